@@ -1,0 +1,26 @@
+"""The formats a payload can be in, and the media types that name them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Codec(IntEnum):
+    """How a payload's bytes stand for an object.  The numbers travel in frames: never reuse one."""
+
+    PICKLE = 0
+    """Between our own processes only; nothing from the network selects it."""
+    JSON = 1
+    MSGPACK = 2
+    RAW = 3
+    """The bytes are the value."""
+    NPY = 4
+    """One numpy array as `numpy.save` writes it."""
+
+
+MEDIA_TYPES: dict[Codec, str] = {
+    Codec.JSON: "application/json",
+    Codec.MSGPACK: "application/msgpack",
+    Codec.RAW: "application/octet-stream",
+    Codec.NPY: "application/x-npy",
+}

@@ -1,0 +1,159 @@
+"""Frozen options, checked at birth: an object of this module that exists is valid.
+
+Times are seconds as floats, sizes are bytes.  Each option's `help` says what it means at its limits; the command
+line, the environment variables and the reference page are made from these same fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from penstock.errors import ConfigError
+
+MIB = 1024 * 1024
+
+
+def option(default: Any, help: str, *, minimum: float | None = None, choices: tuple[Any, ...] = ()) -> Any:  # noqa: A002  # the word users know
+    """A dataclass field that carries its explanation and its limits."""
+    return field(default=default, metadata={"help": help, "minimum": minimum, "choices": choices})
+
+
+def check_options(owner: Any) -> None:
+    """Raise ConfigError for the first field of `owner` outside the limits its `option` names."""
+    for f in fields(owner):
+        check_option(f, getattr(owner, f.name))
+
+
+def check_option(f: Field[Any], value: Any) -> None:
+    """Raise ConfigError if `value` cannot be the value of field `f`."""
+    minimum, choices = f.metadata.get("minimum"), f.metadata.get("choices")
+    if choices and value not in choices:
+        raise ConfigError(f"{f.name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    if minimum is None or value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+        raise ConfigError(f"{f.name} must be a number, got {value!r}")
+    if isinstance(f.default, int) and not isinstance(value, int):
+        raise ConfigError(f"{f.name} must be a whole number, got {value!r}")
+    if value < minimum:
+        raise ConfigError(f"{f.name} must be at least {minimum:g}, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """How items of a stage are gathered: `predict` then takes a list and returns as many results.
+
+    A batch is due when it is full, when its oldest item has waited `max_wait`, or when nothing arrived for
+    `max_gap`; with `max_wait=0` (the default) a free worker takes whatever is there at once.  While every worker
+    is busy the open batch grows.
+    """
+
+    max_size: int = option(32, "most items in a batch; 1 still passes a list", minimum=1)
+    max_wait: float = option(
+        0.0,
+        "longest a free worker is held back for company, from the oldest item's arrival; 0 never holds, "
+        "inf leaves the wait to max_gap",
+        minimum=0,
+    )
+    max_gap: float | None = option(
+        None, "the batch is due when nothing arrived for this long; None: not considered; needs max_wait > 0", minimum=0
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.max_gap is not None and self.max_wait == 0:
+            raise ConfigError(f"max_gap={self.max_gap!r} needs max_wait > 0, got max_wait=0: a batch that is never held has no gaps")
+        if self.max_wait == math.inf and self.max_gap is None:
+            raise ConfigError("max_wait=inf needs max_gap: otherwise a batch that never fills would wait for ever")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """The bounds and habits of one service, wherever it runs."""
+
+    max_queued: int = option(
+        1024, "most accepted, unsettled items, wherever they are; 1 takes one item at a time", minimum=1
+    )
+    max_queued_bytes: int = option(
+        256 * MIB,
+        "most bytes held: queued payloads, half-received bodies, unread answers; one item always passes",
+        minimum=1,
+    )
+    timeout: float = option(60.0, "longest a request may take, waiting for room included; inf: no limit", minimum=0)
+    validate: bool = option(False, "check in-process items against the declared type, as HTTP always does")
+    validate_results: bool = option(False, "check every result against its declared type; a mismatch fails that item")
+    allow_nan: bool = option(False, "write NaN and infinity as null in JSON results instead of failing the item")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+LogFormat = Literal["text", "json"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The HTTP server's door: where it listens and what it refuses."""
+
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 or :: for every interface")
+    port: int = option(8000, "port to listen on; 0 takes a free one and prints it", minimum=0)
+    uds: str | None = option(None, "path of a Unix socket to listen on instead of host and port")
+    uds_mode: int = option(0o600, "permissions of the Unix socket", minimum=0)
+    tls_cert: str | None = option(None, "PEM file with the certificate chain; needs tls_key")
+    tls_key: str | None = option(None, "PEM file with the private key; needs tls_cert")
+    api_key_file: str | None = option(
+        None, "file of accepted API keys, one a line; sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+    )
+    max_body: int = option(16 * MIB, "largest request body; 0 refuses every body", minimum=0)
+    max_header: int = option(64 * 1024, "largest request head, request line included", minimum=64)
+    max_header_fields: int = option(100, "most header fields in a request", minimum=1)
+    max_target: int = option(8 * 1024, "longest request target", minimum=1)
+    header_timeout: float = option(10.0, "longest a client may take over a request head", minimum=0.1)
+    body_timeout: float = option(30.0, "longest a body may stall between two pieces", minimum=0.1)
+    keep_alive: float = option(75.0, "longest an idle connection is kept; 0 closes after each answer", minimum=0)
+    unread_timeout: float = option(30.0, "longest an answer may lie unread before its connection is closed", minimum=0.1)
+    max_connections: int = option(10_000, "most connections; one more is answered 503 and closed", minimum=1)
+    max_pipelined: int = option(32, "most requests of one connection in hand; 1 is no pipelining", minimum=1)
+    drain: float = option(30.0, "longest to finish accepted requests on SIGTERM; 0 drops them at once", minimum=0)
+    overload_status: int = option(503, "status when the service is full", choices=(503, 429))
+    expired_status: int = option(503, "status when a deadline passed before the item ran", choices=(503, 408))
+    access_log: bool = option(False, "write a line for each request")
+    log_format: LogFormat = option("text", "how log lines are written", choices=get_args(LogFormat))
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.port > 65535:
+            raise ConfigError(f"port must be at most 65535, got {self.port}")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("tls_cert and tls_key go together: one of them is missing")
+
+
+def environment_name(name: str) -> str:
+    """The environment variable of an option: ``max_body`` is ``PENSTOCK_MAX_BODY``."""
+    return f"PENSTOCK_{name.upper()}"
+
+
+def parse_option(f: Field[Any], text: str) -> Any:
+    """Make the value of field `f` from `text`, as the command line and the environment give it."""
+    kind = type(f.default)
+    try:
+        if kind is bool:
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        if kind is int:
+            return int(text, 8) if f.name.endswith("_mode") else int(text)
+        return float(text) if kind is float else text
+    except (KeyError, ValueError):
+        raise ConfigError(f"{f.name}: cannot read {text!r} as {kind.__name__}") from None
+
+
+def from_environment(owner: type, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The options of dataclass `owner` that `environ` sets, as keyword arguments."""
+    found = {}
+    for f in fields(owner):
+        text = environ.get(environment_name(f.name))
+        if text is not None:
+            found[f.name] = parse_option(f, text)
+    return found

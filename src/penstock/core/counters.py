@@ -1,0 +1,78 @@
+"""Plain numbers that the running parts add to and that `/metrics` reads at scrape time.
+
+Nothing here is labelled, locked or formatted: a counter is an attribute, a histogram is a list of counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+
+
+class Histogram:
+    """Counts of values by upper bound; `counts` has one place more than `bounds`, for what exceeds them all."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        """How many values were added."""
+        return sum(self.counts)
+
+
+class StageCounters:
+    """What one stage has done since its service was started."""
+
+    __slots__ = (
+        "batch_size", "batches", "bisected", "computed", "cuts", "recycled", "restarts", "retried", "waited",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.batch_size = Histogram(SIZES)
+        self.waited = Histogram(SECONDS)
+        """Seconds each item lay in this stage's queue."""
+        self.computed = Histogram(SECONDS)
+        """Seconds a worker spent on each batch."""
+        self.cuts: dict[str, int] = {}
+        """Batches by the reason they were cut."""
+        self.restarts = 0
+        self.recycled = 0
+        """Workers ended because every batch of theirs failed."""
+        self.retried = 0
+        """Items run again because their worker died."""
+        self.bisected = 0
+        """Batches that were bisected."""
+
+
+class ServiceCounters:
+    """What became of the items a service was offered; `accepted` is the sum of the endings and of those in hand."""
+
+    __slots__ = ("accepted", "cancelled", "expired", "failed", "invalid", "lost", "refused", "succeeded", "turned_away")
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.succeeded = 0
+        self.failed = 0
+        self.invalid = 0
+        self.expired = 0
+        self.cancelled = 0
+        self.lost = 0
+        """Items whose worker died twice under them."""
+        self.turned_away = 0
+        """Accepted items settled as NotReady because the service stopped."""
+        self.refused = 0
+        """Items never accepted: the service was full or not ready."""

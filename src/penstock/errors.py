@@ -1,0 +1,153 @@
+"""Every error Penstock raises, as one tree.
+
+The first sentence of a class's docstring is its default message.  `retryable` says whether the same call may
+succeed later without anybody changing anything; clients and the table of HTTP statuses read it.
+
+Endings of a request are `RequestError`s: whoever accepted an item settles it with a result or with one of these.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """Something went wrong in Penstock."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or self.default_message())
+
+    @classmethod
+    def default_message(cls) -> str:
+        """The first line of the class's docstring."""
+        return (cls.__doc__ or cls.__name__).strip().splitlines()[0]
+
+
+class ConfigError(PenstockError, ValueError):
+    """An option has a value it cannot have."""
+
+
+class StartFailed(PenstockError):
+    """The service could not start.
+
+    `traceback` holds the remote traceback as text where a worker failed, else "".
+    """
+
+    def __init__(self, message: str = "", *, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        base = super().__str__()
+        return f"{base}\n\n{self.traceback.rstrip()}" if self.traceback else base
+
+
+class ProtocolError(PenstockError):
+    """The other end of a channel sent something that is not a frame."""
+
+
+class RequestError(PenstockError):
+    """A request ended without a result."""
+
+
+class InvalidItem(RequestError):
+    """The item is not valid input.
+
+    Raised by the codecs and by user code (``raise ps.InvalidItem("too long")`` or returned in an item's place):
+    the caller's fault, never logged as a fault of the service, never bisected.  `path` says where in the item,
+    as ``$.x[3]``, or is "".
+    """
+
+    def __init__(self, reason: str = "", *, path: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason or self.default_message()
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.reason} at `{self.path}`" if self.path else self.reason
+
+
+class Overloaded(RequestError):
+    """The service holds as much work as it may; try again later.
+
+    `retry_after` is a guess in whole seconds, at least 1.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str = "", *, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineExceeded(RequestError):
+    """The deadline passed before there was a result.
+
+    `ran` tells whether a stage was at work on the item when it passed; False means it was still waiting and that
+    stage never ran it.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str = "", *, ran: bool = False) -> None:
+        super().__init__(message)
+        self.ran = ran
+
+
+class StageFailed(RequestError):
+    """A stage raised an exception for this item.
+
+    Carries what happened in the worker as text: `stage`, `type_name` (``module.Qualname``), `message`, `traceback`
+    and `mro`, the names of the remote type and its bases.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        stage: str = "",
+        type_name: str = "",
+        mro: tuple[str, ...] = (),
+        traceback: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.stage = stage
+        self.type_name = type_name
+        self.mro = mro
+        self.traceback = traceback
+
+    def is_a(self, kind: type[BaseException]) -> bool:
+        """Whether the remote exception was of `kind`, judged by name: the class itself never travels."""
+        return f"{kind.__module__}.{kind.__qualname__}" in self.mro
+
+    def __str__(self) -> str:
+        head = f"stage {self.stage!r} raised {self.type_name}: {self.message}"
+        return f"{head}\n\n{self.traceback.rstrip()}" if self.traceback else head
+
+
+class WorkerLost(RequestError):
+    """The worker process died while it held this item, and so did the one that tried it again."""
+
+    def __init__(self, message: str = "", *, stage: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+class NotReady(RequestError):
+    """The service is starting, draining, stopped or failed, and takes no work.
+
+    `state` is the service's state by name.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str = "", *, state: str = "") -> None:
+        super().__init__(message)
+        self.state = state
+
+
+class Cancelled(RequestError):
+    """The caller left before there was a result."""
