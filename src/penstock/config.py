@@ -59,13 +59,17 @@ class Batch:
         minimum=0,
     )
     max_gap: float | None = option(
-        None, "the batch is due when nothing arrived for this long; None: not considered; needs max_wait > 0", minimum=0
+        None,
+        "the batch is due when nothing arrived for this long; None: not considered; needs max_wait > 0",
+        minimum=0,
     )
 
     def __post_init__(self) -> None:
         check_options(self)
         if self.max_gap is not None and self.max_wait == 0:
-            raise ConfigError(f"max_gap={self.max_gap!r} needs max_wait > 0, got max_wait=0: a batch that is never held has no gaps")
+            raise ConfigError(
+                f"max_gap={self.max_gap!r} needs max_wait > 0, got max_wait=0: a batch that is never held has no gaps"
+            )
         if self.max_wait == math.inf and self.max_gap is None:
             raise ConfigError("max_wait=inf needs max_gap: otherwise a batch that never fills would wait for ever")
 
@@ -114,7 +118,9 @@ class ServerOptions:
     header_timeout: float = option(10.0, "longest a client may take over a request head", minimum=0.1)
     body_timeout: float = option(30.0, "longest a body may stall between two pieces", minimum=0.1)
     keep_alive: float = option(75.0, "longest an idle connection is kept; 0 closes after each answer", minimum=0)
-    unread_timeout: float = option(30.0, "longest an answer may lie unread before its connection is closed", minimum=0.1)
+    unread_timeout: float = option(
+        30.0, "longest an answer may lie unread before its connection is closed", minimum=0.1
+    )
     max_connections: int = option(10_000, "most connections; one more is answered 503 and closed", minimum=1)
     max_pipelined: int = option(32, "most requests of one connection in hand; 1 is no pipelining", minimum=1)
     drain: float = option(30.0, "longest to finish accepted requests on SIGTERM; 0 drops them at once", minimum=0)
@@ -138,7 +144,7 @@ def environment_name(name: str) -> str:
 
 def parse_option(f: Field[Any], text: str) -> Any:
     """Make the value of field `f` from `text`, as the command line and the environment give it."""
-    kind = type(f.default)
+    kind: type[Any] = type(f.default)
     try:
         if kind is bool:
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]

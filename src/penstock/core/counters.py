@@ -61,7 +61,17 @@ class StageCounters:
 class ServiceCounters:
     """What became of the items a service was offered; `accepted` is the sum of the endings and of those in hand."""
 
-    __slots__ = ("accepted", "cancelled", "expired", "failed", "invalid", "lost", "refused", "succeeded", "turned_away")
+    __slots__ = (
+        "accepted",
+        "cancelled",
+        "expired",
+        "failed",
+        "invalid",
+        "lost",
+        "refused",
+        "succeeded",
+        "turned_away",
+    )
 
     def __init__(self) -> None:
         self.accepted = 0

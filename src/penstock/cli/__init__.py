@@ -1,0 +1,1 @@
+"""The edge: reads argv and the environment, builds the objects, runs them."""

@@ -1,0 +1,107 @@
+"""Decide who comes in.  Pure: it counts items and bytes and orders those who wait; it is told the time.
+
+Contract
+--------
+* At most `max_items` items are in hand (accepted and fed, not yet settled).
+* A request needs room for one item; a bulk call's further items are fed as room appears, at most half of all
+  room to bulk calls together, and in turn among them: a large call cannot shut single requests out.
+* When more than `max_bytes` are held nobody comes in, except when nothing at all is in hand: one item always passes.
+* Those who wait are fed in the order they came, singles and bulk calls taking turns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from penstock.core.item import Request
+
+RATE_WINDOW = 10.0
+LONGEST_RETRY = 60
+
+
+class Admission:
+    """The door of one service.  `items` and `held` are in hand now; `held` also counts bytes that lie outside."""
+
+    def __init__(self, max_items: int, max_bytes: int) -> None:
+        self.max_items = max_items
+        self.max_bytes = max_bytes
+        self.items = 0
+        self.held = 0
+        self._bulk_items = 0
+        self._singles: deque[Request] = deque()
+        self._bulk: deque[Request] = deque()
+        self._bulk_turn = False
+        self._settled = 0
+        self._marks: deque[tuple[float, int]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for room or have items yet to be fed."""
+        return len(self._singles) + len(self._bulk)
+
+    def has_room(self, nbytes: int = 0) -> bool:
+        """Whether one more item of `nbytes` may come in now."""
+        if self.items >= self.max_items:
+            return False
+        return self.held + nbytes <= self.max_bytes or self.items == 0
+
+    def enter(self, bulk: bool) -> None:
+        """Count one item in."""
+        self.items += 1
+        if bulk:
+            self._bulk_items += 1
+
+    def leave(self, bulk: bool) -> None:
+        """Count one item out, settled."""
+        self.items -= 1
+        self._settled += 1
+        if bulk:
+            self._bulk_items -= 1
+
+    def wait(self, request: Request) -> None:
+        """Let `request` wait until `next_fed` names it."""
+        (self._bulk if request.bulk else self._singles).append(request)
+
+    def forget(self, request: Request) -> None:
+        """Drop a request that waits: it has nothing more to feed."""
+        lane = self._bulk if request.bulk else self._singles
+        if request in lane:
+            lane.remove(request)
+
+    def next_fed(self) -> Request | None:
+        """Whose next item may be fed now, or None; that item is counted in.
+
+        The bytes of those who wait are held already, so only the number of items decides here.
+        """
+        if self.items >= self.max_items:
+            return None
+        bulk_room = bool(self._bulk) and self._bulk_items < max(1, self.max_items // 2)
+        if self._singles and not (bulk_room and self._bulk_turn):
+            self._bulk_turn = True
+            self.enter(bulk=False)
+            return self._singles.popleft()
+        if not bulk_room:
+            return None
+        self._bulk_turn = False
+        self.enter(bulk=True)
+        request = self._bulk.popleft()
+        if request.fed + 1 < len(request.payloads):
+            self._bulk.append(request)
+        return request
+
+    # -- when to come again -------------------------------------------------------------------------------------
+
+    def mark(self, now: float) -> None:
+        """Note how much was settled by `now`; called about once a second."""
+        self._marks.append((now, self._settled))
+        while self._marks[0][0] < now - RATE_WINDOW and len(self._marks) > 1:
+            self._marks.popleft()
+
+    def retry_after(self, now: float) -> int:
+        """Queue divided by recent rate, in whole seconds, from 1 to 60."""
+        then, settled = self._marks[0] if self._marks else (now, self._settled)
+        span = max(now - then, 1.0)
+        # With nothing settled for the whole window, one item per window is the most that can be said.
+        rate = max(self._settled - settled, 1) / span
+        return max(1, min(LONGEST_RETRY, math.ceil(self.items / rate)))

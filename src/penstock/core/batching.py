@@ -1,0 +1,213 @@
+"""Decide which items of a stage run together.  No clock, no lock, no await: it is told the time.
+
+Contract
+--------
+* An offered item leaves in exactly one batch, or is discarded exactly once.
+* Items of one lane leave in the order they were offered; an item put back goes to the head.
+* Single requests and bulk calls are two lanes that take turns item by item while both wait.
+* A batch holds at most `policy.max_size` items; a suspect (see `retry`) is always a batch of its own.
+* An idle worker that asks at or after `next_deadline()` gets a batch; a busy one, with room for one more batch in
+  its channel, gets one only if the batch is full, so that few callers are not split into slivers.
+* Every batch knows the reason it was cut.
+
+A batch is due when it is full, at min(oldest + max_wait, newest + max_gap), when an item's deadline less the
+expected run time comes, at once when bulk items wait, and at once when draining.  Times are counted from an
+item's arrival at this stage, not from when somebody looked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from enum import StrEnum
+
+from penstock.config import Batch
+from penstock.core.item import Item
+
+# How far one run moves the estimate of the next: a handful of batches decide, one outlier does not.
+RUN_TIME_WEIGHT = 0.2
+
+
+class Reason(StrEnum):
+    """Why a batch was cut, by the names metrics and logs use."""
+
+    FULL = "full"
+    """It reached `max_size`, or the room behind this stage."""
+    WAITED = "waited"
+    """Its oldest item waited `max_wait`."""
+    GAP = "gap"
+    """Nothing arrived for `max_gap`."""
+    IDLE = "idle"
+    """A worker was free and the policy never holds."""
+    DEADLINE = "deadline"
+    """An item had to run now or miss its deadline."""
+    BULK = "bulk"
+    """Items that came as a batch are not held."""
+    RETRY = "retry"
+    """A suspect, run alone after the death of a worker."""
+    DRAIN = "drain"
+    """The service is stopping."""
+
+
+class CutBatch:
+    """Items that run together, and why now."""
+
+    __slots__ = ("items", "reason")
+
+    def __init__(self, items: list[Item], reason: Reason) -> None:
+        self.items = items
+        self.reason = reason
+
+
+class BatchQueue:
+    """The items that wait for one stage.
+
+    `nbytes` is the size of their payloads; `len()` their number.  Set `draining` to hold nothing any longer.
+    """
+
+    def __init__(self, policy: Batch) -> None:
+        self.policy = policy
+        self.draining = False
+        self.nbytes = 0
+        self.expected_run = 0.0
+        # Ordered by arrival and keyed by item, so that discarding one of many thousands is as cheap as taking one.
+        self._singles: OrderedDict[Item, None] = OrderedDict()
+        self._bulk: OrderedDict[Item, None] = OrderedDict()
+        self._suspects: deque[Item] = deque()
+        self._bulk_turn = False
+        # The earliest deadline among the singles; None means "look again".
+        self._earliest: float | None = math.inf
+
+    def __len__(self) -> int:
+        return len(self._singles) + len(self._bulk) + len(self._suspects)
+
+    # -- in -----------------------------------------------------------------------------------------------------
+
+    def offer(self, item: Item, now: float) -> None:
+        """Take `item` in; its wait starts at `now`."""
+        item.arrived = now
+        self.nbytes += item.nbytes
+        self._lane(item)[item] = None
+        if self._earliest is not None and item.deadline < self._earliest and not item.request.bulk:
+            self._earliest = item.deadline
+
+    def put_back(self, items: list[Item]) -> None:
+        """Return `items`, in their order, to the head: their worker ended before it looked at them."""
+        for item in reversed(items):
+            self.nbytes += item.nbytes
+            lane = self._lane(item)
+            lane[item] = None
+            lane.move_to_end(item, last=False)
+        self._earliest = None
+
+    def retry(self, items: list[Item]) -> None:
+        """Queue suspects: each runs alone, before everything else."""
+        for item in items:
+            self.nbytes += item.nbytes
+            self._suspects.append(item)
+
+    # -- out ----------------------------------------------------------------------------------------------------
+
+    def discard(self, item: Item) -> None:
+        """Forget a queued item: its caller left or its deadline passed."""
+        self.nbytes -= item.nbytes
+        if item.suspect:
+            self._suspects.remove(item)
+            return
+        del self._lane(item)[item]
+        self._forget_deadline(item)
+
+    def take(self, now: float, *, idle: bool = True, at_most: int | None = None) -> CutBatch | None:
+        """The next batch, or None if none is due.
+
+        `idle` says whether the asking worker has nothing to do; `at_most` is the room behind this stage, in items
+        (at least 1).
+        """
+        if self._suspects:
+            suspect = self._suspects.popleft()
+            self.nbytes -= suspect.nbytes
+            return CutBatch([suspect], Reason.RETRY)
+        size = self.policy.max_size
+        waiting = len(self._singles) + len(self._bulk)
+        if waiting == 0:
+            return None
+        if waiting >= size:
+            return self._cut(size if at_most is None else min(size, at_most), Reason.FULL)
+        if not idle:
+            return None
+        due, reason = self._due()
+        if now < due:
+            return None
+        return self._cut(waiting if at_most is None else min(waiting, at_most), reason)
+
+    def next_deadline(self) -> float | None:
+        """When a batch is due for an idle worker, or None while nothing waits.  A moment in the past means now."""
+        if self._suspects:
+            return self._suspects[0].arrived
+        if not self._singles and not self._bulk:
+            return None
+        return self._due()[0]
+
+    def ran(self, seconds: float) -> None:
+        """Learn how long a batch ran, to know when an item must leave to meet its deadline."""
+        if self.expected_run == 0.0:
+            self.expected_run = seconds
+        else:
+            self.expected_run += RUN_TIME_WEIGHT * (seconds - self.expected_run)
+
+    # -- how ----------------------------------------------------------------------------------------------------
+
+    def _lane(self, item: Item) -> OrderedDict[Item, None]:
+        return self._bulk if item.request.bulk else self._singles
+
+    def _due(self) -> tuple[float, Reason]:
+        """When the open batch is due and why; something waits in a lane."""
+        if self._bulk:
+            oldest = next(iter(self._bulk)).arrived
+            if len(self._singles) + len(self._bulk) >= self.policy.max_size:
+                return oldest, Reason.FULL
+            return oldest, Reason.BULK
+        oldest = next(iter(self._singles)).arrived
+        if len(self._singles) >= self.policy.max_size:
+            return oldest, Reason.FULL
+        if self.draining:
+            return oldest, Reason.DRAIN
+        if self.policy.max_wait == 0:
+            return oldest, Reason.IDLE
+        due = (oldest + self.policy.max_wait, Reason.WAITED)
+        if self.policy.max_gap is not None:
+            newest = next(reversed(self._singles)).arrived
+            due = min(due, (newest + self.policy.max_gap, Reason.GAP))
+        return min(due, (self._earliest_deadline() - self.expected_run, Reason.DEADLINE))
+
+    def _earliest_deadline(self) -> float:
+        # Looked up only while fewer than max_size items wait, so the scan is as short as a batch.
+        if self._earliest is None:
+            self._earliest = min((item.deadline for item in self._singles), default=math.inf)
+        return self._earliest
+
+    def _forget_deadline(self, item: Item) -> None:
+        if self._earliest is not None and item.deadline <= self._earliest:
+            self._earliest = None
+
+    def _cut(self, count: int, reason: Reason) -> CutBatch:
+        items = self._take_turns(count) if self._bulk and self._singles else self._take_first(count)
+        self.nbytes -= sum([item.nbytes for item in items])
+        self._earliest = None if self._singles else math.inf
+        return CutBatch(items, reason)
+
+    def _take_first(self, count: int) -> list[Item]:
+        lane = self._bulk or self._singles
+        if count >= len(lane):
+            items = list(lane)
+            lane.clear()
+            return items
+        return [lane.popitem(last=False)[0] for _ in range(count)]
+
+    def _take_turns(self, count: int) -> list[Item]:
+        items = []
+        for _ in range(count):
+            first, second = (self._bulk, self._singles) if self._bulk_turn else (self._singles, self._bulk)
+            items.append((first or second).popitem(last=False)[0])
+            self._bulk_turn = not self._bulk_turn
+        return items

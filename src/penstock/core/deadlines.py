@@ -1,0 +1,54 @@
+"""Which requests have run out of time.  Pure: it is told the time.
+
+Requests are gathered in buckets of ten milliseconds by their deadline, so that adding and removing one costs a set
+operation, whatever the number in hand, and no request needs a timer.  A deadline is noticed up to one bucket late,
+never early.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from penstock.core.item import Request
+
+BUCKETS_PER_SECOND = 100
+
+
+class Deadlines:
+    """The requests in hand that have a deadline."""
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, set[Request]] = {}
+        self._order: list[int] = []
+
+    def add(self, request: Request) -> bool:
+        """Watch `request`; True if `next_moment` may have come nearer."""
+        if request.deadline == math.inf:
+            return False
+        key = math.ceil(request.deadline * BUCKETS_PER_SECOND)
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            bucket.add(request)
+            return False
+        self._buckets[key] = {request}
+        heapq.heappush(self._order, key)
+        return self._order[0] == key
+
+    def discard(self, request: Request) -> None:
+        """Watch `request` no longer; harmless if it was not watched."""
+        if request.deadline != math.inf:
+            bucket = self._buckets.get(math.ceil(request.deadline * BUCKETS_PER_SECOND))
+            if bucket is not None:
+                bucket.discard(request)
+
+    def next_moment(self) -> float | None:
+        """When to call `expired` next, or None while nothing is watched."""
+        return self._order[0] / BUCKETS_PER_SECOND if self._order else None
+
+    def expired(self, now: float) -> list[Request]:
+        """The requests whose deadline has passed, each told once."""
+        gone: list[Request] = []
+        while self._order and self._order[0] <= now * BUCKETS_PER_SECOND:
+            gone.extend(self._buckets.pop(heapq.heappop(self._order)))
+        return gone

@@ -1,0 +1,131 @@
+"""Items and requests, and an item's legal moves as a table.
+
+A *request* is one call by a client; it carries one or many *items*.  `Request.done` is told the outcomes once,
+when the last of its items is settled.  Formats are numbers here (see `codec.formats`): the core moves payloads
+and never looks inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, TypeAlias
+
+from penstock.core.outcome import Outcome
+
+Payload: TypeAlias = Any
+"""One bytes-like object, or a list of them to be read as if joined."""
+
+Done: TypeAlias = Callable[[list[Outcome]], None]
+
+
+class ItemState(Enum):
+    """Where an item is in its life."""
+
+    NEW = "new"
+    QUEUED = "queued"
+    SENT = "sent"
+    SETTLED = "settled"
+
+
+class IllegalMove(AssertionError):
+    """An item was moved in a way the table does not have: a mistake of ours."""
+
+
+class Move(dict[ItemState, ItemState]):
+    """One row of the table: the states a move may start from, and where it leads."""
+
+    def __init__(self, name: str, row: dict[ItemState, ItemState]) -> None:
+        super().__init__(row)
+        self.name = name
+
+    def __missing__(self, state: ItemState) -> ItemState:
+        raise IllegalMove(f"cannot {self.name} an item that is {state.value}")
+
+
+# Each move is applied as `item.state = OFFER[item.state]`: one lookup, and an illegal move cannot pass unseen.
+OFFER = Move("offer", {ItemState.NEW: ItemState.QUEUED, ItemState.SENT: ItemState.QUEUED})
+"""Into a stage's queue: fresh, on from the stage before, or back from a worker that died."""
+SEND = Move("send", {ItemState.QUEUED: ItemState.SENT})
+"""Out in a batch to a worker."""
+SETTLE = Move(
+    "settle",
+    {
+        ItemState.NEW: ItemState.SETTLED,
+        ItemState.QUEUED: ItemState.SETTLED,
+        ItemState.SENT: ItemState.SETTLED,
+        ItemState.SETTLED: ItemState.SETTLED,
+    },
+)
+"""To its outcome; settling twice is harmless, the first outcome stands."""
+
+
+class Request:
+    """One call: its payloads, their outcomes as they come, and whom to tell.
+
+    Items are made from `payloads` one at a time as there is room for them (`fed` says how many were), so a
+    client batch of any length costs the queue no more than its share.
+    """
+
+    __slots__ = (
+        "bulk", "codec_in", "codec_out", "deadline", "done", "fed", "items", "outcomes", "payloads", "unsettled",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        payloads: Sequence[Payload],
+        codec_in: int,
+        codec_out: int,
+        deadline: float,
+        done: Done,
+        bulk: bool,
+    ) -> None:
+        self.payloads = payloads
+        self.codec_in = codec_in
+        self.codec_out = codec_out
+        self.deadline = deadline
+        self.done = done
+        self.bulk = bulk
+        self.fed = 0
+        self.items: list[Item] = []
+        self.unsettled = len(payloads)
+        self.outcomes: list[Any] = [None] * self.unsettled
+
+    @property
+    def wholly_fed(self) -> bool:
+        """Whether every payload has become an item."""
+        return self.fed >= len(self.payloads)
+
+
+class Item:
+    """One input on its way through the stages.
+
+    `payload` is what the next stage will decode; `arrived` is when it reached the queue it is or was in;
+    `stage` is that stage's index; `frame` is the frame it was last sent in; `suspect` means a worker died with it.
+    """
+
+    __slots__ = (
+        "arrived", "codec_in", "deadline", "frame", "id", "index", "nbytes", "payload", "request", "stage", "state",
+        "suspect",
+    )  # fmt: skip
+
+    def __init__(self, item_id: int, payload: Payload, nbytes: int, request: Request, index: int) -> None:
+        self.id = item_id
+        self.payload = payload
+        self.nbytes = nbytes
+        self.codec_in = request.codec_in
+        self.deadline = request.deadline
+        self.request = request
+        self.index = index
+        self.stage = 0
+        self.arrived = 0.0
+        self.state = ItemState.NEW
+        self.suspect = False
+        self.frame: Any = None
+
+
+def payload_size(payload: Payload) -> int:
+    """How many bytes a payload is, one buffer or several."""
+    if isinstance(payload, list):
+        return sum(map(payload_size, payload))
+    return payload.nbytes if isinstance(payload, memoryview) else len(payload)

@@ -1,0 +1,94 @@
+"""Decide when a dead worker is started again, when a live one is past saving, and when a stage has failed.
+
+Pure: told what happened and when.  Deaths before READY count towards FAILED; later ones only cost a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+FIRST_DELAY = 0.1
+LONGEST_DELAY = 30.0
+FAILED_AFTER = 5
+"""Starts in a row that did not reach READY, with no worker left, before the stage counts as failed."""
+SICK_AFTER = 5
+"""Batches in a row that failed whole, before a worker is ended as if it had crashed."""
+
+
+class Backoff:
+    """The delay before each next try: 0, 0.1 s, doubling to 30 s; `reset` starts over."""
+
+    def __init__(self) -> None:
+        self._delay = 0.0
+
+    def next(self) -> float:
+        """The delay to keep now; the next one is longer."""
+        delay = self._delay
+        self._delay = min(max(FIRST_DELAY, delay * 2), LONGEST_DELAY)
+        return delay
+
+    def reset(self) -> None:
+        """The last try worked."""
+        self._delay = 0.0
+
+
+class WorkerHealth:
+    """One worker's record: how soon it is restarted, and whether it should be ended."""
+
+    def __init__(self) -> None:
+        self.restart = Backoff()
+        self._recycle = Backoff()
+        self._recycle_from = 0.0
+        self._whole_failures = 0
+
+    def batch_finished(self, *, whole_failure: bool, now: float) -> bool:
+        """Record a batch; True if the worker must be recycled now.
+
+        `whole_failure`: no item had a result and at least one failed by no fault of its caller.  Recycling keeps
+        its own backoff: a model that fails on every input is not restarted over and over, and bad input that looks
+        like a fault cannot keep its worker down.
+        """
+        if not whole_failure:
+            self._whole_failures = 0
+            self.restart.reset()
+            self._recycle.reset()
+            return False
+        self._whole_failures += 1
+        if self._whole_failures < SICK_AFTER or now < self._recycle_from:
+            return False
+        self._whole_failures = 0
+        self._recycle_from = now + self._recycle.next()
+        return True
+
+
+class StageHealth:
+    """A stage's record of starts: failed when its workers cannot start and none is left."""
+
+    def __init__(self) -> None:
+        self.ever_ready = False
+        self.failed_starts = 0
+        self.reason = ""
+
+    def became_ready(self) -> None:
+        """A worker of the stage reached READY."""
+        self.ever_ready = True
+        self.failed_starts = 0
+        self.reason = ""
+
+    def died_before_ready(self, reason: str) -> None:
+        """A worker of the stage ended before READY; `reason` says why."""
+        self.failed_starts += 1
+        self.reason = reason
+
+    def failed(self, live_workers: int) -> bool:
+        """Whether the stage has failed, with `live_workers` of its workers ready."""
+        return live_workers == 0 and self.failed_starts >= FAILED_AFTER
+
+    def delay(self, backoff: Backoff, live_workers: int) -> float:
+        """How long to wait before starting a dead worker again."""
+        return LONGEST_DELAY if self.failed(live_workers) else backoff.next()
+
+
+def share_threads(cores: Sequence[frozenset[int]]) -> list[int]:
+    """Threads for each worker of a stage, from the cores each may use: its cores divided by the workers on them."""
+    return [max(1, len(own) // sum(1 for other in cores if other & own)) for own in cores]

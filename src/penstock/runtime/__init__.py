@@ -1,0 +1,1 @@
+"""Drives the pure core with real time, tasks and processes."""

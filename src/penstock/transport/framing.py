@@ -1,0 +1,321 @@
+"""The frames between the coordinator and a worker: both ends, no I/O.
+
+A frame is a header of fixed size and a body.  A BATCH carries n items to a worker, an ANSWERS carries their n
+answers back; both lay their records out in columns (all ids, all lengths, ...) so that one `struct` call packs a
+batch.  The other kinds carry one payload each and make up the handshake.
+
+    header   magic "PS", version u8, kind u8, n u32, calls u32, frame id u64, seconds f64, body length u64
+    BATCH    ids u64*n, lengths u64*n, remaining f64*n, codecs in u8*n, codecs out u8*n, payloads
+    ANSWERS  ids u64*n, lengths u64*n, statuses u8*n, payloads
+    others   one payload
+
+Numbers are little-endian.  `seconds` is the moment of sending on the host's monotonic clock in a BATCH (an item's
+deadline is that moment plus its remaining time, however long the frame lay in the channel), and the time spent
+computing in ANSWERS; `calls` counts the calls of `predict` that it took.  A payload of ALIGN_FROM bytes or more
+starts at a multiple of 64 in the body, so that arrays can be used where they lie.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+from penstock.core.item import Payload, payload_size
+from penstock.errors import ProtocolError
+
+VERSION = 1
+MAX_BODY = 1 << 40
+"""No real frame is longer; a longer claim is a broken wire."""
+ALIGN_FROM = 1024
+ALIGNMENT = 64
+JOIN_BELOW = 64 * 1024
+"""Frames shorter than this are sent as one buffer: one copy costs less than a gathering write."""
+SCRATCH = 256 * 1024
+
+_HEADER = struct.Struct("<2sBBIIQdQ")
+_MAGIC = b"PS"
+
+
+class Kind(IntEnum):
+    """What a frame is for.  The numbers travel: never reuse one."""
+
+    HELLO = 1
+    """Worker to coordinator: I am here and speak this version."""
+    LAUNCH = 2
+    """Coordinator to worker: be this stage."""
+    READY = 3
+    """Worker to coordinator: set up and warmed up."""
+    FAILED = 4
+    """Worker to coordinator: could not be set up, and why."""
+    BATCH = 5
+    ANSWERS = 6
+
+
+class Status(IntEnum):
+    """How one item of a batch ended in the worker."""
+
+    OK = 0
+    INVALID = 1
+    FAILED = 2
+    EXPIRED = 3
+    """Its deadline passed before `predict`; it was not run."""
+
+
+class Frame:
+    """A frame as it was read.  Columns its kind does not have are empty."""
+
+    __slots__ = (
+        "calls",
+        "codecs_in",
+        "codecs_out",
+        "frame_id",
+        "ids",
+        "kind",
+        "payloads",
+        "remaining",
+        "seconds",
+        "statuses",
+    )
+
+    def __init__(self, kind: Kind, frame_id: int, seconds: float, calls: int) -> None:
+        self.kind = kind
+        self.frame_id = frame_id
+        self.seconds = seconds
+        self.calls = calls
+        self.ids: tuple[int, ...] = ()
+        self.payloads: list[memoryview] = []
+        self.remaining: tuple[float, ...] = ()
+        self.codecs_in: tuple[int, ...] = ()
+        self.codecs_out: tuple[int, ...] = ()
+        self.statuses: tuple[int, ...] = ()
+
+
+@lru_cache(maxsize=512)
+def _batch_columns(n: int) -> struct.Struct:
+    return struct.Struct(f"<{n}Q{n}Q{n}d{n}B{n}B")
+
+
+@lru_cache(maxsize=512)
+def _answer_columns(n: int) -> struct.Struct:
+    return struct.Struct(f"<{n}Q{n}Q{n}B")
+
+
+# -- writing --------------------------------------------------------------------------------------------------------
+
+
+def encode_batch(
+    frame_id: int,
+    sent: float,
+    ids: Sequence[int],
+    payloads: Sequence[Payload],
+    remaining: Sequence[float],
+    codecs_in: Sequence[int],
+    codecs_out: Sequence[int],
+) -> list[Any]:
+    """The buffers of a BATCH, to be written in order."""
+    lengths = [payload_size(p) for p in payloads]
+    columns = _batch_columns(len(ids)).pack(*ids, *lengths, *remaining, *codecs_in, *codecs_out)
+    return _assemble(Kind.BATCH, frame_id, sent, 0, columns, lengths, payloads)
+
+
+def encode_answers(
+    frame_id: int,
+    seconds: float,
+    calls: int,
+    ids: Sequence[int],
+    payloads: Sequence[Payload],
+    statuses: Sequence[int],
+) -> list[Any]:
+    """The buffers of an ANSWERS, to be written in order."""
+    lengths = [payload_size(p) for p in payloads]
+    columns = _answer_columns(len(ids)).pack(*ids, *lengths, *statuses)
+    return _assemble(Kind.ANSWERS, frame_id, seconds, calls, columns, lengths, payloads)
+
+
+def encode_control(kind: Kind, payload: bytes) -> list[Any]:
+    """The buffers of a handshake frame."""
+    return [_HEADER.pack(_MAGIC, VERSION, kind, 1, 0, 0, 0.0, len(payload)) + payload]
+
+
+def _assemble(
+    kind: Kind,
+    frame_id: int,
+    seconds: float,
+    calls: int,
+    columns: bytes,
+    lengths: list[int],
+    payloads: Sequence[Payload],
+) -> list[Any]:
+    parts: list[Any] = []
+    offset = len(columns)
+    if max(lengths, default=0) < ALIGN_FROM:
+        offset += sum(lengths)
+        parts.extend(payloads)
+    else:
+        for length, payload in zip(lengths, payloads, strict=True):
+            gap = _padding(offset, length)
+            if gap:
+                parts.append(bytes(gap))
+            parts.append(payload)
+            offset += gap + length
+    header = _HEADER.pack(_MAGIC, VERSION, kind, len(lengths), calls, frame_id, seconds, offset)
+    buffers = [header, columns, *_flat(parts)]
+    return [b"".join(buffers)] if offset < JOIN_BELOW else buffers
+
+
+def _flat(parts: list[Any]) -> list[Any]:
+    if list not in map(type, parts):
+        return parts
+    return [buffer for part in parts for buffer in (_flat(part) if isinstance(part, list) else (part,))]
+
+
+def _padding(offset: int, length: int) -> int:
+    return -offset % ALIGNMENT if length >= ALIGN_FROM else 0
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+class FrameDecoder:
+    """Turns a stream of bytes into frames, however it is cut.
+
+    Read into `get_buffer()`, then say how much came with `advance(n)`.  A large body is read straight into a buffer
+    of its own size; payloads are writable views of that buffer, never copies.
+    """
+
+    def __init__(self, *, max_body: int = MAX_BODY) -> None:
+        self._max_body = max_body
+        self._scratch = bytearray(SCRATCH)
+        self._start = 0
+        self._end = 0
+        self._body: bytearray | None = None
+        self._filled = 0
+        self._header: tuple[Any, ...] = ()
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes belong; never empty."""
+        if self._body is not None:
+            return memoryview(self._body)[self._filled :]
+        return memoryview(self._scratch)[self._end :]
+
+    def advance(self, n: int) -> list[Frame]:
+        """Take note of `n` bytes read into the last `get_buffer()`; the frames they complete."""
+        if self._body is None:
+            self._end += n
+            return self._parse()
+        self._filled += n
+        if self._filled < len(self._body):
+            return []
+        body, self._body = self._body, None
+        return [_read_frame(self._header, body)]
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Copy `data` in; the frames it completes."""
+        frames: list[Frame] = []
+        rest = memoryview(data)
+        while rest:
+            buffer = self.get_buffer()
+            n = min(len(buffer), len(rest))
+            buffer[:n] = rest[:n]
+            rest = rest[n:]
+            frames.extend(self.advance(n))
+        return frames
+
+    def end(self) -> None:
+        """The stream has ended: ProtocolError if it ended inside a frame."""
+        if self._body is not None or self._end > self._start:
+            raise ProtocolError("the channel ended inside a frame")
+
+    def _parse(self) -> list[Frame]:
+        frames: list[Frame] = []
+        scratch = self._scratch
+        while self._end - self._start >= _HEADER.size:
+            header = _HEADER.unpack_from(scratch, self._start)
+            length = self._check(header)
+            begin = self._start + _HEADER.size
+            if begin + length > self._end:
+                # A body that fits is completed where it is; a larger one gets a buffer of its own.
+                if length > SCRATCH - _HEADER.size:
+                    self._move_to_body(header, begin, length)
+                break
+            self._start = begin + length
+            frames.append(_read_frame(header, scratch[begin : begin + length]))
+        self._compact()
+        return frames
+
+    def _check(self, header: tuple[Any, ...]) -> int:
+        magic, version, kind, n, _, _, _, length = header
+        if magic != _MAGIC:
+            raise ProtocolError(f"not a frame: it begins with {magic!r}")
+        if version != VERSION:
+            raise ProtocolError(f"the other end speaks version {version} of the protocol, this one version {VERSION}")
+        if kind not in _KINDS:
+            raise ProtocolError(f"unknown kind of frame: {kind}")
+        if length > self._max_body or n * 9 > max(length, 9):
+            raise ProtocolError(f"a frame claims {n} items in {length} bytes")
+        return int(length)
+
+    def _move_to_body(self, header: tuple[Any, ...], begin: int, length: int) -> None:
+        self._header = header
+        self._body = bytearray(length)
+        self._filled = self._end - begin
+        self._body[: self._filled] = self._scratch[begin : self._end]
+        self._start = self._end = 0
+
+    def _compact(self) -> None:
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start:
+            kept = self._scratch[self._start : self._end]
+            self._scratch[: len(kept)] = kept
+            self._start, self._end = 0, len(kept)
+
+
+_KINDS = frozenset(Kind)
+
+
+def _read_frame(header: tuple[Any, ...], body: bytearray) -> Frame:
+    _, _, kind, n, calls, frame_id, seconds, length = header
+    frame = Frame(Kind(kind), frame_id, seconds, calls)
+    view = memoryview(body)
+    if kind == Kind.BATCH:
+        columns = _columns(_batch_columns, n, body)
+        frame.ids = columns[:n]
+        lengths = columns[n : 2 * n]
+        frame.remaining = columns[2 * n : 3 * n]
+        frame.codecs_in = columns[3 * n : 4 * n]
+        frame.codecs_out = columns[4 * n :]
+        frame.payloads = _slice(view, 26 * n, lengths)
+    elif kind == Kind.ANSWERS:
+        columns = _columns(_answer_columns, n, body)
+        frame.ids = columns[:n]
+        lengths = columns[n : 2 * n]
+        frame.statuses = columns[2 * n :]
+        frame.payloads = _slice(view, 17 * n, lengths)
+    else:
+        frame.payloads = [view[:length]]
+    return frame
+
+
+def _columns(layout: Any, n: int, body: bytearray) -> tuple[Any, ...]:
+    try:
+        return layout(n).unpack_from(body)  # type: ignore[no-any-return]  # struct is typed as Any
+    except struct.error:
+        raise ProtocolError(f"a frame of {len(body)} bytes is too short for its {n} records") from None
+
+
+def _slice(view: memoryview, offset: int, lengths: Sequence[int]) -> list[memoryview]:
+    payloads = []
+    total = len(view)
+    for length in lengths:
+        begin = offset + _padding(offset, length) if length >= ALIGN_FROM else offset
+        offset = begin + length
+        if offset > total:
+            raise ProtocolError("a frame is shorter than its payloads")
+        payloads.append(view[begin:offset])
+    if offset != total:
+        raise ProtocolError(f"a frame has {total - offset} bytes too many")
+    return payloads

@@ -1,0 +1,97 @@
+"""The channel inside one process, for `inline=True`: the same frames, as bytes, through queues.
+
+Frames are encoded and decoded as on a socket, so that what cannot travel is found here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections import deque
+from typing import Any
+
+from penstock.errors import ProtocolError
+from penstock.transport.channel import FrameSink
+from penstock.transport.framing import Frame, FrameDecoder
+
+
+class MemoryChannel:
+    """The coordinator's end.  Make it on the event loop; its `worker_end` belongs to a thread."""
+
+    def __init__(self, sink: FrameSink) -> None:
+        self._sink = sink
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder()
+        self._to_worker: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._ended = False
+        self.worker_end = MemoryWorkerEnd(self, self._to_worker)
+
+    def send(self, buffers: list[Any]) -> None:
+        """Write one frame."""
+        if not self._ended:
+            self._to_worker.put(b"".join(buffers))
+
+    def close(self) -> None:
+        """End the stream after what was sent."""
+        self._to_worker.put(None)
+
+    def abort(self) -> None:
+        """Drop the channel at once."""
+        self._to_worker.put(None)
+        self._loop.call_soon(self._end, None)
+
+    def deliver(self, data: bytes | None, error: Exception | None = None) -> None:
+        """Bytes from the worker's thread, or None at its end."""
+        try:
+            self._loop.call_soon_threadsafe(self._receive, data, error)
+        except RuntimeError:
+            # The loop was closed while the worker was still at work: there is nobody left to tell.
+            raise BrokenPipeError("the coordinator's event loop is closed") from None
+
+    def _receive(self, data: bytes | None, error: Exception | None) -> None:
+        if self._ended:
+            return
+        if data is None:
+            self._end(error)
+            return
+        try:
+            frames = self._decoder.feed(data)
+        except ProtocolError as broken:
+            self._end(broken)
+            return
+        for frame in frames:
+            self._sink.frame_received(frame)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self._ended:
+            self._ended = True
+            self._sink.channel_ended(error)
+
+
+class MemoryWorkerEnd:
+    """The worker's end, for a thread."""
+
+    def __init__(self, channel: MemoryChannel, inbox: queue.SimpleQueue[bytes | None]) -> None:
+        self._channel = channel
+        self._inbox = inbox
+        self._decoder = FrameDecoder()
+        self._frames: deque[Frame] = deque()
+        self._over = False
+
+    def receive(self) -> Frame | None:
+        """The next frame, or None at end-of-stream."""
+        while not self._frames:
+            data = None if self._over else self._inbox.get()
+            if data is None:
+                self._over = True
+                return None
+            self._frames.extend(self._decoder.feed(data))
+        return self._frames.popleft()
+
+    def send(self, buffers: list[Any]) -> None:
+        """Write one frame."""
+        self._channel.deliver(b"".join(buffers))
+
+    def close(self, error: Exception | None = None) -> None:
+        """The worker is at its end."""
+        self._channel.deliver(None, error)

@@ -1,0 +1,98 @@
+"""What the handshake frames and the failures in answers say, as plain data: never pickle.
+
+The stage's setup arguments are the one exception, as bytes inside `Launch`: they are written and read by our own
+processes only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.errors import InvalidItem, ProtocolError, StageFailed
+from penstock.transport.framing import VERSION
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """A worker's first word."""
+
+    pid: int
+    version: int = VERSION
+
+
+class StageRef(msgspec.Struct, frozen=True):
+    """Where a stage's class or function is found: `module:qualname`.
+
+    When it lives in the main script, `main_path` or `main_module` says how to import that script under another name.
+    """
+
+    module: str
+    qualname: str
+    main_path: str | None = None
+    main_module: str | None = None
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """All a worker needs to know to be a stage's worker."""
+
+    service: str
+    stage: str
+    index: int
+    count: int
+    ref: StageRef
+    setup: bytes
+    """The keyword arguments of `setup`, pickled."""
+    sys_path: list[str]
+    batched: bool
+    max_size: int
+    bisect: bool
+    first: bool
+    last: bool
+    validate: bool
+    validate_results: bool
+    allow_nan: bool
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Why an item or a worker failed, as text."""
+
+    type_name: str
+    mro: tuple[str, ...]
+    message: str
+    traceback: str = ""
+    path: str = ""
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def pack(message: msgspec.Struct) -> bytes:
+    """`message` as MessagePack."""
+    return _encoder.encode(message)
+
+
+def unpack(payload: Any, kind: type[M]) -> M:
+    """The message of `kind` in `payload`; ProtocolError if it is not one."""
+    try:
+        return msgspec.msgpack.decode(payload, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a {kind.__name__}: {error}") from None
+
+
+def stage_failure(problem: Problem, stage: str) -> StageFailed:
+    """The error a caller sees for `problem`."""
+    return StageFailed(
+        problem.message,
+        stage=stage,
+        type_name=problem.type_name,
+        mro=problem.mro,
+        traceback=problem.traceback,
+    )
+
+
+def invalid_item(problem: Problem) -> InvalidItem:
+    """The error a caller sees for an item that is not valid."""
+    return InvalidItem(problem.message, path=problem.path)

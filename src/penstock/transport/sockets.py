@@ -1,0 +1,117 @@
+"""The channel over a Unix stream socket: an asyncio protocol on one end, a blocking socket on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from typing import Any, cast
+
+from penstock.errors import ProtocolError
+from penstock.transport.channel import FrameSink
+from penstock.transport.framing import Frame, FrameDecoder
+
+# Most buffers one sendmsg takes (IOV_MAX on Linux and macOS).
+MAX_BUFFERS = 1024
+
+
+class SocketChannel(asyncio.BufferedProtocol):
+    """The coordinator's end."""
+
+    def __init__(self, sink: FrameSink) -> None:
+        self._sink = sink
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._error: Exception | None = None
+
+    @classmethod
+    async def open(cls, sock: socket.socket, sink: FrameSink) -> SocketChannel:
+        """Take over the connected socket `sock`."""
+        loop = asyncio.get_running_loop()
+        _, channel = await loop.create_connection(lambda: cls(sink), sock=sock)
+        return channel
+
+    def send(self, buffers: list[Any]) -> None:
+        """Write one frame."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if len(buffers) == 1:
+            self._transport.write(buffers[0])
+        else:
+            self._transport.writelines(buffers)
+
+    def close(self) -> None:
+        """End the stream after what was sent."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def abort(self) -> None:
+        """Drop the channel at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- told by the event loop -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
+        self._transport = cast("asyncio.Transport", transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, D102
+        return self._decoder.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:  # noqa: D102
+        try:
+            frames = self._decoder.advance(nbytes)
+        except ProtocolError as error:
+            self._error = error
+            self.abort()
+            return
+        for frame in frames:
+            self._sink.frame_received(frame)
+
+    def eof_received(self) -> bool:  # noqa: D102
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+        self._transport = None
+        if self._error is None:
+            try:
+                self._decoder.end()
+            except ProtocolError as error:
+                self._error = error
+        self._sink.channel_ended(self._error or exc)
+
+
+class SocketWorkerEnd:
+    """The worker's end, over a blocking socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._decoder = FrameDecoder()
+        self._frames: deque[Frame] = deque()
+
+    def receive(self) -> Frame | None:
+        """The next frame, or None at end-of-stream; ProtocolError if it ends inside a frame."""
+        while not self._frames:
+            n = self._sock.recv_into(self._decoder.get_buffer())
+            if n == 0:
+                self._decoder.end()
+                return None
+            self._frames.extend(self._decoder.advance(n))
+        return self._frames.popleft()
+
+    def send(self, buffers: list[Any]) -> None:
+        """Write one frame, waiting until it is taken."""
+        if len(buffers) == 1:
+            self._sock.sendall(buffers[0])
+            return
+        left = deque(memoryview(b).cast("B") for b in buffers if len(b))
+        while left:
+            sent = self._sock.sendmsg([left[i] for i in range(min(len(left), MAX_BUFFERS))])
+            while left and sent >= len(left[0]):
+                sent -= len(left.popleft())
+            if sent:
+                left[0] = left[0][sent:]
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._sock.close()
