@@ -1,0 +1,8 @@
+"""Let the tests of the bench import its programs, which are no package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -1,0 +1,349 @@
+/* Load one HTTP/1.1 server on the loopback and say how it did, as one JSON object on stdout.
+ *
+ * N keep-alive connections, one request in flight on each: the next one leaves when the answer is complete (a closed
+ * loop, so latency is connections / rate; compare it only at equal connections).  Every answer is checked: status 200,
+ * a Content-Length, and, with --expect, a body equal byte for byte.  An answer that fails a check, and a connection
+ * that breaks, is an error; after MAX_ERRORS of them, or STALL_SECONDS without any answer, the run stops and exits 1.
+ *
+ * Time is CLOCK_MONOTONIC in nanoseconds, latency from before write() to the last byte of the answer.  Rate and
+ * latency are of the time after --warmup; "completed" and "load_cpu_seconds" (this program's own CPU, which the
+ * server may have to do without) are of the whole run.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    ANSWER_SPACE = 1 << 16,        /* bytes of one whole answer, head included */
+    MICROSECONDS = 2 * 1000 * 1000, /* the histogram has one bucket each; longer latencies count in the last */
+    MAX_ERRORS = 100,
+    STALL_SECONDS = 10,
+};
+
+typedef struct {
+    int fd;
+    int want_write;  /* whether epoll watches for room to write */
+    size_t sent;     /* bytes of the request written so far */
+    size_t got;      /* bytes of the answer read so far */
+    size_t need;     /* bytes of the whole answer, 0 while its head is incomplete */
+    uint64_t started;
+    char *answer;
+} Connection;
+
+static struct sockaddr_in target;
+static char *request, *expected;
+static size_t request_size, expected_size;
+static int epoll_fd;
+static uint32_t latencies[MICROSECONDS];
+static uint64_t slowest, measured, completed, errors;
+static uint64_t last_answer;
+static char first_error[200];
+
+static void die(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    fprintf(stderr, "load: ");
+    vfprintf(stderr, format, values);
+    fprintf(stderr, "\n");
+    exit(2);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static double cpu_seconds(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
+}
+
+static char *read_file(const char *path, size_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        die("%s: %s", path, strerror(errno));
+    fseek(file, 0, SEEK_END);
+    *size = (size_t)ftell(file);
+    rewind(file);
+    char *bytes = malloc(*size + 1);
+    if (!bytes || fread(bytes, 1, *size, file) != *size)
+        die("%s: could not be read", path);
+    fclose(file);
+    return bytes;
+}
+
+static void count_error(const char *format, ...)
+{
+    if (errors++)
+        return;
+    va_list values;
+    va_start(values, format);
+    vsnprintf(first_error, sizeof first_error, format, values);
+    va_end(values);
+    for (char *c = first_error; *c; c++) /* it is printed inside a JSON string */
+        if (*c == '"' || *c == '\\' || !isprint((unsigned char)*c))
+            *c = ' ';
+}
+
+static void watch(Connection *c, int operation)
+{
+    struct epoll_event event = {.events = EPOLLIN | (c->want_write ? EPOLLOUT : 0), .data.ptr = c};
+    if (epoll_ctl(epoll_fd, operation, c->fd, &event))
+        die("epoll_ctl: %s", strerror(errno));
+}
+
+static void reopen(Connection *c);
+
+/* Write what is left of the request; the rest waits for EPOLLOUT. */
+static void send_rest(Connection *c)
+{
+    ssize_t n = send(c->fd, request + c->sent, request_size - c->sent, MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN) {
+        count_error("send: %s", strerror(errno));
+        reopen(c);
+        return;
+    }
+    if (n > 0)
+        c->sent += (size_t)n;
+    int unfinished = c->sent < request_size;
+    if (unfinished != c->want_write) {
+        c->want_write = unfinished;
+        watch(c, EPOLL_CTL_MOD);
+    }
+}
+
+static void send_request(Connection *c)
+{
+    c->sent = c->got = c->need = 0;
+    c->started = now_ns();
+    send_rest(c);
+}
+
+/* A connection is made blocking, so that a refusal is seen here, and used non-blocking. */
+static void open_connection(Connection *c)
+{
+    int yes = 1;
+    c->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&target, sizeof target))
+        die("connect: %s", strerror(errno));
+    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    fcntl(c->fd, F_SETFL, O_NONBLOCK);
+    c->want_write = 0;
+    watch(c, EPOLL_CTL_ADD);
+}
+
+static void reopen(Connection *c)
+{
+    close(c->fd); /* epoll forgets it by itself */
+    if (errors >= MAX_ERRORS)
+        return; /* the run is over, and each attempt could fail in the same way */
+    open_connection(c);
+    send_request(c);
+}
+
+/* The value of a header field as a pointer into the head, or NULL; field names have no case (RFC 9110, 5.1). */
+static const char *field(const char *head, const char *end, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *line = memchr(head, '\n', (size_t)(end - head)); line && line + 1 < end;
+         line = memchr(line + 1, '\n', (size_t)(end - line - 1))) {
+        const char *start = line + 1;
+        if ((size_t)(end - start) <= length || start[length] != ':' || strncasecmp(start, name, length))
+            continue;
+        start += length + 1;
+        return start + strspn(start, " \t");
+    }
+    return NULL;
+}
+
+/* Once the head is there, learn how long the answer is.  Returns 0 if the answer is of no use. */
+static int read_head(Connection *c)
+{
+    char *end = memmem(c->answer, c->got, "\r\n\r\n", 4);
+    if (!end)
+        return 1;
+    end += 2; /* keep the last line's own end */
+    const char *length = field(c->answer, end, "content-length");
+    if (strncmp(c->answer, "HTTP/1.1 200", 12) || !length || !isdigit((unsigned char)*length)) {
+        count_error("answer: %.*s", (int)(end - c->answer), c->answer);
+        return 0;
+    }
+    size_t body = strtoull(length, NULL, 10);
+    if (expected && body != expected_size) {
+        count_error("a body of %zu bytes, expected %zu", body, expected_size);
+        return 0;
+    }
+    c->need = (size_t)(end + 2 - c->answer) + body;
+    if (body > ANSWER_SPACE || c->need > ANSWER_SPACE) {
+        count_error("an answer with a body of %zu bytes, at most %d are read in all", body, ANSWER_SPACE);
+        return 0;
+    }
+    return 1;
+}
+
+static void finish(Connection *c, int measuring)
+{
+    last_answer = now_ns();
+    if (expected && memcmp(c->answer + c->need - expected_size, expected, expected_size)) {
+        count_error("another body: %.100s", c->answer + c->need - expected_size);
+        return;
+    }
+    uint64_t took = last_answer - c->started;
+    uint64_t bucket = took / 1000;
+    completed++;
+    if (measuring) {
+        measured++;
+        latencies[bucket < MICROSECONDS ? bucket : MICROSECONDS - 1]++;
+        if (took > slowest)
+            slowest = took;
+    }
+}
+
+static void on_readable(Connection *c, int measuring)
+{
+    ssize_t n = recv(c->fd, c->answer + c->got, ANSWER_SPACE - c->got, 0);
+    if (n < 0 && errno == EAGAIN)
+        return;
+    if (n <= 0) {
+        count_error("recv: %s", n ? strerror(errno) : "closed by the server");
+        reopen(c);
+        return;
+    }
+    c->got += (size_t)n;
+    c->answer[c->got] = 0; /* there is one byte more than ANSWER_SPACE: strtoull and strspn stop here */
+    if (!c->need && !read_head(c)) {
+        reopen(c);
+        return;
+    }
+    if (!c->need && c->got == ANSWER_SPACE) {
+        count_error("an answer without end of head");
+        reopen(c);
+    } else if (c->need && c->got >= c->need) {
+        if (c->got > c->need)
+            count_error("%zu bytes too many", c->got - c->need);
+        finish(c, measuring);
+        send_request(c);
+    }
+}
+
+/* The latency below which `share` of the measured requests stayed, in microseconds. */
+static double percentile(double share)
+{
+    uint64_t wanted = (uint64_t)(share * (double)measured), seen = 0;
+    for (int i = 0; i < MICROSECONDS; i++) {
+        seen += latencies[i];
+        if (seen > wanted)
+            return i;
+    }
+    return 0;
+}
+
+static void report(double seconds)
+{
+    printf("{\"requests\": %llu, \"completed\": %llu, \"seconds\": %.6f, \"rps\": %.1f, "
+           "\"p50_us\": %.0f, \"p90_us\": %.0f, \"p99_us\": %.0f, \"max_us\": %.0f, "
+           "\"errors\": %llu, \"first_error\": \"%s\", \"load_cpu_seconds\": %.6f}\n",
+           (unsigned long long)measured, (unsigned long long)completed, seconds,
+           seconds > 0 ? (double)measured / seconds : 0, percentile(0.50), percentile(0.90), percentile(0.99),
+           (double)slowest / 1000, (unsigned long long)errors, first_error, cpu_seconds());
+}
+
+static void run(double warmup, double seconds, uint64_t limit)
+{
+    struct epoll_event events[256];
+    uint64_t begin = last_answer = now_ns();
+    uint64_t measure_from = begin + (uint64_t)(warmup * 1e9);
+    uint64_t until = measure_from + (uint64_t)(seconds * 1e9);
+    int measuring = 0;
+    for (;;) {
+        uint64_t now = now_ns();
+        if (!measuring && now >= measure_from) {
+            measuring = 1;
+            measure_from = now;
+        }
+        if (now - last_answer > STALL_SECONDS * 1000000000ull) {
+            count_error("no answer for %d seconds", STALL_SECONDS);
+            errors = MAX_ERRORS;
+        }
+        if (now >= until || errors >= MAX_ERRORS || (limit && measured >= limit)) {
+            report(measuring ? (double)(now - measure_from) / 1e9 : 0);
+            return;
+        }
+        int ready = epoll_wait(epoll_fd, events, 256, 100);
+        for (int i = 0; i < ready && errors < MAX_ERRORS; i++) {
+            Connection *c = events[i].data.ptr;
+            if (events[i].events & EPOLLOUT)
+                send_rest(c);
+            else
+                on_readable(c, measuring);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"host", 1, 0, 'h'},   {"port", 1, 0, 'p'},    {"connections", 1, 0, 'c'}, {"seconds", 1, 0, 's'},
+        {"warmup", 1, 0, 'w'}, {"requests", 1, 0, 'n'}, {"request-file", 1, 0, 'r'}, {"expect-file", 1, 0, 'e'},
+        {0, 0, 0, 0}};
+    int connections = 256, port = 0, option;
+    double seconds = 5, warmup = 1;
+    uint64_t limit = 0;
+    const char *host = "127.0.0.1";
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (option) {
+        case 'h': host = optarg; break;
+        case 'p': port = atoi(optarg); break;
+        case 'c': connections = atoi(optarg); break;
+        case 's': seconds = atof(optarg); break;
+        case 'w': warmup = atof(optarg); break;
+        case 'n': limit = strtoull(optarg, NULL, 10); break;
+        case 'r': request = read_file(optarg, &request_size); break;
+        case 'e': expected = read_file(optarg, &expected_size); break;
+        default: exit(2);
+        }
+    }
+    target.sin_family = AF_INET;
+    target.sin_port = htons((uint16_t)port);
+    if (inet_pton(AF_INET, host, &target.sin_addr) != 1 || ntohl(target.sin_addr.s_addr) >> 24 != 127)
+        die("--host must be an address in 127.0.0.0/8, got %s: this program loads nobody else's machine", host);
+    if (!request || !request_size || port < 1 || port > 65535 || connections < 1 || connections > 100000)
+        die("--request-file, --port and --connections (1 to 100000) are needed");
+
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    Connection *all = calloc((size_t)connections, sizeof *all);
+    for (int i = 0; i < connections; i++) {
+        all[i].answer = malloc(ANSWER_SPACE + 1);
+        open_connection(&all[i]);
+    }
+    for (int i = 0; i < connections; i++)
+        send_request(&all[i]);
+    run(warmup, seconds, limit);
+    return errors ? 1 : 0;
+}

@@ -1,0 +1,24 @@
+"""The one request that every server of the bench is sent, and the answer each must give.
+
+Eight floats with six decimals, as a client writes features, with the header fields that a common client sends.
+The answer is the same list, so its bytes are the request's: a server that answered anything else would be found
+out by the load generator.
+"""
+
+from __future__ import annotations
+
+BODY = b"[0.226709,0.962452,0.126098,0.706211,0.523417,0.178352,0.804726,0.345129]"
+
+
+def request(path: str, port: int, body: bytes = BODY) -> bytes:
+    """The whole request for `path`, as bytes on the wire."""
+    head = (
+        f"POST {path} HTTP/1.1\r\n"
+        f"Host: 127.0.0.1:{port}\r\n"
+        "User-Agent: penstock-bench\r\n"
+        "Accept: */*\r\n"
+        "Content-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        "\r\n"
+    )
+    return head.encode() + body

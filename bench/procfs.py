@@ -1,0 +1,93 @@
+"""What the processes of a server cost, read from /proc: CPU seconds and memory, coordinator and workers apart.
+
+A process is a worker if its command line contains the mark its server gave; all others of the tree, the one that
+was started and its children, are the coordinator.  CPU is user and system time of all threads, to the kernel's
+10 ms; memory is RSS, which counts shared pages in every process, and PSS, which divides them among their users.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU seconds since their start, and bytes of memory now, of some processes."""
+
+    cpu: float = 0.0
+    rss: int = 0
+    pss: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.cpu + other.cpu, self.rss + other.rss, self.pss + other.pss)
+
+
+def tree(root: int) -> list[int]:
+    """`root` and all its descendants that live now."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            fields = _stat_fields(int(entry.name))
+            if fields:
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [root]
+    for pid in found:  # grows while it is walked
+        found.extend(children.get(pid, []))
+    return found
+
+
+def costs(root: int, worker_mark: str) -> tuple[Cost, Cost]:
+    """What the coordinator and the workers of the tree under `root` cost so far."""
+    coordinator, workers = Cost(), Cost()
+    for pid in tree(root):
+        cost = _cost(pid)
+        if worker_mark and worker_mark in _command_line(pid):
+            workers += cost
+        else:
+            coordinator += cost
+    return coordinator, workers
+
+
+def machine_busy() -> float:
+    """Seconds of CPU that all processes of the machine took since it was started."""
+    user, nice, system, _idle, _iowait, irq, softirq = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    )
+    return (user + nice + system + irq + softirq) * TICK
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on, or [] if the process is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return text.rpartition(")")[2].split()  # the name before it may contain anything
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _cost(pid: int) -> Cost:
+    fields = _stat_fields(pid)
+    if not fields:
+        return Cost()
+    rss = pss = 0
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            name, _, rest = line.partition(":")
+            if name == "Rss":
+                rss = int(rest.split()[0]) * 1024
+            elif name == "Pss":
+                pss = int(rest.split()[0]) * 1024
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # it ended meanwhile; its CPU still counts
+    return Cost((int(fields[11]) + int(fields[12])) * TICK, rss, pss)

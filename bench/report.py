@@ -1,0 +1,197 @@
+"""What a run of the bench saw, as objects, as tables, and held against the targets.
+
+Figures are minimum, median and maximum over the rounds.  A ratio is first taken within each round, between two
+measurements made one soon after the other, and only then summed up: a machine that slows down for a while slows
+both, and the ratio hardly moves.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from statistics import median
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from loadgen import LoadResult
+
+MB = 1e6
+IDEAL_ACCELERATOR = 64 / (0.005 + 0.0001 * 64)
+"""Requests a second that the simulated accelerator could answer: batches of 64, none of its time idle."""
+
+
+class Measurement(msgspec.Struct, frozen=True):
+    """One server under load for some seconds.  Times named `_us` are microseconds of CPU per request."""
+
+    subject: str
+    round: int
+    load: LoadResult
+    coordinator_us: float
+    workers_us: float
+    load_us: float
+    others_cores: float
+    """Cores that other programs kept busy meanwhile: the noise of this measurement."""
+    coordinator_rss: int
+    workers_rss: int
+    pss: int
+
+    @property
+    def server_us(self) -> float:
+        """CPU of the whole server per request."""
+        return self.coordinator_us + self.workers_us
+
+    def line(self) -> str:
+        """The measurement in one line, for whoever watches."""
+        return (
+            f"{self.subject:12} {self.load.rps:10,.0f} requests/s  p99 {self.load.p99_us / 1000:.1f} ms  "
+            f"server {self.server_us:.1f} us/request  others {self.others_cores:.2f} cores"
+        )
+
+
+class Run(msgspec.Struct, frozen=True):
+    """All measurements of one run, and where they were made."""
+
+    when: datetime
+    machine: dict[str, str]
+    settings: dict[str, float]
+    measurements: list[Measurement]
+
+    def of(self, subject: str) -> list[Measurement]:
+        """The measurements of one server, by round; [] if it was not measured."""
+        return sorted((m for m in self.measurements if m.subject == subject), key=lambda m: m.round)
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A promise about figures: the median of `value` over the rounds, at least or at most `bound`."""
+
+    name: str
+    subjects: tuple[str, ...]
+    value: Callable[..., float]
+    """Given one round's measurement of each subject, in their order."""
+    bound: float
+    at_least: bool = True
+
+    def values(self, run: Run) -> list[float]:
+        """The value of each round; [] if one of the subjects was not measured."""
+        return [self.value(*pair) for pair in zip(*map(run.of, self.subjects), strict=False)]
+
+    def met(self, values: Sequence[float]) -> bool:
+        """Whether the median keeps the promise."""
+        return median(values) >= self.bound if self.at_least else median(values) <= self.bound
+
+
+def _rate(ours: Measurement, theirs: Measurement) -> float:
+    return ours.load.rps / theirs.load.rps
+
+
+def _cpu(ours: Measurement, theirs: Measurement) -> float:
+    return ours.server_us / theirs.server_us
+
+
+def _of_ideal(ours: Measurement) -> float:
+    return ours.load.rps / IDEAL_ACCELERATOR
+
+
+TARGETS = (
+    Target("requests/s, penstock / floor", ("penstock", "floor"), _rate, 0.5),
+    Target("requests/s, penstock / mosec", ("penstock", "mosec"), _rate, 1.5),
+    Target("requests/s, penstock / mosec-128", ("penstock", "mosec-128"), _rate, 1.5),
+    Target("server CPU, penstock / floor", ("penstock", "floor"), _cpu, 3.0, at_least=False),
+    Target("requests/s, accelerator / ideal", ("accelerator",), _of_ideal, 0.95),
+)
+
+
+def summarise(run: Run) -> bool:
+    """Print the run's tables; True if every target that could be judged was met."""
+    subjects = list(dict.fromkeys(m.subject for m in run.measurements))
+    where = ", ".join(f"{name} {value}" for name, value in run.machine.items())
+    print(f"\n{where}; {run.settings['connections']:.0f} connections, {run.settings['rounds']:.0f} rounds\n")
+    _show(
+        ("", "requests/s: min", "median", "max", "p50 ms", "p99 ms", "p99 max"),
+        [
+            (s, *_spread(rates, ",.0f"), *_milliseconds(run.of(s)))
+            for s in subjects
+            if (rates := [m.load.rps for m in run.of(s)])
+        ],
+    )
+    _show(
+        ("CPU in us per request", "server: min", "median", "max", "coordinator", "workers", "load generator"),
+        [
+            (
+                s,
+                *_spread([m.server_us for m in run.of(s)], ".1f"),
+                *(
+                    f"{median(getattr(m, part) for m in run.of(s)):.1f}"
+                    for part in ("coordinator_us", "workers_us", "load_us")
+                ),
+            )
+            for s in subjects
+        ],
+    )
+    _show(
+        ("memory in MB", "coordinator RSS", "workers RSS", "all PSS"),
+        [
+            (
+                s,
+                *(
+                    f"{max(getattr(m, part) for m in run.of(s)) / MB:.1f}"
+                    for part in ("coordinator_rss", "workers_rss", "pss")
+                ),
+            )
+            for s in subjects
+        ],
+    )
+    met = _targets(run)
+    noise = [m.others_cores for m in run.measurements]
+    print(f"Other programs kept {median(noise):.2f} cores busy (median; at most {max(noise):.2f}).")
+    return met
+
+
+def _targets(run: Run) -> bool:
+    rows, all_met = [], True
+    for target in TARGETS:
+        values = target.values(run)
+        if not values:
+            continue
+        met = target.met(values)
+        all_met = all_met and met
+        wanted = f"{'at least' if target.at_least else 'at most'} {target.bound:g}"
+        rows.append((target.name, *_spread(values, ".2f"), wanted, "met" if met else "MISSED"))
+    if rows:
+        _show(("ratio within a round", "min", "median", "max", "wanted (median)", ""), rows)
+    return all_met
+
+
+def _milliseconds(taken: Sequence[Measurement]) -> tuple[str, str, str]:
+    p99 = [m.load.p99_us for m in taken]
+    return (
+        f"{median(m.load.p50_us for m in taken) / 1000:.2f}",
+        f"{median(p99) / 1000:.2f}",
+        f"{max(p99) / 1000:.2f}",
+    )
+
+
+def _spread(values: Sequence[float], form: str) -> tuple[str, str, str]:
+    return format(min(values), form), format(median(values), form), format(max(values), form)
+
+
+def _show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table: drawn on a terminal, aligned columns elsewhere."""
+    if sys.stdout.isatty():
+        table = Table()
+        for i, name in enumerate(header):
+            table.add_column(name, justify="right" if i else "left")
+        for row in rows:
+            table.add_row(*row)
+        Console().print(table)
+        return
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    for row in (header, *rows):
+        first, *others = (
+            cell.ljust(w) if not i else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join([first, *others]).rstrip())
+    print()

@@ -1,0 +1,130 @@
+"""Measure Penstock against the floor and mosec, all interleaved in one run, and say what each request cost.
+
+    python bench/run.py                              # seven rounds of everything
+    python bench/run.py --rounds 3 --seconds 1       # a first look
+    python bench/run.py --only floor,penstock --check
+
+Every server is started once and measured once a round, in an order that turns from round to round, so that what
+else the machine does hits all alike.  Ratios are taken between the measurements of one round and then summed up.
+What was seen is written, whole, to bench/results/.  With --check the exit status is 1 when a target is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from loadgen import LoadFailed, run_load
+from procfs import costs, machine_busy
+from report import Measurement, Run, summarise
+from servers import SUBJECTS, Server, ServerFailed
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def measure(server: Server, number: int, *, connections: int, seconds: float, warmup: float) -> Measurement:
+    """Load one server for `seconds` and say what it cost.  Raises LoadFailed if an answer was wrong."""
+    subject = server.subject
+    busy_before, begin = machine_busy(), time.monotonic()
+    coordinator_before, workers_before = costs(server.pid, subject.worker_mark)
+    load = run_load(server.port, subject.path, connections=connections, seconds=seconds, warmup=warmup)
+    coordinator, workers = costs(server.pid, subject.worker_mark)
+    coordinator_cpu = coordinator.cpu - coordinator_before.cpu
+    worker_cpu = workers.cpu - workers_before.cpu
+    others = machine_busy() - busy_before - coordinator_cpu - worker_cpu - load.load_cpu_seconds
+    return Measurement(
+        subject=subject.name,
+        round=number,
+        load=load,
+        coordinator_us=coordinator_cpu / load.completed * 1e6,
+        workers_us=worker_cpu / load.completed * 1e6,
+        load_us=load.load_cpu_seconds / load.completed * 1e6,
+        others_cores=max(0.0, others / (time.monotonic() - begin)),
+        coordinator_rss=coordinator.rss,
+        workers_rss=workers.rss,
+        pss=coordinator.pss + workers.pss,
+    )
+
+
+def machine() -> dict[str, str]:
+    """Where this was measured, as far as it matters to a figure."""
+    model = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    packages = {}
+    for name in ("uvloop", "httptools", "msgspec", "mosec"):
+        try:
+            packages[name] = version(name)
+        except ModuleNotFoundError:
+            packages[name] = "not installed"
+    cores = str(len(os.sched_getaffinity(0)))
+    return {"cpu": model, "cores": cores, "kernel": platform.release(), "python": platform.python_version()} | packages
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure Penstock, the floor and mosec in one run.")
+    parser.add_argument("--rounds", type=int, default=7, help="measurements of each server (default: 7)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of one measurement (default: 4)")
+    parser.add_argument("--warmup", type=float, default=0.5, help="seconds before each, not counted (default: 0.5)")
+    parser.add_argument("--connections", type=int, default=256, help="keep-alive connections (default: 256)")
+    parser.add_argument("--only", default=",".join(SUBJECTS), help=f"of: {', '.join(SUBJECTS)}")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
+    chosen = parser.parse_args()
+    chosen.only = chosen.only.split(",")
+    unknown = [name for name in chosen.only if name not in SUBJECTS]
+    if unknown or chosen.rounds < 1 or chosen.seconds <= 0:
+        parser.error(f"no server {unknown[0]!r}" if unknown else "--rounds and --seconds must be above 0")
+    return chosen
+
+
+def take_all(chosen: argparse.Namespace) -> list[Measurement]:
+    """Start every server, measure each once a round, stop them."""
+    taken = []
+    with ExitStack() as stack:
+        servers = []
+        for name in chosen.only:
+            server = Server(SUBJECTS[name])
+            stack.callback(server.stop)
+            server.wait_ready()
+            servers.append(server)
+        for number in range(chosen.rounds):
+            turn = number % len(servers)
+            for server in servers[turn:] + servers[:turn]:
+                measurement = measure(
+                    server, number, connections=chosen.connections, seconds=chosen.seconds, warmup=chosen.warmup
+                )
+                taken.append(measurement)
+                print(f"round {number + 1}/{chosen.rounds}  {measurement.line()}", file=sys.stderr, flush=True)
+    return taken
+
+
+def main() -> int:
+    chosen = arguments()
+    try:
+        taken = take_all(chosen)
+    except (LoadFailed, ServerFailed) as failure:
+        print(f"bench: {failure}", file=sys.stderr)
+        return 2
+    settings = {name: float(getattr(chosen, name)) for name in ("rounds", "seconds", "warmup", "connections")}
+    run = Run(when=datetime.now(UTC), machine=machine(), settings=settings, measurements=taken)
+    met = summarise(run)
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{run.when:%Y%m%d-%H%M%S}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(run)))
+    print(f"\nEverything that was measured: {path}")
+    return 1 if chosen.check and not met else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""The servers of the bench: how each is started, found ready, and ended.
+
+Each is a process of its own on a free port of the loopback, with its output in a file that is shown if it fails.
+None is pinned to cores: on a small machine the scheduler places servers and load generator better than a fixed
+split that suits one of them.  To keep the whole bench off some cores, start it under `taskset`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from payload import BODY
+
+HERE = Path(__file__).resolve().parent
+
+
+class ServerFailed(Exception):
+    """A server did not come up, or did not answer as it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One server to measure."""
+
+    name: str
+    command: Callable[[int], list[str]]
+    """The program and its arguments, given the port."""
+    path: str = "/predict"
+    worker_mark: str = ""
+    """What is in the command line of its workers and of no other of its processes; "" if it has none."""
+    about: str = ""
+
+
+def _penstock(target: str) -> Callable[[int], list[str]]:
+    return lambda port: [sys.executable, "-m", "penstock.cli.main", "serve", target, "--port", str(port)]
+
+
+def _mosec(batch: int) -> Callable[[int], list[str]]:
+    return lambda port: [
+        sys.executable, str(HERE / "mosec_echo.py"), "--batch", str(batch),
+        "--address", "127.0.0.1", "--port", str(port), "--log-level", "error",
+    ]  # fmt: skip
+
+
+SUBJECTS = {
+    s.name: s
+    for s in (
+        Subject(
+            "floor",
+            lambda port: [sys.executable, str(HERE / "floor.py"), str(port)],
+            about="uvloop + httptools, fixed answer",
+        ),
+        Subject("penstock", _penstock("echo:service"), "/predict", "penstock.worker", "echo, at its defaults"),
+        Subject("mosec", _mosec(32), "/inference", "spawn_main", "echo, msgspec, batches of 32 as Penstock's"),
+        Subject("mosec-128", _mosec(128), "/inference", "spawn_main", "the same in batches of 128"),
+        Subject(
+            "accelerator",
+            _penstock("accelerator:service"),
+            "/predict",
+            "penstock.worker",
+            "Penstock before a device of 5 ms + 0.1 ms an item, batches of 64",
+        ),
+    )
+}
+
+
+class Server:
+    """One subject, running."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.port = _free_port()
+        self._log = tempfile.NamedTemporaryFile(prefix=f"penstock-bench-{subject.name}-", suffix=".log")  # noqa: SIM115  # lives as long as the server
+        paths = [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        self._process = subprocess.Popen(
+            subject.command(self.port),
+            cwd=HERE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C ends the bench, which ends the servers in order
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process that was started; the others of the server descend from it."""
+        return self._process.pid
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Return once a request is answered as it should be.  Raises ServerFailed after `timeout` seconds."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            if self._process.poll() is not None:
+                raise ServerFailed(f"{self.subject.name} ended at once:\n{self._output()}")
+            if self._answers():
+                return
+            time.sleep(0.1)
+        raise ServerFailed(f"{self.subject.name} was not ready in {timeout:g} s:\n{self._output()}")
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("POST", self.subject.path, BODY, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status == 200 and answer.read() == BODY
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def _output(self) -> str:
+        return Path(self._log.name).read_text(errors="replace")[-2000:]
+
+    def stop(self) -> None:
+        """End the server and what it started; may be called any number of times."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(15)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        self._log.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,153 @@
+"""The load generator sees what is wrong with an answer, and reads right what is right in an unusual form."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from loadgen import LoadFailed, LoadResult, build, run_load
+from payload import BODY, request
+from procfs import costs, tree
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@contextmanager
+def answering(*pieces: bytes, close: bool = False) -> Iterator[int]:
+    """A server on the loopback that answers every request with `pieces`, sent one by one; yields its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve(connection: socket.socket) -> None:
+            wanted = len(request("/x", listener.getsockname()[1]))
+            with connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while True:
+                    got = 0
+                    while got < wanted:
+                        data = connection.recv(wanted - got)
+                        if not data:
+                            return
+                        got += len(data)
+                    for piece in pieces:
+                        connection.sendall(piece)
+                    if close:
+                        return
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=guarded, args=(connection,), daemon=True).start()
+
+        def guarded(connection: socket.socket) -> None:
+            try:
+                serve(connection)
+            except OSError:
+                return  # the load generator has left
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def load(port: int, **options: int) -> LoadResult:
+    return run_load(
+        port, "/x", connections=2, seconds=5, warmup=0, requests=options.get("requests", 20), expected=b"ok"
+    )
+
+
+def test_the_asked_for_number_of_right_answers_is_counted() -> None:
+    with answering(OK) as port:
+        result = load(port, requests=50)
+    assert result.errors == 0
+    assert 50 <= result.requests <= 51  # two connections: the last turn of the loop may bring one more
+    assert 0 < result.p50_us <= result.p99_us <= result.max_us
+
+
+@pytest.mark.parametrize("name", [b"content-length", b"CONTENT-LENGTH", b"Content-length"])
+def test_the_name_of_content_length_has_no_case(name: bytes) -> None:
+    with answering(b"HTTP/1.1 200 OK\r\nx-content-length: 9\r\n" + name + b":2\r\n\r\nok") as port:
+        assert load(port).errors == 0
+
+
+def test_an_answer_may_come_byte_by_byte() -> None:
+    with answering(*(bytes([b]) for b in OK)) as port:
+        assert load(port).errors == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (b"HTTP/1.1 503 Busy\r\nContent-Length: 2\r\n\r\nok", "503"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno", "another body: no"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok!", "a body of 3 bytes, expected 2"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok?", "1 bytes too many"),
+        (b"HTTP/1.1 200 OK\r\n\r\nok", "answer: HTTP/1.1 200 OK"),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"x" * 70_000, "without end of head"),
+    ],
+)
+def test_a_wrong_answer_is_an_error_that_says_what_came(answer: bytes, sentence: str) -> None:
+    with answering(answer) as port, pytest.raises(LoadFailed, match=sentence):
+        load(port)
+
+
+def test_a_connection_that_the_server_closes_is_an_error() -> None:
+    with (
+        answering(OK, close=True) as port,
+        pytest.raises(LoadFailed, match=r"recv: closed by the server|recv: Connection reset"),
+    ):
+        load(port)
+
+
+def test_only_the_loopback_can_be_loaded(tmp_path: Path) -> None:
+    wanted = tmp_path / "request"
+    wanted.write_bytes(request("/x", 80))
+    done = subprocess.run(
+        [build(), "--host=192.0.2.1", "--port=80", f"--request-file={wanted}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "127.0.0.0/8" in done.stderr
+
+
+def test_the_request_names_the_length_of_its_body() -> None:
+    head, _, body = request("/x", 80).partition(b"\r\n\r\n")
+    assert body == BODY
+    assert b"Content-Length: %d" % len(BODY) in head
+
+
+SPIN = """
+import sys, time
+end = time.process_time() + 0.2
+while time.process_time() < end:
+    pass
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_cost_of_a_process_tree_is_read_apart_for_workers() -> None:
+    command = [sys.executable, "-c", SPIN, "the-mark"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert child.pid in tree(os.getpid())
+        coordinator, workers = costs(os.getpid(), "the-mark")
+        child.communicate()
+    assert 0.15 < workers.cpu < 2
+    assert workers.rss >= workers.pss > 0
+    assert coordinator.rss > 0
