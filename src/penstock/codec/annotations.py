@@ -1,0 +1,219 @@
+"""Read annotations: which type one item has on the wire, and what kind of type it is.
+
+numpy and pydantic are optional, so nothing here imports them: an annotation can only name their classes if somebody
+else has imported them already, and then `sys.modules` has them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableSequence, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from penstock.errors import ConfigError, InvalidItem
+
+_LISTS: frozenset[Any] = frozenset(
+    {list, tuple, Sequence, MutableSequence, Collection, Iterable, Iterator, typing.List, typing.Tuple}  # noqa: UP006
+)
+# Types that are certainly not a batch, however the user meant them.
+_SINGLES = (bool, int, float, complex, str, bytes, bytearray, dict, set, frozenset, types.NoneType)
+_BYTES = (bytes, bytearray, memoryview)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The types at the two ends of a stage, for one item each, batched or not."""
+
+    item: Any
+    """The wire type of one item; `typing.Any` where it is not annotated."""
+    result: Any
+    """The type of one item's result; `typing.Any` where it is not annotated."""
+
+
+def signature(target: type | Callable[..., Any], *, batched: bool) -> Signature:
+    """The item and result type of a stage: the first method of its chain and the last one decide.
+
+    `target` is a class with `predict` and perhaps `preprocess` and `postprocess`, or a plain function.  With
+    `batched`, `predict` takes and returns lists (or arrays whose first axis is the batch) and their element counts;
+    the other two are always per item.
+
+    Raises:
+        ConfigError: there is no `predict`, it takes no item, an annotation cannot be resolved, or a batched
+            `predict` is annotated with something that is not a batch.
+    """
+    owner = getattr(target, "__name__", type(target).__name__)
+    first: Callable[..., Any] | None = None
+    last: Callable[..., Any] | None = None
+    predict: Callable[..., Any] | None = target
+    name = owner
+    if isinstance(target, type):
+        first, predict, last = (_method(target, m) for m in ("preprocess", "predict", "postprocess"))
+        name = f"{owner}.predict"
+    if predict is None:
+        raise ConfigError(f"{owner} has no method `predict`")
+    if first is not None:
+        item = _parameter_type(first, f"{owner}.preprocess")
+    else:
+        item = _parameter_type(predict, name)
+        item = _element(item, f"{name} takes a batch") if batched else item
+    if last is not None:
+        result = _without_invalid(_return_type(last, f"{owner}.postprocess"))
+    else:
+        result = _without_invalid(_return_type(predict, name))
+        result = _without_invalid(_element(result, f"{name} returns a batch")) if batched else result
+    return Signature(item, result)
+
+
+def alternatives(type_: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type alone; `Annotated`, `NewType` and type aliases are looked through."""
+    type_ = _bare(type_)
+    if get_origin(type_) in (Union, types.UnionType):
+        return tuple(alternative for member in get_args(type_) for alternative in alternatives(member))
+    return (type_,)
+
+
+def mentioned(type_: Any) -> Iterator[Any]:
+    """Every type the annotation names, however deep; fields of classes are not followed."""
+    type_ = _bare(type_)
+    yield type_
+    for inner in get_args(type_):
+        yield from mentioned(inner)
+
+
+def bytes_kind(type_: Any) -> type | None:
+    """`bytes`, `bytearray` or `memoryview`, whichever the annotation allows first, or None."""
+    return next((kind for kind in alternatives(type_) if kind in _BYTES), None)
+
+
+def array_kind(type_: Any) -> Any:
+    """The alternative of an annotation that is a numpy array, or None."""
+    return next((kind for kind in alternatives(type_) if is_array(kind)), None)
+
+
+def is_array(type_: Any) -> bool:
+    """Whether the type is a numpy array, plain or with its dtype."""
+    numpy = sys.modules.get("numpy")
+    origin = get_origin(type_) or type_
+    return numpy is not None and isinstance(origin, type) and issubclass(origin, numpy.ndarray)
+
+
+def is_numpy_scalar(type_: Any) -> bool:
+    """Whether the type is one of numpy's scalars, as `numpy.float32`."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(type_, type) and issubclass(type_, numpy.generic)
+
+
+def is_pydantic(type_: Any) -> bool:
+    """Whether the type is a pydantic model or a pydantic dataclass."""
+    return "pydantic" in sys.modules and isinstance(type_, type) and hasattr(type_, "__pydantic_validator__")
+
+
+def type_name(type_: Any) -> str:
+    """The type as a user would write it, short enough for a message: ``list[float]``, ``ndarray[float32]``."""
+    if type_ is Any:
+        return "Any"
+    if type_ is None or type_ is types.NoneType:
+        return "None"
+    members = alternatives(type_)
+    if len(members) > 1:
+        return " | ".join(map(type_name, members))
+    type_ = members[0]
+    if type_ is Ellipsis:
+        return "..."
+    if isinstance(type_, str):
+        return repr(type_)
+    origin, args = get_origin(type_), get_args(type_)
+    if is_array(type_):
+        dtype = next((d for a in args for d in get_args(a) if is_numpy_scalar(d)), None)
+        return f"ndarray[{dtype.__name__}]" if dtype else "ndarray"
+    if origin is typing.Literal:
+        return f"Literal[{', '.join(map(repr, args))}]"
+    if args:
+        return f"{type_name(origin)}[{', '.join(map(type_name, args))}]"
+    return str(getattr(type_, "__qualname__", type_)).rpartition("<locals>.")[2]
+
+
+def _bare(type_: Any) -> Any:
+    while True:
+        if get_origin(type_) is Annotated:
+            type_ = get_args(type_)[0]
+        elif isinstance(type_, typing.NewType):
+            type_ = type_.__supertype__
+        elif type(type_).__name__ == "TypeAliasType":  # `type X = ...`, from Python 3.12 on
+            type_ = type_.__value__
+        else:
+            return type_
+
+
+def _method(target: Any, name: str) -> Callable[..., Any] | None:
+    """The method as it is called on an instance, without `self`; None where the class has no such method."""
+    found = inspect.getattr_static(target, name, None)
+    if found is None:
+        return None
+    if isinstance(found, (staticmethod, classmethod)):
+        return typing.cast("Callable[..., Any]", getattr(target, name))
+    return types.MethodType(found, target) if callable(found) else None
+
+
+def _parameter_type(function: Callable[..., Any], name: str) -> Any:
+    try:
+        declared = inspect.signature(function).parameters.values()
+    except ValueError:  # a function written in C that does not tell
+        return Any
+    parameters = [p for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    if not parameters:
+        raise ConfigError(f"{name} takes no item: it needs a parameter")
+    return _resolve(function, parameters[0].name, name)
+
+
+def _return_type(function: Callable[..., Any], name: str) -> Any:
+    return _resolve(function, "return", name)
+
+
+def _resolve(function: Callable[..., Any], key: str, name: str) -> Any:
+    """One annotation of `function`, resolved alone: those of its other parameters may be unknown here."""
+    inner: Any = inspect.unwrap(getattr(function, "__func__", function))
+    annotation = "?"
+    try:
+        annotations = getattr(inner, "__annotations__", {})
+        if key not in annotations:
+            return Any
+        annotation = annotations[key]
+        holder: Any = types.SimpleNamespace(__annotations__={key: annotation})
+        return typing.get_type_hints(holder, getattr(inner, "__globals__", {}), include_extras=True)[key]
+    except Exception as exc:  # evaluating an annotation runs the user's expression
+        raise ConfigError(
+            f"{name}: cannot resolve the annotation {annotation!r} of {key!r}: {exc}; "
+            "it must be importable from the module's top level, not only while type checking"
+        ) from exc
+
+
+def _element(type_: Any, where: str) -> Any:
+    """The type of one item of a batch of `type_`."""
+    elements = [_element_of_one(kind, where) for kind in alternatives(type_)]
+    return Union[tuple(elements)]  # noqa: UP007  # built from values
+
+
+def _element_of_one(type_: Any, where: str) -> Any:
+    origin, args = get_origin(type_) or type_, get_args(type_)
+    if is_array(type_):
+        return type_  # its first axis is the batch: each item is an array too
+    if origin in _LISTS:
+        if origin is tuple and args and not (len(args) == 2 and args[1] is Ellipsis):
+            raise ConfigError(f"{where}, which `{type_name(type_)}` cannot be: write tuple[T, ...]")
+        return args[0] if args else Any
+    if isinstance(origin, type) and issubclass(origin, _SINGLES):
+        raise ConfigError(f"{where}: annotate it as list[T] where T is one item, got `{type_name(type_)}`")
+    return Any  # some framework's tensor, or no annotation: nothing is known about its items
+
+
+def _without_invalid(type_: Any) -> Any:
+    """The type without `InvalidItem`, which a stage may return in a result's place."""
+    if get_origin(type_) not in (Union, types.UnionType):
+        return type_
+    kept = [t for t in get_args(type_) if not (isinstance(t, type) and issubclass(t, InvalidItem))]
+    return Union[tuple(kept)] if kept else Any  # noqa: UP007  # built from values

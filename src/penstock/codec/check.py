@@ -1,0 +1,119 @@
+"""Check objects, rather than bytes, against a declared type.
+
+What msgspec trusts is looked into here: the fields of Structs and dataclasses, whose constructors check nothing.
+numpy scalars count as the numbers they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+
+from penstock.codec.annotations import is_array, is_numpy_scalar
+from penstock.codec.custom import model_reader, read_custom, write_custom
+
+_SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
+
+
+class _ArrayAsList(list[Any]):
+    """The numbers of an array that may be declared as lists or as an array; `array` is the array itself."""
+
+    __slots__ = ("array",)
+    array: Any
+
+
+class TypeCheck:
+    """Checks objects against one declared type; what it raises is for `invalid.explain` to read."""
+
+    def __init__(self, type_: Any) -> None:
+        self._type = type_
+        self._models = model_reader(type_)
+
+    def item(self, value: Any) -> Any:
+        """The item itself, or what it stands for where builtins stand for an object, as a dict for a Struct.
+
+        Raises Refused, msgspec.ValidationError or what the type's own checks raise.
+        """
+        if self._type is Any:
+            return value
+        if self._models is not None:
+            return self._models.value(_numbers(value))
+        checked = msgspec.convert(_builtins(value, arrays_as_lists=False), self._type, dec_hook=read_custom)
+        try:
+            # the caller's own objects, where they are right as they are
+            return msgspec.convert(value, self._type, dec_hook=read_custom)
+        except msgspec.ValidationError:
+            return checked  # numpy scalars where numbers are declared
+
+    def result(self, value: Any) -> None:
+        """Raise like `item` unless `value` may be sent as this type; an array is a list here, too."""
+        if self._type is Any:
+            return
+        if self._models is not None:
+            self._models.value(_numbers(value))
+        elif is_array(self._type):
+            _strictly(self._type, value)
+        else:
+            msgspec.convert(_builtins(value, arrays_as_lists=True), self._type, dec_hook=_strictly)
+
+
+def _strictly(type_: Any, value: Any) -> Any:
+    """Like `read_custom`, but an array must be one already, and of the declared dtype."""
+    if not is_array(type_):
+        return read_custom(type_, value)
+    from penstock.codec import numpy_
+
+    array = value.array if isinstance(value, _ArrayAsList) else value
+    numpy_.check_dtype(array, type_)
+    return array
+
+
+def _numbers(value: Any) -> Any:
+    """The value with numpy scalars as numbers, in lists and dicts as well; all else as it is."""
+    return _builtins(value, arrays_as_lists=True, open_objects=False)
+
+
+def _builtins(value: Any, *, arrays_as_lists: bool, open_objects: bool = True) -> Any:
+    """The value with its Structs and dataclasses opened and numpy scalars as numbers; other objects stay."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return value
+
+    def again(inner: Any) -> Any:
+        return _builtins(inner, arrays_as_lists=arrays_as_lists, open_objects=open_objects)
+
+    if isinstance(value, (list, tuple)):
+        return [again(inner) for inner in value]
+    if isinstance(value, dict):
+        return {again(key): again(inner) for key, inner in value.items()}
+    if is_numpy_scalar(kind):
+        return write_custom(value)
+    if is_array(kind) and arrays_as_lists:
+        return _array_as_list(value)
+    if open_objects and isinstance(value, msgspec.Struct):
+        return _open_struct(value, again)
+    if open_objects and dataclasses.is_dataclass(value):
+        return {f.name: again(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return value
+
+
+def _array_as_list(array: Any) -> Any:
+    numbers = write_custom(array)
+    if not isinstance(numbers, list):
+        return numbers  # an array without axes is a number
+    listed = _ArrayAsList(numbers)
+    listed.array = array
+    return listed
+
+
+def _open_struct(value: Any, again: Any) -> Any:
+    config = value.__struct_config__
+    fields = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+    opened = {name: getattr(value, attribute) for name, attribute in fields}
+    if config.array_like:
+        tag = [] if config.tag is None else [config.tag]
+        return [*tag, *map(again, opened.values())]
+    tagged = {} if config.tag is None else {config.tag_field: config.tag}
+    return tagged | {name: again(inner) for name, inner in opened.items() if inner is not msgspec.UNSET}

@@ -1,0 +1,74 @@
+"""The types msgspec does not know and we do: numpy's arrays and scalars, pydantic's models.
+
+`read_custom` and `write_custom` are msgspec's two hooks.  Their libraries are loaded with the first object that needs
+them, so that a service without them never imports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from penstock.codec.annotations import is_array, is_numpy_scalar, is_pydantic, mentioned
+
+if TYPE_CHECKING:
+    from penstock.codec.pydantic_ import ModelReader
+
+
+def read_custom(type_: Any, value: Any) -> Any:
+    """The object of `type_` that builtins stand for; a value of an unknown type is left for msgspec to refuse.
+
+    Raises Refused.
+    """
+    if is_array(type_):
+        from penstock.codec import numpy_
+
+        return numpy_.read_array(value, type_)
+    if is_numpy_scalar(type_):
+        from penstock.codec import numpy_
+
+        return numpy_.read_scalar(value, type_)
+    if is_pydantic(type_):
+        from penstock.codec import pydantic_
+
+        return pydantic_.read_model(value, type_)
+    return value
+
+
+def write_custom(value: Any) -> Any:
+    """The builtins that stand for an object msgspec cannot write.
+
+    Raises:
+        TypeError: nothing stands for it.
+    """
+    kind: Any = type(value)
+    return _writer_of(kind)(value)
+
+
+@lru_cache(maxsize=256)
+def _writer_of(kind: Any) -> Callable[[Any], Any]:
+    """What makes builtins of objects of class `kind`; found once for each class, since lists have many of one."""
+    if is_array(kind) or is_numpy_scalar(kind):
+        from penstock.codec import numpy_
+
+        return numpy_.plain
+    if is_pydantic(kind):
+        from penstock.codec import pydantic_
+
+        return pydantic_.plain
+    return _refuse
+
+
+def _refuse(value: Any) -> Any:
+    kind = type(value)
+    raise TypeError(f"an object of type `{kind.__module__}.{kind.__qualname__}` is neither JSON nor MessagePack")
+
+
+def model_reader(type_: Any) -> ModelReader | None:
+    """A reader by pydantic for an annotation that names one of its models, where pydantic can read all of it."""
+    if not any(map(is_pydantic, mentioned(type_))):
+        return None
+    from penstock.codec import pydantic_
+
+    return pydantic_.model_reader(type_)

@@ -1,0 +1,97 @@
+"""Bytes to objects: one item of a declared type, in any format a payload can be in.
+
+* A payload becomes a value of the declared type, or an `InvalidItem` that says what is wrong and where.
+* What is decoded is as large as the payload allows: a length that a payload claims allocates nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from penstock.codec import pickle_
+from penstock.codec.annotations import array_kind, bytes_kind, type_name
+from penstock.codec.check import TypeCheck
+from penstock.codec.custom import model_reader, read_custom
+from penstock.codec.formats import Buffer, Codec
+from penstock.codec.invalid import Refused, invalid_item
+
+
+class ItemDecoder:
+    """Decodes items of one type; decoders are built here, once, so that an item costs one call.
+
+    `item_type` is what `signature` found; `typing.Any` takes whatever JSON or MessagePack can say.  `validate` also
+    checks items that come from our own processes (PICKLE); else those pass as they are.
+    """
+
+    def __init__(self, item_type: Any, *, validate: bool = False) -> None:
+        self._type = item_type
+        self._bytes_kind = bytes_kind(item_type)
+        self._array_kind = array_kind(item_type)
+        self._check = TypeCheck(item_type)
+        json, msgpack = _typed_readers(item_type)
+        self._readers: dict[Codec, Callable[[Buffer], Any]] = {
+            Codec.PICKLE: self._checked_pickle if validate else pickle_.loads,
+            Codec.JSON: json,
+            Codec.MSGPACK: msgpack,
+            Codec.RAW: self._raw,
+            Codec.NPY: self._npy,
+        }
+
+    def decode(self, codec: Codec, payload: Buffer) -> Any:
+        """The item in `payload`.
+
+        A `memoryview` item, a RAW one, and arrays in NPY or PICKLE are views of the payload where they can be.
+
+        Raises:
+            InvalidItem: for every payload that is not an item of this type, and for whatever the type's own
+                checks (`__post_init__`, validators) raise; what was raised is its `__cause__`.
+        """
+        reader = self._readers[codec]
+        try:
+            return reader(payload)
+        except Exception as exc:  # a type's own checks are user code, and parsers raise much
+            found = invalid_item(exc)
+            if found is exc:
+                raise
+            raise found from exc
+
+    def _checked_pickle(self, payload: Buffer) -> Any:
+        return self._check.item(pickle_.loads(payload))
+
+    def _raw(self, payload: Buffer) -> Any:
+        if self._bytes_kind is None:
+            raise Refused(f"expected `{type_name(self._type)}`, which plain bytes are not")
+        value = self._bytes_kind(payload)
+        # the type may limit the length
+        return value if self._type is self._bytes_kind else self._check.item(value)
+
+    def _npy(self, payload: Buffer) -> Any:
+        if self._array_kind is None:
+            raise Refused(f"expected `{type_name(self._type)}`, which an array is not")
+        from penstock.codec import numpy_
+
+        return numpy_.read_npy(payload, self._array_kind)
+
+
+def _typed_readers(type_: Any) -> tuple[Callable[[Buffer], Any], Callable[[Buffer], Any]]:
+    """Readers of JSON and of MessagePack."""
+    models = model_reader(type_)
+    if models is not None:
+        builtins = msgspec.msgpack.Decoder()
+        return models.json, lambda payload: models.value(builtins.decode(payload))
+    try:
+        return (
+            msgspec.json.Decoder(type_, dec_hook=read_custom).decode,
+            msgspec.msgpack.Decoder(type_, dec_hook=read_custom).decode,
+        )
+    except TypeError as exc:
+        # a stage in the middle may have any type; a first stage with such a type is refused by `schema.accepts`
+        reason = f"`{type_name(type_)}` cannot be read from JSON or MessagePack: {exc}"
+
+    def refuse(_: Buffer) -> Any:
+        raise Refused(reason)
+
+    return refuse, refuse

@@ -1,0 +1,147 @@
+"""Objects to bytes: one result, in the format its caller asked for.
+
+A result that cannot be written as asked fails with a reason; nothing is written in its place.  NaN and infinity do
+not exist in JSON: they fail the result, or are null with `allow_nan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from penstock.codec import pickle_
+from penstock.codec.annotations import is_array, type_name
+from penstock.codec.check import TypeCheck
+from penstock.codec.custom import write_custom
+from penstock.codec.formats import Buffer, Codec
+from penstock.codec.invalid import explain
+from penstock.errors import PenstockError
+
+
+class EncodeFailed(PenstockError):
+    """The result cannot be written in the format that was asked for."""
+
+
+class ResultMismatch(EncodeFailed):
+    """The result is not of its declared type.
+
+    `path` says where in the result, as ``$.x[3]``, or is "".
+    """
+
+    def __init__(self, message: str = "", *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class ItemEncoder:
+    """Encodes results of one stage.
+
+    `validate` checks each result against `result_type` first, without changing what is sent; `allow_nan` writes NaN
+    and infinity as null in JSON.
+    """
+
+    def __init__(self, result_type: Any, *, validate: bool = False, allow_nan: bool = False) -> None:
+        self._type = result_type
+        self._check = TypeCheck(result_type) if validate else None
+        self._allow_nan = allow_nan
+        self._json_text = msgspec.json.Encoder(enc_hook=write_custom).encode
+        self._writers: dict[Codec, Callable[[Any], bytes | list[Buffer]]] = {
+            Codec.PICKLE: pickle_.dumps,
+            Codec.JSON: self._json,
+            Codec.MSGPACK: msgspec.msgpack.Encoder(enc_hook=write_custom).encode,
+            Codec.RAW: _raw,
+            Codec.NPY: _npy,
+        }
+
+    def encode(self, codec: Codec, value: Any) -> bytes | list[Buffer]:
+        """The payload of `value`: one piece, or segments to be sent in order as if joined.
+
+        Segments of NPY and PICKLE share memory with the arrays in `value`.
+
+        Raises:
+            ResultMismatch: with `validate`, `value` is not of the declared type.
+            EncodeFailed: `value` cannot be written in this format.
+        """
+        writer = self._writers[codec]
+        if self._check is not None:
+            self._refuse_mismatch(self._check, value)
+        try:
+            return writer(value)
+        except EncodeFailed:
+            raise
+        except Exception as exc:  # pickling and serializers run user code
+            reason = "it is nested too deeply, or holds itself" if isinstance(exc, RecursionError) else exc
+            raise EncodeFailed(f"the result cannot be written as {codec.name}: {reason}") from exc
+
+    def _refuse_mismatch(self, check: TypeCheck, value: Any) -> None:
+        try:
+            check.result(value)
+        except Exception as exc:  # a type's own checks are user code
+            reason, path = explain(exc)
+            where = f" at `{path}`" if path else ""
+            raise ResultMismatch(f"the result is not `{type_name(self._type)}`: {reason}{where}", path=path) from exc
+
+    def _json(self, value: Any) -> bytes:
+        text = self._json_text(value)
+        # msgspec writes NaN as null without a word; a result without null has none, which is the usual case
+        if b"null" in text and not self._allow_nan:
+            _refuse_nan(value)
+        return text
+
+
+def _refuse_nan(value: Any) -> None:
+    """Raise EncodeFailed if a null that was written for `value` stands for NaN or infinity."""
+    path = _path_of_nan(msgspec.to_builtins(value, enc_hook=_write_unless_finite), "$")
+    if path is not None:
+        raise EncodeFailed(
+            f"the result has a NaN or an infinity at `{path}`, which JSON cannot carry; allow_nan=True writes null"
+        )
+
+
+def _write_unless_finite(value: Any) -> Any:
+    """Like `write_custom`, but what certainly holds no NaN is left out."""
+    if isinstance(value, msgspec.Raw):
+        return None
+    if is_array(type(value)):
+        from penstock.codec import numpy_
+
+        if numpy_.is_finite(value):
+            return None
+    return write_custom(value)
+
+
+def _path_of_nan(value: Any, path: str) -> str | None:
+    if isinstance(value, float):
+        return None if isfinite(value) else path
+    if isinstance(value, dict):
+        found = (_path_of_nan(inner, f"{path}.{key}") for key, inner in value.items())
+        return next(filter(None, found), None)
+    if isinstance(value, (list, tuple)) and not _all_finite(value):
+        found = (_path_of_nan(inner, f"{path}[{index}]") for index, inner in enumerate(value))
+        return next(filter(None, found), None)
+    return None
+
+
+def _all_finite(values: Any) -> bool:
+    """Whether all are numbers and none is NaN or infinite: quick for a list of floats, False if unsure."""
+    try:
+        return all(map(isfinite, values))
+    except (TypeError, OverflowError):
+        return False
+
+
+def _raw(value: Any) -> bytes | list[Buffer]:
+    if isinstance(value, (bytes, bytearray)):
+        return [value] if isinstance(value, bytearray) else value
+    if isinstance(value, memoryview):
+        return [value.cast("B") if value.c_contiguous and value.nbytes else value.tobytes()]
+    raise TypeError(f"expected bytes, got `{type(value).__name__}`")
+
+
+def _npy(value: Any) -> list[Buffer]:
+    from penstock.codec import numpy_  # the one place where a format alone asks for numpy
+
+    return numpy_.write_npy(value)

@@ -1,0 +1,75 @@
+"""Say what is wrong with an input, and where, in one form whoever found it.
+
+Parsers disagree about their errors: msgspec appends the path to the text, pydantic lists locations, numpy raises
+what it likes.  All become an `InvalidItem` with a reason and a path such as ``$.x[3]``, or "" for the whole item.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from penstock.errors import InvalidItem
+
+# msgspec ends its message so; a wrong key of an object is reported at "`key` in `$.x`".
+_LOCATION = re.compile(r"(?s)(.*) - at (`key` in )?`(\$.*)`")
+_OPENINGS = ("Expected ", "Object ", "Number ", "Invalid ", "Integer ", "Input data ", "Array ")
+
+
+class Refused(ValueError):
+    """Part of an item cannot be read.
+
+    `path` leads from that part (``$``) to what is wrong in it.  It is a ValueError because that is what msgspec
+    lets a hook raise and completes with the path to the part itself.
+    """
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.path = path
+
+
+def invalid_item(exc: BaseException) -> InvalidItem:
+    """The `InvalidItem` that says what `exc`, raised while reading an item, means to the caller."""
+    if isinstance(exc, InvalidItem):
+        return exc
+    reason, path = explain(exc)
+    return InvalidItem(reason, path=path)
+
+
+def explain(exc: BaseException) -> tuple[str, str]:
+    """The reason and the path behind `exc`; the path is "" where the whole item is meant."""
+    if isinstance(exc, Refused):
+        return exc.reason, exc.path
+    if isinstance(exc, msgspec.MsgspecError):
+        return _from_msgspec(exc)
+    if isinstance(exc, RecursionError):
+        return "nested too deeply", ""
+    if isinstance(exc, UnicodeDecodeError):
+        return "text that is not UTF-8", ""
+    if isinstance(exc, ValueError):
+        return str(exc) or "not a valid value", ""
+    return f"{type(exc).__name__}: {exc}", ""
+
+
+def _from_msgspec(exc: msgspec.MsgspecError) -> tuple[str, str]:
+    text, path = str(exc), ""
+    located = _LOCATION.fullmatch(text)
+    if located is not None:
+        text, in_key, path = located.groups()
+        if in_key:
+            text += " as a key"
+    cause = exc.__cause__
+    if isinstance(cause, Refused):
+        text, path = cause.reason, join_paths(path, cause.path)
+    elif cause is None and text.startswith(_OPENINGS):
+        text = text[0].lower() + text[1:]
+    return text, "" if path == "$" else path
+
+
+def join_paths(outer: str, inner: str) -> str:
+    """The path of what lies at `inner` within what lies at `outer`."""
+    if not outer:
+        return inner
+    return outer + inner.removeprefix("$")

@@ -1,0 +1,105 @@
+"""Objects between our own processes: pickle protocol 5 with large buffers beside it, not in it.
+
+An object whose pickle needs no buffer is its bare pickle.  One with large buffers (numpy arrays, mostly) is
+
+    kind 1 | count of buffers | length of the pickle | length of each buffer | pickle | buffers
+
+where each buffer starts at a multiple of 64 bytes from the payload's start.  The first byte tells them apart: a
+pickle of protocol 5 starts with 0x80.
+
+Nothing that comes from a network may reach `loads`: a pickle runs code.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from typing import Any
+
+from penstock.codec.formats import Buffer
+
+ALIGNMENT = 64
+OUT_OF_BAND = 1024
+"""Bytes from which a buffer travels beside the pickle; below, copying it is cheaper than two more segments."""
+
+_WITH_BUFFERS = 1
+_PICKLE = 0x80
+_HEAD = struct.Struct("<B3xIQ")
+
+
+def dumps(value: Any) -> bytes | list[Buffer]:
+    """The payload of `value`: one piece, or segments to be sent in order as if joined.
+
+    Segments share memory with the arrays in `value`: they must be sent before anybody changes those.
+
+    Raises:
+        ValueError: `value` cannot be pickled; the message says why.
+    """
+    buffers: list[memoryview] = []
+
+    def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            raw = buffer.raw()
+        except BufferError:  # not contiguous: pickle itself says what it thinks of that
+            return True
+        if raw.nbytes < OUT_OF_BAND:
+            return True
+        buffers.append(raw)
+        return False
+
+    try:
+        pickled = pickle.dumps(value, protocol=5, buffer_callback=keep_in_band)
+    except Exception as exc:  # pickling runs the user's code
+        raise ValueError(f"`{type(value).__qualname__}` cannot be pickled: {exc}") from exc
+    if not buffers:
+        return pickled
+    lengths = struct.pack(f"<{len(buffers)}Q", *(b.nbytes for b in buffers))
+    segments: list[Buffer] = [_HEAD.pack(_WITH_BUFFERS, len(buffers), len(pickled)) + lengths, pickled]
+    end = len(segments[0]) + len(pickled)
+    for buffer in buffers:
+        padding = -end % ALIGNMENT
+        if padding:
+            segments.append(bytes(padding))
+        segments.append(buffer)
+        end += padding + buffer.nbytes
+    return segments
+
+
+def loads(payload: Buffer) -> Any:
+    """The object of a payload made by `dumps`; large arrays in it are views of `payload`, not copies.
+
+    Such an array can be written to only if `payload` can (a bytearray, a writable memoryview) and the sender's
+    could; over bytes it is read-only.
+
+    Raises:
+        ValueError: the payload is damaged, or its objects cannot be made here.
+    """
+    view = memoryview(payload)
+    if not view:
+        raise ValueError("an empty payload is no pickle")
+    if view[0] == _PICKLE:
+        return _unpickle(view, ())
+    if view[0] != _WITH_BUFFERS or len(view) < _HEAD.size:
+        raise ValueError("the payload is no pickle of ours")
+    _, count, pickled = _HEAD.unpack_from(view)
+    start = _HEAD.size + 8 * count
+    if start + pickled > len(view):
+        raise ValueError("the payload ends inside its pickle")
+    end = start + pickled
+    buffers = []
+    for length in struct.unpack_from(f"<{count}Q", view, _HEAD.size):
+        begin = end + -end % ALIGNMENT
+        end = begin + length
+        if end > len(view):
+            raise ValueError("the payload ends inside a buffer")
+        buffers.append(view[begin:end])
+    if end != len(view):
+        raise ValueError("the payload goes on after its last buffer")
+    return _unpickle(view[start : start + pickled], buffers)
+
+
+def _unpickle(view: memoryview, buffers: Any) -> Any:
+    try:
+        return pickle.loads(view, buffers=buffers)  # noqa: S301  # from our own processes only, see above
+    except Exception as exc:  # unpickling runs the user's code
+        raise ValueError(f"cannot be unpickled: {type(exc).__name__}: {exc}") from exc

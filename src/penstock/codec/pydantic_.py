@@ -1,0 +1,71 @@
+"""pydantic models on the wire.  The only file of the package that imports pydantic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pydantic
+
+from penstock.codec.formats import Buffer
+from penstock.codec.invalid import Refused
+
+_SYNTAX = msgspec.json.Decoder()
+
+
+class ModelReader:
+    """Reads items whose annotation names a pydantic model; pydantic's rules hold for all of the item."""
+
+    def __init__(self, adapter: pydantic.TypeAdapter[Any]) -> None:
+        self._adapter = adapter
+
+    def json(self, payload: Buffer) -> Any:
+        """The item of a JSON payload.  Raises Refused, or what msgspec raises for broken JSON."""
+        # pydantic alone would let NaN, Infinity and 1e999 in, which are not JSON
+        _SYNTAX.decode(payload)
+        try:
+            return self._adapter.validate_json(bytes(payload))
+        except pydantic.ValidationError as exc:
+            raise _refused(exc) from exc
+
+    def value(self, value: Any) -> Any:
+        """The item that a plain value stands for.  Raises Refused."""
+        try:
+            return self._adapter.validate_python(value)
+        except pydantic.ValidationError as exc:
+            raise _refused(exc) from exc
+
+
+def model_reader(type_: Any) -> ModelReader | None:
+    """A reader for the whole annotation, or None if part of it is a type pydantic does not know."""
+    try:
+        return ModelReader(pydantic.TypeAdapter(type_))
+    except pydantic.errors.PydanticUserError:
+        return None
+
+
+def read_model(value: Any, model: type[pydantic.BaseModel]) -> pydantic.BaseModel:
+    """The model that a plain value stands for.  Raises Refused."""
+    try:
+        return model.model_validate(value)
+    except pydantic.ValidationError as exc:
+        raise _refused(exc) from exc
+
+
+def plain(model: pydantic.BaseModel) -> Any:
+    """The model's fields, under the names its schema shows."""
+    return model.model_dump(mode="json", by_alias=True)
+
+
+def json_schema(type_: Any, ref_template: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The schema of an annotation that `model_reader` can read, and the schemas it refers to by name."""
+    schema = pydantic.TypeAdapter(type_).json_schema(ref_template=ref_template.replace("{name}", "{model}"))
+    components = schema.pop("$defs", {})
+    return schema, components
+
+
+def _refused(exc: pydantic.ValidationError) -> Refused:
+    """What the first of pydantic's errors says, and where."""
+    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    location = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    return Refused(first["msg"], f"${location}" if location else "")

@@ -1,0 +1,98 @@
+"""What a type means to a caller: the formats it can be sent in, and its JSON Schema as OpenAPI 3.1 has it."""
+
+from __future__ import annotations
+
+from typing import Any, get_origin
+
+import msgspec
+
+from penstock.codec.annotations import (
+    Signature,
+    alternatives,
+    array_kind,
+    bytes_kind,
+    is_array,
+    is_numpy_scalar,
+    is_pydantic,
+    signature,
+    type_name,
+)
+from penstock.codec.custom import model_reader, read_custom
+from penstock.codec.formats import Codec
+from penstock.errors import ConfigError
+
+__all__ = ["Signature", "accepts", "json_schema", "offers", "signature", "type_name"]
+
+REF_TEMPLATE = "#/components/schemas/{name}"
+
+
+def accepts(item_type: Any) -> frozenset[Codec]:
+    """The formats a caller may send an item of this type in.
+
+    Raises:
+        ConfigError: no JSON or MessagePack can be read as this type, for instance a union of two lists.
+    """
+    if model_reader(item_type) is None:
+        try:
+            msgspec.json.Decoder(item_type, dec_hook=read_custom)
+        except TypeError as exc:
+            raise ConfigError(f"`{type_name(item_type)}` cannot be an item from outside: {exc}") from exc
+    found = {Codec.JSON, Codec.MSGPACK}
+    if bytes_kind(item_type) is not None:
+        found.add(Codec.RAW)
+    if array_kind(item_type) is not None:
+        found.add(Codec.NPY)
+    return frozenset(found)
+
+
+def offers(result_type: Any) -> tuple[Codec, ...]:
+    """The formats a caller may get a result of this type in, the preferred one first."""
+    kinds = alternatives(result_type)
+    if all(bytes_kind(kind) is not None for kind in kinds):
+        return (Codec.RAW, Codec.JSON, Codec.MSGPACK)
+    if all(map(is_array, kinds)):
+        return (Codec.JSON, Codec.MSGPACK, Codec.NPY)
+    return (Codec.JSON, Codec.MSGPACK)
+
+
+def json_schema(type_: Any, *, ref_template: str = REF_TEMPLATE) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The schema of one type, and the schemas of the classes it refers to, by their names.
+
+    `ref_template` says how a reference to such a class is written; ``{name}`` stands for the name.  A type that has
+    no form in JSON has the schema that allows anything.
+    """
+    if model_reader(type_) is not None:
+        from penstock.codec import pydantic_
+
+        return pydantic_.json_schema(type_, ref_template)
+    components: dict[str, dict[str, Any]] = {}
+
+    def custom(inner: Any) -> dict[str, Any]:
+        return _custom_schema(inner, ref_template, components)
+
+    try:
+        (schema,), own = msgspec.json.schema_components((type_,), schema_hook=custom, ref_template=ref_template)
+    except TypeError:
+        return {}, {}
+    return schema, components | own
+
+
+def _custom_schema(type_: Any, ref_template: str, components: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The schema of a type msgspec does not know; classes it refers to are added to `components`."""
+    if is_array(type_):
+        from penstock.codec import numpy_
+
+        declared = numpy_.declared_dtype(type_)
+        of = "" if declared == numpy_.ANYTHING else f" of `{declared.name}`"
+        return {"type": "array", "description": f"A numpy array{of}: numbers in lists, nested once for each axis."}
+    if is_numpy_scalar(type_):
+        from penstock.codec import numpy_
+
+        return {"type": numpy_.json_type(type_)}
+    if is_pydantic(type_):
+        from penstock.codec import pydantic_
+
+        schema, found = pydantic_.json_schema(type_, ref_template)
+        components.update(found)
+        return schema
+    return {"description": f"An object of type `{type_name(get_origin(type_) or type_)}`."}
