@@ -2,8 +2,9 @@
  *
  * N keep-alive connections, one request in flight on each: the next one leaves when the answer is complete (a closed
  * loop, so latency is connections / rate; compare it only at equal connections).  Every answer is checked: status 200,
- * a Content-Length, and, with --expect, a body equal byte for byte.  An answer that fails a check, and a connection
- * that breaks, is an error; after MAX_ERRORS of them, or STALL_SECONDS without any answer, the run stops and exits 1.
+ * a Content-Length, and, with --expect-file, a body equal byte for byte.  An answer that fails a check, and a
+ * connection that breaks, is an error; after MAX_ERRORS of them, or STALL_SECONDS without any answer, the run stops
+ * and exits 1.  With --number-at no two requests are equal: the ten bytes there are the request's number.
  *
  * Time is CLOCK_MONOTONIC in nanoseconds, latency from before write() to the last byte of the answer.  Rate and
  * latency are of the time after --warmup; "completed" and "load_cpu_seconds" (this program's own CPU, which the
@@ -33,6 +34,7 @@ enum {
     MICROSECONDS = 2 * 1000 * 1000, /* the histogram has one bucket each; longer latencies count in the last */
     MAX_ERRORS = 100,
     STALL_SECONDS = 10,
+    NUMBER_DIGITS = 10,
 };
 
 typedef struct {
@@ -42,12 +44,14 @@ typedef struct {
     size_t got;      /* bytes of the answer read so far */
     size_t need;     /* bytes of the whole answer, 0 while its head is incomplete */
     uint64_t started;
+    char *request;   /* its own copy: with --number-at they differ */
     char *answer;
 } Connection;
 
 static struct sockaddr_in target;
 static char *request, *expected;
 static size_t request_size, expected_size;
+static size_t number_at; /* where in the request its ten-digit number belongs; 0: nowhere */
 static int epoll_fd;
 static uint32_t latencies[MICROSECONDS];
 static uint64_t slowest, measured, completed, errors;
@@ -119,7 +123,7 @@ static void reopen(Connection *c);
 /* Write what is left of the request; the rest waits for EPOLLOUT. */
 static void send_rest(Connection *c)
 {
-    ssize_t n = send(c->fd, request + c->sent, request_size - c->sent, MSG_NOSIGNAL);
+    ssize_t n = send(c->fd, c->request + c->sent, request_size - c->sent, MSG_NOSIGNAL);
     if (n < 0 && errno != EAGAIN) {
         count_error("send: %s", strerror(errno));
         reopen(c);
@@ -136,7 +140,13 @@ static void send_rest(Connection *c)
 
 static void send_request(Connection *c)
 {
+    static uint64_t number;
     c->sent = c->got = c->need = 0;
+    if (number_at) {
+        uint64_t left = ++number;
+        for (char *digit = c->request + number_at + NUMBER_DIGITS; digit-- > c->request + number_at; left /= 10)
+            *digit = (char)('0' + left % 10);
+    }
     c->started = now_ns();
     send_rest(c);
 }
@@ -307,7 +317,7 @@ int main(int argc, char **argv)
     static const struct option options[] = {
         {"host", 1, 0, 'h'},   {"port", 1, 0, 'p'},    {"connections", 1, 0, 'c'}, {"seconds", 1, 0, 's'},
         {"warmup", 1, 0, 'w'}, {"requests", 1, 0, 'n'}, {"request-file", 1, 0, 'r'}, {"expect-file", 1, 0, 'e'},
-        {0, 0, 0, 0}};
+        {"number-at", 1, 0, 'a'}, {0, 0, 0, 0}};
     int connections = 256, port = 0, option;
     double seconds = 5, warmup = 1;
     uint64_t limit = 0;
@@ -322,6 +332,7 @@ int main(int argc, char **argv)
         case 'n': limit = strtoull(optarg, NULL, 10); break;
         case 'r': request = read_file(optarg, &request_size); break;
         case 'e': expected = read_file(optarg, &expected_size); break;
+        case 'a': number_at = strtoull(optarg, NULL, 10); break;
         default: exit(2);
         }
     }
@@ -331,6 +342,8 @@ int main(int argc, char **argv)
         die("--host must be an address in 127.0.0.0/8, got %s: this program loads nobody else's machine", host);
     if (!request || !request_size || port < 1 || port > 65535 || connections < 1 || connections > 100000)
         die("--request-file, --port and --connections (1 to 100000) are needed");
+    if (number_at && number_at + NUMBER_DIGITS > request_size)
+        die("--number-at lies outside the request");
 
     struct rlimit files;
     getrlimit(RLIMIT_NOFILE, &files);
@@ -340,6 +353,8 @@ int main(int argc, char **argv)
     Connection *all = calloc((size_t)connections, sizeof *all);
     for (int i = 0; i < connections; i++) {
         all[i].answer = malloc(ANSWER_SPACE + 1);
+        all[i].request = malloc(request_size);
+        memcpy(all[i].request, request, request_size);
         open_connection(&all[i]);
     }
     for (int i = 0; i < connections; i++)

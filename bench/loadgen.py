@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from payload import BODY, request
+from payload import BODY, NUMBER, request
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "load.c"
@@ -64,15 +64,19 @@ def run_load(
     requests: int = 0,
     body: bytes = BODY,
     expected: bytes = BODY,
+    numbered: bool = False,
 ) -> LoadResult:
     """Load `path` on the loopback's `port`; `requests` ends the run earlier, 0 does not.
+
+    With `numbered` each request carries an id of its own, so that no two heads are equal.
 
     Raises LoadFailed if a single answer was not the expected one.
     """
     program = build()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         request_file, expect_file = Path(folder, "request"), Path(folder, "expected")
-        request_file.write_bytes(request(path, port, body))
+        wire = request(path, port, body, numbered=numbered)
+        request_file.write_bytes(wire)
         expect_file.write_bytes(expected)
         done = subprocess.run(
             [
@@ -84,6 +88,7 @@ def run_load(
                 f"--requests={requests}",
                 f"--request-file={request_file}",
                 f"--expect-file={expect_file}",
+                f"--number-at={wire.find(NUMBER) if numbered else 0}",
             ],
             capture_output=True,
             text=True,

@@ -97,6 +97,7 @@ def _of_ideal(ours: Measurement) -> float:
 
 TARGETS = (
     Target("requests/s, penstock / floor", ("penstock", "floor"), _rate, 0.5),
+    Target("requests/s, penstock-ids / floor", ("penstock-ids", "floor"), _rate, 0.5),
     Target("requests/s, penstock / mosec", ("penstock", "mosec"), _rate, 1.5),
     Target("requests/s, penstock / mosec-128", ("penstock", "mosec-128"), _rate, 1.5),
     Target("server CPU, penstock / floor", ("penstock", "floor"), _cpu, 3.0, at_least=False),

@@ -36,7 +36,14 @@ def measure(server: Server, number: int, *, connections: int, seconds: float, wa
     subject = server.subject
     busy_before, begin = machine_busy(), time.monotonic()
     coordinator_before, workers_before = costs(server.pid, subject.worker_mark)
-    load = run_load(server.port, subject.path, connections=connections, seconds=seconds, warmup=warmup)
+    load = run_load(
+        server.port,
+        subject.path,
+        connections=connections,
+        seconds=seconds,
+        warmup=warmup,
+        numbered=subject.numbered,
+    )
     coordinator, workers = costs(server.pid, subject.worker_mark)
     coordinator_cpu = coordinator.cpu - coordinator_before.cpu
     worker_cpu = workers.cpu - workers_before.cpu

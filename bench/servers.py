@@ -38,7 +38,8 @@ class Subject:
     path: str = "/predict"
     worker_mark: str = ""
     """What is in the command line of its workers and of no other of its processes; "" if it has none."""
-    about: str = ""
+    numbered: bool = False
+    """Whether every request carries an id of its own, so that no two heads are equal."""
 
 
 def _penstock(target: str) -> Callable[[int], list[str]]:
@@ -55,23 +56,15 @@ def _mosec(batch: int) -> Callable[[int], list[str]]:
 SUBJECTS = {
     s.name: s
     for s in (
-        Subject(
-            "floor",
-            lambda port: [sys.executable, str(HERE / "floor.py"), str(port)],
-            about="uvloop + httptools, fixed answer",
-        ),
-        Subject("penstock", _penstock("echo:service"), "/predict", "penstock.worker", "echo, at its defaults"),
-        Subject("mosec", _mosec(32), "/inference", "spawn_main", "echo, msgspec, batches of 32 as Penstock's"),
-        Subject("mosec-128", _mosec(128), "/inference", "spawn_main", "the same in batches of 128"),
-        Subject(
-            "accelerator",
-            _penstock("accelerator:service"),
-            "/predict",
-            "penstock.worker",
-            "Penstock before a device of 5 ms + 0.1 ms an item, batches of 64",
-        ),
+        Subject("floor", lambda port: [sys.executable, str(HERE / "floor.py"), str(port)]),
+        Subject("penstock", _penstock("echo:service"), worker_mark="penstock.worker"),
+        Subject("penstock-ids", _penstock("echo:service"), worker_mark="penstock.worker", numbered=True),
+        Subject("mosec", _mosec(32), "/inference", "spawn_main"),
+        Subject("mosec-128", _mosec(128), "/inference", "spawn_main"),
+        Subject("accelerator", _penstock("accelerator:service"), worker_mark="penstock.worker"),
     )
 }
+"""All servers by name; README.md says what each is."""
 
 
 class Server:

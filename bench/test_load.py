@@ -21,21 +21,25 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 @contextmanager
-def answering(*pieces: bytes, close: bool = False) -> Iterator[int]:
+def answering(
+    *pieces: bytes, close: bool = False, seen: list[bytes] | None = None, numbered: bool = False
+) -> Iterator[int]:
     """A server on the loopback that answers every request with `pieces`, sent one by one; yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve(connection: socket.socket) -> None:
-            wanted = len(request("/x", listener.getsockname()[1]))
+            wanted = len(request("/x", listener.getsockname()[1], numbered=numbered))
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 while True:
-                    got = 0
-                    while got < wanted:
-                        data = connection.recv(wanted - got)
+                    got = b""
+                    while len(got) < wanted:
+                        data = connection.recv(wanted - len(got))
                         if not data:
                             return
-                        got += len(data)
+                        got += data
+                    if seen is not None:
+                        seen.append(got)
                     for piece in pieces:
                         connection.sendall(piece)
                     if close:
@@ -47,7 +51,8 @@ def answering(*pieces: bytes, close: bool = False) -> Iterator[int]:
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                threading.Thread(target=guarded, args=(connection,), daemon=True).start()
+                threads.append(threading.Thread(target=guarded, args=(connection,), daemon=True))
+                threads[-1].start()
 
         def guarded(connection: socket.socket) -> None:
             try:
@@ -55,11 +60,12 @@ def answering(*pieces: bytes, close: bool = False) -> Iterator[int]:
             except OSError:
                 return  # the load generator has left
 
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
+        threads = [threading.Thread(target=accept, daemon=True)]
+        threads[0].start()
         yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
+        for thread in threads:  # the first one has started all others when it ends
+            thread.join()
 
 
 def load(port: int, **options: int) -> LoadResult:
@@ -138,6 +144,14 @@ while time.process_time() < end:
 print("done", flush=True)
 sys.stdin.read()
 """
+
+
+def test_numbered_requests_differ_and_keep_their_length() -> None:
+    seen: list[bytes] = []
+    with answering(OK, seen=seen, numbered=True) as port:
+        run_load(port, "/x", connections=2, seconds=5, warmup=0, requests=20, expected=b"ok", numbered=True)
+    assert len(set(seen)) == len(seen) >= 20
+    assert min(seen).replace(b"bench-0000000001", b"bench-0000000000") == request("/x", port, numbered=True)
 
 
 def test_the_cost_of_a_process_tree_is_read_apart_for_workers() -> None:
