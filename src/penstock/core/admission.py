@@ -63,6 +63,10 @@ class Admission:
         """Let `request` wait until `next_fed` names it."""
         (self._bulk if request.bulk else self._singles).append(request)
 
+    def requests(self) -> list[Request]:
+        """Those who wait."""
+        return [*self._singles, *self._bulk]
+
     def forget(self, request: Request) -> None:
         """Drop a request that waits: it has nothing more to feed."""
         lane = self._bulk if request.bulk else self._singles

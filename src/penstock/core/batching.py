@@ -19,7 +19,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from enum import StrEnum
+from itertools import chain
 
 from penstock.config import Batch
 from penstock.core.item import Item
@@ -80,6 +82,9 @@ class BatchQueue:
 
     def __len__(self) -> int:
         return len(self._singles) + len(self._bulk) + len(self._suspects)
+
+    def __iter__(self) -> Iterator[Item]:
+        return chain(self._suspects, self._singles, self._bulk)
 
     # -- in -----------------------------------------------------------------------------------------------------
 

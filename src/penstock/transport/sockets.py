@@ -28,7 +28,7 @@ class SocketChannel(asyncio.BufferedProtocol):
     async def open(cls, sock: socket.socket, sink: FrameSink) -> SocketChannel:
         """Take over the connected socket `sock`."""
         loop = asyncio.get_running_loop()
-        _, channel = await loop.create_connection(lambda: cls(sink), sock=sock)
+        _, channel = await loop.create_unix_connection(lambda: cls(sink), sock=sock)
         return channel
 
     def send(self, buffers: list[Any]) -> None:

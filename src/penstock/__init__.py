@@ -1,0 +1,68 @@
+"""Penstock takes Python models to production: batches, stages in worker processes, an answer for every caller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.config import Batch, ServerOptions, ServiceOptions
+from penstock.core.state import State
+from penstock.errors import (
+    Cancelled,
+    ConfigError,
+    DeadlineExceeded,
+    InvalidItem,
+    NotReady,
+    Overloaded,
+    PenstockError,
+    RequestError,
+    StageFailed,
+    StartFailed,
+    WorkerLost,
+)
+from penstock.worker.stage import Stage, WorkerInfo
+
+if TYPE_CHECKING:
+    from penstock.runtime.spec import stage
+    from penstock.server.asgi import asgi
+    from penstock.service import Service
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Batch",
+    "Cancelled",
+    "ConfigError",
+    "DeadlineExceeded",
+    "InvalidItem",
+    "NotReady",
+    "Overloaded",
+    "PenstockError",
+    "RequestError",
+    "ServerOptions",
+    "Service",
+    "ServiceOptions",
+    "Stage",
+    "StageFailed",
+    "StartFailed",
+    "State",
+    "WorkerInfo",
+    "WorkerLost",
+    "asgi",
+    "stage",
+]
+
+# Loaded on first use: a worker process imports this package too, and needs none of them unless the module its stage
+# lives in builds a service.
+_LATER = {
+    "Service": "penstock.service",
+    "asgi": "penstock.server.asgi",
+    "stage": "penstock.runtime.spec",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

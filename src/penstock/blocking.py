@@ -1,0 +1,122 @@
+"""A service for synchronous code: the event loop lives in a thread, and any thread may call."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections import deque
+from collections.abc import Coroutine, Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import uvloop
+
+from penstock.core.state import State
+from penstock.errors import ConfigError, NotReady
+
+if TYPE_CHECKING:
+    from penstock.service import Service
+
+T = TypeVar("T")
+
+
+class BlockingService:
+    """What `Service.blocking()` gives: ``with service.blocking() as s: s.predict(3)``.
+
+    The methods are those of `Service`, waiting in the calling thread; safe from many threads at once.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self._thread is not None:
+            raise ConfigError(f"service {self._service.name!r} is started already")
+        loop = uvloop.new_event_loop()
+        self._loop = loop
+        self._thread = threading.Thread(target=self._run, args=(loop,), name="penstock blocking", daemon=True)
+        self._thread.start()
+        try:
+            self._call(self._service.start())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._call(self._service.stop())
+        finally:
+            self._end()
+
+    def predict(self, x: Any, *, timeout: float | None = None, wait: bool = True) -> Any:
+        """See `Service.predict`."""
+        return self._call(self._service.predict(x, timeout=timeout, wait=wait))
+
+    def predict_many(
+        self, xs: Iterable[Any], *, timeout: float | None = None, wait: bool = True, return_exceptions: bool = False
+    ) -> list[Any]:
+        """See `Service.predict_many`."""
+        items = list(xs)
+        return self._call(
+            self._service.predict_many(items, timeout=timeout, wait=wait, return_exceptions=return_exceptions)
+        )
+
+    def stream(
+        self, xs: Iterable[Any], *, timeout: float | None = None, return_exceptions: bool = False
+    ) -> Iterator[Any]:
+        """See `Service.stream`; `xs` is read in the calling thread."""
+        limit = max(1, self._service.options.max_queued // 2)
+        pending: deque[concurrent.futures.Future[list[Any]]] = deque()
+
+        def first() -> Any:
+            answer = pending.popleft().result()[0]
+            if isinstance(answer, BaseException) and not return_exceptions:
+                raise answer
+            return answer
+
+        try:
+            for x in xs:
+                call = self._service.predict_many([x], timeout=timeout, return_exceptions=True)
+                pending.append(self._submit(call))
+                while pending and (len(pending) >= limit or pending[0].done()):
+                    yield first()
+            while pending:
+                yield first()
+        finally:
+            for future in pending:
+                future.cancel()
+
+    # -- the loop's thread --------------------------------------------------------------------------------------------
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self._loop is None:
+            coroutine.close()
+            raise NotReady(f"service {self._service.name!r} is not started: use `with`", state=State.STOPPED)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(coroutine)
+        try:
+            return future.result()
+        except BaseException:
+            # An interrupt in this thread: whoever asked no longer waits.
+            future.cancel()
+            raise
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        loop.close()
+
+    def _end(self) -> None:
+        loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()

@@ -1,0 +1,30 @@
+"""Which cores a process may use; on systems that cannot say, all of them and no pinning."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from penstock.errors import ConfigError
+
+
+def allowed_cores() -> frozenset[int]:
+    """The cores this process may run on now."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def check_cores(whose: str, cores: Iterable[int], allowed: frozenset[int]) -> None:
+    """ConfigError if `cores` has one that is not allowed: the kernel would drop it without a word."""
+    outside = sorted(set(cores) - allowed)
+    if outside:
+        raise ConfigError(f"{whose}: cpus {outside} are not among the allowed cores {sorted(allowed)}")
+
+
+def pin(cores: Iterable[int]) -> None:
+    """Keep every thread of this process on `cores`, and those they start."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    wanted = set(cores)
+    os.sched_setaffinity(0, wanted)

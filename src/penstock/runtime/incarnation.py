@@ -1,0 +1,196 @@
+"""One life of a worker, from start to end: a process over a socket, or a thread over memory.
+
+A worker's place in its stage outlives its incarnations.  Each reports frames as they come, and its end exactly once,
+after the last frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from penstock.runtime.process import LAST_WORDS, WorkerProcess
+from penstock.transport.framing import Frame
+from penstock.transport.memory import MemoryChannel
+from penstock.transport.sockets import SocketChannel
+from penstock.worker.loop import serve
+from penstock.worker.problems import USER_ERRORS
+
+
+class Listener(Protocol):
+    """Whoever wants to know what an incarnation says."""
+
+    def frame_received(self, frame: Frame) -> None:
+        """The worker sent a frame."""
+
+    def ended(self, reason: str) -> None:
+        """The worker is gone, and nothing more will come."""
+
+
+class Incarnation(Protocol):
+    """A live worker."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; None for a thread."""
+
+    def send(self, buffers: list[Any]) -> None:
+        """Write one frame."""
+
+    def close(self) -> None:
+        """Ask it to end in good order: it finishes what it holds and tears its stage down."""
+
+    def kill(self) -> None:
+        """End it now."""
+
+    def abandon(self) -> None:
+        """End it now, from any thread and without an event loop; nothing is reported any more."""
+
+
+class ProcessIncarnation:
+    """A worker process.  It has ended when the process is gone and the channel has been read to its end."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._process: WorkerProcess | None = None
+        self._channel: SocketChannel | None = None
+        self._channel_error: Exception | None = None
+        self._channel_open = False
+        self._process_alive = False
+        self._closing = False
+
+    @classmethod
+    async def start(
+        cls, listener: Listener, label: tuple[str, str, int], cores: frozenset[int], env: Mapping[str, str]
+    ) -> ProcessIncarnation:
+        """Start the worker process `label` on `cores`; OSError if the system refuses."""
+        self = cls(listener)
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = WorkerProcess.start(
+                label, child_socket=theirs, cores=cores, env=env, on_exit=self._process_ended
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._process_alive = self._channel_open = True
+        ours.setblocking(False)
+        self._channel = await SocketChannel.open(ours, self)
+        return self
+
+    @property
+    def pid(self) -> int | None:
+        """The process id."""
+        return self._process.pid if self._process is not None else None
+
+    def send(self, buffers: list[Any]) -> None:
+        """Write one frame."""
+        if self._channel is not None:
+            self._channel.send(buffers)
+
+    def close(self) -> None:
+        """Let the worker finish and end."""
+        self._closing = True
+        if self._channel is not None:
+            self._channel.close()
+
+    def kill(self) -> None:
+        """End the worker and its process group."""
+        if self._process is not None:
+            self._process.kill()
+
+    def abandon(self) -> None:
+        """End the worker and its process group, without an event loop."""
+        if self._process is not None:
+            self._process.abandon()
+
+    # -- two ends, whichever comes first ------------------------------------------------------------------------
+
+    def frame_received(self, frame: Frame) -> None:
+        """From the channel."""
+        self._listener.frame_received(frame)
+
+    def channel_ended(self, error: Exception | None) -> None:
+        """From the channel: a worker that no longer speaks is of no use, unless it was asked to end."""
+        self._channel_open = False
+        self._channel_error = error
+        if not self._process_alive:
+            self._report()
+        elif not self._closing and self._process is not None:
+            self._process.kill()
+            self._process.reap()
+
+    def _process_ended(self) -> None:
+        self._process_alive = False
+        if not self._channel_open:
+            self._report()
+        elif self._channel is not None:
+            # What the worker wrote before it died is still to be read; end-of-stream comes after it.
+            self._loop.call_later(LAST_WORDS, self._channel.abort)
+
+    def _report(self) -> None:
+        assert self._process is not None
+        reason = self._process.exit_reason
+        self._listener.ended(f"{self._channel_error} ({reason})" if self._channel_error else reason)
+
+
+class ThreadIncarnation:
+    """A worker in a thread of this process: the same loop, the same frames."""
+
+    def __init__(self, listener: Listener, label: tuple[str, str, int], target: Any) -> None:
+        self._listener = listener
+        self._channel = MemoryChannel(self)
+        service, stage, index = label
+        self._thread = threading.Thread(
+            target=self._work, args=(target,), name=f"penstock {service} {stage} {index}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        """None: it lives in this process."""
+        return None
+
+    def send(self, buffers: list[Any]) -> None:
+        """Write one frame."""
+        self._channel.send(buffers)
+
+    def close(self) -> None:
+        """Let the thread finish and end."""
+        self._channel.close()
+
+    def kill(self) -> None:
+        """Cut the thread off; Python cannot end it, so it finishes its batch for nobody."""
+        self._channel.abort()
+
+    def abandon(self) -> None:
+        """Let the thread end when its batch does."""
+        self._channel.close()
+
+    def frame_received(self, frame: Frame) -> None:
+        """From the channel."""
+        self._listener.frame_received(frame)
+
+    def channel_ended(self, error: Exception | None) -> None:
+        """From the channel."""
+        self._listener.ended(str(error) if error else "the thread ended")
+
+    def _work(self, target: Any) -> None:
+        end = self._channel.worker_end
+        error: Exception | None = None
+        try:
+            serve(end, target=target)
+        except BrokenPipeError:
+            return
+        except USER_ERRORS as unexpected:
+            error = RuntimeError(f"{type(unexpected).__name__}: {unexpected}")
+        try:
+            end.close(error)
+        except BrokenPipeError:
+            return

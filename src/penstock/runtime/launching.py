@@ -1,0 +1,64 @@
+"""What each worker of a stage is told, and which cores and threads it gets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from penstock.config import ServiceOptions
+from penstock.core.supervision import share_threads
+from penstock.runtime.affinity import check_cores
+from penstock.runtime.spec import StageSpec
+from penstock.transport.messages import Launch, StageRef
+from penstock.worker.loading import adopt_main, pack_setup, reference
+
+
+def launcher(
+    service: str, specs: Sequence[StageSpec], index: int, options: ServiceOptions, *, inline: bool
+) -> Callable[[int], Launch]:
+    """A function from a worker's number to its launch order, for stage `index`.
+
+    Raises:
+        ConfigError: the stage's class cannot be imported by a worker, or a setup argument cannot travel.
+    """
+    spec = specs[index]
+    setup = pack_setup(spec.name, dict(spec.setup))
+    if inline:
+        ref = StageRef(spec.target.__module__, spec.target.__qualname__)
+    else:
+        ref = reference(spec.target)
+        adopt_main()
+
+    def launch(worker: int) -> Launch:
+        return Launch(
+            service=service,
+            stage=spec.name,
+            index=worker,
+            count=spec.workers,
+            ref=ref,
+            setup=setup,
+            sys_path=list(sys.path),
+            batched=spec.batch is not None,
+            max_size=spec.policy.max_size,
+            bisect=spec.bisect,
+            first=index == 0,
+            last=index == len(specs) - 1,
+            validate=options.validate,
+            validate_results=options.validate_results,
+            allow_nan=options.allow_nan,
+        )
+
+    return launch
+
+
+def worker_cores(spec: StageSpec, allowed: frozenset[int]) -> tuple[list[frozenset[int]], list[int]]:
+    """For each worker of a stage the cores it runs on, and the threads its libraries should start.
+
+    A worker that is not pinned gets `allowed`: the coordinator's cores from before it was pinned itself.
+    """
+    pinned = spec.cpus or (None,) * spec.workers
+    for cores in pinned:
+        if cores is not None:
+            check_cores(f"stage {spec.name!r}", cores, allowed)
+    each = [cores if cores is not None else allowed for cores in pinned]
+    return each, share_threads(each)

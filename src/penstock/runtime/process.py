@@ -1,0 +1,139 @@
+"""Start a worker process, notice its end, and leave nothing of it behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import penstock
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+)
+
+# Long enough for what the worker wrote last to be read, short enough for "at once": by then its whole group is dead,
+# and only a process that left the group can still hold the channel open.
+LAST_WORDS = 0.5
+
+
+def worker_environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker: this process's, thread counts that fit its cores, and `extra` on top."""
+    defaults = dict.fromkeys(THREAD_VARIABLES, str(threads))
+    # A PYTHONPATH that leads to this very package: the worker takes it out again as soon as it runs.
+    package_root = str(Path(penstock.__file__).resolve().parent.parent)
+    before = os.environ.get("PYTHONPATH")
+    path = package_root if not before else os.pathsep.join((package_root, before))
+    return {**defaults, **os.environ, **extra, "PYTHONPATH": path}
+
+
+class WorkerProcess:
+    """A worker process, leader of a process group of its own.
+
+    `on_exit` is called once, on the event loop, when the process has ended and its group is gone.
+    """
+
+    def __init__(self, popen: subprocess.Popen[bytes], on_exit: Callable[[], None]) -> None:
+        self._popen = popen
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self._pidfd: int | None = None
+        self._ended = False
+        if hasattr(os, "pidfd_open"):
+            self._pidfd = os.pidfd_open(popen.pid)
+            self._loop.add_reader(self._pidfd, self._exited)
+
+    @classmethod
+    def start(
+        cls,
+        label: tuple[str, str, int],
+        *,
+        child_socket: socket.socket,
+        cores: frozenset[int],
+        env: Mapping[str, str],
+        on_exit: Callable[[], None],
+    ) -> WorkerProcess:
+        """Start the worker `label` (service, stage, index); OSError if the system refuses."""
+        service, stage, index = label
+        fd = child_socket.fileno()
+        command = [sys.executable, "-P", "-m", "penstock.worker", service, stage, str(index)]
+        command += ["--fd", str(fd), "--parent", str(os.getpid()), "--cpus", ",".join(map(str, sorted(cores)))]
+        python_path = os.environ.get("PYTHONPATH")
+        if python_path is not None:
+            command += ["--pythonpath", python_path]
+        # Blocked here and inherited blocked: a signal to everybody cannot end the worker before it has its handlers.
+        gentle = (signal.SIGINT, signal.SIGTERM)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, gentle)
+        try:
+            # Our own interpreter and module; the names are an argument each, never read by a shell.
+            popen = subprocess.Popen(  # noqa: S603
+                command, stdin=subprocess.DEVNULL, pass_fds=(fd,), env=dict(env), process_group=0
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return cls(popen, on_exit)
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id; also its group's."""
+        return self._popen.pid
+
+    @property
+    def exit_reason(self) -> str:
+        """How the process ended, in words; only after its end."""
+        code = self._popen.returncode
+        if code is None or code >= 0:
+            return f"exit status {code}"
+        with contextlib.suppress(ValueError):
+            return f"signal {signal.Signals(-code).name}"
+        return f"signal {-code}"
+
+    def kill(self) -> None:
+        """End the worker and its group now; safe at any time, any number of times, without an event loop."""
+        if not self._ended:
+            kill_group(self.pid)
+
+    def reap(self) -> None:
+        """After `kill`, where the system does not tell of a process's end by itself."""
+        if self._pidfd is None:
+            self._exited()
+
+    def _exited(self) -> None:
+        """The process has ended: end its group, and only then let its id go."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        # While the leader is not waited for, its id cannot be another group's.
+        kill_group(self.pid)
+        self._popen.wait()
+        self._on_exit()
+
+    def abandon(self) -> None:
+        """End everything without an event loop, when the service was never stopped."""
+        if not self._ended:
+            self._ended = True
+            kill_group(self.pid)
+            self._popen.wait()
+            if self._pidfd is not None:
+                os.close(self._pidfd)
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to every process of the group; harmless if none is left."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)

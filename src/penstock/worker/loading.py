@@ -1,0 +1,124 @@
+"""Find a stage's class again in another process: `module:qualname`, and never by pickling the class.
+
+A worker imports the main script under another name, so that an unguarded script cannot start itself again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+import runpy
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.transport.messages import StageRef
+from penstock.worker.stage import Stage
+
+MAIN_NAME = "__penstock_main__"
+GUARD = 'if __name__ == "__main__":'
+
+
+class ImportState:
+    """Whether this process is a worker that is importing user code; starting a service is refused meanwhile."""
+
+    importing = False
+
+
+def reference(target: Any) -> StageRef:
+    """Where another process finds `target`; ConfigError if it cannot."""
+    module, qualname = target.__module__, target.__qualname__
+    name = f"{module}.{qualname}"
+    if "<locals>" in qualname or "<lambda>" in qualname:
+        raise ConfigError(
+            f"stage {name} is defined inside a function, where a worker process cannot import it: "
+            "move it to the top level of a module, or use inline=True"
+        )
+    ref = _main_reference(name, qualname) if module in {"__main__", MAIN_NAME} else StageRef(module, qualname)
+    if _look_up(sys.modules.get(module), qualname) is not target:
+        raise ConfigError(f"stage {name} is not what `{module}` calls {qualname}: a worker would import another object")
+    return ref
+
+
+def _main_reference(name: str, qualname: str) -> StageRef:
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return StageRef("__main__", qualname, main_module=spec.name)
+    path = getattr(main, "__file__", None)
+    if path is None or not Path(path).is_file():
+        raise ConfigError(
+            f"stage {name} is defined in an interactive session or notebook, which a worker process cannot import: "
+            "put it in a module, or use inline=True"
+        )
+    return StageRef("__main__", qualname, main_path=str(Path(path).resolve()))
+
+
+def load(ref: StageRef) -> Any:
+    """Import the target of `ref`, in a worker process."""
+    ImportState.importing = True
+    try:
+        if ref.main_path is not None:
+            module = _run_main(ref.main_path, None)
+        elif ref.main_module is not None:
+            module = _run_main(None, ref.main_module)
+        else:
+            module = importlib.import_module(ref.module)
+    finally:
+        ImportState.importing = False
+    found = _look_up(module, ref.qualname)
+    if found is None:
+        raise ConfigError(f"{ref.module} has no {ref.qualname} in the worker: is it defined only under `{GUARD}`?")
+    return found
+
+
+def _run_main(path: str | None, module_name: str | None) -> types.ModuleType:
+    main = types.ModuleType(MAIN_NAME)
+    # Both names lead to the module while it runs and after: pickles made by either side name one or the other.
+    sys.modules["__main__"] = sys.modules[MAIN_NAME] = main
+    if path is not None:
+        content = runpy.run_path(path, run_name=MAIN_NAME)
+    else:
+        assert module_name is not None
+        content = runpy.run_module(module_name, run_name=MAIN_NAME, alter_sys=True)
+    main.__dict__.update(content)
+    sys.modules["__main__"] = sys.modules[MAIN_NAME] = main
+    return main
+
+
+def _look_up(module: types.ModuleType | None, qualname: str) -> Any:
+    found: Any = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def adopt_main() -> None:
+    """Let this process unpickle what workers made from the main script's classes."""
+    sys.modules[MAIN_NAME] = sys.modules["__main__"]
+
+
+def pack_setup(name: str, arguments: dict[str, Any]) -> bytes:
+    """The setup arguments as bytes; ConfigError names the one that cannot travel."""
+    for key, value in arguments.items():
+        try:
+            pickle.dumps(value, protocol=5)
+        except Exception as error:  # pickling runs user code, which may raise anything
+            raise ConfigError(f"stage {name!r}: setup argument {key!r} cannot be sent to a worker: {error}") from error
+    return pickle.dumps(arguments, protocol=5)
+
+
+def check_setup(name: str, target: Any, arguments: dict[str, Any]) -> None:
+    """ConfigError if `arguments` do not fit the `setup` of `target`."""
+    setup: Any = getattr(target, "setup", Stage.setup)
+    if setup is Stage.setup:
+        if arguments:
+            raise ConfigError(f"stage {name!r} has no setup method to take {sorted(arguments)}")
+        return
+    try:
+        inspect.signature(setup).bind(None, **arguments)
+    except TypeError as error:
+        raise ConfigError(f"stage {name!r}: setup() {error}") from None

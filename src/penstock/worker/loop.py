@@ -1,0 +1,76 @@
+"""Be a worker: the handshake, then one frame after the other until the stream ends.
+
+The same function serves a process over a socket and a thread over memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import sys
+import time
+from typing import Any
+
+from penstock.codec.decode import ItemDecoder
+from penstock.codec.encode import ItemEncoder
+from penstock.codec.schema import signature
+from penstock.errors import ProtocolError
+from penstock.transport.channel import WorkerEnd
+from penstock.transport.framing import Frame, Kind, encode_control
+from penstock.transport.messages import Hello, Launch, pack, unpack
+from penstock.worker.loading import load
+from penstock.worker.problems import USER_ERRORS, describe
+from penstock.worker.runner import Runner
+from penstock.worker.stage import WorkerInfo, make_stage
+
+log = logging.getLogger("penstock.worker")
+
+
+def serve(end: WorkerEnd, *, target: Any = None) -> None:
+    """Work until the coordinator ends the stream.  `target` is given where the class need not be imported."""
+    end.send(encode_control(Kind.HELLO, pack(Hello(os.getpid()))))
+    frame = end.receive()
+    if frame is None:
+        return
+    launch = unpack(_expect(frame, Kind.LAUNCH).payloads[0], Launch)
+    stage = None
+    try:
+        stage, runner = _prepare(launch, target)
+    except USER_ERRORS as error:
+        end.send(encode_control(Kind.FAILED, pack(describe(error, skip_frames=1))))
+        return
+    end.send(encode_control(Kind.READY, b""))
+    while (frame := end.receive()) is not None:
+        end.send(runner.run(_expect(frame, Kind.BATCH)))
+    try:
+        stage.teardown()
+    except USER_ERRORS:
+        log.exception("stage %r: teardown failed", launch.stage)
+
+
+def _prepare(launch: Launch, target: Any) -> tuple[Any, Runner]:
+    if target is None:
+        sys.path[:] = launch.sys_path
+        target = load(launch.ref)
+    stage = make_stage(target)
+    stage.worker = WorkerInfo(launch.stage, launch.index, launch.count)
+    types = signature(target, batched=launch.batched)
+    runner = Runner(
+        stage,
+        name=launch.stage,
+        batched=launch.batched,
+        bisect=launch.bisect,
+        decoder=ItemDecoder(types.item, validate=launch.validate and launch.first),
+        encoder=ItemEncoder(types.result, validate=launch.validate_results and launch.last, allow_nan=launch.allow_nan),
+        now=time.monotonic,
+    )
+    stage.setup(**pickle.loads(launch.setup))  # noqa: S301  # written by our own coordinator
+    runner.warm_up(list(stage.examples), launch.max_size)
+    return stage, runner
+
+
+def _expect(frame: Frame, kind: Kind) -> Frame:
+    if frame.kind is not kind:
+        raise ProtocolError(f"expected a {kind.name} frame, got {frame.kind.name}")
+    return frame

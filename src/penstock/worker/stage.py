@@ -1,0 +1,73 @@
+"""The class users write: one step of a service."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from penstock.config import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """Which worker a stage object lives in."""
+
+    stage: str
+    index: int
+    """From 0 to `count` - 1."""
+    count: int
+
+
+class Stage:
+    """One step of a service; subclass it, and each worker process makes one object of the class.
+
+    Write ``predict(self, x)`` for one item, or set `batch` and write ``predict(self, xs)``, which takes a list and
+    returns as many results: a list, a tuple, or an array whose first axis is the batch.  An `InvalidItem` or another
+    exception in an item's place fails that item alone.
+
+    Optional: ``setup(self, **kwargs)`` runs once in the worker before anything else, ``preprocess(self, x)`` and
+    ``postprocess(self, y)`` or ``postprocess(self, y, pre)`` run per item around `predict` (`pre` is what `preprocess`
+    made of the item), ``teardown(self)`` runs once when the worker ends in good order.
+    """
+
+    batch: ClassVar[Batch | None] = None
+    """How items are gathered; None passes them to `predict` one by one."""
+    examples: ClassVar[Sequence[Any]] = ()
+    """Inputs of this stage: each worker runs them, alone and as a full batch, before it is ready."""
+    worker: WorkerInfo
+    """Which worker this is; there from `setup` on."""
+
+    def setup(self, *args: Any, **kwargs: Any) -> None:  # any signature overrides this one
+        """Load what `predict` needs; called once with the arguments given to `penstock.stage(setup=...)`."""
+
+    def teardown(self) -> None:
+        """Give back what `setup` took; called once at the end, not after a crash."""
+
+    def predict(self, x: Any, /) -> Any:
+        """Answer one item, or a list of items if the stage has a batch policy."""
+        raise NotImplementedError(f"{type(self).__name__} has no predict method")
+
+
+class FunctionStage(Stage):
+    """A plain function as a stage."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def predict(self, x: Any, /) -> Any:
+        """What the function answers."""
+        return self._function(x)
+
+
+def make_stage(target: Any) -> Any:
+    """An object of the class `target`, or the function `target` dressed as one."""
+    return target() if inspect.isclass(target) else FunctionStage(target)
+
+
+def wants_pre(postprocess: Callable[..., Any]) -> bool:
+    """Whether `postprocess` also takes what `preprocess` made of its item."""
+    parameters = inspect.signature(postprocess).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return len(positional) >= 2 or any(p.kind is p.VAR_POSITIONAL for p in parameters)
