@@ -1,0 +1,176 @@
+"""The application behind HTTP: everything between a parsed request and the engine, and nothing about sockets.
+
+Contract
+--------
+* `admit` sees a request's head before its body is read, and answers it or lets it pass.  Checked in this order: API
+  key (401), path (404), method (405), formats (415, 406), timeout (400), state and room (503 or 429).
+* `handle` calls `reply` exactly once for each request that `admit` let pass, now or later, on the event loop.
+* Every request gets an id: the client's own if it is a proper one, else one of ours.
+* A single item costs dictionary look-ups and plain counters: no task, future, timer, uuid or log line.
+
+With one service its calls are `/predict` and `/batch`.  With several, each has `/NAME/predict` and `/NAME/batch`, and
+there are no plain ones: a path says which model it means.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Sequence
+from itertools import count
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.config import ServerOptions
+from penstock.errors import ConfigError, Overloaded
+from penstock.server.access_log import write_line
+from penstock.server.auth import read_keys
+from penstock.server.docs_page import docs_routes
+from penstock.server.health import JSON, Health
+from penstock.server.messages import HttpRequest, Reply, Response
+from penstock.server.metrics import Metrics
+from penstock.server.openapi import openapi
+from penstock.server.routes import BatchRoute, PageRoute, PredictRoute, Route, ServiceRoute, Traffic
+from penstock.server.servable import Servable
+from penstock.server.status import Problems
+
+_PROPER_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+
+class App:
+    """Answers the requests of one server for one or more services."""
+
+    def __init__(self, services: Sequence[Servable], options: ServerOptions) -> None:
+        """Store; read the key file.  Raises ConfigError for a bad one, or for services that share a name."""
+        names = [service.name for service in services]
+        if not services or len(set(names)) < len(names):
+            raise ConfigError(f"an app needs services with different names, got {names}")
+        self.options = options
+        self.services = tuple(services)
+        self.problems = Problems(options)
+        self._keys = read_keys(options.api_key_file) if options.api_key_file is not None else None
+        self._access_log = options.access_log
+        self._id_prefix = secrets.token_hex(6).encode()
+        self._count = count(1)
+        self._calls = _calls(self.services, self.problems)
+        self._routes: dict[bytes, Route] = {path.encode(): route for path, route in self._calls.items()}
+        self._elsewhere = Traffic("", "")
+        """Requests that no route took: unknown paths, refused keys, what the connection refused."""
+        traffic = [self._elsewhere]
+        self._routes |= self._pages(Metrics(self.services, traffic))
+        traffic += [route.traffic for route in self._routes.values()]
+        self._document: bytes | None = None
+        self._page_bytes = 0
+        self._page_bytes_limit = max(service.options.max_queued_bytes for service in services)
+
+    def _pages(self, metrics: Metrics) -> dict[bytes, Route]:
+        health = Health(self.services, self.problems)
+        pages: dict[bytes, Route] = {
+            b"/livez": PageRoute("/livez", health.livez, guarded=False),
+            b"/readyz": PageRoute("/readyz", health.readyz, guarded=False),
+            b"/health": PageRoute("/health", health.health),
+            b"/metrics": PageRoute("/metrics", metrics.page),
+            b"/openapi.json": PageRoute("/openapi.json", self._openapi),
+        }
+        return pages | docs_routes(", ".join(service.name for service in self.services))
+
+    def admit(self, request: HttpRequest) -> Response | None:
+        """Refuse a request by its head, or None to read its body and `handle` it.  Sets its id and its route."""
+        given = request.headers.get(b"x-request-id")
+        if given is None or _PROPER_ID.fullmatch(given) is None:
+            request.id = self._next_id()
+        else:
+            request.id = given
+        route = self._routes.get(request.path)
+        if self._keys is not None and (route is None or route.guarded) and not self._keys.admits(request.headers):
+            return self.problems.refuse(
+                401,
+                "send an API key as `Authorization: Bearer KEY` or as `X-API-Key: KEY`",
+                request.id,
+                ((b"www-authenticate", b"Bearer"),),
+            )
+        if route is None:
+            return self._unknown(request)
+        if request.method != route.method and not (route.method == "GET" and request.method == "HEAD"):
+            return self._other_method(request, route)
+        if self._page_bytes > self._page_bytes_limit and route.guarded and isinstance(route, PageRoute):
+            return self.problems.answer(Overloaded("Too many pages lie unread."), request)
+        return route.admit(request)
+
+    def handle(self, request: HttpRequest, reply: Reply) -> None:
+        """Answer a request that was admitted and whose body is complete: `reply` is called exactly once."""
+        request.route.route.handle(request, reply)
+
+    def cancel(self, request: HttpRequest) -> None:
+        """The client has left: withdraw what it asked for.  Harmless at any time after `admit`."""
+        if request.ticket is not None:
+            request.route.route.cancel(request)
+
+    def refuse(self, status: int, detail: str, request: HttpRequest | None = None) -> Response:
+        """The answer to something that the carrier refuses itself: a problem with `status`.
+
+        Without a request the refusal is counted here, and the id is in the response's own headers: there is nobody
+        to ask for it.
+        """
+        if request is None:
+            self._elsewhere.statuses[status] = self._elsewhere.statuses.get(status, 0) + 1
+            request_id = self._next_id()
+            return self.problems.refuse(status, detail, request_id, ((b"x-request-id", request_id),))
+        if not request.id:
+            request.id = self._next_id()
+        return self.problems.refuse(status, detail, request.id)
+
+    def hold(self, request: HttpRequest | None, nbytes: int) -> None:
+        """Count bytes that lie outside the queues, for the service they belong to; negative gives them back."""
+        target = request.route if request is not None else None
+        engine = target.route.engine() if target is not None else None
+        if engine is not None:
+            engine.hold(nbytes)
+        else:
+            self._page_bytes += nbytes
+
+    def answered(self, request: HttpRequest, status: int, nbytes: int) -> None:
+        """An answer was written, or the client left before it (499): count it, and log it if that is wanted."""
+        seconds = time.monotonic() - request.arrived
+        traffic: Traffic = self._elsewhere if request.route is None else request.route.traffic
+        statuses = traffic.statuses
+        statuses[status] = statuses.get(status, 0) + 1
+        traffic.seconds.add(seconds)
+        if self._access_log:
+            write_line(request, status, nbytes, seconds)
+
+    def _next_id(self) -> bytes:
+        return b"%s-%x" % (self._id_prefix, next(self._count))
+
+    def _unknown(self, request: HttpRequest) -> Response:
+        if request.method == "CONNECT":
+            return self.problems.refuse(405, "this is no proxy", request.id, ((b"allow", b""),))
+        calls = ", ".join(self._calls)
+        return self.problems.refuse(404, f"there is nothing at this path; POST to {calls}, or read /docs", request.id)
+
+    def _other_method(self, request: HttpRequest, route: Route) -> Response:
+        request.route = route.plain
+        allow = ((b"allow", route.allow),)
+        if request.method == "OPTIONS":
+            return Response(204, b"", b"", allow)
+        return self.problems.refuse(
+            405, f"this path takes {route.allow.decode()}, not {request.method}", request.id, allow
+        )
+
+    def _openapi(self, _request: HttpRequest) -> Response:
+        if self._document is None:
+            document = openapi(self.services, self._calls, self.options, keys=self._keys is not None)
+            self._document = msgspec.json.encode(document)
+        return Response(200, JSON, self._document)
+
+
+def _calls(services: Sequence[Servable], problems: Problems) -> dict[str, ServiceRoute]:
+    """The services' routes by path, as it stands in a request: a name's special characters are escaped."""
+    calls: dict[str, ServiceRoute] = {}
+    for service in services:
+        prefix = f"/{quote(service.name, safe='')}" if len(services) > 1 else ""
+        calls[f"{prefix}/predict"] = PredictRoute(f"{prefix}/predict", service, problems)
+        calls[f"{prefix}/batch"] = BatchRoute(f"{prefix}/batch", service, problems)
+    return calls

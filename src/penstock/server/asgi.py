@@ -1,0 +1,234 @@
+"""The same application as an ASGI app: to mount in FastAPI or Starlette, or to run under another server.
+
+Contract
+--------
+* Routes, refusals, ids, metrics and the key are those of `App`: only the carrier differs.
+* Run by itself, the server's lifespan starts the services and drains them at the end.  Mounted, it receives no
+  lifespan: the outer app enters ours (``FastAPI(lifespan=app.lifespan)``) or uses ``async with service``.  Until one
+  of them happened, requests get a 503 that says so.
+* A client that leaves cancels its request.
+* Each process of a server with several runs its own workers.
+
+This is the one place in this room where a request has futures and tasks: the interface asks for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from penstock.config import ServerOptions
+from penstock.core.state import State
+from penstock.server.app import App
+from penstock.server.messages import HttpRequest, Response
+from penstock.server.servable import Servable
+from penstock.server.status import CLIENT_LEFT
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+UNSTARTED = (
+    "The service was never started: a mounted app receives no lifespan. Let the outer app enter ours "
+    "(`lifespan=app.lifespan`), or start it with `async with service`."
+)
+
+log = logging.getLogger("penstock.server")
+
+
+def asgi(served: App | Servable | Sequence[Servable], options: ServerOptions | None = None) -> AsgiApp:
+    """An ASGI app for one service, several, or an `App` made elsewhere.
+
+    `options` are the server's; those about sockets and connections are the outer server's business and mean
+    nothing here.
+    """
+    if isinstance(served, App):
+        return AsgiApp(served)
+    services = served if isinstance(served, Sequence) else (served,)
+    return AsgiApp(App(services, options or ServerOptions()))
+
+
+class AsgiApp:
+    """What `asgi` makes: call it with scope, receive and send."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        app.problems.unstarted = UNSTARTED
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection scope: ``http`` or ``lifespan``; a websocket is refused."""
+        if scope["type"] == "http":
+            await _Exchange(self.app, scope, receive, send).run()
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000, "reason": "no websockets here"})
+        else:
+            raise ValueError(f"cannot serve an ASGI scope of type {scope['type']!r}")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, outer: object = None) -> AsyncIterator[None]:  # noqa: ARG002  # frameworks pass themselves
+        """Start the services, and drain them at the end; those that run already are left alone."""
+        async with contextlib.AsyncExitStack() as started:
+            for service in self.app.services:
+                if service.engine is None or service.engine.state is State.STOPPED:
+                    await service.start()
+                    started.push_async_callback(service.stop, drain=self.app.options.drain)
+            yield
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()  # lifespan.startup is the only first message there is
+        life = self.lifespan()
+        try:
+            await life.__aenter__()
+        except Exception as error:
+            log.exception("the service could not start")
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        try:
+            await life.__aexit__(None, None, None)
+        except Exception as error:
+            log.exception("the service did not stop well")
+            await send({"type": "lifespan.shutdown.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+class _ClientLeftError(Exception):
+    """The client left before its answer."""
+
+
+class _BodyTooLargeError(Exception):
+    """The body is larger than the server takes."""
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+        self._app = app
+        self._receive = receive
+        self._send = send
+        self._request = _request(scope)
+        self._held = 0
+
+    async def run(self) -> None:
+        """Answer the request, or count it as one whose client left."""
+        request = self._request
+        try:
+            response = self._app.admit(request) or self._refuse_encoding()
+            if response is None:
+                response = await self._serve()
+            nbytes = await self._write(response)
+        except _ClientLeftError:
+            self._app.cancel(request)
+            self._app.answered(request, CLIENT_LEFT, 0)
+        except asyncio.CancelledError:
+            self._app.cancel(request)
+            self._app.answered(request, CLIENT_LEFT, 0)
+            raise
+        else:
+            self._app.answered(request, response.status, nbytes)
+
+    def _refuse_encoding(self) -> Response | None:
+        encoding = self._request.headers.get(b"content-encoding", b"identity").strip().lower()
+        if encoding in (b"", b"identity"):
+            return None
+        return self._app.refuse(415, "a compressed body is not taken: send it plain", self._request)
+
+    async def _serve(self) -> Response:
+        try:
+            self._request.body = await self._read_body()
+        except _BodyTooLargeError:
+            limit = self._app.options.max_body
+            return self._app.refuse(413, f"the body is larger than {limit} bytes", self._request)
+        finally:
+            self._app.hold(self._request, -self._held)
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def reply(response: Response) -> None:
+            if not answer.done():  # the wait for it may have been cancelled
+                answer.set_result(response)
+
+        self._app.handle(self._request, reply)
+        if not answer.done():
+            await self._wait(answer)
+        return answer.result()
+
+    async def _wait(self, answer: asyncio.Future[Response]) -> None:
+        """Until there is an answer; raises _ClientLeftError if the client hangs up first."""
+        leaving = asyncio.ensure_future(self._hang_up())
+        try:
+            await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise _ClientLeftError
+        finally:
+            leaving.cancel()
+            await asyncio.wait((leaving,))
+            if not leaving.cancelled():
+                leaving.exception()  # a carrier that fails to tell has lost its client: it was looked at above
+
+    async def _hang_up(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def _read_body(self) -> bytes:
+        limit = self._app.options.max_body
+        declared = self._request.headers.get(b"content-length", b"")
+        if declared.isdigit() and int(declared) > limit:
+            raise _BodyTooLargeError
+        pieces: list[bytes] = []
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise _ClientLeftError
+            piece = message.get("body", b"")
+            if self._held + len(piece) > limit:
+                raise _BodyTooLargeError
+            self._held += len(piece)
+            self._app.hold(self._request, len(piece))
+            pieces.append(piece)
+            if not message.get("more_body", False):
+                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _write(self, response: Response) -> int:
+        """Send the answer; how many bytes of body it had."""
+        body = response.body if isinstance(response.body, list) else [response.body]
+        pieces = [piece if isinstance(piece, bytes) else bytes(piece) for piece in body]
+        nbytes = sum(map(len, pieces))
+        headers = [(b"x-request-id", self._request.id), *response.headers]
+        if response.content_type:
+            headers.append((b"content-type", response.content_type))
+        if response.status != 204:
+            headers.append((b"content-length", b"%d" % nbytes))
+        if self._request.method == "HEAD" or not pieces:
+            pieces, nbytes = [b""], 0
+        try:
+            await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
+            for piece in pieces[:-1]:
+                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            await self._send({"type": "http.response.body", "body": pieces[-1]})
+        except OSError:  # how a server tells that nobody is there to read
+            raise _ClientLeftError from None
+        return nbytes
+
+
+def _request(scope: Scope) -> HttpRequest:
+    """The request that `scope` describes, its path as seen from our mount point."""
+    path, root = scope["path"], scope.get("root_path", "")
+    if root and path.startswith(root) and path[len(root) :][:1] in ("", "/"):
+        path = path[len(root) :]
+    headers: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        key = name.lower()
+        headers[key] = headers[key] + b", " + value if key in headers else bytes(value)
+    target = quote(path or "/", safe="/").encode()
+    return HttpRequest(scope["method"], target, scope.get("query_string", b""), headers, time.monotonic())

@@ -1,0 +1,61 @@
+"""Decide whether a request carries one of the accepted API keys.
+
+A key is compared with every accepted one, in constant time and without an early exit, as a digest: neither its
+length nor its place in the file can be measured.  Keys are kept as digests only, and appear in no message or log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from penstock.errors import ConfigError
+
+
+class ApiKeys:
+    """The accepted keys."""
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        self._digests = [_digest(key) for key in keys]
+        if not self._digests:
+            raise ConfigError("there is no API key: nobody could ever call this server")
+
+    def admits(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether ``Authorization: Bearer KEY`` or ``X-API-Key: KEY`` is among `headers`, with an accepted key."""
+        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+        given = [headers.get(b"x-api-key", b""), bearer.strip() if scheme.lower() == b"bearer" else b""]
+        found = False
+        for key in given:
+            digest = _digest(key)
+            for accepted in self._digests:
+                found |= hmac.compare_digest(digest, accepted)
+        return found
+
+
+def read_keys(path: str) -> ApiKeys:
+    """The keys in a file: one a line; blank lines and lines that begin with ``#`` do not count.
+
+    Raises ConfigError for a file that cannot be read, that holds no key, or whose key holds a space (a header
+    could not carry it, and it is usually a comment).
+    """
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise ConfigError(f"api_key_file {path!r} cannot be read: {error.strerror}") from None
+    keys = []
+    for number, line in enumerate(lines, 1):
+        key = line.strip()
+        if not key or key.startswith(b"#"):
+            continue
+        if len(key.split()) > 1:
+            raise ConfigError(f"api_key_file {path!r}: the key in line {number} holds a space")
+        keys.append(key)
+    if not keys:
+        raise ConfigError(f"api_key_file {path!r} holds no key")
+    return ApiKeys(keys)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,156 @@
+"""Services whose engine is in memory and answers when a test says so."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.config import ServerOptions, ServiceOptions
+from penstock.core.counters import ServiceCounters, StageCounters
+from penstock.core.outcome import Failure, Result
+from penstock.core.state import State, WorkerState
+from penstock.errors import Cancelled
+from penstock.server.app import App
+from penstock.server.messages import HttpRequest
+
+
+class Echo:
+    def predict(self, x: list[float]) -> list[float]:
+        return x
+
+
+@dataclass
+class Submission:
+    payloads: list[Any]
+    codec_in: Any
+    codec_out: Any
+    deadline: float
+    done: Any
+    bulk: bool
+    settled: bool = False
+
+    def settle(self, *outcomes: Any) -> None:
+        """Bytes stand for a result, an exception for a failure; a second settling does nothing."""
+        if not self.settled:
+            self.settled = True
+            self.done([Failure(o) if isinstance(o, Exception) else Result(o) for o in outcomes])
+
+
+class FakeEngine:
+    def __init__(self, options: ServiceOptions) -> None:
+        self.options = options
+        self.state = State.READY
+        self.reason = ""
+        self.counters = ServiceCounters()
+        self.queued = 0
+        self.held_bytes = 0
+        self.refused: Exception | None = None
+        self.full: Exception | None = None
+        self.submissions: list[Submission] = []
+        self.cancelled: list[Submission] = []
+        self.answer: Any = None
+        worker = SimpleNamespace(index=0, state=WorkerState.IDLE, pid=4711, restarts=2)
+        self.stages = [SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])]
+
+    def refusal(self):
+        return self.refused
+
+    def submit(self, payloads, codec_in, codec_out, deadline, done, *, bulk=False):
+        if self.full is not None:
+            raise self.full
+        ticket = Submission(list(payloads), codec_in, codec_out, deadline, done, bulk)
+        self.submissions.append(ticket)
+        if self.answer is not None:
+            ticket.settle(*(self.answer(payload) for payload in payloads))
+        return ticket
+
+    def cancel(self, ticket):
+        self.cancelled.append(ticket)
+        ticket.settle(*(Cancelled() for _ in ticket.payloads))
+
+    def hold(self, nbytes):
+        self.held_bytes += nbytes
+
+
+class FakeService:
+    def __init__(self, target=Echo, *, last=None, name="echo", batch=None, examples=(), started=True, **options):
+        self.name = name
+        self.options = ServiceOptions(**options)
+        spec = SimpleNamespace(name="echo", target=target, batch=batch, examples=list(examples))
+        self.stages = [spec]
+        if last is not None:
+            self.stages.append(SimpleNamespace(name="last", target=last, batch=None, examples=[]))
+        self.engine = FakeEngine(self.options) if started else None
+        self.calls: list[Any] = []
+        self.broken: Exception | None = None
+
+    async def start(self):
+        self.calls.append("start")
+        if self.broken is not None:
+            raise self.broken
+        self.engine = FakeEngine(self.options)
+        self.engine.answer = bytes
+
+    async def stop(self, *, drain):
+        self.calls.append(("stop", drain))
+        self.engine.state = State.STOPPED
+
+
+@dataclass
+class Call:
+    """One request through an app, and what became of it."""
+
+    app: App
+    request: HttpRequest
+    replies: list[Any] = field(default_factory=list)
+    refused: bool = False
+
+    @property
+    def response(self):
+        assert len(self.replies) == 1, "exactly one reply"
+        return self.replies[0]
+
+    @property
+    def status(self):
+        return self.response.status
+
+    @property
+    def headers(self):
+        return dict(self.response.headers)
+
+    @property
+    def json(self):
+        body = self.response.body
+        return msgspec.json.decode(b"".join(body) if isinstance(body, list) else body)
+
+
+class Fakes:
+    Service = FakeService
+
+    def app(self, *services: FakeService, **options: Any) -> App:
+        return App(services or (FakeService(),), ServerOptions(**options))
+
+    def call(self, app, method="POST", path="/predict", body=b"[1.0]", arrived=None, **headers) -> Call:
+        """Send a request as a carrier would: `content_type="…"` is the header ``content-type``."""
+        fields = {name.replace("_", "-").encode(): value.encode("latin-1") for name, value in headers.items()}
+        target, _, query = path.encode().partition(b"?")
+        arrived = time.monotonic() if arrived is None else arrived
+        call = Call(app, HttpRequest(method, target, query, fields, arrived))
+        refusal = app.admit(call.request)
+        if refusal is not None:
+            call.refused = True
+            call.replies.append(refusal)
+        else:
+            call.request.body = body
+            app.handle(call.request, call.replies.append)
+        return call
+
+
+@pytest.fixture
+def fakes() -> Fakes:
+    return Fakes()

@@ -1,0 +1,467 @@
+"""What a request is refused for at its head, and how one item goes in and its result comes out."""
+
+from __future__ import annotations
+
+import gc
+import math
+import re
+import weakref
+
+import pytest
+
+from penstock.codec.formats import Codec
+from penstock.core.state import State
+from penstock.errors import (
+    Cancelled,
+    ConfigError,
+    DeadlineExceeded,
+    InvalidItem,
+    NotReady,
+    Overloaded,
+    RequestError,
+    StageFailed,
+    WorkerLost,
+)
+
+
+class Thumbnail:
+    def predict(self, image: bytes) -> bytes:
+        return image
+
+
+class Count:
+    def predict(self, image: bytes) -> int:
+        return len(image)
+
+
+def test_the_body_goes_to_the_engine_as_it_came_and_the_result_comes_back_as_it_is(fakes):
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service), body=b" [1, 2] ")
+    assert not call.replies
+    (submission,) = service.engine.submissions
+    assert submission.payloads == [b" [1, 2] "]
+    assert (submission.codec_in, submission.codec_out, submission.bulk) == (Codec.JSON, Codec.JSON, False)
+    submission.settle(b"[1.0,2.0]")
+    assert (call.status, call.response.content_type) == (200, b"application/json")
+    assert call.response.body == b"[1.0,2.0]"
+
+
+def test_a_result_in_pieces_is_passed_on_in_pieces(fakes):
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service))
+    service.engine.submissions[0].settle([b"[1", b"]"])
+    assert call.response.body == [b"[1", b"]"]
+
+
+def test_an_unknown_path_is_404_and_names_the_known_ones(fakes):
+    call = fakes.call(fakes.app(), path="/nowhere")
+    assert (call.status, call.refused) == (404, True)
+    assert "/predict" in call.json["detail"]
+    assert call.json["type"] == "about:blank"
+    assert call.json["title"] == "Not Found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/predict", b"POST, OPTIONS"),
+        ("HEAD", "/predict", b"POST, OPTIONS"),
+        ("DELETE", "/batch", b"POST, OPTIONS"),
+        ("POST", "/health", b"GET, HEAD, OPTIONS"),
+    ],
+)
+def test_another_method_is_405_with_allow(fakes, method, path, allow):
+    call = fakes.call(fakes.app(), method, path)
+    assert (call.status, call.headers[b"allow"]) == (405, allow)
+
+
+def test_options_is_204_with_allow(fakes):
+    call = fakes.call(fakes.app(), "OPTIONS", "/predict")
+    assert (call.status, call.headers[b"allow"], call.response.body) == (204, b"POST, OPTIONS", b"")
+
+
+def test_head_is_answered_where_get_is(fakes):
+    assert fakes.call(fakes.app(), "HEAD", "/health").status == 200
+
+
+def test_connect_is_405(fakes):
+    assert fakes.call(fakes.app(), "CONNECT", "example:443").status == 405
+
+
+def test_several_services_each_have_their_own_paths_and_no_plain_ones(fakes):
+    one, two = fakes.Service(name="one"), fakes.Service(name="two words")
+    app = fakes.app(one, two)
+    fakes.call(app, path="/two%20words/predict")
+    fakes.call(app, path="/one/batch")
+    assert (len(one.engine.submissions), len(two.engine.submissions)) == (1, 1)
+    assert fakes.call(app, path="/predict").status == 404
+
+
+def test_services_of_one_name_and_no_services_are_refused(fakes):
+    with pytest.raises(ConfigError, match="different names"):
+        fakes.app(fakes.Service(), fakes.Service())
+
+
+@pytest.mark.parametrize("given", ["a", "x" * 128, "A.b_C-9"])
+def test_a_proper_request_id_is_kept(fakes, given):
+    assert fakes.call(fakes.app(), x_request_id=given).request.id == given.encode()
+
+
+@pytest.mark.parametrize("given", ["", "x" * 129, "a b", "a\n", "é", "a:b", "a, b"])
+def test_an_improper_request_id_is_replaced(fakes, given):
+    request_id = fakes.call(fakes.app(), x_request_id=given).request.id
+    assert request_id != given.encode("latin-1")
+    assert re.fullmatch(rb"[A-Za-z0-9._-]{1,128}", request_id)
+
+
+def test_our_request_ids_differ_between_requests_and_between_apps(fakes):
+    app = fakes.app()
+    ids = {fakes.call(a).request.id for a in (app, app, fakes.app(), fakes.app())}
+    assert len(ids) == 4
+
+
+def test_the_id_stands_in_every_problem(fakes):
+    call = fakes.call(fakes.app(), path="/nowhere", x_request_id="mine")
+    assert call.json["request_id"] == "mine"
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["text/plain", "application/pickle", "application/x-python-pickle", "application/octet-stream", "json", ";",
+     "application/json; charset=latin-1", "application/json, application/json"],
+)  # fmt: skip
+def test_a_format_that_the_stage_does_not_take_is_415_and_says_what_it_takes(fakes, content_type):
+    call = fakes.call(fakes.app(), content_type=content_type)
+    assert (call.status, call.refused) == (415, True)
+    assert "application/json" in call.json["detail"]
+    assert b"application/msgpack" in call.headers[b"accept"]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "codec"),
+    [
+        ("application/json", Codec.JSON),
+        ("APPLICATION/JSON; Charset=UTF-8", Codec.JSON),
+        ('application/json;charset="utf-8"', Codec.JSON),
+        ("", Codec.JSON),
+        ("application/msgpack", Codec.MSGPACK),
+        ("application/x-msgpack", Codec.MSGPACK),
+        ("application/vnd.msgpack", Codec.MSGPACK),
+    ],
+)
+def test_the_content_type_chooses_the_format_and_the_answer_follows_it(fakes, content_type, codec):
+    service = fakes.Service()
+    fakes.call(fakes.app(service), content_type=content_type)
+    submission = service.engine.submissions[0]
+    assert (submission.codec_in, submission.codec_out) == (codec, codec)
+
+
+def test_a_bytes_stage_takes_and_gives_raw_bodies(fakes):
+    service = fakes.Service(Thumbnail)
+    call = fakes.call(fakes.app(service), content_type="application/octet-stream", accept="*/*", body=b"\xff")
+    submission = service.engine.submissions[0]
+    assert (submission.codec_in, submission.codec_out) == (Codec.RAW, Codec.RAW)
+    submission.settle(b"\xfe")
+    assert call.response.content_type == b"application/octet-stream"
+
+
+def test_raw_bytes_in_and_something_else_out_is_json_unless_the_client_says_otherwise(fakes):
+    service = fakes.Service(Count)
+    app = fakes.app(service)
+    fakes.call(app, content_type="application/octet-stream")
+    fakes.call(app, content_type="application/octet-stream", accept="application/msgpack")
+    assert [s.codec_out for s in service.engine.submissions] == [Codec.JSON, Codec.MSGPACK]
+
+
+def test_the_answers_type_is_that_of_the_last_stage(fakes):
+    service = fakes.Service(Count, last=Thumbnail)
+    fakes.call(fakes.app(service))
+    assert service.engine.submissions[0].codec_out is Codec.RAW
+
+
+def test_an_accept_that_names_nothing_of_ours_is_406_and_says_what_there_is(fakes):
+    call = fakes.call(fakes.app(), accept="text/html, application/json;q=0")
+    assert (call.status, call.refused) == (406, True)
+    assert "application/msgpack" in call.json["detail"]
+
+
+def test_the_answer_bears_the_name_that_the_client_used(fakes):
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service), accept="application/x-msgpack")
+    service.engine.submissions[0].settle(b"\x90")
+    assert call.response.content_type == b"application/x-msgpack"
+
+
+def test_inventing_format_headers_does_not_grow_the_table_without_end(fakes):
+    app = fakes.app()
+    for number in range(1000):
+        fakes.call(app, accept=f"application/json;v={number}")
+    fakes.call(app, accept="application/json;v=" + "x" * 10_000)
+    table = app._routes[b"/predict"]._targets
+    assert len(table) <= 128
+    assert all(len(accept) < 300 for _, accept in table)
+
+
+def test_the_deadline_is_the_services_limit_from_arrival(fakes):
+    service = fakes.Service(timeout=5.0)
+    fakes.call(fakes.app(service), arrived=100.0)
+    assert service.engine.submissions[0].deadline == 105.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "deadline"), [("2", 102.0), ("0.25", 100.25), ("1e1", 105.0), ("60", 105.0), (" 2 ", 102.0)]
+)
+def test_the_client_may_ask_for_less_time_and_never_gets_more(fakes, asked, deadline):
+    service = fakes.Service(timeout=5.0)
+    fakes.call(fakes.app(service), arrived=100.0, x_request_timeout=asked)
+    assert service.engine.submissions[0].deadline == deadline
+
+
+def test_without_limits_there_is_no_deadline(fakes):
+    service = fakes.Service(timeout=math.inf)
+    fakes.call(fakes.app(service), arrived=100.0)
+    assert service.engine.submissions[0].deadline == math.inf
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "inf", "nan", "1_0", "soon", "", "1, 2", "1e999"])
+def test_a_timeout_that_is_no_positive_number_is_400(fakes, asked):
+    call = fakes.call(fakes.app(), x_request_timeout=asked)
+    assert (call.status, call.refused) == (400, True)
+    assert "X-Request-Timeout" in call.json["detail"]
+
+
+def test_a_full_service_refuses_at_the_head_and_says_when_to_come_back(fakes):
+    service = fakes.Service()
+    service.engine.refused = Overloaded(retry_after=7)
+    for path in ("/predict", "/batch"):
+        call = fakes.call(fakes.app(service), path=path)
+        assert (call.status, call.refused, call.headers[b"retry-after"]) == (503, True, b"7")
+        assert call.json["type"] == "urn:penstock:problem:overloaded"
+        assert call.json["retry_after"] == 7
+    assert not service.engine.submissions
+
+
+def test_the_status_of_overload_can_be_429(fakes):
+    service = fakes.Service()
+    service.engine.refused = Overloaded(retry_after=1)
+    call = fakes.call(fakes.app(service, overload_status=429))
+    assert (call.status, call.headers[b"retry-after"]) == (429, b"1")
+
+
+def test_a_service_that_is_not_ready_refuses_at_the_head(fakes):
+    service = fakes.Service()
+    service.engine.state = State.DRAINING
+    service.engine.refused = NotReady("The service is draining.", state="draining")
+    call = fakes.call(fakes.app(service))
+    assert (call.status, call.headers[b"retry-after"], call.json["state"]) == (503, b"1", "draining")
+    assert call.json["detail"] == "The service is draining."
+
+
+def test_before_there_is_an_engine_a_call_is_503_starting(fakes):
+    call = fakes.call(fakes.app(fakes.Service(started=False)))
+    assert (call.status, call.json["state"]) == (503, "starting")
+
+
+def test_a_service_that_fills_up_while_the_body_comes_refuses_then(fakes):
+    service = fakes.Service()
+    service.engine.full = Overloaded(retry_after=3)
+    call = fakes.call(fakes.app(service))
+    assert (call.status, call.refused, call.headers[b"retry-after"]) == (503, False, b"3")
+
+
+def test_an_engine_that_went_while_the_body_came_is_503(fakes):
+    service = fakes.Service()
+    app = fakes.app(service)
+    call = fakes.call(app)
+    service.engine = None
+    replies = []
+    app.handle(call.request, replies.append)
+    assert replies[0].status == 503
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (InvalidItem("expected `float`", path="$[0]"), 422, "invalid-item"),
+        (Overloaded(retry_after=2), 503, "overloaded"),
+        (DeadlineExceeded(ran=False), 503, "deadline-exceeded"),
+        (DeadlineExceeded(ran=True), 504, "deadline-exceeded"),
+        (StageFailed("boom", stage="echo", type_name="builtins.ValueError"), 500, "stage-failed"),
+        (WorkerLost(stage="echo"), 500, "worker-lost"),
+        (NotReady(state="stopped"), 503, "not-ready"),
+        (Cancelled(), 499, "cancelled"),
+        (RequestError(), 500, "failed"),
+    ],
+)
+def test_every_ending_has_its_status_and_its_problem(fakes, error, status, kind):
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service))
+    service.engine.submissions[0].settle(error)
+    assert (call.status, call.response.content_type) == (status, b"application/problem+json")
+    problem = call.json
+    assert problem["type"] == f"urn:penstock:problem:{kind}"
+    assert problem["status"] == status
+    assert problem["title"]
+    assert problem["request_id"] == call.request.id.decode()
+    assert (b"retry-after" in call.headers) == (status == 503)
+
+
+def test_a_deadline_that_passed_in_the_queue_can_be_408(fakes):
+    service = fakes.Service()
+    app = fakes.app(service, expired_status=408)
+    for ran, status in ((False, 408), (True, 504)):
+        call = fakes.call(app)
+        service.engine.submissions[-1].settle(DeadlineExceeded(ran=ran))
+        assert (call.status, b"retry-after" in call.headers) == (status, False)
+
+
+def test_a_subclass_of_an_ending_has_its_status(fakes):
+    class Odd(InvalidItem):
+        """Odd."""
+
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service))
+    service.engine.submissions[0].settle(Odd())
+    assert call.status == 422
+
+
+def test_an_invalid_item_says_what_and_where(fakes):
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service))
+    service.engine.submissions[0].settle(InvalidItem("expected `float`, got `str`", path="$.x[3]"))
+    assert call.json["detail"] == "expected `float`, got `str`"
+    assert call.json["path"] == "$.x[3]"
+
+
+def test_a_reason_with_a_lone_surrogate_is_still_answered(fakes):
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service))
+    service.engine.submissions[0].settle(InvalidItem("bad \ud800", path="$.\udfff"))
+    assert call.json["detail"] == "bad ?"
+
+
+def test_the_traceback_of_a_stage_is_in_the_log_under_the_id_and_nowhere_else(fakes, caplog):
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service), x_request_id="find-me")
+    service.engine.submissions[0].settle(
+        StageFailed("secret", stage="echo", type_name="builtins.ValueError", traceback="Traceback …\n  line 7")
+    )
+    assert call.json["id"] == "find-me"
+    for hidden in (b"secret", b"Traceback", b"line 7", b"ValueError"):
+        assert hidden not in call.response.body
+    (record,) = caplog.records
+    assert record.name == "penstock.server"
+    assert record.levelname == "ERROR"
+    assert record.request_id == "find-me"
+    for shown in ("find-me", "secret", "line 7", "ValueError"):
+        assert shown in record.getMessage()
+
+
+@pytest.mark.parametrize("error", [InvalidItem(), Overloaded(), DeadlineExceeded(), NotReady(), Cancelled()], ids=repr)
+def test_what_is_no_fault_of_the_service_is_not_logged(fakes, caplog, error):
+    service = fakes.Service()
+    fakes.call(fakes.app(service))
+    service.engine.submissions[0].settle(error)
+    assert not caplog.records
+
+
+def test_a_client_that_leaves_withdraws_its_item(fakes):
+    service = fakes.Service()
+    app = fakes.app(service)
+    call = fakes.call(app)
+    app.cancel(call.request)
+    assert service.engine.cancelled == service.engine.submissions
+    assert call.status == 499  # told to whoever still listens: exactly one reply, even so
+
+
+def test_leaving_before_and_after_there_is_something_to_withdraw_is_harmless(fakes):
+    service = fakes.Service()
+    app = fakes.app(service)
+    call = fakes.call(app)
+    service.engine.submissions[0].settle(b"1")
+    app.cancel(call.request)
+    refused = fakes.call(app, path="/nowhere")
+    app.cancel(refused.request)
+    assert not service.engine.cancelled
+
+
+def test_held_bytes_are_counted_by_the_service_they_belong_to(fakes):
+    one, two = fakes.Service(name="one"), fakes.Service(name="two")
+    app = fakes.app(one, two)
+    call = fakes.call(app, path="/two/predict")
+    app.hold(call.request, 1000)
+    assert (one.engine.held_bytes, two.engine.held_bytes) == (0, 1000)
+    app.hold(call.request, -1000)
+    app.hold(None, 5)
+    app.hold(fakes.call(app, path="/nowhere").request, 5)
+    assert (one.engine.held_bytes, two.engine.held_bytes) == (0, 0)
+
+
+def test_pages_that_nobody_reads_are_bounded_too_but_health_is_not(fakes):
+    app = fakes.app(fakes.Service(max_queued_bytes=100))
+    page = fakes.call(app, "GET", "/docs")
+    app.hold(page.request, 101)
+    assert fakes.call(app, "GET", "/docs").status == 503
+    assert fakes.call(app, "GET", "/readyz").status == 200
+    assert not fakes.call(app).replies
+    app.hold(page.request, -101)
+    assert fakes.call(app, "GET", "/docs").status == 200
+
+
+def test_what_the_carrier_refuses_is_a_problem_too(fakes):
+    app = fakes.app()
+    call = fakes.call(app, x_request_id="mine")
+    response = app.refuse(413, "the body is larger than 10 bytes", call.request)
+    assert response.status == 413
+    assert b'"request_id":"mine"' in response.body
+    alone = app.refuse(503, "too many connections")
+    assert dict(alone.headers)[b"retry-after"] == b"1"
+    assert dict(alone.headers)[b"x-request-id"] in alone.body
+
+
+def test_a_refusal_before_admission_gives_the_request_an_id(fakes):
+    app = fakes.app()
+    request = fakes.call(app).request
+    request.id = b""
+    app.refuse(400, "malformed", request)
+    assert request.id
+
+
+def test_an_answered_request_leaves_no_cycle_behind(fakes):
+    service = fakes.Service()
+    app = fakes.app(service)
+    gc.disable()
+    try:
+        call = fakes.call(app)
+        ticket = service.engine.submissions.pop()
+        ticket.settle(b"1")
+        gone = weakref.ref(ticket)
+        del call, ticket
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_the_access_log_has_one_line_for_each_answer_and_no_secrets(fakes, caplog):
+    caplog.set_level("INFO", "penstock.access")
+    app = fakes.app(access_log=True)
+    call = fakes.call(app, path="/predict?token=secret", x_api_key="secret", x_request_id="mine")
+    app.answered(call.request, 499, 0)
+    (record,) = caplog.records
+    assert re.fullmatch(r"POST /predict 499 0 [0-9.]+ mine", record.getMessage())
+    assert (record.status, record.bytes, record.request_id) == (499, 0, "mine")
+
+
+def test_a_path_cannot_forge_a_line_of_the_access_log(fakes, caplog):
+    caplog.set_level("INFO", "penstock.access")
+    app = fakes.app(access_log=True)
+    call = fakes.call(app, path="/x\r\nPOST /é")
+    app.answered(call.request, 404, 0)
+    assert "\n" not in caplog.records[0].getMessage()
+
+
+def test_there_is_no_access_log_unless_asked_for(fakes, caplog):
+    caplog.set_level("INFO", "penstock.access")
+    app = fakes.app()
+    app.answered(fakes.call(app).request, 200, 5)
+    assert not caplog.records

@@ -1,0 +1,101 @@
+"""`/livez`, `/readyz` and `/health`."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.state import State
+
+
+def get(fakes, app, path):
+    return fakes.call(app, "GET", path)
+
+
+@pytest.mark.parametrize("state", State)
+def test_livez_is_200_in_every_state(fakes, state):
+    service = fakes.Service()
+    service.engine.state = state
+    assert get(fakes, fakes.app(service), "/livez").status == 200
+
+
+@pytest.mark.parametrize("state", State)
+def test_readyz_is_200_for_ready_and_busy_only(fakes, state):
+    service = fakes.Service()
+    service.engine.state = state
+    call = get(fakes, fakes.app(service), "/readyz")
+    assert call.status == (200 if state in (State.READY, State.BUSY) else 503)
+    assert call.json["state"] == state
+    assert call.headers.get(b"retry-after") == (None if call.status == 200 else b"1")
+
+
+def test_readyz_names_the_service_its_state_and_the_first_line_of_the_reason(fakes):
+    good, bad = fakes.Service(name="good"), fakes.Service(name="bad")
+    bad.engine.state = State.FAILED
+    bad.engine.reason = "stage 'embed' cannot start: no such file\n\nTraceback: secret"
+    call = get(fakes, fakes.app(good, bad), "/readyz")
+    assert call.status == 503
+    assert call.json["detail"] == "bad is failed: stage 'embed' cannot start: no such file"
+    assert call.json["state"] == "failed"
+
+
+def test_readyz_before_there_is_an_engine_is_503_starting(fakes):
+    call = get(fakes, fakes.app(fakes.Service(started=False)), "/readyz")
+    assert (call.status, call.json["state"]) == (503, "starting")
+
+
+@pytest.mark.parametrize("state", State)
+def test_health_is_always_200_with_the_state(fakes, state):
+    service = fakes.Service()
+    service.engine.state = state
+    call = get(fakes, fakes.app(service), "/health")
+    assert (call.status, call.json["state"]) == (200, state)
+
+
+def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
+    service = fakes.Service()
+    service.engine.queued, service.engine.held_bytes = 9, 1234
+    body = get(fakes, fakes.app(service), "/health").json
+    assert body["uptime"] >= 0
+    assert body["version"]
+    assert body["services"]["echo"] == {
+        "state": "ready",
+        "reason": "",
+        "queued": 9,
+        "in_flight": 2,
+        "bytes": 1234,
+        "stages": {
+            "echo": {
+                "queued": 3,
+                "in_flight": 2,
+                "workers": [{"index": 0, "state": "idle", "pid": 4711, "restarts": 2}],
+            }
+        },
+    }
+
+
+def test_health_of_a_service_without_an_engine_is_starting(fakes):
+    body = get(fakes, fakes.app(fakes.Service(started=False)), "/health").json
+    assert body["services"]["echo"]["state"] == "starting"
+
+
+@pytest.mark.parametrize(
+    ("states", "worst"),
+    [
+        ((State.READY, State.READY), "ready"),
+        ((State.READY, State.BUSY), "busy"),
+        ((State.BUSY, State.STARTING), "starting"),
+        ((State.STARTING, State.DRAINING), "draining"),
+        ((State.DRAINING, State.FAILED), "failed"),
+        ((State.READY, State.STOPPED), "stopped"),
+    ],
+)
+def test_the_whole_is_as_well_as_its_worst_service(fakes, states, worst):
+    services = [fakes.Service(name=f"s{n}") for n in range(len(states))]
+    for service, state in zip(services, states, strict=True):
+        service.engine.state = state
+    assert get(fakes, fakes.app(*services), "/health").json["state"] == worst
+
+
+def test_nobody_may_keep_a_copy_of_an_answer_about_health(fakes):
+    for path in ("/livez", "/readyz", "/health", "/metrics"):
+        assert get(fakes, fakes.app(), path).headers[b"cache-control"] == b"no-store"

@@ -1,0 +1,113 @@
+"""API keys: which requests they guard, how they are read and compared."""
+
+from __future__ import annotations
+
+import hmac
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.server.auth import ApiKeys, read_keys
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("# ours\n\n  first-key  \nsecond-key\n")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer first-key"},
+        {"authorization": "bearer  second-key "},
+        {"x_api_key": "second-key"},
+        {"x_api_key": "first-key", "authorization": "Basic abc"},
+    ],
+)
+def test_an_accepted_key_opens(fakes, key_file, headers):
+    assert not fakes.call(fakes.app(api_key_file=key_file), **headers).replies
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer wrong"},
+        {"authorization": "Basic first-key"},
+        {"authorization": "first-key"},
+        {"x_api_key": ""},
+        {"x_api_key": "first-ke"},
+        {"x_api_key": "first-keys"},
+        {"x_api_key": "# ours"},
+        {"x_api_key": "first-key, second-key"},
+    ],
+)
+def test_anything_else_is_401(fakes, key_file, headers):
+    call = fakes.call(fakes.app(api_key_file=key_file), **headers)
+    assert (call.status, call.headers[b"www-authenticate"]) == (401, b"Bearer")
+
+
+@pytest.mark.parametrize(
+    "path", ["/predict", "/batch", "/health", "/metrics", "/docs", "/docs/start.js", "/openapi.json", "/nowhere"]
+)
+def test_the_key_guards_everything_even_what_does_not_exist(fakes, key_file, path):
+    app = fakes.app(api_key_file=key_file)
+    for method in ("GET", "POST", "OPTIONS"):
+        assert fakes.call(app, method, path).status == 401
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+def test_the_two_questions_of_a_load_balancer_need_no_key(fakes, key_file, path):
+    assert fakes.call(fakes.app(api_key_file=key_file), "GET", path).status == 200
+
+
+def test_without_a_key_file_nobody_is_asked(fakes):
+    assert fakes.call(fakes.app(), "GET", "/health").status == 200
+
+
+def test_every_key_is_compared_in_full_even_after_a_match(monkeypatch):
+    compared = []
+    real = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append(b) or real(a, b))
+    assert ApiKeys([b"one", b"two", b"three"]).admits({b"x-api-key": b"one", b"authorization": b"Bearer x"})
+    assert len(compared) == 6
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "# only words\n"])
+def test_a_file_without_a_key_is_a_config_error(tmp_path, text):
+    path = tmp_path / "keys"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="holds no key"):
+        read_keys(str(path))
+
+
+def test_no_keys_at_all_is_a_config_error():
+    with pytest.raises(ConfigError, match="no API key"):
+        ApiKeys([])
+
+
+def test_a_file_that_is_not_there_is_a_config_error(fakes, tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        fakes.app(api_key_file=str(tmp_path / "missing"))
+
+
+def test_a_key_with_a_space_is_a_config_error_that_does_not_show_it(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("good\nsecret # mine\n")
+    with pytest.raises(ConfigError, match="line 2 holds a space") as caught:
+        read_keys(str(path))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_key_is_in_no_log_and_no_answer(fakes, key_file, caplog):
+    caplog.set_level("DEBUG")
+    app = fakes.app(api_key_file=key_file, access_log=True)
+    for key in ("first-key", "nearly-first-key"):
+        call = fakes.call(app, "GET", "/health", x_api_key=key)
+        app.answered(call.request, call.status, 0)
+        assert b"first-key" not in call.response.body
+    assert "first-key" not in caplog.text
