@@ -1,104 +1,125 @@
-"""Where a microsecond goes: each hop of a request through the real code, alone and warm, in one process.
+"""Where a microsecond goes: each hop of the echo through the real code, alone and warm, in one process.
 
-    python bench/hops.py                 # the hops
-    python bench/hops.py --loaded        # and what a whole request costs in a running server, to compare
+    python bench/hops.py              # the hops
+    python bench/hops.py --loaded     # and, to compare, what a request costs in a running server
 
-The request is the echo's, in batches of 32, Penstock's default.  What a hop costs here is the least it costs in a
-server, where the caches are colder; system calls and the event loop are in none of the hops.
+A hop's figure is the least it costs: the caches are warm and nothing interrupts.  System calls and the event loop
+are in none of the hops; with --loaded their share is what is left of the coordinator's CPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-from typing import Any
+import sys
 
-from floor import FloorProtocol
-from payload import BODY, request
-from penstock.codec.formats import Codec
-from penstock.config import Batch
-from penstock.core.batching import BatchQueue
-from penstock.core.item import Item, Request
-from penstock.transport.framing import encode_batch
-from timing import Work
+import uvloop
 
-BATCH = 32
-REQUEST = request("/predict", 8000)
+from loadgen import LoadFailed, run_load
+from procfs import costs
+from report import show
+from scenes import SCENES
+from servers import SUBJECTS, Server, ServerFailed
+from watch import Watch
 
+LAPS = 40
 
-class Sink(asyncio.Transport):
-    """A transport that takes every answer and sends it nowhere."""
-
-    def write(self, data: Any) -> None:
-        """Forget `data`."""
-
-    def writelines(self, list_of_data: Any) -> None:
-        """Forget all of it."""
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """There is no buffer."""
-
-    def pause_reading(self) -> None:
-        """Nothing is read."""
-
-    def resume_reading(self) -> None:
-        """Nothing is read."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def abort(self) -> None:
-        """Nothing is open."""
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ARG002
-        return default
+# Hop, the room it is in, and the piece of a scene that is its figure.
+COORDINATOR = (
+    ("read the request; its head was seen before", "server/connection", "read, repeated head"),
+    ("judge the head: id, route, formats, room", "server/app", "admit"),
+    ("pass the body to the engine", "server/routes", "handle"),
+    ("accept: request, item, deadline, queue", "runtime/engine", "submit"),
+    ("cut the batch and write its frame", "runtime/stage", "cut and send"),
+    ("read the frame of answers", "transport/framing", "coordinator reads"),
+    ("settle the item", "runtime/engine", "settle"),
+    ("make the response", "server/routes", "answer"),
+    ("write the response", "server/connection", "write"),
+    ("count it", "server/app", "count"),
+)
+WORKER = (
+    ("read the frame of items", "transport/framing", "worker reads"),
+    ("decode and validate", "codec/decode", "decode"),
+    ("predict", "(the echo's own)", "predict"),
+    ("encode", "codec/encode", "encode"),
+    ("keep items apart, write the frame of answers", "worker/runner", "runner"),
+)
 
 
-# -- coordinator, on the way in -------------------------------------------------------------------------------------
+async def walk(laps: int) -> dict[str, float]:
+    """Microseconds per request of every piece."""
+    watch = Watch()
+    for _ in range(laps):
+        for scene in SCENES:
+            await scene(watch)
+    found = watch.best
+    found["runner"] = found["worker in all"] - found["decode"] - found["predict"] - found["encode"]
+    return found
 
 
-def floor_parses(n: int) -> Work:
-    """The floor's own work: llhttp and one write."""
-    protocol = FloorProtocol()
-    protocol.connection_made(Sink())
-
-    def work() -> None:
-        for _ in range(n):
-            protocol.data_received(REQUEST)
-
-    return work
-
-
-def queue_and_cut(n: int) -> Work:
-    """Into the stage's queue, and out in batches."""
-    queue = BatchQueue(Batch(max_size=BATCH))
-    items = [_item(i) for i in range(n)]
-
-    def work() -> None:
-        for begin in range(0, n, BATCH):
-            for item in items[begin : begin + BATCH]:
-                queue.offer(item, 1.0)
-            queue.take(1.0)
-
-    return work
+def loaded(name: str, seconds: float) -> tuple[float, float]:
+    """CPU per request of the coordinator and of the workers of a running server, in microseconds."""
+    subject = SUBJECTS[name]
+    server = Server(subject)
+    try:
+        server.wait_ready()
+        before = costs(server.pid, subject.worker_mark)
+        load = run_load(server.port, subject.path, connections=256, seconds=seconds)
+        after = costs(server.pid, subject.worker_mark)
+    finally:
+        server.stop()
+    coordinator, workers = (
+        (late.cpu - early.cpu) / load.completed * 1e6 for late, early in zip(after, before, strict=True)
+    )
+    return coordinator, workers
 
 
-def _item(i: int) -> Item:
-    return Item(i, BODY, len(BODY), Request([BODY], Codec.JSON, Codec.JSON, 60.0, lambda _: None, False), 0)
+def show_hops(found: dict[str, float]) -> tuple[float, float]:
+    """Print the hops; the sums of the coordinator's and of the worker's."""
+    sums = []
+    for title, hops in (("coordinator", COORDINATOR), ("worker", WORKER)):
+        total = sum(found[piece] for _, _, piece in hops)
+        rows = [(what, room, f"{found[piece]:.2f}") for what, room, piece in hops]
+        show((f"{title}, us per request", "room", ""), [*rows, ("together", "", f"{total:.2f}")])
+        sums.append(total)
+    show(
+        ("beside them, us per request", ""),
+        [
+            ("read a request whose head is new, instead of the first hop", f"{found['read, new head']:.2f}"),
+            ("the coordinator's hops in one go, from bytes to frame", f"{found['way in']:.2f}"),
+            ("and from frame to bytes", f"{found['way out']:.2f}"),
+            ("all that the floor does: parse and write", f"{found['floor']:.2f}"),
+        ],
+    )
+    return sums[0], sums[1]
 
 
-def write_batch_frame(n: int) -> Work:
-    """A batch as the bytes of a frame."""
-    ids, payloads = list(range(BATCH)), [BODY] * BATCH
-    remaining, codecs = [60.0] * BATCH, [Codec.JSON] * BATCH
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Measure each hop of a request.")
+    parser.add_argument("--laps", type=int, default=LAPS, help=f"how often each is timed (default: {LAPS})")
+    parser.add_argument("--loaded", action="store_true", help="compare with running servers")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each is loaded (default: 3)")
+    chosen = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        found = runner.run(walk(max(1, chosen.laps)))
+    coordinator, worker = show_hops(found)
+    if chosen.loaded:
+        try:
+            floor, _ = loaded("floor", chosen.seconds)
+            ours, workers = loaded("penstock", chosen.seconds)
+        except (LoadFailed, ServerFailed) as failure:
+            print(f"bench: {failure}", file=sys.stderr)
+            return 2
+        show(
+            ("under load, us of CPU per request", "all", "hops", "system calls, event loop, cold caches"),
+            [
+                ("floor", f"{floor:.1f}", f"{found['floor']:.1f}", f"{floor - found['floor']:.1f}"),
+                ("coordinator", f"{ours:.1f}", f"{coordinator:.1f}", f"{ours - coordinator:.1f}"),
+                ("worker", f"{workers:.1f}", f"{worker:.1f}", f"{workers - worker:.1f}"),
+            ],
+        )
+    return 0
 
-    def work() -> None:
-        for _ in range(n // BATCH):
-            encode_batch(1, 1.0, ids, payloads, remaining, codecs, codecs)
 
-    return work
+if __name__ == "__main__":
+    sys.exit(main())

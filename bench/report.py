@@ -110,7 +110,7 @@ def summarise(run: Run) -> bool:
     subjects = list(dict.fromkeys(m.subject for m in run.measurements))
     where = ", ".join(f"{name} {value}" for name, value in run.machine.items())
     print(f"\n{where}; {run.settings['connections']:.0f} connections, {run.settings['rounds']:.0f} rounds\n")
-    _show(
+    show(
         ("", "requests/s: min", "median", "max", "p50 ms", "p99 ms", "p99 max"),
         [
             (s, *_spread(rates, ",.0f"), *_milliseconds(run.of(s)))
@@ -118,7 +118,7 @@ def summarise(run: Run) -> bool:
             if (rates := [m.load.rps for m in run.of(s)])
         ],
     )
-    _show(
+    show(
         ("CPU in us per request", "server: min", "median", "max", "coordinator", "workers", "load generator"),
         [
             (
@@ -132,7 +132,7 @@ def summarise(run: Run) -> bool:
             for s in subjects
         ],
     )
-    _show(
+    show(
         ("memory in MB", "coordinator RSS", "workers RSS", "all PSS"),
         [
             (
@@ -162,7 +162,7 @@ def _targets(run: Run) -> bool:
         wanted = f"{'at least' if target.at_least else 'at most'} {target.bound:g}"
         rows.append((target.name, *_spread(values, ".2f"), wanted, "met" if met else "MISSED"))
     if rows:
-        _show(("ratio within a round", "min", "median", "max", "wanted (median)", ""), rows)
+        show(("ratio within a round", "min", "median", "max", "wanted (median)", ""), rows)
     return all_met
 
 
@@ -179,7 +179,7 @@ def _spread(values: Sequence[float], form: str) -> tuple[str, str, str]:
     return format(min(values), form), format(median(values), form), format(max(values), form)
 
 
-def _show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def show(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table: drawn on a terminal, aligned columns elsewhere."""
     if sys.stdout.isatty():
         table = Table()

@@ -1,0 +1,289 @@
+"""The pieces of Penstock that a request passes, each set up alone and timed with the others held still.
+
+A scene takes a `Watch`, prepares its objects, and laps what it is about.  Code of Penstock is the real one; what
+stands around it does nothing: a transport that takes every byte, an application that only remembers, a worker that
+is a list of frames.  `CROWD` connections with one request each are the bench's load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest import mock
+
+from echo import Echo, service
+from floor import FloorProtocol
+from payload import BODY, NUMBER, request
+from penstock.codec.decode import ItemDecoder
+from penstock.codec.encode import ItemEncoder
+from penstock.codec.formats import Codec
+from penstock.config import ServerOptions
+from penstock.core.outcome import Outcome, Result
+from penstock.runtime.engine import Engine
+from penstock.server.app import App
+from penstock.server.connection import Connection
+from penstock.server.messages import HttpRequest, Reply, Response
+from penstock.server.shared import Shared
+from penstock.transport.framing import Frame, FrameDecoder, Kind, encode_control
+from penstock.transport.messages import Hello, pack
+from penstock.worker.runner import Runner
+from watch import Watch
+
+CROWD = 256
+BATCH = 32
+REPEATED = request("/predict", 8000)
+NUMBERED = request("/predict", 8000, numbered=True)
+JSON = b"application/json"
+
+
+class Sink(asyncio.Transport):
+    """A transport that takes every answer and sends it nowhere."""
+
+    def write(self, data: Any) -> None:
+        """Forget `data`."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Remembering:
+    """An application that keeps the requests it is given."""
+
+    def __init__(self) -> None:
+        self.handled: list[tuple[HttpRequest, Reply]] = []
+
+    def admit(self, request: HttpRequest) -> Response | None:
+        request.id = b"0123456789ab-1"
+        return None
+
+    def handle(self, request: HttpRequest, reply: Reply) -> None:
+        self.handled.append((request, reply))
+
+    def cancel(self, request: HttpRequest) -> None:
+        """Nothing was begun."""
+
+    def refuse(self, status: int, detail: str, request: HttpRequest | None = None) -> Response:  # noqa: ARG002
+        raise AssertionError(f"the bench's request was refused: {status} {detail}")
+
+    def hold(self, request: HttpRequest | None, nbytes: int) -> None:
+        """Nothing is counted."""
+
+    def answered(self, request: HttpRequest, status: int, nbytes: int) -> None:
+        """Nothing is counted."""
+
+
+class ListedWorker:
+    """A worker that is no process: it is ready at once, and its batches lie in `sent` until somebody answers."""
+
+    pid = None
+
+    def __init__(self, listener: Any) -> None:
+        self.listener = listener
+        self.sent: list[list[Any]] = []
+        self._launched = False
+
+    @classmethod
+    async def start(cls, listener: Any, *_: Any) -> ListedWorker:
+        self = cls(listener)
+        asyncio.get_running_loop().call_soon(self._say, Kind.HELLO, pack(Hello(0)))
+        return self
+
+    def _say(self, kind: Kind, payload: bytes) -> None:
+        self.listener.frame_received(*read(FrameDecoder(), encode_control(kind, payload)))
+
+    def send(self, buffers: list[Any]) -> None:
+        if self._launched:
+            self.sent.append(buffers)
+        else:
+            self._launched = True
+            asyncio.get_running_loop().call_soon(self._say, Kind.READY, b"")
+
+    def close(self) -> None:
+        asyncio.get_running_loop().call_soon(self.listener.ended, "closed")
+
+    kill = close
+
+    def abandon(self) -> None:
+        """There is nothing to end."""
+
+
+def read(decoder: FrameDecoder, buffers: list[Any]) -> list[Frame]:
+    """The frames in `buffers`, put where a socket would put them."""
+    data = b"".join(buffers)
+    decoder.get_buffer()[: len(data)] = data
+    return decoder.advance(len(data))
+
+
+@asynccontextmanager
+async def running_engine() -> AsyncIterator[tuple[Engine, ListedWorker]]:
+    """The echo's engine, started, with a worker that is a list."""
+    workers: list[ListedWorker] = []
+
+    async def start(*arguments: Any) -> ListedWorker:
+        workers.append(await ListedWorker.start(*arguments))
+        return workers[0]
+
+    with mock.patch("penstock.runtime.worker.ProcessIncarnation.start", start):
+        await service.start()
+        try:
+            yield service.engine, workers[0]
+        finally:
+            await service.stop(drain=0)
+
+
+def echo_runner() -> Runner:
+    """What the echo's worker runs batches with."""
+    return Runner(
+        Echo(),
+        name="echo",
+        batched=True,
+        bisect=True,
+        decoder=ItemDecoder(list[float]),
+        encoder=ItemEncoder(list[float]),
+        now=lambda: 0.0,
+    )
+
+
+# -- scenes ---------------------------------------------------------------------------------------------------------
+
+
+async def floor(watch: Watch) -> None:
+    """The floor's own work: llhttp and one write."""
+    protocols = []
+    for _ in range(CROWD):
+        protocol = FloorProtocol()
+        protocol.connection_made(Sink())
+        protocol.data_received(REPEATED)
+        protocols.append(protocol)
+    with watch.lap("floor", CROWD):
+        for protocol in protocols:
+            protocol.data_received(REPEATED)
+
+
+def crowd(app: Any) -> list[Connection]:
+    """Open connections to `app`."""
+    shared = Shared(app, ServerOptions())
+    connections = [Connection(shared) for _ in range(CROWD)]
+    for connection in connections:
+        connection.connection_made(Sink())
+    return connections
+
+
+async def connection(watch: Watch) -> None:
+    """Bytes to a request, and a response to bytes."""
+    for name, numbered in (("repeated", False), ("new", True)):
+        app = Remembering()
+        wires = [NUMBERED.replace(NUMBER, b"%010d" % i) if numbered else REPEATED for i in range(CROWD)]
+        connections = crowd(app)
+        with watch.lap(f"read, {name} head", CROWD):
+            for each, wire in zip(connections, wires, strict=True):
+                each.data_received(wire)
+        with watch.lap("write", CROWD):
+            for _, reply in app.handled:
+                reply(Response(200, JSON, memoryview(BODY)))
+
+
+class WaitingEngine:
+    """The service as `App` sees it, with an engine that only remembers whom to tell."""
+
+    def __init__(self) -> None:
+        self.name, self.options, self.stages = service.name, service.options, service.stages
+        self.engine = self
+        self.done: list[Callable[[list[Outcome]], None]] = []
+
+    def refusal(self) -> None:
+        return None
+
+    def submit(self, *request: Any) -> None:
+        self.done.append(request[-1])
+
+
+async def app(watch: Watch) -> None:
+    """What the application does with a request before the engine has it, and with its outcome."""
+    engine = WaitingEngine()
+    judge = App([engine], ServerOptions())  # type: ignore[list-item]  # as much of a service as a request meets
+    reader = Remembering()
+    for each in crowd(reader):
+        each.data_received(REPEATED)
+    requests = [request for request, _ in reader.handled]
+    outcomes: list[Outcome] = [Result(memoryview(BODY))]
+    with watch.lap("admit", CROWD):
+        for each in requests:
+            judge.admit(each)
+    with watch.lap("handle", CROWD):
+        for each in requests:
+            judge.handle(each, _forget)
+    with watch.lap("answer", CROWD):
+        for done in engine.done:
+            done(outcomes)
+    with watch.lap("count", CROWD):
+        for each in requests:
+            judge.answered(each, 200, len(BODY))
+
+
+def _forget(_: Any) -> None:
+    """Nobody waits."""
+
+
+async def engine_and_worker(watch: Watch) -> None:
+    """From `submit` to `done`, by way of a worker that is run in between."""
+    async with running_engine() as (engine, worker):
+        runner, at_worker, at_engine = echo_runner(), FrameDecoder(), FrameDecoder()
+        n = 2 * BATCH  # what a worker may hold: one running, one prefetched
+        for _ in range(CROWD // n):
+            deadline = engine.now() + 60
+            with watch.lap("submit", n):
+                for _ in range(n):
+                    engine.submit((BODY,), Codec.JSON, Codec.JSON, deadline, _forget)
+            with watch.lap("cut and send", n):
+                await asyncio.sleep(0)
+            for buffers in worker.sent:
+                with watch.lap("worker reads", BATCH):
+                    (frame,) = read(at_worker, buffers)
+                with watch.lap("worker in all", BATCH):
+                    answers = runner.run(frame)
+                with watch.lap("coordinator reads", BATCH):
+                    (answered,) = read(at_engine, answers)
+                with watch.lap("settle", BATCH):
+                    worker.listener.frame_received(answered)
+            worker.sent.clear()
+
+
+async def worker_parts(watch: Watch) -> None:
+    """The parts of a worker's work that are not the runner's own."""
+    decoder, encoder, stage = ItemDecoder(list[float]), ItemEncoder(list[float]), Echo()
+    payloads = [memoryview(BODY) for _ in range(BATCH)]
+    with watch.lap("decode", BATCH):
+        values = [decoder.decode(Codec.JSON, payload) for payload in payloads]
+    with watch.lap("predict", BATCH):
+        results = stage.predict(values)
+    with watch.lap("encode", BATCH):
+        for result in results:
+            encoder.encode(Codec.JSON, result)
+
+
+async def whole_way(watch: Watch) -> None:
+    """All of it in one piece, without a socket: what the coordinator does for a request."""
+    async with running_engine() as (_, worker):
+        connections = crowd(App([service], ServerOptions()))
+        runner, at_worker, at_engine = echo_runner(), FrameDecoder(), FrameDecoder()
+        for begin in range(0, CROWD, 2 * BATCH):
+            some = connections[begin : begin + 2 * BATCH]
+            with watch.lap("way in", len(some)):
+                for each in some:
+                    each.data_received(REPEATED)
+                await asyncio.sleep(0)
+            answers = [runner.run(*read(at_worker, buffers)) for buffers in worker.sent]
+            worker.sent.clear()
+            with watch.lap("way out", len(some)):
+                for buffers in answers:
+                    for frame in read(at_engine, buffers):
+                        worker.listener.frame_received(frame)
+
+
+SCENES = (floor, connection, app, engine_and_worker, worker_parts, whole_way)
