@@ -1,0 +1,1 @@
+"""HTTP: sockets to requests, requests to the engine, outcomes to answers."""

@@ -1,0 +1,206 @@
+"""Decide what a request's head says, and how long its body is.  No socket, no event loop.
+
+Contract
+--------
+* Whatever is accepted here, h11 reads with the same target, body and end.  llhttp alone is more lenient, so on top of
+  it we refuse a second space in the request line, a blank line before it, protocols other than HTTP, a
+  `Transfer-Encoding` other than exactly `chunked`, any in HTTP/1.0, a missing or repeated `Host`, and lengths of
+  absurdly many digits.  (`bodies.py` does the same for chunks, without llhttp.)
+* llhttp only ever sees a head that is complete and within `max_header`: an endless one would cost it quadratic time.
+* The verdict does not depend on how the bytes were cut into pieces.
+* A head seen before is not parsed again: keep-alive clients repeat theirs to the byte.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import httptools
+
+from penstock.config import ServerOptions
+
+END_OF_HEAD: Final = b"\r\n\r\n"
+CHUNKED: Final = -1
+"""`Head.length` of a body that comes in chunks."""
+
+_LINE = re.compile(rb"([A-Z][!#$%&'*+\-.^_`|~0-9A-Za-z]*) ([\x21-\x7e]+) HTTP/([0-9]\.[0-9])\r\n")
+_BARE_LF = re.compile(rb"(?<!\r)\n")
+_UPPER = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+_ONCE = frozenset((b"host", b"content-length", b"transfer-encoding"))
+
+_MAX_DIGITS = 20  # of a Content-Length; h11 reads no more
+_CACHED_HEADS = 512
+_CACHED_HEAD_BYTES = 2048  # longer heads are rare, and 512 of them would be a megabyte and more
+
+
+class Refused(Exception):
+    """The request is refused by its framing; nothing after it on the connection can be trusted."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(status, detail)
+        self.status = status
+        self.detail = detail
+
+
+class Head:
+    """What the head of a request says.  Shared between requests with equal heads: never changed.
+
+    `length` is the body's length in bytes or `CHUNKED`; `expects` tells that the client waits for "100 Continue";
+    `objection` is a status and a reason to refuse a request whose framing is sound.
+    """
+
+    __slots__ = ("expects", "headers", "keep_alive", "length", "method", "minor", "objection", "path", "query")
+
+    def __init__(self, method: str, minor: int, path: bytes, query: bytes, headers: dict[bytes, bytes]) -> None:
+        self.method = method
+        self.minor = minor
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.length = _body_length(headers, minor)
+        self.keep_alive = _keeps_alive(headers.get(b"connection"), minor)
+        expect = headers.get(b"expect") if minor else None  # HTTP/1.0 knows no expectations: ignored there
+        self.expects = expect is not None and self.length != 0
+        self.objection = _objection(expect, headers.get(b"content-encoding"))
+
+
+class HeadReader:
+    """Makes `Head`s of complete heads.  One serves every connection of a listener."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._max_header = options.max_header
+        self._max_target = options.max_target
+        self._max_fields = options.max_header_fields
+        self._cache: dict[bytes, Head] = {}
+        self._fields: list[tuple[bytes, bytes]] = []
+
+    def read(self, head: bytes) -> Head:
+        """What `head`, its empty line included, says; raises Refused."""
+        known = self._cache.get(head)
+        if known is None:
+            known = self._parse(head)
+            if len(head) <= _CACHED_HEAD_BYTES:
+                if len(self._cache) >= _CACHED_HEADS:
+                    self._cache.clear()
+                self._cache[head] = known
+        return known
+
+    def judge_unfinished(self, data: bytes | bytearray, scanned: int) -> None:
+        """Raise Refused if `data`, the start of a head without its end, can no longer become acceptable.
+
+        The first `scanned` bytes were judged before.
+        """
+        size = min(len(data), self._max_header)
+        if size and data[0] not in _UPPER:
+            raise Refused(400, "the request does not start with a method")
+        if _BARE_LF.search(data, scanned, size):
+            raise Refused(400, "a line of the request head does not end in CRLF")
+        if len(data) >= self._max_header:
+            self._refuse_endless(bytes(data[:size]))
+
+    def _refuse_endless(self, start: bytes) -> None:
+        line = start.split(b"\r\n", 1)[0]
+        target = line.split(b" ", 2)[1:2]
+        if target and len(target[0]) > self._max_target:
+            raise Refused(414, f"the request target is longer than {self._max_target} bytes")
+        raise Refused(431, f"the request head is longer than {self._max_header} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by llhttp for each field."""
+        self._fields.append((name, value))
+
+    def _parse(self, head: bytes) -> Head:
+        line = _LINE.match(head)
+        self._fields.clear()
+        try:
+            # A parser per head: after one that announces a body or an upgrade it could not be used again.
+            httptools.HttpRequestParser(self).feed_data(head)
+        except httptools.HttpParserUpgrade:
+            pass  # `Upgrade` is ignored: the request is answered as if it had not asked
+        except httptools.HttpParserError as error:
+            raise _refusal_of(error, line, head) from None
+        if line is None:
+            raise Refused(400, "the request line is malformed")
+        method, target, version = line.groups()
+        if version not in (b"1.1", b"1.0"):
+            raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        if len(target) > self._max_target:
+            raise Refused(414, f"the request target is longer than {self._max_target} bytes")
+        if len(self._fields) > self._max_fields:
+            raise Refused(431, f"the request has more than {self._max_fields} header fields")
+        if method == b"CONNECT":
+            raise Refused(405, "CONNECT is not served here")
+        headers = _gather(self._fields)
+        if b"host" not in headers and version == b"1.1":
+            raise Refused(400, "the Host field is missing")
+        path, query = _split_target(target)
+        return Head(method.decode("ascii"), int(version == b"1.1"), path, query, headers)
+
+
+def _refusal_of(error: Exception, line: re.Match[bytes] | None, head: bytes) -> Refused:
+    """The refusal for a head that llhttp does not accept."""
+    if line is None or _BARE_LF.search(head):
+        return Refused(400, "the request head is malformed")
+    if line[3] not in (b"1.1", b"1.0"):
+        return Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+    if isinstance(error, httptools.HttpParserInvalidMethodError):
+        return Refused(501, f"the method {line[1].decode('ascii')[:32]} is not known")
+    return Refused(400, f"the request head is malformed: {error}")
+
+
+def _gather(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    headers: dict[bytes, bytes] = {}
+    for raw_name, raw_value in fields:
+        name, value = raw_name.lower(), raw_value.strip(b" \t")
+        if name in headers:
+            if name in _ONCE:
+                raise Refused(400, f"the field {name.decode('ascii')} is repeated")
+            value = headers[name] + b", " + value
+        headers[name] = value
+    return headers
+
+
+def _split_target(target: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a target in origin, absolute or asterisk form."""
+    if b"#" in target:
+        raise Refused(400, "a request target has no fragment")
+    if not target.startswith((b"/", b"*")):
+        rest = target.partition(b"://")[2]
+        start = min((i for i in (rest.find(b"/"), rest.find(b"?")) if i >= 0), default=len(rest))
+        target = rest[start:]
+    path, _, query = target.partition(b"?")
+    return path or b"/", query
+
+
+def _body_length(headers: dict[bytes, bytes], minor: int) -> int:
+    length, coding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
+    if coding is not None:
+        if minor == 0:
+            raise Refused(400, "HTTP/1.0 has no Transfer-Encoding")
+        if length is not None:
+            raise Refused(400, "Content-Length and Transfer-Encoding exclude each other")
+        if coding.lower() != b"chunked":
+            raise Refused(501, "the only Transfer-Encoding understood is chunked")
+        return CHUNKED
+    if length is None:
+        return 0
+    if not length.isdigit() or len(length) > _MAX_DIGITS:
+        raise Refused(400, "Content-Length is not a number")
+    return int(length)
+
+
+def _keeps_alive(connection: bytes | None, minor: int) -> bool:
+    if connection is None:
+        return minor == 1
+    tokens = {token.strip() for token in connection.lower().split(b",")}
+    return b"close" not in tokens and (minor == 1 or b"keep-alive" in tokens)
+
+
+def _objection(expect: bytes | None, encoding: bytes | None) -> tuple[int, str] | None:
+    if expect is not None and expect.lower() != b"100-continue":
+        return 417, "the only expectation met is 100-continue"
+    if encoding is not None and encoding.lower() not in (b"", b"identity"):
+        return 415, "compressed request bodies are not accepted"
+    return None

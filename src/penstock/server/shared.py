@@ -1,0 +1,68 @@
+"""What the connections of one listener have in common, and the sweep that is their only clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.config import ServerOptions
+from penstock.server.answers import AnswerHeads
+from penstock.server.application import Application
+from penstock.server.framing_rules import HeadReader
+
+if TYPE_CHECKING:
+    from penstock.server.connection import Connection
+
+
+class Shared:
+    """The application, the options and the open connections.
+
+    `clock` gives monotonic seconds; `sweep` must be called about once a second, with its time.
+    """
+
+    def __init__(self, app: Application, options: ServerOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self.app = app
+        self.options = options
+        self.clock = clock
+        self.heads = HeadReader(options)
+        self.answers = AnswerHeads()
+        self.answers.renew(time.time())
+        self.open: set[Connection] = set()
+        self.draining = False
+        self._empty = asyncio.Event()
+
+    def leave(self, connection: Connection) -> None:
+        """Forget a connection that was lost."""
+        self.open.discard(connection)
+        if not self.open:
+            self._empty.set()
+
+    def sweep(self, now: float) -> None:
+        """Renew the date, and end what has taken too long at `now`."""
+        self.answers.renew(time.time())
+        for connection in tuple(self.open):
+            connection.sweep(now)
+
+    def drain(self) -> None:
+        """Close what is idle, and let every other connection end with the answers it is owed."""
+        self.draining = True
+        for connection in tuple(self.open):
+            connection.drain()
+
+    def abort(self) -> None:
+        """End every connection now; what was in hand is cancelled."""
+        for connection in tuple(self.open):
+            connection.abort()
+
+    async def until_empty(self, within: float) -> bool:
+        """Wait until no connection is open, at most `within` seconds; whether that came to be."""
+        self._empty.clear()
+        if not self.open:
+            return True
+        try:
+            await asyncio.wait_for(self._empty.wait(), within)
+        except TimeoutError:
+            return False
+        return True
