@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 import warnings
@@ -77,13 +78,21 @@ class Service:
     def __repr__(self) -> str:
         return f"<Service {self.name!r}: {' -> '.join(spec.name for spec in self.stages)}; {self.state}>"
 
+    def configured(self, **fields: Any) -> Service:
+        """The same service with some of its `ServiceOptions` changed; not started."""
+        return Service(
+            *self.stages,
+            name=self.name,
+            cpus=self.cpus,
+            inline=fields.pop("inline", self.inline),
+            options=dataclasses.replace(self.options, **fields),
+        )
+
     # -- life -------------------------------------------------------------------------------------------------------
 
     @property
-    def engine(self) -> Engine:
-        """What runs the service; NotReady before the first `start`."""
-        if self._engine is None:
-            raise NotReady(f"service {self.name!r} was never started", state=State.STOPPED)
+    def engine(self) -> Engine | None:
+        """What runs the service; None before the first `start`."""
         return self._engine
 
     @property
@@ -191,7 +200,7 @@ class Service:
                 await feeder
             while not window.empty():
                 if (pending := window.get_nowait()) is not None:
-                    self.engine.cancel(pending.request)
+                    self._running_engine.cancel(pending.request)
 
     async def _feed(
         self, xs: Iterable[Any] | AsyncIterable[Any], window: asyncio.Queue[_Pending | None], timeout: float | None
@@ -212,12 +221,12 @@ class Service:
         try:
             return await pending.future
         except asyncio.CancelledError:
-            self.engine.cancel(pending.request)
+            self._running_engine.cancel(pending.request)
             raise
 
     def _submit(self, payloads: list[Any], timeout: float | None, *, wait: bool, bulk: bool) -> _Pending:
         loop = asyncio.get_running_loop()
-        engine = self.engine
+        engine = self._running_engine
         if loop is not self._loop:
             raise ConfigError(
                 f"service {self.name!r} runs on another event loop: call it there, or use blocking() from threads"
@@ -229,6 +238,12 @@ class Service:
             payloads, Codec.PICKLE, Codec.PICKLE, deadline, partial(_resolve, future), bulk=bulk, wait=wait
         )
         return _Pending(request, future)
+
+    @property
+    def _running_engine(self) -> Engine:
+        if self._engine is None:
+            raise NotReady(f"service {self.name!r} was never started", state=State.STOPPED)
+        return self._engine
 
     # -- other doors --------------------------------------------------------------------------------------------------
 

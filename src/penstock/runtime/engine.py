@@ -294,11 +294,7 @@ class Engine:
         if status == Status.EXPIRED:
             return DeadlineExceeded(ran=False)
         problem = unpack(payload, Problem)
-        if status == Status.INVALID:
-            return invalid_item(problem)
-        failure = stage_failure(problem, stage.name)
-        log.warning("%s", failure)
-        return failure
+        return invalid_item(problem) if status == Status.INVALID else stage_failure(problem, stage.name)
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
         nbytes = payload_size(payload)

@@ -88,7 +88,7 @@ def stage(
         raise ConfigError(
             f"{target.__qualname__} is not a stage: a stage is a subclass of penstock.Stage or a function"
         )
-    if inspect.isclass(target) and target.predict is Stage.predict:
+    if inspect.isclass(target) and getattr(target, "predict", None) is Stage.predict:
         raise ConfigError(f"{target.__qualname__} has no predict method")
     label = name or getattr(target, "__name__", "")
     if not label:

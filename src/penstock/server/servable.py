@@ -109,6 +109,9 @@ class Engine(Protocol):
     def cancel(self, ticket: Any) -> None:
         """Settle as Cancelled what is not settled yet; harmless when everything is."""
 
+    def abandon(self) -> None:
+        """End every worker at once, answering nobody."""
+
     def hold(self, nbytes: int) -> None:
         """Count bytes that lie outside the queues; a negative number gives them back."""
 

@@ -1,0 +1,39 @@
+"""Find the services that a command line names as `module:service`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+from penstock.errors import ConfigError
+from penstock.service import Service
+
+
+def load_service(name: str) -> Service:
+    """The service `module:attribute`; ConfigError says which half cannot be found.
+
+    The current folder is searched first, as `python -m` does.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ConfigError(f"{name!r} does not name a service: write module:service")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError(f"there is no module {error.name!r} in {here} or on the Python path") from None
+    found = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            services = [key for key, value in vars(module).items() if isinstance(value, Service)]
+            hint = f"; it has {', '.join(f'{module_name}:{s}' for s in services)}" if services else ""
+            raise ConfigError(f"{module_name} has no {attribute!r}{hint}")
+        found = getattr(found, part)
+    if not isinstance(found, Service):
+        raise ConfigError(f"{name} is {type(found).__name__}, not a penstock.Service")
+    return found

@@ -1,0 +1,58 @@
+"""Command-line flags and environment variables, made from the fields of the option classes.
+
+A flag wins over its `PENSTOCK_*` variable, which wins over what the service's author wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from typing import Any
+
+from penstock.config import ServerOptions, ServiceOptions, environment_name, from_environment, parse_option
+
+
+def add_flags(parser: argparse.ArgumentParser, owner: type, title: str) -> None:
+    """A flag for each field of `owner`."""
+    group = parser.add_argument_group(title)
+    for f in fields(owner):
+        flag = f"--{f.name.replace('_', '-')}"
+        text = f"{f.metadata['help']} (default {_shown(f)}; {environment_name(f.name)})".replace("%", "%%")
+        if isinstance(f.default, bool):
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        else:
+            group.add_argument(flag, metavar=_metavar(f), default=None, help=text)
+
+
+def chosen(arguments: argparse.Namespace, owner: type, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The options of `owner` that the environment or the command line sets."""
+    found = from_environment(owner, environ)
+    for f in fields(owner):
+        value = getattr(arguments, f.name)
+        if value is not None:
+            found[f.name] = parse_option(f, value) if isinstance(value, str) else value
+    return found
+
+
+def server_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -> ServerOptions:
+    """The server's options, checked."""
+    return ServerOptions(**chosen(arguments, ServerOptions, environ))
+
+
+def service_fields(arguments: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What to change in every service's options."""
+    return chosen(arguments, ServiceOptions, environ)
+
+
+def _metavar(f: Field[Any]) -> str:
+    choices = f.metadata["choices"]
+    if choices:
+        return "{" + ",".join(map(str, choices)) + "}"
+    return {int: "N", float: "SECONDS"}.get(type(f.default), "TEXT")
+
+
+def _shown(f: Field[Any]) -> str:
+    if f.default is None:
+        return "none"
+    return f"{f.default:o}" if f.name.endswith("_mode") else str(f.default)
