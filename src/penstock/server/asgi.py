@@ -77,7 +77,8 @@ class AsgiApp:
         """Start the services, and drain them at the end; those that run already are left alone."""
         async with contextlib.AsyncExitStack() as started:
             for service in self.app.services:
-                if service.engine is None or service.engine.state is State.STOPPED:
+                engine = service.engine
+                if engine is None or engine.state is State.STOPPED:
                     await service.start()
                     started.push_async_callback(service.stop, drain=self.app.options.drain)
             yield

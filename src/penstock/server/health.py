@@ -35,7 +35,8 @@ def version() -> str:
 
 def state_of(service: Servable) -> State:
     """The state of a service, STARTING while it has no engine."""
-    return State.STARTING if service.engine is None else service.engine.state
+    engine = service.engine
+    return State.STARTING if engine is None else engine.state
 
 
 class Health:

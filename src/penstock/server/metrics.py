@@ -58,7 +58,7 @@ class ServiceCollector(Collector):
         yield InfoMetricFamily("penstock", "The Penstock that wrote this.", value={"version": self._version})
         yield from _traffic_families(self._traffic)
         yield _states(self._services)
-        running = [(service, service.engine) for service in self._services if service.engine is not None]
+        running = [(service, engine) for service in self._services if (engine := service.engine) is not None]
         yield from _service_families(running)
         stages = [(service.name, stage) for service, engine in running for stage in engine.stages]
         yield from _stage_gauges(stages)

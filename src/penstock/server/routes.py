@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -146,7 +146,7 @@ class ServiceRoute(Route):
         if b"x-request-timeout" in headers and math.isnan(read_timeout(headers[b"x-request-timeout"])):
             return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
         engine = self.service.engine
-        refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal()
+        refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(_declared_size(headers))
         return None if refusal is None else self._refused(refusal, request)
 
     def _refused(self, refusal: RequestError, request: HttpRequest) -> Response:
@@ -354,6 +354,12 @@ class ClientBatch:
         engine = self._route.engine()
         if self._ticket is not None and engine is not None:
             engine.cancel(self._ticket)
+
+
+def _declared_size(headers: Mapping[bytes, bytes]) -> int:
+    """The length of the body that is to come, 0 where it is not told."""
+    declared = headers.get(b"content-length", b"0")
+    return int(declared) if declared.isdigit() else 0
 
 
 def read_timeout(value: bytes) -> float:

@@ -88,8 +88,8 @@ class Engine(Protocol):
     def stages(self) -> Sequence[StageView]:
         """The running stages, in order."""
 
-    def refusal(self) -> RequestError | None:
-        """Why a new request would be refused now, or None if it would be accepted."""
+    def refusal(self, nbytes: int = 0) -> RequestError | None:
+        """Why a new request of `nbytes` would be refused now, or None if it would be accepted."""
 
     def submit(
         self,

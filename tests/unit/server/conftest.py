@@ -57,7 +57,8 @@ class FakeEngine:
         worker = SimpleNamespace(index=0, state=WorkerState.IDLE, pid=4711, restarts=2)
         self.stages = [SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])]
 
-    def refusal(self):
+    def refusal(self, nbytes=0):
+        self.asked_for = nbytes
         return self.refused
 
     def submit(self, payloads, codec_in, codec_out, deadline, done, *, bulk=False):

@@ -241,6 +241,13 @@ def test_a_full_service_refuses_at_the_head_and_says_when_to_come_back(fakes):
     assert not service.engine.submissions
 
 
+@pytest.mark.parametrize(("length", "asked"), [("12345", 12345), ("", 0), ("x", 0)])
+def test_room_is_asked_for_as_much_as_the_head_announces(fakes, length, asked):
+    service = fakes.Service()
+    fakes.call(fakes.app(service), content_length=length)
+    assert service.engine.asked_for == asked
+
+
 def test_the_status_of_overload_can_be_429(fakes):
     service = fakes.Service()
     service.engine.refused = Overloaded(retry_after=1)

@@ -1,0 +1,351 @@
+"""The same application carried by ASGI: what it is told, what it sends, and who starts the services."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from penstock.core.state import State
+from penstock.errors import StartFailed
+from penstock.server.app import App
+from penstock.server.asgi import UNSTARTED, asgi
+
+
+def client(app, **options):
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app, **options), base_url="http://penstock")
+
+
+def ready(fakes, **options):
+    service = fakes.Service(**options)
+    service.engine.answer = bytes
+    return service
+
+
+class Wire:
+    """A carrier that does one step at a time: `tell` what `receive` gives next, read `sent`."""
+
+    def __init__(self, app, path="/predict", method="POST", headers=(), root_path=""):
+        self.scope = {"type": "http", "method": method, "path": path, "root_path": root_path, "headers": list(headers)}
+        self.told = asyncio.Queue()
+        self.sent = []
+        self.task = asyncio.ensure_future(app(self.scope, self.told.get, self._send))
+
+    async def _send(self, message):
+        self.sent.append(message)
+
+    def body(self, body, more=False):
+        self.told.put_nowait({"type": "http.request", "body": body, "more_body": more})
+
+    def leave(self):
+        self.told.put_nowait({"type": "http.disconnect"})
+
+    async def until(self, condition):
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0)
+
+    async def end(self):
+        await asyncio.wait_for(self.task, 5)
+
+
+async def test_a_request_goes_in_and_its_answer_comes_back_with_its_id(fakes):
+    async with client(asgi(ready(fakes))) as http:
+        answer = await http.post("/predict", content=b"[1.5]", headers={"x-request-id": "mine"})
+    assert (answer.status_code, answer.content) == (200, b"[1.5]")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["content-length"] == "5"
+    assert answer.headers["x-request-id"] == "mine"
+
+
+async def test_every_route_is_there(fakes):
+    async with client(asgi(ready(fakes))) as http:
+        for path in ("/livez", "/readyz", "/health", "/metrics", "/openapi.json", "/docs", "/docs/swagger-ui.css"):
+            assert (await http.get(path)).status_code == 200
+        assert (await http.post("/batch", content=b"[[1],[2]]")).json() == {
+            "outcomes": [{"result": [1]}, {"result": [2]}]
+        }
+        assert (await http.get("/predict")).status_code == 405
+        assert (await http.get("/nowhere")).status_code == 404
+
+
+async def test_an_answer_in_pieces_is_sent_in_pieces(fakes):
+    service = ready(fakes)
+    service.engine.answer = lambda payload: [b"[1", memoryview(b",2]")]
+    async with client(asgi(service)) as http:
+        answer = await http.post("/predict", content=b"[]")
+    assert (answer.content, answer.headers["content-length"]) == (b"[1,2]", "5")
+
+
+async def test_head_has_the_length_and_no_body(fakes):
+    async with client(asgi(ready(fakes))) as http:
+        got, head = await http.get("/docs"), await http.head("/docs")
+    assert head.headers["content-length"] == got.headers["content-length"]
+    assert head.content == b""
+
+
+async def test_options_has_neither_length_nor_type(fakes):
+    async with client(asgi(ready(fakes))) as http:
+        answer = await http.options("/predict")
+    assert (answer.status_code, answer.headers["allow"]) == (204, "POST, OPTIONS")
+    assert "content-length" not in answer.headers
+    assert "content-type" not in answer.headers
+
+
+async def test_a_compressed_body_is_415(fakes):
+    async with client(asgi(ready(fakes))) as http:
+        assert (await http.post("/predict", content=b"x", headers={"content-encoding": "gzip"})).status_code == 415
+        assert (await http.post("/predict", content=b"1", headers={"content-encoding": "identity"})).status_code == 200
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_a_body_at_the_limit_passes_and_one_byte_more_is_413(fakes, announced):
+    service = ready(fakes)
+    app = asgi(App((service,), fakes.app(max_body=10).options))
+    length = [(b"content-length", b"10")], [(b"content-length", b"11")]
+    fits = Wire(app, headers=length[0] if announced else ())
+    fits.body(b"12345", more=True)
+    fits.body(b"67890")
+    await fits.end()
+    assert fits.sent[0]["status"] == 200
+    over = Wire(app, headers=length[1] if announced else ())
+    over.body(b"12345", more=True)
+    over.body(b"678901", more=True)
+    await over.end()
+    assert over.sent[0]["status"] == 413
+    assert service.engine.held_bytes == 0
+    assert len(service.engine.submissions) == 1
+
+
+async def test_a_body_is_held_while_it_comes(fakes):
+    service = ready(fakes)
+    wire = Wire(asgi(service))
+    wire.body(b"12345", more=True)
+    await wire.until(lambda: service.engine.held_bytes == 5)
+    wire.body(b"67")
+    await wire.end()
+    assert service.engine.held_bytes == 0
+    assert service.engine.submissions[0].payloads == [b"1234567"]
+
+
+async def test_a_request_refused_at_its_head_is_answered_before_its_body(fakes):
+    wire = Wire(asgi(ready(fakes)), headers=[(b"content-type", b"text/html")])
+    await wire.end()
+    assert wire.sent[0]["status"] == 415
+
+
+async def test_a_client_that_leaves_while_its_item_waits_withdraws_it(fakes):
+    service = fakes.Service()
+    app = asgi(service)
+    wire = Wire(app)
+    wire.body(b"1")
+    await wire.until(lambda: service.engine.submissions)
+    wire.leave()
+    await wire.end()
+    assert service.engine.cancelled == service.engine.submissions
+    assert wire.sent == []
+    assert app.app._routes[b"/predict"].traffic.statuses == {499: 1}
+
+
+async def test_a_client_that_leaves_while_its_body_comes_is_counted_and_gives_back_what_it_held(fakes):
+    service = fakes.Service()
+    app = asgi(service)
+    wire = Wire(app)
+    wire.body(b"1", more=True)
+    wire.leave()
+    await wire.end()
+    assert (service.engine.submissions, service.engine.held_bytes, wire.sent) == ([], 0, [])
+    assert app.app._routes[b"/predict"].traffic.statuses == {499: 1}
+
+
+async def test_a_client_that_leaves_before_its_answer_is_written_is_counted(fakes):
+    app = asgi(ready(fakes))
+
+    async def send(message):
+        raise OSError("gone")
+
+    wire = Wire(app)
+    wire._send = send
+    wire.task.cancel()
+    told = asyncio.Queue()
+    told.put_nowait({"type": "http.request", "body": b"1"})
+    await app(wire.scope, told.get, send)
+    assert app.app._routes[b"/predict"].traffic.statuses[499] == 1
+
+
+async def test_a_cancelled_request_withdraws_its_item(fakes):
+    service = fakes.Service()
+    wire = Wire(asgi(service))
+    wire.body(b"1")
+    await wire.until(lambda: service.engine.submissions)
+    wire.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await wire.end()
+    assert service.engine.cancelled == service.engine.submissions
+
+
+async def test_an_answer_leaves_no_task_behind(fakes):
+    service = fakes.Service()
+    wire = Wire(asgi(service))
+    wire.body(b"1")
+    await wire.until(lambda: service.engine.submissions)
+    await asyncio.sleep(0)
+    service.engine.submissions[0].settle(b"2")
+    await wire.end()
+    assert wire.sent[1]["body"] == b"2"
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_repeated_headers_are_joined(fakes):
+    wire = Wire(asgi(ready(fakes)), headers=[(b"Accept", b"text/html"), (b"accept", b"application/json")])
+    wire.body(b"1")
+    await wire.end()
+    assert wire.sent[0]["status"] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "root_path", "status"),
+    [
+        ("/ml/livez", "/ml", 200),
+        ("/livez", "/ml", 200),  # the outer app took its prefix off itself
+        ("/mlivez", "/ml", 404),
+        ("/ml/ml/livez", "/ml", 404),
+        ("/ml", "/ml", 404),
+    ],
+)
+async def test_the_path_is_seen_from_the_mount_point(fakes, path, root_path, status):
+    wire = Wire(asgi(ready(fakes)), path=path, method="GET", root_path=root_path)
+    wire.body(b"")
+    await wire.end()
+    assert wire.sent[0]["status"] == status
+
+
+async def test_a_service_whose_name_needs_escapes_is_found(fakes):
+    wire = Wire(asgi([ready(fakes, name="two words"), ready(fakes, name="é")]), path="/two words/predict")
+    wire.body(b"1")
+    await wire.end()
+    assert wire.sent[0]["status"] == 200
+
+
+async def test_a_mounted_app_that_nobody_started_says_what_to_do(fakes):
+    outer = FastAPI()
+    outer.mount("/ml", asgi(fakes.Service(started=False)))
+    async with client(outer) as http:
+        for path in ("/ml/predict", "/ml/batch"):
+            answer = await http.post(path, content=b"1")
+            assert (answer.status_code, answer.json()["detail"]) == (503, UNSTARTED)
+            assert answer.headers["retry-after"] == "1"
+        ready_answer = await http.get("/ml/readyz")
+        assert (ready_answer.status_code, UNSTARTED in ready_answer.json()["detail"]) == (503, True)
+        assert (await http.get("/ml/livez")).status_code == 200
+
+
+async def test_an_outer_app_may_enter_our_lifespan(fakes):
+    service = fakes.Service(started=False)
+    app = asgi(service)
+    outer = FastAPI(lifespan=app.lifespan)
+    outer.mount("/ml", app)
+    async with outer.router.lifespan_context(outer), client(outer) as http:
+        assert (await http.post("/ml/predict", content=b"[2]")).json() == [2]
+    assert service.calls == ["start", ("stop", 30.0)]
+
+
+async def test_a_service_that_runs_already_is_neither_started_nor_stopped(fakes):
+    service = ready(fakes)
+    async with asgi(service).lifespan():
+        pass
+    assert service.calls == []
+
+
+async def test_a_stopped_service_is_started_again(fakes):
+    service = ready(fakes)
+    service.engine.state = State.STOPPED
+    async with asgi(service).lifespan():
+        assert service.calls == ["start"]
+
+
+class Life:
+    """The lifespan protocol, driven as a server does."""
+
+    def __init__(self, app):
+        self.told = asyncio.Queue()
+        self.sent = asyncio.Queue()
+        self.task = asyncio.ensure_future(app({"type": "lifespan"}, self.told.get, self.sent.put))
+
+    async def say(self, word):
+        self.told.put_nowait({"type": word})
+        return await asyncio.wait_for(self.sent.get(), 5)
+
+
+async def test_lifespan_starts_the_services_and_drains_them(fakes):
+    one, two = fakes.Service(name="one", started=False), fakes.Service(name="two", started=False)
+    life = Life(asgi(App((one, two), fakes.app(drain=7.0).options)))
+    assert await life.say("lifespan.startup") == {"type": "lifespan.startup.complete"}
+    assert one.calls == two.calls == ["start"]
+    assert await life.say("lifespan.shutdown") == {"type": "lifespan.shutdown.complete"}
+    assert one.calls == two.calls == ["start", ("stop", 7.0)]
+    await life.task
+
+
+async def test_a_service_that_cannot_start_fails_the_startup_and_stops_the_others(fakes, caplog):
+    one, two = fakes.Service(name="one", started=False), fakes.Service(name="two", started=False)
+    two.broken = StartFailed("no such model")
+    life = Life(asgi((one, two)))
+    assert await life.say("lifespan.startup") == {"type": "lifespan.startup.failed", "message": "no such model"}
+    await life.task
+    assert one.calls == ["start", ("stop", 30.0)]
+    assert "no such model" in caplog.text
+
+
+async def test_a_service_that_stops_badly_fails_the_shutdown(fakes, caplog):
+    service = fakes.Service(started=False)
+
+    async def fail(*, drain):
+        raise OSError("stuck")
+
+    service.stop = fail
+    life = Life(asgi(service))
+    await life.say("lifespan.startup")
+    assert await life.say("lifespan.shutdown") == {"type": "lifespan.shutdown.failed", "message": "stuck"}
+    assert "stuck" in caplog.text
+    await life.task
+
+
+async def test_a_websocket_is_refused_and_an_unknown_scope_is_a_mistake(fakes):
+    app = asgi(ready(fakes))
+    sent = []
+
+    async def receive():
+        return {"type": "websocket.connect"}
+
+    async def send(message):
+        sent.append(message)
+
+    await app({"type": "websocket"}, receive, send)
+    assert sent[0]["type"] == "websocket.close"
+    with pytest.raises(ValueError, match="telepathy"):
+        await app({"type": "telepathy"}, receive, send)
+
+
+async def test_a_carrier_that_breaks_while_it_listens_is_a_client_that_left(fakes):
+    service = fakes.Service()
+    wire = Wire(asgi(service))
+    broken = asyncio.Event()
+
+    async def receive():
+        if not service.engine.submissions:
+            return {"type": "http.request", "body": b"1"}
+        await broken.wait()
+        raise RuntimeError("carrier lost")
+
+    wire.task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await wire.task
+    task = asyncio.ensure_future(asgi(service)(wire.scope, receive, wire._send))
+    await wire.until(lambda: service.engine.submissions)
+    broken.set()
+    await asyncio.wait_for(task, 5)
+    assert service.engine.cancelled == service.engine.submissions

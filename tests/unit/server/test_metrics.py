@@ -1,0 +1,184 @@
+"""`/metrics` tells, in text that Prometheus reads, what the plain counters hold."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_prometheus
+
+from penstock.core.counters import StageCounters
+from penstock.core.state import State, WorkerState
+
+
+def scrape(fakes, app, accept=""):
+    call = fakes.call(app, "GET", "/metrics", accept=accept)
+    assert call.status == 200
+    read = read_openmetrics if b"openmetrics" in call.response.content_type else read_prometheus
+    return {family.name: family for family in read(call.response.body.decode())}
+
+
+def value(families, sample, **labels):
+    """The one sample of that name with those labels among all of its own."""
+    found = [
+        s.value for f in families.values() for s in f.samples if s.name == sample and labels.items() <= s.labels.items()
+    ]
+    assert len(found) == 1, (sample, labels, found)
+    return found[0]
+
+
+def test_requests_are_counted_by_service_route_and_status(fakes):
+    app = fakes.app(fakes.Service(name="one"), fakes.Service(name="two"))
+    for path, status in (("/one/predict", 200), ("/one/predict", 200), ("/two/batch", 207), ("/nowhere", 404)):
+        app.answered(fakes.call(app, path=path, body=b"[]").request, status, 1)
+    app.refuse(503, "too many connections")
+    found = scrape(fakes, app)
+    count = "penstock_http_requests_total"
+    assert value(found, count, service="one", route="/one/predict", status="200") == 2
+    assert value(found, count, service="two", route="/two/batch", status="207") == 1
+    assert value(found, count, service="", route="", status="404") == 1
+    assert value(found, count, service="", route="", status="503") == 1
+
+
+def test_latency_is_a_histogram_of_seconds_since_arrival(fakes):
+    app = fakes.app()
+    call = fakes.call(app)
+    call.request.arrived -= 0.2
+    app.answered(call.request, 200, 1)
+    app.answered(fakes.call(app).request, 200, 1)
+    found = scrape(fakes, app)
+    bucket = "penstock_http_request_seconds_bucket"
+    assert value(found, bucket, route="/predict", le="0.1") == 1
+    assert value(found, bucket, route="/predict", le="0.5") == 2
+    assert value(found, bucket, route="/predict", le="+Inf") == 2
+    assert value(found, "penstock_http_request_seconds_count", route="/predict") == 2
+    assert 0.2 <= value(found, "penstock_http_request_seconds_sum", route="/predict") < 2
+
+
+def test_items_are_counted_by_their_ending(fakes):
+    service = fakes.Service()
+    counters = service.engine.counters
+    for number, name in enumerate(type(counters).__slots__, 1):
+        setattr(counters, name, number * 11)
+    found = scrape(fakes, fakes.app(service))
+    assert value(found, "penstock_items_accepted_total", service="echo") == counters.accepted
+    assert value(found, "penstock_items_refused_total", service="echo") == counters.refused
+    for ending in ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away"):
+        assert value(found, "penstock_items_ended_total", ending=ending) == getattr(counters, ending)
+
+
+def test_bounds_stand_beside_what_they_bound(fakes):
+    service = fakes.Service(max_queued=7, max_queued_bytes=70)
+    service.engine.queued, service.engine.held_bytes = 5, 50
+    found = scrape(fakes, fakes.app(service))
+    assert value(found, "penstock_items_in_hand") == 5
+    assert value(found, "penstock_items_in_hand_limit") == 7
+    assert value(found, "penstock_held_bytes") == 50
+    assert value(found, "penstock_held_bytes_limit") == 70
+
+
+@pytest.mark.parametrize("state", State)
+def test_exactly_one_state_is_1(fakes, state):
+    service = fakes.Service()
+    service.engine.state = state
+    samples = scrape(fakes, fakes.app(service))["penstock_state"].samples
+    assert {s.labels["state"]: s.value for s in samples} == {s.value: float(s is state) for s in State}
+
+
+def test_a_stage_shows_its_queue_and_its_workers(fakes):
+    service = fakes.Service()
+    (stage,) = service.engine.stages
+    worker = stage.workers[0]
+    states = (WorkerState.IDLE, WorkerState.BUSY, WorkerState.BUSY, WorkerState.DOWN)
+    stage.workers = [type(worker)(**vars(worker) | {"state": state}) for state in states]
+    found = scrape(fakes, fakes.app(service))
+    assert value(found, "penstock_stage_queued_items", stage="echo") == 3
+    assert value(found, "penstock_stage_in_flight_items", stage="echo") == 2
+    assert value(found, "penstock_stage_workers_up", stage="echo") == 3
+    counts = {"starting": 0, "idle": 1, "busy": 2, "down": 1}
+    for state, count in counts.items():
+        assert value(found, "penstock_stage_workers", stage="echo", state=state) == count
+
+
+def test_every_batch_is_explained(fakes):
+    service = fakes.Service()
+    counters: StageCounters = service.engine.stages[0].counters
+    counters.batches, counters.restarts, counters.recycled, counters.retried, counters.bisected = 1, 2, 3, 4, 5
+    counters.cuts = {"full": 6, "idle": 7}
+    counters.batch_size.add(8)
+    counters.waited.add(0.003)
+    counters.computed.add(100.0)
+    found = scrape(fakes, fakes.app(service))
+    for name, number in {
+        "batches": 1,
+        "worker_restarts": 2,
+        "worker_recycled": 3,
+        "retried_items": 4,
+        "bisected_batches": 5,
+    }.items():
+        assert value(found, f"penstock_stage_{name}_total", stage="echo") == number
+    assert value(found, "penstock_stage_cuts_total", reason="full") == 6
+    assert value(found, "penstock_stage_cuts_total", reason="idle") == 7
+    assert value(found, "penstock_stage_batch_items_bucket", le="4.0") == 0
+    assert value(found, "penstock_stage_batch_items_bucket", le="8.0") == 1
+    assert value(found, "penstock_stage_waited_seconds_sum") == 0.003
+    assert value(found, "penstock_stage_computed_seconds_bucket", le="60.0") == 0
+    assert value(found, "penstock_stage_computed_seconds_bucket", le="+Inf") == 1
+
+
+def test_every_counter_of_the_engine_is_shown(fakes):
+    """A counter that somebody adds and forgets here would be a number that nobody can see."""
+    service = fakes.Service()
+    engine = service.engine
+    for counters in (engine.counters, engine.stages[0].counters):
+        for number, name in enumerate(type(counters).__slots__, 1001):
+            held = getattr(counters, name)
+            if isinstance(held, int):
+                setattr(counters, name, number * 7 + id(counters) % 5)
+            elif isinstance(held, dict):
+                held["why"] = 424242
+            else:
+                held.total = number * 1.5
+    shown = {s.value for f in scrape(fakes, fakes.app(service)).values() for s in f.samples}
+    for counters in (engine.counters, engine.stages[0].counters):
+        for name in type(counters).__slots__:
+            held = getattr(counters, name)
+            number = held if isinstance(held, int) else 424242 if isinstance(held, dict) else held.total
+            assert number in shown, name
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+def test_no_name_can_break_the_text(fakes, accept):
+    name = 'a"b\\c\nd{e}'
+    service = fakes.Service(name=name)
+    service.engine.stages[0].name = name
+    service.engine.stages[0].counters.cuts = {name: 1}
+    app = fakes.app(service)
+    app.answered(fakes.call(app).request, 200, 1)
+    found = scrape(fakes, app, accept)
+    assert value(found, "penstock_stage_cuts_total", service=name, stage=name, reason=name) == 1
+    assert value(found, "penstock_http_requests_total", service=name, route="/predict") == 1
+
+
+def test_a_service_without_an_engine_is_starting_and_breaks_nothing(fakes):
+    found = scrape(fakes, fakes.app(fakes.Service(started=False)))
+    assert value(found, "penstock_state", state="starting") == 1
+
+
+def test_the_process_is_in_it_and_every_name_is_ours_and_explained(fakes):
+    app = fakes.app()
+    app.answered(fakes.call(app).request, 200, 1)
+    found = scrape(fakes, app)
+    assert value(found, "process_resident_memory_bytes") > 0
+    assert value(found, "penstock_info") == 1
+    for family in found.values():
+        assert re.fullmatch("(penstock|process)(_[a-z]+)*", family.name)
+        assert len(family.documentation) > 10, family.name
+
+
+def test_two_apps_in_one_process_do_not_share_numbers(fakes):
+    one, two = fakes.app(), fakes.app()
+    one.answered(fakes.call(one).request, 200, 1)
+    assert "penstock_http_requests" in scrape(fakes, one)
+    assert not scrape(fakes, two)["penstock_http_requests"].samples
