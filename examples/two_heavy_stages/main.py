@@ -16,6 +16,8 @@ class Interval(TypedDict):
 class Walk(ps.Stage):
     """A random walk of `steps` steps; the same seed gives the same walk."""
 
+    examples = [0]
+
     def setup(self, steps: int) -> None:
         self.steps = steps
 
@@ -26,6 +28,8 @@ class Walk(ps.Stage):
 
 class Resample(ps.Stage):
     """Where the mean step lies, nine times in ten, by drawing the walk anew `draws` times."""
+
+    examples = [[0.5, -0.25, 1.0]]
 
     def setup(self, draws: int) -> None:
         self.draws = draws

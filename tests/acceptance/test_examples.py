@@ -72,7 +72,8 @@ def test_the_calls_in_a_readme_are_answered(folder, serving, curl, tmp_path):
     assert calls
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+# The first stage of the arithmetic example has no examples to check with.
+@pytest.mark.parametrize("folder", [name for name in TARGETS if name != "arithmetic"])
 def test_check_finds_nothing_wrong(folder, running):
     with running(folder, str(Path(sys.executable).parent / "penstock"), "check", TARGETS[folder]) as program:
         assert program.end(limit=50) == 0, program.output
