@@ -84,19 +84,12 @@ class App:
         else:
             request.id = given
         route = self._routes.get(request.path)
-        if self._keys is not None and (route is None or route.guarded) and not self._keys.admits(request.headers):
-            return self.problems.refuse(
-                401,
-                "send an API key as `Authorization: Bearer KEY` or as `X-API-Key: KEY`",
-                request.id,
-                ((b"www-authenticate", b"Bearer"),),
-            )
         if route is None:
-            return self._unknown(request)
-        if request.method != route.method and not (route.method == "GET" and request.method == "HEAD"):
-            return self._other_method(request, route)
-        if self._page_bytes > self._page_bytes_limit and route.guarded and isinstance(route, PageRoute):
-            return self.problems.answer(Overloaded("Too many pages lie unread."), request)
+            return self._refuse_key(request) or self._unknown(request)
+        if request.method != route.method or self._keys is not None or self._page_bytes > self._page_bytes_limit:
+            refusal = self._refuse(request, route)
+            if refusal is not None:
+                return refusal
         return route.admit(request)
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
@@ -144,6 +137,28 @@ class App:
     def _next_id(self) -> bytes:
         return b"%s-%x" % (self._id_prefix, next(self._count))
 
+    def _refuse(self, request: HttpRequest, route: Route) -> Response | None:
+        """Key, method, unread pages: what most requests need not be asked."""
+        request.route = route.plain
+        refusal = self._refuse_key(request) if route.guarded else None
+        if refusal is not None:
+            return refusal
+        if request.method != route.method and not (route.method == "GET" and request.method == "HEAD"):
+            return self._other_method(request, route)
+        if self._page_bytes > self._page_bytes_limit and route.guarded and isinstance(route, PageRoute):
+            return self.problems.answer(Overloaded("Too many pages lie unread."), request)
+        return None
+
+    def _refuse_key(self, request: HttpRequest) -> Response | None:
+        if self._keys is None or self._keys.admits(request.headers):
+            return None
+        return self.problems.refuse(
+            401,
+            "send an API key as `Authorization: Bearer KEY` or as `X-API-Key: KEY`",
+            request.id,
+            ((b"www-authenticate", b"Bearer"),),
+        )
+
     def _unknown(self, request: HttpRequest) -> Response:
         if request.method == "CONNECT":
             return self.problems.refuse(405, "this is no proxy", request.id, ((b"allow", b""),))
@@ -151,7 +166,6 @@ class App:
         return self.problems.refuse(404, f"there is nothing at this path; POST to {calls}, or read /docs", request.id)
 
     def _other_method(self, request: HttpRequest, route: Route) -> Response:
-        request.route = route.plain
         allow = ((b"allow", route.allow),)
         if request.method == "OPTIONS":
             return Response(204, b"", b"", allow)

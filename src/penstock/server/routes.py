@@ -157,6 +157,7 @@ class ServiceRoute(Route):
 
     def _negotiate(self, request: HttpRequest, content_type: bytes | None, accept: bytes | None) -> Target | Response:
         """Settle the formats of a pair of headers not seen lately."""
+        request.route = self.plain  # a refusal belongs to this route too
         codec_in = content_codec(content_type)
         if codec_in is None or codec_in not in self.accepts:
             given = (content_type or b"").decode("ascii", "replace")

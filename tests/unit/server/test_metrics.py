@@ -12,8 +12,8 @@ from penstock.core.counters import StageCounters
 from penstock.core.state import State, WorkerState
 
 
-def scrape(fakes, app, accept=""):
-    call = fakes.call(app, "GET", "/metrics", accept=accept)
+def scrape(fakes, app, accept="", **headers):
+    call = fakes.call(app, "GET", "/metrics", accept=accept, **headers)
     assert call.status == 200
     read = read_openmetrics if b"openmetrics" in call.response.content_type else read_prometheus
     return {family.name: family for family in read(call.response.body.decode())}
@@ -39,6 +39,28 @@ def test_requests_are_counted_by_service_route_and_status(fakes):
     assert value(found, count, service="two", route="/two/batch", status="207") == 1
     assert value(found, count, service="", route="", status="404") == 1
     assert value(found, count, service="", route="", status="503") == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "headers"),
+    [
+        (415, "POST", {"content_type": "text/html"}),
+        (406, "POST", {"accept": "text/html"}),
+        (400, "POST", {"x_request_timeout": "x"}),
+        (405, "GET", {}),
+        (401, "POST", {"x_api_key": "wrong"}),
+    ],
+)
+def test_a_refusal_at_the_head_is_counted_by_its_route(fakes, tmp_path, status, method, headers):
+    keys = tmp_path / "keys"
+    keys.write_text("right\n")
+    app = fakes.app(api_key_file=str(keys))
+    call = fakes.call(app, method, **{"x_api_key": "right"} | headers)
+    assert call.status == status
+    app.answered(call.request, call.status, 1)
+    requests = scrape(fakes, app, x_api_key="right")["penstock_http_requests"]
+    found = [(s.labels["service"], s.labels["route"], s.labels["status"]) for s in requests.samples]
+    assert found == [("echo", "/predict", str(status))]
 
 
 def test_latency_is_a_histogram_of_seconds_since_arrival(fakes):

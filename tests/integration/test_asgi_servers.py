@@ -1,0 +1,167 @@
+"""The ASGI app with real workers, under the servers that people run it with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+import penstock as ps
+
+SERVED = """
+import time
+
+from fastapi import FastAPI
+
+import penstock as ps
+
+
+class Double(ps.Stage):
+    batch = ps.Batch(max_size=8)
+    examples = [1.0]
+
+    def predict(self, xs: list[float]) -> list[float]:
+        time.sleep(max(0.0, -min(xs)))
+        return [x * 2 for x in xs]
+
+
+service = ps.Service(Double, name="double")
+app = ps.asgi(service)
+
+outer = FastAPI(lifespan=app.lifespan)
+outer.mount("/ml", app)
+
+
+@outer.get("/own")
+def own() -> str:
+    return "mine"
+"""
+
+
+class Double(ps.Stage):
+    def predict(self, x: float) -> float:
+        return x * 2
+
+
+@pytest.fixture
+def under(tmp_path):
+    """Start a server's command line, in which SOCKET stands for the socket's path; a client once it is ready."""
+    (tmp_path / "served.py").write_text(SERVED)
+    path = str(tmp_path / "socket")
+    running = []
+
+    def start(*arguments, ready="/readyz"):
+        command = [sys.executable, "-m", *(a.replace("SOCKET", path) for a in arguments)]
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT)
+        http = httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://penstock", timeout=30)
+        running.append((process, http))
+        for _ in range(400):
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            if listening(path) and http.get(ready).status_code == 200:
+                return process, http
+            time.sleep(0.05)
+        raise AssertionError((tmp_path / "log").read_text())
+
+    yield start
+    for process, http in running:
+        http.close()
+        if process.poll() is None:
+            process.terminate()
+        process.wait(20)
+
+
+def listening(path):
+    """Whether somebody accepts connections at a socket; asked without httpx, which forgets a socket that fails."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
+
+
+def worker_pids(health):
+    stages = (stage for service in health["services"].values() for stage in service["stages"].values())
+    return [worker["pid"] for stage in stages for worker in stage["workers"]]
+
+
+def gone(pid):
+    """Whether no process has this id within a few seconds."""
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_uvicorn_starts_the_service_serves_it_and_drains_it(under):
+    process, http = under("uvicorn", "served:app", "--uds", "SOCKET")
+    assert http.post("/predict", json=4).json() == 8.0
+    answer = http.post("/batch", json=[1, "x"])
+    assert answer.status_code == 207
+    assert [list(outcome) for outcome in answer.json()["outcomes"]] == [["result"], ["error"]]
+    assert http.head("/docs").status_code == 200
+    (pid,) = worker_pids(http.get("/health").json())
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+    assert gone(pid)
+
+
+def test_a_client_that_hangs_up_under_uvicorn_is_counted_as_cancelled(under):
+    _, http = under("uvicorn", "served:app", "--uds", "SOCKET")
+    with pytest.raises(httpx.ReadTimeout):
+        http.post("/predict", json=-1.0, timeout=0.2)
+    for _ in range(100):
+        text = http.get("/metrics").text
+        if 'penstock_items_ended_total{ending="cancelled",service="double"} 1.0' in text:
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError(text)
+    assert 'penstock_http_requests_total{route="/predict",service="double",status="499"} 1.0' in text
+
+
+def test_a_fastapi_app_enters_our_lifespan_and_keeps_its_own_routes(under):
+    process, http = under("uvicorn", "served:outer", "--uds", "SOCKET", ready="/ml/readyz")
+    assert http.post("/ml/predict", json=4).json() == 8.0
+    assert http.get("/own").json() == "mine"
+    assert http.get("/ml/openapi.json").json()["servers"] == [{"url": "."}]
+    (pid,) = worker_pids(http.get("/ml/health").json())
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+    assert gone(pid)
+
+
+def test_each_process_of_gunicorn_owns_its_workers(under):
+    process, http = under(
+        "gunicorn", "served:app", "-k", "uvicorn.workers.UvicornWorker", "-w", "2", "-b", "unix:SOCKET"
+    )
+    pids = set()
+    for _ in range(200):  # whichever process accepts the connection answers
+        pids.update(worker_pids(http.get("/health", headers={"connection": "close"}).json()))
+        if len(pids) == 2:
+            break
+    assert len(pids) == 2
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+    assert all(map(gone, pids))
+
+
+async def test_an_outer_app_may_run_the_service_itself():
+    service = ps.Service(Double, name="double")
+    outer = FastAPI()
+    outer.mount("/ml", ps.asgi(service))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(outer), base_url="http://penstock") as http:
+        before = await http.post("/ml/predict", json=4)
+        assert before.status_code == 503
+        assert "async with service" in before.json()["detail"]
+        async with service:
+            assert (await http.post("/ml/predict", json=4)).json() == 8.0
+        after = await http.post("/ml/predict", json=4)
+        assert (after.status_code, after.json()["state"]) == (503, "stopped")
