@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.codec.annotations import is_array, is_numpy_scalar
+from penstock.codec.annotations import is_array, is_numpy_scalar, type_name
 from penstock.codec.custom import model_reader, read_custom, write_custom
+from penstock.errors import ConfigError
 
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
 
@@ -25,11 +26,20 @@ class _ArrayAsList(list[Any]):
 
 
 class TypeCheck:
-    """Checks objects against one declared type; what it raises is for `invalid.explain` to read."""
+    """Checks objects against one declared type; what it raises is for `invalid.explain` to read.
+
+    Raises:
+        ConfigError: nothing can be checked against this type, for instance a union of two lists.
+    """
 
     def __init__(self, type_: Any) -> None:
         self._type = type_
         self._models = model_reader(type_)
+        if self._models is None:
+            try:
+                msgspec.msgpack.Decoder(type_)
+            except TypeError as exc:
+                raise ConfigError(f"nothing can be checked against `{type_name(type_)}`: {exc}") from exc
 
     def item(self, value: Any) -> Any:
         """The item itself, or what it stands for where builtins stand for an object, as a dict for a Struct.
@@ -94,7 +104,7 @@ def _builtins(value: Any, *, arrays_as_lists: bool, open_objects: bool = True) -
         return _array_as_list(value)
     if open_objects and isinstance(value, msgspec.Struct):
         return _open_struct(value, again)
-    if open_objects and dataclasses.is_dataclass(value):
+    if open_objects and dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: again(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return value
 

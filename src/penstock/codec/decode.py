@@ -24,21 +24,27 @@ class ItemDecoder:
 
     `item_type` is what `signature` found; `typing.Any` takes whatever JSON or MessagePack can say.  `validate` also
     checks items that come from our own processes (PICKLE); else those pass as they are.
+
+    Raises:
+        ConfigError: with `validate`, nothing can be checked against `item_type`.
     """
 
     def __init__(self, item_type: Any, *, validate: bool = False) -> None:
         self._type = item_type
         self._bytes_kind = bytes_kind(item_type)
         self._array_kind = array_kind(item_type)
-        self._check = TypeCheck(item_type)
+        limited = self._bytes_kind not in (None, item_type)  # the type may limit the length
+        self._check = TypeCheck(item_type) if validate or limited else None
         json, msgpack = _typed_readers(item_type)
         self._readers: dict[Codec, Callable[[Buffer], Any]] = {
-            Codec.PICKLE: self._checked_pickle if validate else pickle_.loads,
+            Codec.PICKLE: pickle_.loads,
             Codec.JSON: json,
             Codec.MSGPACK: msgpack,
             Codec.RAW: self._raw,
             Codec.NPY: self._npy,
         }
+        if validate:
+            self._readers[Codec.PICKLE] = lambda payload: self._checked(pickle_.loads(payload))
 
     def decode(self, codec: Codec, payload: Buffer) -> Any:
         """The item in `payload`.
@@ -58,15 +64,13 @@ class ItemDecoder:
                 raise
             raise found from exc
 
-    def _checked_pickle(self, payload: Buffer) -> Any:
-        return self._check.item(pickle_.loads(payload))
-
     def _raw(self, payload: Buffer) -> Any:
         if self._bytes_kind is None:
             raise Refused(f"expected `{type_name(self._type)}`, which plain bytes are not")
-        value = self._bytes_kind(payload)
-        # the type may limit the length
-        return value if self._type is self._bytes_kind else self._check.item(value)
+        return self._checked(self._bytes_kind(payload))
+
+    def _checked(self, value: Any) -> Any:
+        return value if self._check is None else self._check.item(value)
 
     def _npy(self, payload: Buffer) -> Any:
         if self._array_kind is None:

@@ -41,6 +41,9 @@ class ItemEncoder:
 
     `validate` checks each result against `result_type` first, without changing what is sent; `allow_nan` writes NaN
     and infinity as null in JSON.
+
+    Raises:
+        ConfigError: with `validate`, nothing can be checked against `result_type`.
     """
 
     def __init__(self, result_type: Any, *, validate: bool = False, allow_nan: bool = False) -> None:

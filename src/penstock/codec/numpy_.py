@@ -35,6 +35,8 @@ _DEFAULTS: dict[type, type] = {
     np.unsignedinteger: np.uint64,
     np.complexfloating: np.complex128,
 }
+_NARROW = frozenset(map(np.dtype, (np.float16, np.float32, np.complex64)))
+"""Dtypes that a float of Python's can be too large for."""
 _ABSTRACT = frozenset({*_DEFAULTS, np.generic, np.number, np.flexible, np.character})
 
 
@@ -95,7 +97,7 @@ def read_array(value: Any, type_: Any) -> np.ndarray[Any, Any]:
         raise Refused("expected rows of equal length") from None
     if array.dtype.kind not in "biufc":
         raise Refused("number out of range for an array")
-    if array.dtype.kind in "fc" and array.dtype.itemsize < 8 and not np.isfinite(array).all():
+    if array.dtype in _NARROW and not np.isfinite(array).all():
         _refuse_overflow(np.array(numbers, dtype=np.float64), array)
     return array
 

@@ -38,10 +38,7 @@ def dumps(value: Any) -> bytes | list[Buffer]:
     buffers: list[memoryview] = []
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
-        try:
-            raw = buffer.raw()
-        except BufferError:  # not contiguous: pickle itself says what it thinks of that
-            return True
+        raw = buffer.raw()  # contiguous: pickle refuses other buffers before it asks
         if raw.nbytes < OUT_OF_BAND:
             return True
         buffers.append(raw)

@@ -66,6 +66,8 @@ def json_schema(type_: Any, *, ref_template: str = REF_TEMPLATE) -> tuple[dict[s
 
         return pydantic_.json_schema(type_, ref_template)
     components: dict[str, dict[str, Any]] = {}
+    if is_array(type_):  # msgspec would not tell the hook about its dtype
+        return _custom_schema(type_, ref_template, components), {}
 
     def custom(inner: Any) -> dict[str, Any]:
         return _custom_schema(inner, ref_template, components)

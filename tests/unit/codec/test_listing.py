@@ -1,0 +1,105 @@
+"""Client batches taken apart and put together."""
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.codec.decode import ItemDecoder
+from penstock.codec.formats import Codec
+from penstock.codec.listing import join_outcomes, problem, split_list
+from penstock.errors import InvalidItem
+
+ENCODE = {Codec.JSON: msgspec.json.encode, Codec.MSGPACK: msgspec.msgpack.encode}
+DECODE = {Codec.JSON: msgspec.json.decode, Codec.MSGPACK: msgspec.msgpack.decode}
+BOTH = pytest.mark.parametrize("codec", [Codec.JSON, Codec.MSGPACK])
+
+
+@BOTH
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+def test_a_list_is_taken_apart_into_its_items_bytes(codec, wrap):
+    items = [1, "two", {"three": [4.5]}, None, []]
+    parts = split_list(codec, wrap(ENCODE[codec](items)))
+    assert [bytes(part) for part in parts] == [ENCODE[codec](item) for item in items]
+    decoder = ItemDecoder(dict | list | str | int | None)
+    assert [decoder.decode(codec, part) for part in parts] == items
+
+
+def test_items_are_views_of_the_body():
+    body = b'["' + b"x" * 100 + b'"]'
+    (part,) = split_list(Codec.JSON, body)
+    assert part.obj is body or memoryview(body)[1:-1] == part
+    assert len(part) == 102
+
+
+@BOTH
+def test_an_empty_list_has_no_items(codec):
+    assert split_list(codec, ENCODE[codec]([])) == []
+
+
+@BOTH
+@pytest.mark.parametrize("value", [{}, 5, None, "text"])
+def test_a_body_that_is_no_list_is_refused(codec, value):
+    with pytest.raises(InvalidItem, match="expected `array`"):
+        split_list(codec, ENCODE[codec](value))
+
+
+@pytest.mark.parametrize("body", [b"", b"[", b"[1", b"[1,]", b"[1] 2", b"[NaN]", b"[" * 100_000, b"[{]", b"[1 2]"])
+def test_a_broken_json_list_is_refused_as_a_whole(body):
+    with pytest.raises(InvalidItem):
+        split_list(Codec.JSON, body)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\x92\x01", b"\x91\x01\x01", b"\xdd\xff\xff\xff\xff", b"\x91" * 100_000, b"\xc1"]
+)
+def test_a_broken_messagepack_list_is_refused_as_a_whole(body):
+    with pytest.raises(InvalidItem):
+        split_list(Codec.MSGPACK, body)
+
+
+def test_what_is_wrong_inside_an_item_is_left_to_that_item():
+    good, text, huge = split_list(Codec.JSON, b'[1, "\xff", 1e999]')
+    assert bytes(good) == b"1"
+    for part in (text, huge):
+        with pytest.raises(InvalidItem):
+            ItemDecoder(float).decode(Codec.JSON, part)
+
+
+@given(st.binary(max_size=100))
+def test_random_bodies_are_a_list_or_refused(body):
+    for codec in (Codec.JSON, Codec.MSGPACK):
+        with contextlib.suppress(InvalidItem):
+            assert all(isinstance(part, memoryview) for part in split_list(codec, body))
+
+
+@BOTH
+@pytest.mark.parametrize("count", [0, 1, 20, 70_000])
+def test_outcomes_are_put_together_in_order(codec, count):
+    encoded = ENCODE[codec]({"score": 1.5})
+    entries = [(encoded, None) if n % 3 else (None, {"status": 422, "title": "no"}) for n in range(count)]
+    expected = [
+        {"result": {"score": 1.5}} if n % 3 else {"error": {"status": 422, "title": "no"}} for n in range(count)
+    ]
+    assert DECODE[codec](join_outcomes(codec, entries)) == {"outcomes": expected}
+
+
+@BOTH
+def test_a_payload_in_segments_is_joined(codec):
+    whole = ENCODE[codec]([1, 2, "three"])
+    segments = [whole[:2], bytearray(whole[2:3]), memoryview(whole)[3:]]
+    assert DECODE[codec](join_outcomes(codec, [(segments, None)])) == {"outcomes": [{"result": [1, 2, "three"]}]}
+
+
+@BOTH
+def test_a_problem_is_a_plain_object(codec):
+    assert DECODE[codec](problem(codec, {"status": 503, "detail": "é"})) == {"status": 503, "detail": "é"}
+
+
+def test_a_format_without_lists_is_our_own_mistake():
+    with pytest.raises(KeyError):
+        split_list(Codec.RAW, b"")
+    with pytest.raises(KeyError):
+        problem(Codec.NPY, {})
