@@ -77,7 +77,7 @@ class ItemEncoder:
             raise
         except Exception as exc:  # pickling and serializers run user code
             reason = "it is nested too deeply, or holds itself" if isinstance(exc, RecursionError) else exc
-            raise EncodeFailed(f"the result cannot be written as {codec.name}: {reason}") from exc
+            raise EncodeFailed(f"the result cannot be written as {Codec(codec).name}: {reason}") from exc
 
     def _refuse_mismatch(self, check: TypeCheck, value: Any) -> None:
         try:
