@@ -167,7 +167,9 @@ def _split_target(target: bytes) -> tuple[bytes, bytes]:
     if b"#" in target:
         raise Refused(400, "a request target has no fragment")
     if not target.startswith((b"/", b"*")):
-        rest = target.partition(b"://")[2]
+        scheme, _, rest = target.partition(b"://")
+        if scheme.lower() not in (b"http", b"https"):
+            raise Refused(400, "a request target in absolute form is an http or https one")
         start = min((i for i in (rest.find(b"/"), rest.find(b"?")) if i >= 0), default=len(rest))
         target = rest[start:]
     path, _, query = target.partition(b"?")
