@@ -27,6 +27,13 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add_many(self, values: Sequence[float]) -> None:
+        """Count each of `values`."""
+        bounds, counts = self.bounds, self.counts
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self.total += sum(values)
+
     @property
     def count(self) -> int:
         """How many values were added."""

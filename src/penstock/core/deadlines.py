@@ -30,17 +30,17 @@ class Deadlines:
         bucket = self._buckets.get(key)
         if bucket is not None:
             bucket.add(request)
+            request.bucket = bucket
             return False
-        self._buckets[key] = {request}
+        request.bucket = self._buckets[key] = {request}
         heapq.heappush(self._order, key)
         return self._order[0] == key
 
     def discard(self, request: Request) -> None:
         """Watch `request` no longer; harmless if it was not watched."""
-        if request.deadline != math.inf:
-            bucket = self._buckets.get(math.ceil(request.deadline * BUCKETS_PER_SECOND))
-            if bucket is not None:
-                bucket.discard(request)
+        if request.bucket is not None:
+            request.bucket.discard(request)
+            request.bucket = None
 
     def next_moment(self) -> float | None:
         """When to call `expired` next, or None while nothing is watched."""

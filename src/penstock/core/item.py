@@ -8,7 +8,7 @@ and never looks inside.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
+from enum import IntEnum
 from typing import Any, TypeAlias
 
 from penstock.core.outcome import Outcome
@@ -19,13 +19,13 @@ Payload: TypeAlias = Any
 Done: TypeAlias = Callable[[list[Outcome]], None]
 
 
-class ItemState(Enum):
-    """Where an item is in its life."""
+class ItemState(IntEnum):
+    """Where an item is in its life.  Numbers, because they are looked up several times for each item."""
 
-    NEW = "new"
-    QUEUED = "queued"
-    SENT = "sent"
-    SETTLED = "settled"
+    NEW = 0
+    QUEUED = 1
+    SENT = 2
+    SETTLED = 3
 
 
 class IllegalMove(AssertionError):
@@ -40,7 +40,7 @@ class Move(dict[ItemState, ItemState]):
         self.name = name
 
     def __missing__(self, state: ItemState) -> ItemState:
-        raise IllegalMove(f"cannot {self.name} an item that is {state.value}")
+        raise IllegalMove(f"cannot {self.name} an item that is {state.name.lower()}")
 
 
 # Each move is applied as `item.state = OFFER[item.state]`: one lookup, and an illegal move cannot pass unseen.
@@ -68,7 +68,8 @@ class Request:
     """
 
     __slots__ = (
-        "bulk", "codec_in", "codec_out", "deadline", "done", "fed", "items", "outcomes", "payloads", "unsettled",
+        "bucket", "bulk", "codec_in", "codec_out", "deadline", "done", "fed", "items", "outcomes", "payloads",
+        "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +89,8 @@ class Request:
         self.bulk = bulk
         self.fed = 0
         self.items: list[Item] = []
+        self.bucket: set[Request] | None = None
+        """Where `Deadlines` keeps it."""
         self.unsettled = len(payloads)
         self.outcomes: list[Any] = [None] * self.unsettled
 
@@ -126,6 +129,8 @@ class Item:
 
 def payload_size(payload: Payload) -> int:
     """How many bytes a payload is, one buffer or several."""
+    if type(payload) is bytes:
+        return len(payload)
     if isinstance(payload, list):
         return sum(map(payload_size, payload))
     return payload.nbytes if isinstance(payload, memoryview) else len(payload)

@@ -84,6 +84,7 @@ class Engine:
         self._accepting = False
         self._waking = False
         self._last_mark = 0.0
+        self._first_limit = specs[0].max_queued
 
     # -- what others read -----------------------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class Engine:
             Overloaded: it is full, and `wait` is False.
         """
         n = len(payloads)
-        nbytes = sum(map(payload_size, payloads))
+        nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
         has_room = self._accepting and self._has_room(nbytes)
         if not has_room and not (wait and self._accepting):
             self.counters.refused += n
@@ -176,9 +177,10 @@ class Engine:
         if has_room:
             admission.enter(bulk)
             self._feed_one(request)
-        if not request.wholly_fed:
+        if request.fed < n:
             admission.wait(request)
-        self.wake()
+        if not self._waking:
+            self.wake()
         return request
 
     def cancel(self, request: Request) -> None:
@@ -193,13 +195,11 @@ class Engine:
         self._admission.held += nbytes
 
     def _has_room(self, nbytes: int) -> bool:
-        return self._admission.has_room(nbytes) and self._first_queue_open
+        return self._admission.has_room(nbytes) and (self._first_limit is None or self._first_queue_open)
 
     @property
     def _first_queue_open(self) -> bool:
-        first = self.stages[0]
-        limit = first.spec.max_queued
-        return limit is None or len(first.queue) < limit
+        return self._first_limit is None or len(self.stages[0].queue) < self._first_limit
 
     def _feed(self) -> None:
         while self._first_queue_open:
@@ -209,12 +209,13 @@ class Engine:
             self._feed_one(request)
 
     def _feed_one(self, request: Request) -> None:
-        payload = request.payloads[request.fed]
-        item = Item(next(self._item_ids), payload, payload_size(payload), request, request.fed)
-        request.fed += 1
+        index = request.fed
+        payload = request.payloads[index]
+        item = Item(next(self._item_ids), payload, payload_size(payload), request, index)
+        request.fed = index + 1
         request.items.append(item)
         item.state = OFFER[item.state]
-        self.stages[0].queue.offer(item, self.now())
+        self.stages[0].queue.offer(item, time.monotonic())
 
     # -- the one pump -------------------------------------------------------------------------------------------------
 
@@ -331,6 +332,7 @@ class Engine:
         if request.unsettled:
             return
         self._deadlines.discard(request)
+        request.items = []  # they refer to the request: without this only the cycle collector could free either
         try:
             request.done(request.outcomes)
         except Exception:  # whoever was waiting: their fault must not reach the other items of this batch

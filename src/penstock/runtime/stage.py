@@ -141,11 +141,10 @@ class StageDriver:
     def _send(self, worker: Worker, batch: CutBatch, now: float) -> None:
         items = batch.items
         sent = SentFrame(next(self._frame_ids), items, worker)
-        waited = self.counters.waited
         for item in items:
             item.state = SEND[item.state]
             item.frame = sent
-            waited.add(now - item.arrived)
+        self.counters.waited.add_many([now - item.arrived for item in items])
         n = len(items)
         self.in_flight += n
         self.counters.batches += 1
@@ -158,6 +157,7 @@ class StageDriver:
                 now,
                 [item.id for item in items],
                 [item.payload for item in items],
+                [item.nbytes for item in items],
                 [item.deadline - now for item in items],
                 [item.codec_in for item in items],
                 [item.request.codec_out for item in items] if self.last else [Codec.PICKLE] * n,

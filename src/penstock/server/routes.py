@@ -147,7 +147,11 @@ class ServiceRoute(Route):
             return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
         engine = self.service.engine
         refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(_declared_size(headers))
-        return None if refusal is None else self._refused(refusal, request)
+        if refusal is None:
+            return None
+        if engine is not None:
+            engine.counters.refused += 1
+        return self._refused(refusal, request)
 
     def _refused(self, refusal: RequestError, request: HttpRequest) -> Response:
         engine = self.service.engine

@@ -111,12 +111,12 @@ def encode_batch(
     sent: float,
     ids: Sequence[int],
     payloads: Sequence[Payload],
+    lengths: Sequence[int],
     remaining: Sequence[float],
     codecs_in: Sequence[int],
     codecs_out: Sequence[int],
 ) -> list[Any]:
-    """The buffers of a BATCH, to be written in order."""
-    lengths = [payload_size(p) for p in payloads]
+    """The buffers of a BATCH, to be written in order; `lengths` are those of `payloads`."""
     columns = _batch_columns(len(ids)).pack(*ids, *lengths, *remaining, *codecs_in, *codecs_out)
     return _assemble(Kind.BATCH, frame_id, sent, 0, columns, lengths, payloads)
 
@@ -146,7 +146,7 @@ def _assemble(
     seconds: float,
     calls: int,
     columns: bytes,
-    lengths: list[int],
+    lengths: Sequence[int],
     payloads: Sequence[Payload],
 ) -> list[Any]:
     parts: list[Any] = []

@@ -48,9 +48,11 @@ class Bisection:
         try:
             return self._call(values)
         except USER_ERRORS as error:
-            if not self._enabled or len(values) == 1 or isinstance(error, WrongLength):
-                return [Failed(error)] * len(values)
-            return self._split(values, expired, error)
+            whole = error
+        # Outside the handler, so that what the halves raise is not told as having happened while handling this.
+        if not self._enabled or len(values) == 1 or isinstance(whole, WrongLength):
+            return [Failed(whole)] * len(values)
+        return self._split(values, expired, whole)
 
     def _split(self, values: list[Any], expired: Callable[[int], bool], whole: BaseException) -> list[Any]:
         results: list[Any] = [Failed(whole)] * len(values)
