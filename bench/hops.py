@@ -3,8 +3,8 @@
     python bench/hops.py              # the hops
     python bench/hops.py --loaded     # and, to compare, what a request costs in a running server
 
-A hop's figure is the least it costs: the caches are warm and nothing interrupts.  System calls and the event loop
-are in none of the hops; with --loaded their share is what is left of the coordinator's CPU.
+A hop's figure is the least it costs: the caches are warm and nothing interrupts.  System calls, the event loop and
+the garbage collector are in none of the hops; with --loaded their share is what is left of the CPU.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def main() -> int:
             print(f"bench: {failure}", file=sys.stderr)
             return 2
         show(
-            ("under load, us of CPU per request", "all", "hops", "system calls, event loop, cold caches"),
+            ("under load, us of CPU per request", "all", "hops", "system calls, loop, collector, cold caches"),
             [
                 ("floor", f"{floor:.1f}", f"{found['floor']:.1f}", f"{floor - found['floor']:.1f}"),
                 ("coordinator", f"{ours:.1f}", f"{coordinator:.1f}", f"{ours - coordinator:.1f}"),

@@ -196,7 +196,7 @@ class WaitingEngine:
         self.engine = self
         self.done: list[Callable[[list[Outcome]], None]] = []
 
-    def refusal(self) -> None:
+    def refusal(self, nbytes: int = 0) -> None:  # noqa: ARG002
         return None
 
     def submit(self, *request: Any) -> None:

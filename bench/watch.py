@@ -1,7 +1,7 @@
 """Time small pieces of code inside a larger one, per request.
 
-All that can disturb a piece makes it take longer, so its figure is the lowest of many laps.  The garbage collector
-stays on, as it is in a server.
+All that can disturb a piece makes it take longer, so its figure is the lowest of many laps.  What the garbage
+collector takes is in few laps and never in the lowest.
 """
 
 from __future__ import annotations
