@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from model import MAX_TOKENS, SentenceModel, model_folder
 from numpy.typing import NDArray
@@ -42,8 +44,11 @@ class Embed(ps.Stage):
         return self.model.encode(texts)
 
 
+# Several workers with few threads each: threads that share one matrix product wait for each other at every step, and
+# where the cores have other work too that costs more than it gains.  A worker holds the whole model, 130 MB.
+cores = len(os.sched_getaffinity(0))
 service = ps.Service(
     ps.stage(Tokenize, workers=1),
-    ps.stage(Embed, workers=1),
+    ps.stage(Embed, workers=min(cores, 4)),
     name="sentence-embeddings",
 )
