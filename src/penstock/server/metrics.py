@@ -105,7 +105,7 @@ def _service_families(running: Sequence[tuple[Servable, Engine]]) -> Iterator[Me
     accepted = CounterMetricFamily("penstock_items_accepted", "Items taken in.", labels=("service",))
     refused = CounterMetricFamily(
         "penstock_items_refused",
-        "Items never taken in: the service was full or not ready. A client batch refused at its head counts as one."
+        "Items never taken in: the service was full or not ready. A client batch refused at its head counts as one.",
         labels=("service",),
     )
     ended = CounterMetricFamily(
