@@ -144,7 +144,7 @@ def test_the_api_document_shows_the_text_that_the_server_warmed_up_with(example,
     assert example.EXAMPLE in str(request["content"]["application/json"])
 
 
-def test_the_demo_prints_a_curl_line_that_works(running, curl, reference, tmp_path):
+def test_the_demo_prints_a_curl_line_that_works_and_ends_by_ctrl_c(running, curl, reference, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]  # the demo is told its port, so a free one is looked for first
     with running(FOLDER, sys.executable, "demo.py", env={"PENSTOCK_PORT": str(port)}) as program:
@@ -153,4 +153,4 @@ def test_the_demo_prints_a_curl_line_that_works(running, curl, reference, tmp_pa
         with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
             answer = curl(client, line, tmp_path)
         assert furthest(answer.json(), reference["short"][1]) < TOLERANCE
-        assert program.end(signal.SIGTERM) == 0, program.output
+        assert program.end(signal.SIGINT) == 0, program.output
