@@ -18,9 +18,17 @@ from pathlib import Path
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError, StartFailed
 
+_TCP_NOTSENT_LOWAT = 25  # from linux/tcp.h; the socket module does not name it everywhere
+
 log = logging.getLogger("penstock.server")
 
 BACKLOG = 2048
+UNSENT = 256 * 1024
+"""Bytes of answers the kernel takes beyond what is on its way.
+
+Left alone it takes megabytes and asks for more only when a third of them is gone: a slow reader would look like one
+that does not read at all, and what it left unread would not be counted.
+"""
 SPARE_FILES = 1024
 """File descriptors beyond those of connections: channels to workers, logs, libraries."""
 
@@ -40,6 +48,8 @@ def bind_tcp(host: str, port: int) -> list[socket.socket]:
             sock = socket.socket(family, kind, proto)
             sockets.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted sockets inherit it.
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, UNSENT)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(bound)
