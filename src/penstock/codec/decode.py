@@ -36,7 +36,7 @@ class ItemDecoder:
         limited = self._bytes_kind not in (None, item_type)  # the type may limit the length
         self._check = TypeCheck(item_type) if validate or limited else None
         json, msgpack = _typed_readers(item_type)
-        self._readers: dict[Codec, Callable[[Buffer], Any]] = {
+        self._readers: dict[int, Callable[[Buffer], Any]] = {
             Codec.PICKLE: pickle_.loads,
             Codec.JSON: json,
             Codec.MSGPACK: msgpack,
@@ -46,7 +46,7 @@ class ItemDecoder:
         if validate:
             self._readers[Codec.PICKLE] = lambda payload: self._checked(pickle_.loads(payload))
 
-    def decode(self, codec: Codec, payload: Buffer) -> Any:
+    def decode(self, codec: int, payload: Buffer) -> Any:
         """The item in `payload`.
 
         A `memoryview` item, a RAW one, and arrays in NPY or PICKLE are views of the payload where they can be.

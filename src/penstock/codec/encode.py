@@ -51,7 +51,7 @@ class ItemEncoder:
         self._check = TypeCheck(result_type) if validate else None
         self._allow_nan = allow_nan
         self._json_text = msgspec.json.Encoder(enc_hook=write_custom).encode
-        self._writers: dict[Codec, Callable[[Any], bytes | list[Buffer]]] = {
+        self._writers: dict[int, Callable[[Any], bytes | list[Buffer]]] = {
             Codec.PICKLE: pickle_.dumps,
             Codec.JSON: self._json,
             Codec.MSGPACK: msgspec.msgpack.Encoder(enc_hook=write_custom).encode,
@@ -59,7 +59,7 @@ class ItemEncoder:
             Codec.NPY: _npy,
         }
 
-    def encode(self, codec: Codec, value: Any) -> bytes | list[Buffer]:
+    def encode(self, codec: int, value: Any) -> bytes | list[Buffer]:
         """The payload of `value`: one piece, or segments to be sent in order as if joined.
 
         Segments of NPY and PICKLE share memory with the arrays in `value`.

@@ -64,6 +64,7 @@ def _prepare(launch: Launch, target: Any) -> tuple[Any, Runner]:
         decoder=ItemDecoder(types.item, validate=launch.validate and launch.first),
         encoder=ItemEncoder(types.result, validate=launch.validate_results and launch.last, allow_nan=launch.allow_nan),
         now=time.monotonic,
+        validates=launch.validate and launch.first,
     )
     stage.setup(**pickle.loads(launch.setup))  # noqa: S301  # written by our own coordinator
     runner.warm_up(list(stage.examples), launch.max_size)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.codec.decode import ItemDecoder
-from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
+from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
@@ -19,26 +19,27 @@ from penstock.worker.problems import USER_ERRORS, WrongLength, describe
 from penstock.worker.stage import wants_pre
 
 
-class _Entry:
-    """One item while its batch runs."""
+class _Answers:
+    """The answers of one batch as they come, in the order of its items."""
 
-    __slots__ = ("answer", "codec_out", "pre", "status", "value")
+    __slots__ = ("payloads", "statuses")
 
-    def __init__(self) -> None:
-        self.value: Any = None
-        self.pre: Any = None
-        self.codec_out = 0
-        self.status: Status | None = None
-        self.answer: Any = b""
+    def __init__(self, n: int) -> None:
+        self.statuses: list[int] = [Status.OK] * n
+        self.payloads: list[Any] = [b""] * n
 
-    def fail(self, error: BaseException, *, skip_frames: int = 0) -> None:
-        """End this item with `error`."""
+    def expire(self, i: int) -> None:
+        """Item `i` was not run: its deadline had passed."""
+        self.statuses[i] = Status.EXPIRED
+
+    def fail(self, i: int, error: BaseException, *, skip_frames: int = 0) -> None:
+        """Item `i` ended with `error`; `skip_frames` of its traceback are ours."""
         if isinstance(error, InvalidItem):
-            self.status = Status.INVALID
-            self.answer = pack(Problem("", (), error.reason, path=error.path))
+            self.statuses[i] = Status.INVALID
+            self.payloads[i] = pack(Problem("", (), error.reason, path=error.path))
         else:
-            self.status = Status.FAILED
-            self.answer = pack(describe(error, skip_frames=skip_frames))
+            self.statuses[i] = Status.FAILED
+            self.payloads[i] = pack(describe(error, skip_frames=skip_frames))
 
 
 class Runner:
@@ -54,14 +55,16 @@ class Runner:
         decoder: ItemDecoder,
         encoder: ItemEncoder,
         now: Callable[[], float],
+        validates: bool = False,
     ) -> None:
         self._stage = stage
         self._name = name
         self._batched = batched
         self._bisect = bisect
-        self._decoder = decoder
-        self._encoder = encoder
+        self._decode = decoder.decode
+        self._encode = encoder.encode
         self._now = now
+        self._validates = validates
         self._preprocess: Callable[..., Any] | None = getattr(stage, "preprocess", None)
         self._postprocess: Callable[..., Any] | None = getattr(stage, "postprocess", None)
         self._wants_pre = self._postprocess is not None and wants_pre(self._postprocess)
@@ -70,28 +73,14 @@ class Runner:
         """Answer a BATCH frame: the buffers of its ANSWERS, one answer for each item, in order."""
         started = self._now()
         deadlines = [frame.seconds + left for left in frame.remaining]
-        entries = [_Entry() for _ in frame.ids]
-        for entry, payload, codec_in, codec_out, deadline in zip(
-            entries, frame.payloads, frame.codecs_in, frame.codecs_out, deadlines, strict=True
-        ):
-            entry.codec_out = codec_out
-            if started >= deadline:
-                entry.status = Status.EXPIRED
-            else:
-                self._decode(entry, codec_in, payload)
-        live = [i for i, entry in enumerate(entries) if entry.status is None]
-        calls = self._predict(entries, live, deadlines) if live else 0
-        for i in live:
-            if entries[i].status is None:
-                self._encode(entries[i])
-        return encode_answers(
-            frame.frame_id,
-            self._now() - started,
-            calls,
-            frame.ids,
-            [entry.answer for entry in entries],
-            [entry.status or Status.OK for entry in entries],
-        )
+        answers = _Answers(len(frame.ids))
+        live, values = self._inputs(frame, deadlines, started, answers)
+        calls = 0
+        if live:
+            results, calls = self._results(values, [deadlines[i] for i in live])
+            self._outputs(frame.codecs_out, live, values, results, answers)
+        seconds = self._now() - started
+        return encode_answers(frame.frame_id, seconds, calls, frame.ids, answers.payloads, answers.statuses)
 
     def warm_up(self, examples: list[Any], max_size: int) -> None:
         """Run `examples` one by one and, for a batched stage, as a full batch; raises what the stage raises."""
@@ -102,79 +91,93 @@ class Runner:
 
     # -- the steps ----------------------------------------------------------------------------------------------
 
-    def _decode(self, entry: _Entry, codec_in: int, payload: Any) -> None:
-        try:
-            value = self._decoder.decode(Codec(codec_in), payload)
-        except InvalidItem as error:
-            entry.fail(error)
-            return
-        if self._preprocess is not None:
+    def _inputs(
+        self, frame: Frame, deadlines: list[float], now: float, answers: _Answers
+    ) -> tuple[list[int], list[Any]]:
+        """What `predict` will see: the places of the items that got so far, and their values."""
+        live, values = [], []
+        preprocess = self._preprocess
+        for i, (payload, codec, deadline) in enumerate(zip(frame.payloads, frame.codecs_in, deadlines, strict=True)):
+            if now >= deadline:
+                answers.expire(i)
+                continue
             try:
-                value = self._preprocess(value)
-            except USER_ERRORS as error:
-                entry.fail(error, skip_frames=1)
-                return
-            if isinstance(value, Exception):
-                entry.fail(value)
-                return
-            entry.pre = value
-        entry.value = value
-
-    def _predict(self, entries: list[_Entry], live: list[int], deadlines: list[float]) -> int:
-        """Replace each live entry's value by its result, or end it; the number of calls it took."""
-        if not self._batched:
-            for i in live:
+                value = self._decode(codec, payload)
+            except InvalidItem as error:
+                answers.fail(i, self._blame(error, codec))
+                continue
+            if preprocess is not None:
                 try:
-                    self._settle(entries[i], self._stage.predict(entries[i].value))
+                    value = preprocess(value)
                 except USER_ERRORS as error:
-                    entries[i].fail(error, skip_frames=1)
-            return len(live)
-        bisection = Bisection(self._stage.predict, enabled=self._bisect)
-        results = bisection.run(
-            [entries[i].value for i in live],
-            lambda k: self._now() >= deadlines[live[k]],
-        )
-        for i, result in zip(live, results, strict=True):
-            self._settle(entries[i], result)
-        return bisection.calls
+                    answers.fail(i, error, skip_frames=1)
+                    continue
+                if isinstance(value, Exception):
+                    answers.fail(i, value)
+                    continue
+            live.append(i)
+            values.append(value)
+        return live, values
 
-    def _settle(self, entry: _Entry, result: Any) -> None:
-        if isinstance(result, Failed):
-            ours = 1 if isinstance(result.error, WrongLength) else 2
-            entry.fail(self._named(result.error), skip_frames=ours)
-        elif result is DROPPED:
-            entry.status = Status.EXPIRED
-        elif isinstance(result, Exception):
-            entry.fail(result)
-        else:
-            entry.value = result
-
-    def _encode(self, entry: _Entry) -> None:
-        value = entry.value
-        if self._postprocess is not None:
+    def _results(self, values: list[Any], deadlines: list[float]) -> tuple[list[Any], int]:
+        """What `predict` made of each value, or why not; and the number of calls it took."""
+        if self._batched:
+            bisection = Bisection(self._stage.predict, enabled=self._bisect)
+            # The list is a copy: a stage may change the one it is given, and `postprocess` wants the values.
+            return bisection.run(list(values), lambda k: self._now() >= deadlines[k]), bisection.calls
+        results: list[Any] = []
+        for value in values:
             try:
-                value = self._postprocess(value, entry.pre) if self._wants_pre else self._postprocess(value)
+                results.append(self._stage.predict(value))
             except USER_ERRORS as error:
-                entry.fail(error, skip_frames=1)
-                return
-            if isinstance(value, Exception):
-                entry.fail(value)
-                return
-        try:
-            entry.answer = self._encoder.encode(Codec(entry.codec_out), value)
-        except (EncodeFailed, ResultMismatch) as error:
-            entry.fail(error, skip_frames=1)
+                results.append(Failed(error))
+        return results, len(values)
 
-    def _named(self, error: BaseException) -> BaseException:
-        if isinstance(error, WrongLength):
-            return WrongLength(f"stage {self._name!r}: {error}")
+    def _outputs(
+        self, codecs: tuple[int, ...], live: list[int], pres: list[Any], results: list[Any], answers: _Answers
+    ) -> None:
+        """Postprocess and encode what there is, and end the rest."""
+        postprocess, encode = self._postprocess, self._encode
+        for i, pre, result in zip(live, pres, results, strict=True):
+            if isinstance(result, (Failed, Exception)) or result is DROPPED:
+                self._end(i, result, answers)
+                continue
+            value = result
+            if postprocess is not None:
+                try:
+                    value = postprocess(value, pre) if self._wants_pre else postprocess(value)
+                except USER_ERRORS as error:
+                    answers.fail(i, error, skip_frames=1)
+                    continue
+                if isinstance(value, Exception):
+                    answers.fail(i, value)
+                    continue
+            try:
+                answers.payloads[i] = encode(codecs[i], value)
+            except EncodeFailed as error:
+                answers.fail(i, error, skip_frames=1)
+
+    def _end(self, i: int, result: Any, answers: _Answers) -> None:
+        """Item `i` has no result: it was dropped, it failed, or the stage put an exception in its place."""
+        if result is DROPPED:
+            answers.expire(i)
+        elif not isinstance(result, Failed):
+            answers.fail(i, result)
+        elif isinstance(result.error, WrongLength):
+            answers.fail(i, WrongLength(f"stage {self._name!r}: {result.error}"))
+        else:
+            answers.fail(i, result.error, skip_frames=2 if self._batched else 1)
+
+    def _blame(self, error: InvalidItem, codec: int) -> BaseException:
+        """What an item that cannot be decoded failed with: between our own processes that is no caller's fault."""
+        if codec == Codec.PICKLE and not self._validates and error.__cause__ is not None:
+            return error.__cause__
         return error
 
     def _rehearse(self, values: list[Any]) -> None:
         pres = values if self._preprocess is None else [_checked(self._preprocess(value)) for value in values]
         if self._batched:
-            bisection = Bisection(self._stage.predict, enabled=False)
-            results = bisection.run(list(pres), lambda _: False)
+            results = Bisection(self._stage.predict, enabled=False).run(list(pres), lambda _: False)
         else:
             results = [self._stage.predict(value) for value in pres]
         for result, pre in zip(results, pres, strict=True):
