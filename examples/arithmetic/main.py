@@ -32,7 +32,10 @@ async def main() -> None:
     async with service:
         assert await service.predict(3) == 9.0
         assert await service.predict_many([1, 2]) == [5.0, 7.0]
-        assert [y async for y in service.stream(range(100))] == [2.0 * x + 3 for x in range(100)]
+        expected = 3
+        async for y in service.stream(range(10_000)):
+            assert y == expected
+            expected += 2
 
 
 if __name__ == "__main__":

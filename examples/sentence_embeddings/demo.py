@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
-from urllib.error import URLError
-from urllib.request import urlopen
 
 from service import EXAMPLE, service
 
@@ -14,15 +10,9 @@ HOST = "127.0.0.1"
 PORT = int(os.environ.get("PENSTOCK_PORT", "8000"))
 
 
-def announce() -> None:
-    """Print the line to try, once the server is ready."""
-    url = f"http://{HOST}:{PORT}"
-    while True:
-        try:
-            urlopen(f"{url}/readyz").close()
-            break
-        except URLError:  # not listening yet, or 503 while the model loads
-            time.sleep(0.1)
+def announce(addresses: list[str]) -> None:
+    """Print the line to try."""
+    url = addresses[0]
     print(
         f"\nReady.  In another terminal:\n\n"
         f"  curl -s {url}/predict -H 'content-type: application/json' -d '\"{EXAMPLE}\"'\n\n"
@@ -32,5 +22,4 @@ def announce() -> None:
 
 
 if __name__ == "__main__":
-    threading.Thread(target=announce, daemon=True).start()
-    service.serve(host=HOST, port=PORT)
+    service.serve(host=HOST, port=PORT, on_ready=announce)

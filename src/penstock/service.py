@@ -251,11 +251,24 @@ class Service:
         """The service for synchronous code: ``with service.blocking() as s: s.predict(3)``; safe from many threads."""
         return BlockingService(self)
 
-    def serve(self, **options: Any) -> None:
-        """Serve over HTTP until SIGTERM or SIGINT; `options` are the fields of `ServerOptions`."""
+    def serve(self, *, on_ready: Callable[[list[str]], None] | None = None, **options: Any) -> None:
+        """Serve over HTTP until SIGTERM or SIGINT, then drain and return.
+
+        Args:
+            on_ready: told the addresses once every stage is ready; without it a line says so on standard error.
+            options: the fields of `ServerOptions`.
+
+        Raises:
+            ConfigError: an option cannot be as given.
+            StartFailed: the port cannot be opened, or a stage cannot be set up.
+        """
         from penstock.server.serve import serve
 
-        serve([self], ServerOptions(**options))
+        try:
+            chosen = ServerOptions(**options)
+        except TypeError as error:
+            raise ConfigError(f"serve: {error}") from None
+        serve([self], chosen, on_ready)
 
 
 class _Pending(NamedTuple):

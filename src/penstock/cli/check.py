@@ -33,6 +33,15 @@ class Finding:
     what: str
     problem: str = ""
     note: str = ""
+    skipped: bool = False
+    """Nothing was looked at, and `note` says why."""
+
+    @property
+    def mark(self) -> str:
+        """The word in the table's first column."""
+        if self.problem:
+            return "[red]wrong[/red]"
+        return "[yellow]skipped[/yellow]" if self.skipped else "[green]ok[/green]"
 
 
 def check(service: Service, console: Console) -> int:
@@ -46,8 +55,7 @@ def check(service: Service, console: Console) -> int:
     for column in ("", "what", "found"):
         table.add_column(column, overflow="fold")
     for finding in findings:
-        mark = "[red]wrong[/red]" if finding.problem else "[green]ok[/green]"
-        table.add_row(mark, _plain(finding.what), _plain(finding.problem or finding.note))
+        table.add_row(finding.mark, _plain(finding.what), _plain(finding.problem or finding.note))
     console.print(table)
     wrong = sum(bool(finding.problem) for finding in findings)
     seconds = time.monotonic() - started
@@ -85,7 +93,9 @@ async def _run(service: Service) -> list[Finding]:
         findings = [Finding("setup and warm-up", note="every stage is ready")]
         examples = service.stages[0].examples
         if not examples:
-            findings.append(Finding("examples", f"stage {service.stages[0].name} has none: nothing was run"))
+            name = service.stages[0].name
+            note = f"stage {name} has none, so nothing was run through the service: set `examples = [...]` on it"
+            findings.append(Finding("examples", note=note, skipped=True))
         for index, example in enumerate(examples):
             findings += await _run_example(rehearsal, f"examples[{index}]", example)
         return findings

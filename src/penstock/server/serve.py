@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -71,6 +72,9 @@ class _Serving:
             await asyncio.wait((told, started), return_when=asyncio.FIRST_COMPLETED)
             if started.done():
                 await started
+                # What is loaded now stays for good: the cycle collector need not walk it again under load.
+                gc.collect()
+                gc.freeze()
                 self._on_ready(self._listener.addresses)
                 await told
             else:

@@ -7,6 +7,7 @@ when a worker ends), cores are pinned, and the coordinator's death is watched fo
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import select
 import signal
@@ -47,11 +48,17 @@ def _work(sock: socket.socket) -> None:
 
     end = SocketWorkerEnd(sock)
     try:
-        serve(end)
+        serve(end, on_ready=_freeze)
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
         # The coordinator has gone, perhaps in the middle of a frame: there is nobody left to work for.
         sys.exit(1)
     end.close()
+
+
+def _freeze() -> None:
+    """The model and its libraries stay for good: the cycle collector need not walk them between batches."""
+    gc.collect()
+    gc.freeze()
 
 
 def _ignore_signals() -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.errors import InvalidItem
 from penstock.worker.problems import USER_ERRORS, WrongLength
 
 
@@ -28,6 +29,12 @@ class Dropped:
 
 
 DROPPED = Dropped()
+
+NOT_BISECTED = (WrongLength, InvalidItem)
+"""Smaller batches would not tell more: the stage broke its contract, or it has blamed these items itself."""
+
+NOT_A_BATCH = (str, bytes, bytearray, dict, set, frozenset)
+"""They have a length, but no result in each place."""
 
 
 def call_limit(n: int) -> int:
@@ -50,7 +57,7 @@ class Bisection:
         except USER_ERRORS as error:
             whole = error
         # Outside the handler, so that what the halves raise is not told as having happened while handling this.
-        if not self._enabled or len(values) == 1 or isinstance(whole, WrongLength):
+        if not self._enabled or len(values) == 1 or isinstance(whole, NOT_BISECTED):
             return [Failed(whole)] * len(values)
         return self._split(values, expired, whole)
 
@@ -71,23 +78,26 @@ class Bisection:
                 for i, result in zip(part, self._call([values[i] for i in part]), strict=True):
                     results[i] = result
             except USER_ERRORS as error:
-                if len(part) == 1:
-                    results[part[0]] = Failed(error)
+                if len(part) == 1 or isinstance(error, NOT_BISECTED):
+                    for i in part:
+                        results[i] = Failed(error)
                 else:
                     todo.extend(_halves(part))
         return results
 
     def _call(self, values: list[Any]) -> list[Any]:
         self.calls += 1
-        results = self._predict(values)
+        wanted = len(values)
+        # The stage may do with its list what it likes; ours is still needed.
+        results = self._predict(values.copy())
         try:
-            n = len(results)
+            n = -1 if isinstance(results, NOT_A_BATCH) else len(results)
         except TypeError:
-            raise WrongLength(
-                f"predict must return a list of {len(values)} results, got {type(results).__name__}"
-            ) from None
-        if n != len(values):
-            raise WrongLength(f"predict returned {n} results for {len(values)} items")
+            n = -1
+        if n < 0:
+            raise WrongLength(f"predict must return a list of {wanted} results, got {type(results).__name__}")
+        if n != wanted:
+            raise WrongLength(f"predict returned {n} results for {wanted} items")
         return list(results)
 
 

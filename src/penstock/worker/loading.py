@@ -30,7 +30,12 @@ class ImportState:
 
 def reference(target: Any) -> StageRef:
     """Where another process finds `target`; ConfigError if it cannot."""
-    module, qualname = target.__module__, target.__qualname__
+    module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    if module is None or qualname is None:
+        raise ConfigError(
+            f"stage {target!r} has no name by which a worker process could import it: "
+            "write a function or a class at the top level of a module, or use inline=True"
+        )
     name = f"{module}.{qualname}"
     if "<locals>" in qualname or "<lambda>" in qualname:
         raise ConfigError(

@@ -10,6 +10,7 @@ import os
 import pickle
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from penstock.codec.decode import ItemDecoder
@@ -27,8 +28,11 @@ from penstock.worker.stage import WorkerInfo, make_stage
 log = logging.getLogger("penstock.worker")
 
 
-def serve(end: WorkerEnd, *, target: Any = None) -> None:
-    """Work until the coordinator ends the stream.  `target` is given where the class need not be imported."""
+def serve(end: WorkerEnd, *, target: Any = None, on_ready: Callable[[], None] = lambda: None) -> None:
+    """Work until the coordinator ends the stream.
+
+    `target` is given where the class need not be imported; `on_ready` is called once the stage is warmed up.
+    """
     end.send(encode_control(Kind.HELLO, pack(Hello(os.getpid()))))
     frame = end.receive()
     if frame is None:
@@ -38,8 +42,9 @@ def serve(end: WorkerEnd, *, target: Any = None) -> None:
     try:
         stage, runner = _prepare(launch, target)
     except USER_ERRORS as error:
-        end.send(encode_control(Kind.FAILED, pack(describe(error, skip_frames=1))))
+        end.send(encode_control(Kind.FAILED, pack(describe(error, skip_frames=2))))
         return
+    on_ready()
     end.send(encode_control(Kind.READY, b""))
     while (frame := end.receive()) is not None:
         end.send(runner.run(_expect(frame, Kind.BATCH)))

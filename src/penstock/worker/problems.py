@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import traceback
 
+from typing import Any
+
+from penstock.errors import InvalidItem
 from penstock.transport.messages import Problem
 
 # What user code may raise and the worker survives.  SystemExit is among them: a library that calls sys.exit() on bad
@@ -26,18 +29,25 @@ def describe(error: BaseException, *, skip_frames: int = 0) -> Problem:
     for _ in range(skip_frames):
         if trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
-    text = "".join(traceback.format_exception(type(error), error, trace))
     return Problem(
-        type_name=type_name(type(error)),
-        mro=tuple(type_name(kind) for kind in type(error).__mro__),
-        message=_message(error),
-        traceback=text,
+        type_name=_text(type_name(type(error))),
+        mro=tuple(_text(type_name(kind)) for kind in type(error).__mro__),
+        message=_text(error),
+        traceback=_text("".join(traceback.format_exception(type(error), error, trace))),
     )
 
 
-def _message(error: BaseException) -> str:
+def describe_invalid(error: InvalidItem) -> Problem:
+    """What is wrong with an item, as text; the caller needs no traceback for that."""
+    # A subclass may have kept its reason to itself, and a reason may be any object.
+    return Problem("", (), _text(getattr(error, "reason", error)), path=_text(getattr(error, "path", "")))
+
+
+def _text(value: Any) -> str:
+    """`value` as text that can be written as UTF-8; never raises, so that every failure reaches its caller."""
     try:
-        return str(error)
-    except USER_ERRORS as second:
-        # User classes can have a broken __str__; the failure must still reach its caller.
-        return f"<{type(error).__name__} whose message cannot be made: {type(second).__name__}>"
+        text = str(value)
+    except USER_ERRORS as broken:
+        return f"<{type(value).__name__} whose message cannot be made: {type(broken).__name__}>"
+    # A name of a file that is no UTF-8 has surrogates in Python, and the wire has none.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

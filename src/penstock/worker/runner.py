@@ -13,9 +13,9 @@ from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
-from penstock.transport.messages import Problem, pack
+from penstock.transport.messages import pack
 from penstock.worker.bisect import DROPPED, Bisection, Failed
-from penstock.worker.problems import USER_ERRORS, WrongLength, describe
+from penstock.worker.problems import USER_ERRORS, WrongLength, describe, describe_invalid
 from penstock.worker.stage import wants_pre
 
 
@@ -36,7 +36,7 @@ class _Answers:
         """Item `i` ended with `error`; `skip_frames` of its traceback are ours."""
         if isinstance(error, InvalidItem):
             self.statuses[i] = Status.INVALID
-            self.payloads[i] = pack(Problem("", (), error.reason, path=error.path))
+            self.payloads[i] = pack(describe_invalid(error))
         else:
             self.statuses[i] = Status.FAILED
             self.payloads[i] = pack(describe(error, skip_frames=skip_frames))
@@ -123,8 +123,7 @@ class Runner:
         """What `predict` made of each value, or why not; and the number of calls it took."""
         if self._batched:
             bisection = Bisection(self._stage.predict, enabled=self._bisect)
-            # The list is a copy: a stage may change the one it is given, and `postprocess` wants the values.
-            return bisection.run(list(values), lambda k: self._now() >= deadlines[k]), bisection.calls
+            return bisection.run(values, lambda k: self._now() >= deadlines[k]), bisection.calls
         results: list[Any] = []
         for value in values:
             try:
