@@ -32,6 +32,7 @@ from penstock.errors import (
     InvalidItem,
     NotReady,
     Overloaded,
+    ProtocolError,
     RequestError,
     StageFailed,
     StartFailed,
@@ -294,7 +295,11 @@ class Engine:
     def _failure(self, stage: StageDriver, status: int, payload: Payload) -> RequestError:
         if status == Status.EXPIRED:
             return DeadlineExceeded(ran=False)
-        problem = unpack(payload, Problem)
+        try:
+            problem = unpack(payload, Problem)
+        except ProtocolError as broken:
+            # The batch has left the worker's hands already: the item must be settled here, or nobody would.
+            return StageFailed(str(broken), stage=stage.name)
         return invalid_item(problem) if status == Status.INVALID else stage_failure(problem, stage.name)
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:

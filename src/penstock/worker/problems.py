@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-
 from typing import Any
 
 from penstock.errors import InvalidItem
