@@ -87,7 +87,6 @@ class Bisection:
 
     def _call(self, values: list[Any]) -> list[Any]:
         self.calls += 1
-        wanted = len(values)
         # The stage may do with its list what it likes; ours is still needed.
         results = self._predict(values.copy())
         try:
@@ -95,9 +94,9 @@ class Bisection:
         except TypeError:
             n = -1
         if n < 0:
-            raise WrongLength(f"predict must return a list of {wanted} results, got {type(results).__name__}")
-        if n != wanted:
-            raise WrongLength(f"predict returned {n} results for {wanted} items")
+            raise WrongLength(f"predict must return a list of {len(values)} results, got {type(results).__name__}")
+        if n != len(values):
+            raise WrongLength(f"predict returned {n} results for {len(values)} items")
         return list(results)
 
 
