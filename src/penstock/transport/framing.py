@@ -34,6 +34,9 @@ ALIGNMENT = 64
 JOIN_BELOW = 64 * 1024
 """Frames shorter than this are sent as one buffer: one copy costs less than a gathering write."""
 SCRATCH = 256 * 1024
+FIRST_CLAIM = 64 * 1024 * 1024
+"""Most bytes allocated on a header's word; beyond, a body's buffer doubles as its bytes come, so that a broken length
+cannot take the memory of the whole machine."""
 
 _HEADER = struct.Struct("<2sBBIIQdQ")
 _MAGIC = b"PS"
@@ -183,7 +186,7 @@ class FrameDecoder:
     """Turns a stream of bytes into frames, however it is cut.
 
     Read into `get_buffer()`, then say how much came with `advance(n)`.  A large body is read straight into a buffer
-    of its own size; payloads are writable views of that buffer, never copies.
+    of its own; payloads are writable views of that buffer, never copies.
     """
 
     def __init__(self, *, max_body: int = MAX_BODY) -> None:
@@ -192,12 +195,16 @@ class FrameDecoder:
         self._start = 0
         self._end = 0
         self._body: bytearray | None = None
+        self._length = 0
         self._filled = 0
         self._header: tuple[Any, ...] = ()
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes belong; never empty."""
         if self._body is not None:
+            if self._filled == len(self._body):
+                # Here, not in `advance`: whoever reads into the last buffer may hold it until that has returned.
+                self._body.extend(bytes(min(self._filled, self._length - self._filled)))
             return memoryview(self._body)[self._filled :]
         return memoryview(self._scratch)[self._end :]
 
@@ -207,7 +214,7 @@ class FrameDecoder:
             self._end += n
             return self._parse()
         self._filled += n
-        if self._filled < len(self._body):
+        if self._filled < self._length:
             return []
         body, self._body = self._body, None
         return [_read_frame(self._header, body)]
@@ -220,6 +227,7 @@ class FrameDecoder:
             buffer = self.get_buffer()
             n = min(len(buffer), len(rest))
             buffer[:n] = rest[:n]
+            buffer.release()
             rest = rest[n:]
             frames.extend(self.advance(n))
         return frames
@@ -260,7 +268,8 @@ class FrameDecoder:
 
     def _move_to_body(self, header: tuple[Any, ...], begin: int, length: int) -> None:
         self._header = header
-        self._body = bytearray(length)
+        self._length = length
+        self._body = bytearray(min(length, FIRST_CLAIM))
         self._filled = self._end - begin
         self._body[: self._filled] = self._scratch[begin : self._end]
         self._start = self._end = 0

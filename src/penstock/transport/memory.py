@@ -6,6 +6,7 @@ Frames are encoded and decoded as on a socket, so that what cannot travel is fou
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 from collections import deque
 from typing import Any
@@ -23,25 +24,34 @@ class MemoryChannel:
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder()
         self._to_worker: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._closed = False
+        self._aborted = False
         self._ended = False
         self.worker_end = MemoryWorkerEnd(self, self._to_worker)
 
     def send(self, buffers: list[Any]) -> None:
         """Write one frame."""
-        if not self._ended:
+        if not self._closed and not self._ended:
             self._to_worker.put(b"".join(buffers))
 
     def close(self) -> None:
         """End the stream after what was sent."""
+        self._closed = True
         self._to_worker.put(None)
 
     def abort(self) -> None:
         """Drop the channel at once."""
+        self._closed = self._aborted = True
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._to_worker.get_nowait()
         self._to_worker.put(None)
         self._loop.call_soon(self._end, None)
 
     def deliver(self, data: bytes | None, error: Exception | None = None) -> None:
         """Bytes from the worker's thread, or None at its end."""
+        if self._aborted and data is not None:
+            raise BrokenPipeError("the coordinator has dropped the channel")
         try:
             self._loop.call_soon_threadsafe(self._receive, data, error)
         except RuntimeError:
@@ -49,7 +59,7 @@ class MemoryChannel:
             raise BrokenPipeError("the coordinator's event loop is closed") from None
 
     def _receive(self, data: bytes | None, error: Exception | None) -> None:
-        if self._ended:
+        if self._ended or self._aborted:
             return
         if data is None:
             self._end(error)

@@ -23,6 +23,7 @@ class SocketChannel(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._error: Exception | None = None
+        self._closed = False
 
     @classmethod
     async def open(cls, sock: socket.socket, sink: FrameSink) -> SocketChannel:
@@ -33,7 +34,7 @@ class SocketChannel(asyncio.BufferedProtocol):
 
     def send(self, buffers: list[Any]) -> None:
         """Write one frame."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._closed or self._transport.is_closing():
             return
         if len(buffers) == 1:
             self._transport.write(buffers[0])
@@ -43,6 +44,7 @@ class SocketChannel(asyncio.BufferedProtocol):
     def close(self) -> None:
         """End the stream after what was sent."""
         if self._transport is not None and not self._transport.is_closing():
+            self._closed = True
             self._transport.write_eof()
 
     def abort(self) -> None:
