@@ -32,7 +32,13 @@ def check_option(f: Field[Any], value: Any) -> None:
     minimum, choices = f.metadata.get("minimum"), f.metadata.get("choices")
     if choices and value not in choices:
         raise ConfigError(f"{f.name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-    if minimum is None or value is None:
+    if value is None:
+        if f.default is None:
+            return
+        raise ConfigError(f"{f.name} must have a value, got None")
+    if isinstance(f.default, bool) and not isinstance(value, bool):
+        raise ConfigError(f"{f.name} must be true or false, got {value!r}")
+    if minimum is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise ConfigError(f"{f.name} must be a number, got {value!r}")
@@ -70,8 +76,11 @@ class Batch:
             raise ConfigError(
                 f"max_gap={self.max_gap!r} needs max_wait > 0, got max_wait=0: a batch that is never held has no gaps"
             )
-        if self.max_wait == math.inf and self.max_gap is None:
-            raise ConfigError("max_wait=inf needs max_gap: otherwise a batch that never fills would wait for ever")
+        if self.max_wait == math.inf and self.max_gap in (None, math.inf):
+            raise ConfigError(
+                f"max_wait=inf needs a finite max_gap, got {self.max_gap!r}: otherwise a batch that never fills would "
+                "wait for ever"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +154,8 @@ def environment_name(name: str) -> str:
 def parse_option(f: Field[Any], text: str) -> Any:
     """Make the value of field `f` from `text`, as the command line and the environment give it."""
     kind: type[Any] = type(f.default)
+    if f.default is None:
+        kind = str if f.metadata.get("minimum") is None else float
     try:
         if kind is bool:
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
