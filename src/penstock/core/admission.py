@@ -82,16 +82,16 @@ class Admission:
             return None
         bulk_room = bool(self._bulk) and self._bulk_items < max(1, self.max_items // 2)
         if self._singles and not (bulk_room and self._bulk_turn):
-            self._bulk_turn = True
-            self.enter(bulk=False)
-            return self._singles.popleft()
-        if not bulk_room:
+            lane = self._singles
+        elif bulk_room:
+            lane = self._bulk
+        else:
             return None
-        self._bulk_turn = False
-        self.enter(bulk=True)
-        request = self._bulk.popleft()
+        request = lane.popleft()
+        self._bulk_turn = not request.bulk
+        self.enter(request.bulk)
         if request.fed + 1 < len(request.payloads):
-            self._bulk.append(request)
+            lane.append(request)
         return request
 
     # -- when to come again -------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ class Deadlines:
     def expired(self, now: float) -> list[Request]:
         """The requests whose deadline has passed, each told once."""
         gone: list[Request] = []
-        while self._order and self._order[0] <= now * BUCKETS_PER_SECOND:
+        # The same division as in `next_moment`: whoever asks at that very moment is told.
+        while self._order and self._order[0] / BUCKETS_PER_SECOND <= now:
             gone.extend(self._buckets.pop(heapq.heappop(self._order)))
         return gone

@@ -24,7 +24,7 @@ def launcher(
     spec = specs[index]
     setup = pack_setup(spec.name, dict(spec.setup))
     if inline:
-        ref = StageRef(spec.target.__module__, spec.target.__qualname__)
+        ref = StageRef("", "")  # nothing is imported: the thread is given the target itself
     else:
         ref = reference(spec.target)
         adopt_main()
