@@ -4,7 +4,8 @@
     python bench/hops.py --loaded     # and, to compare, what a request costs in a running server
 
 A hop's figure is the least it costs: the caches are warm and nothing interrupts.  System calls, the event loop and
-the garbage collector are in none of the hops; with --loaded their share is what is left of the CPU.
+the garbage collector are in none of the hops.  With --loaded, the kernel's share is what system calls cost, and the
+rest is the event loop, the collector, and caches that are colder than here.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ async def walk(laps: int) -> dict[str, float]:
     return found
 
 
-def loaded(name: str, seconds: float) -> tuple[float, float]:
-    """CPU per request of the coordinator and of the workers of a running server, in microseconds."""
+def loaded(name: str, seconds: float) -> list[tuple[float, float]]:
+    """CPU per request of the coordinator and of the workers of a running server, in microseconds: all, kernel."""
     subject = SUBJECTS[name]
     server = Server(subject)
     try:
@@ -68,10 +69,11 @@ def loaded(name: str, seconds: float) -> tuple[float, float]:
         after = costs(server.pid, subject.worker_mark)
     finally:
         server.stop()
-    coordinator, workers = (
-        (late.cpu - early.cpu) / load.completed * 1e6 for late, early in zip(after, before, strict=True)
-    )
-    return coordinator, workers
+    scale = 1e6 / load.completed
+    return [
+        ((late.cpu - early.cpu) * scale, (late.kernel - early.kernel) * scale)
+        for late, early in zip(after, before, strict=True)
+    ]
 
 
 def show_hops(found: dict[str, float]) -> tuple[float, float]:
@@ -105,17 +107,20 @@ def main() -> int:
     coordinator, worker = show_hops(found)
     if chosen.loaded:
         try:
-            floor, _ = loaded("floor", chosen.seconds)
-            ours, workers = loaded("penstock", chosen.seconds)
+            seen = [*loaded("floor", chosen.seconds)[:1], *loaded("penstock", chosen.seconds)]
         except (LoadFailed, ServerFailed) as failure:
             print(f"bench: {failure}", file=sys.stderr)
             return 2
         show(
-            ("under load, us of CPU per request", "all", "hops", "system calls, loop, collector, cold caches"),
+            ("under load, us of CPU per request", "all", "kernel", "hops", "the rest"),
             [
-                ("floor", f"{floor:.1f}", f"{found['floor']:.1f}", f"{floor - found['floor']:.1f}"),
-                ("coordinator", f"{ours:.1f}", f"{coordinator:.1f}", f"{ours - coordinator:.1f}"),
-                ("worker", f"{workers:.1f}", f"{worker:.1f}", f"{workers - worker:.1f}"),
+                (what, f"{cpu:.1f}", f"{kernel:.1f}", f"{hops:.1f}", f"{cpu - kernel - hops:.1f}")
+                for what, (cpu, kernel), hops in zip(
+                    ("floor", "coordinator", "worker"),
+                    seen,
+                    (found["floor"], coordinator, worker),
+                    strict=True,
+                )
             ],
         )
     return 0

@@ -19,11 +19,13 @@ class Cost:
     """CPU seconds since their start, and bytes of memory now, of some processes."""
 
     cpu: float = 0.0
+    kernel: float = 0.0
+    """The part of `cpu` that was spent in the kernel."""
     rss: int = 0
     pss: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.cpu + other.cpu, self.rss + other.rss, self.pss + other.pss)
+        return Cost(self.cpu + other.cpu, self.kernel + other.kernel, self.rss + other.rss, self.pss + other.pss)
 
 
 def tree(root: int) -> list[int]:
@@ -90,4 +92,5 @@ def _cost(pid: int) -> Cost:
                 pss = int(rest.split()[0]) * 1024
     except (FileNotFoundError, ProcessLookupError):
         pass  # it ended meanwhile; its CPU still counts
-    return Cost((int(fields[11]) + int(fields[12])) * TICK, rss, pss)
+    user, kernel = int(fields[11]) * TICK, int(fields[12]) * TICK
+    return Cost(user + kernel, kernel, rss, pss)
