@@ -48,16 +48,8 @@ OFFER = Move("offer", {ItemState.NEW: ItemState.QUEUED, ItemState.SENT: ItemStat
 """Into a stage's queue: fresh, on from the stage before, or back from a worker that died."""
 SEND = Move("send", {ItemState.QUEUED: ItemState.SENT})
 """Out in a batch to a worker."""
-SETTLE = Move(
-    "settle",
-    {
-        ItemState.NEW: ItemState.SETTLED,
-        ItemState.QUEUED: ItemState.SETTLED,
-        ItemState.SENT: ItemState.SETTLED,
-        ItemState.SETTLED: ItemState.SETTLED,
-    },
-)
-"""To its outcome; settling twice is harmless, the first outcome stands."""
+
+# There is no row for settling: it is legal from every state, and settling twice is harmless, the first outcome stands.
 
 
 class Request:
@@ -103,12 +95,13 @@ class Request:
 class Item:
     """One input on its way through the stages.
 
-    `payload` is what the next stage will decode; `arrived` is when it reached the queue it is or was in;
-    `stage` is that stage's index; `frame` is the frame it was last sent in; `suspect` means a worker died with it.
+    `payload` is what the next stage will decode; `stage` is that stage's index; `arrived` is when it reached the
+    queue it is or was in, unset before; `frame` is the frame it was last sent in; `suspect` means a worker died
+    with it.
     """
 
     __slots__ = (
-        "arrived", "codec_in", "deadline", "frame", "id", "index", "nbytes", "payload", "request", "stage", "state",
+        "arrived", "deadline", "frame", "id", "index", "nbytes", "payload", "request", "stage", "state",
         "suspect",
     )  # fmt: skip
 
@@ -116,15 +109,14 @@ class Item:
         self.id = item_id
         self.payload = payload
         self.nbytes = nbytes
-        self.codec_in = request.codec_in
         self.deadline = request.deadline
         self.request = request
         self.index = index
         self.stage = 0
-        self.arrived = 0.0
         self.state = ItemState.NEW
         self.suspect = False
         self.frame: Any = None
+        self.arrived: float
 
 
 def payload_size(payload: Payload) -> int:

@@ -159,7 +159,7 @@ class StageDriver:
                 [item.payload for item in items],
                 [item.nbytes for item in items],
                 [item.deadline - now for item in items],
-                [item.codec_in for item in items],
+                [item.request.codec_in for item in items] if self.index == 0 else [Codec.PICKLE] * n,
                 [item.request.codec_out for item in items] if self.last else [Codec.PICKLE] * n,
             ),
         )
