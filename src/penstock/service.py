@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import time
@@ -17,12 +16,13 @@ from penstock.blocking import BlockingService
 from penstock.codec import pickle_
 from penstock.codec.formats import Codec
 from penstock.config import ServerOptions, ServiceOptions
-from penstock.core.item import Request
+from penstock.core.item import Request, payload_size
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.state import State
 from penstock.errors import ConfigError, NotReady, RequestError
 from penstock.runtime.engine import Engine
 from penstock.runtime.spec import StageSpec, stage
+from penstock.streaming import StreamWindow
 from penstock.worker.loading import GUARD, ImportState
 
 log = logging.getLogger("penstock")
@@ -182,39 +182,50 @@ class Service:
     ) -> AsyncIterator[Any]:
         """Answer an iterable of any length, in order and in bounded memory.
 
-        At most half of `max_queued` items are in hand; a slow reader of the results slows the reading of `xs`.
-        `timeout` is for each item.  A failure is raised in its place, or given there with `return_exceptions`.
+        At most half of `max_queued` and half of `max_queued_bytes` are in hand; a slow reader of the results slows the
+        reading of `xs`.  `timeout` is for each item.  A failure is raised in its place, or given there with
+        `return_exceptions`; an error of `xs` itself is raised after the answers to what came before it.
         """
-        window: asyncio.Queue[_Pending | None] = asyncio.Queue(max(1, self.options.max_queued // 2))
+        options = self.options
+        window = StreamWindow[_Pending](max(1, options.max_queued // 2), options.max_queued_bytes // 2)
         feeder = asyncio.get_running_loop().create_task(self._feed(xs, window, timeout))
         try:
-            while (pending := await window.get()) is not None:
+            while (pending := await window.first()) is not None:
                 answer = _answer((await pending.future)[0])
+                window.drop_first()
                 if isinstance(answer, RequestError) and not return_exceptions:
                     raise answer
                 yield answer
             await feeder
         finally:
             feeder.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await feeder
-            while not window.empty():
-                if (pending := window.get_nowait()) is not None:
-                    self._running_engine.cancel(pending.request)
+            await asyncio.wait((feeder,))
+            if not feeder.cancelled():
+                feeder.exception()  # looked at: whoever left early does not want to know of it
+            for pending in window:
+                self._running_engine.cancel(pending.request)
 
     async def _feed(
-        self, xs: Iterable[Any] | AsyncIterable[Any], window: asyncio.Queue[_Pending | None], timeout: float | None
+        self, xs: Iterable[Any] | AsyncIterable[Any], window: StreamWindow[_Pending], timeout: float | None
     ) -> None:
-        """Submit `xs` as the window has room, then None: also where reading `xs` fails, which the reader then sees."""
+        """Submit `xs` as the window has room, then end it: also where reading `xs` fails, as the reader will see."""
+
+        def put(x: Any) -> None:
+            pending = self._submit([pickle_.dumps(x)], timeout, wait=True, bulk=True)
+            window.put(pending, payload_size(pending.request.payloads[0]))
+
         try:
+            await window.room()
             if isinstance(xs, AsyncIterable):
                 async for x in xs:
-                    await window.put(self._submit([pickle_.dumps(x)], timeout, wait=True, bulk=True))
+                    put(x)
+                    await window.room()
             else:
                 for x in xs:
-                    await window.put(self._submit([pickle_.dumps(x)], timeout, wait=True, bulk=True))
+                    put(x)
+                    await window.room()
         finally:
-            await window.put(None)
+            window.end()
 
     async def _outcomes(self, payloads: list[Any], timeout: float | None, *, wait: bool, bulk: bool) -> list[Outcome]:
         pending = self._submit(payloads, timeout, wait=wait, bulk=bulk)

@@ -6,7 +6,8 @@ Contract
 * A request needs room for one item; a bulk call's further items are fed as room appears, at most half of all
   room to bulk calls together, and in turn among them: a large call cannot shut single requests out.
 * When more than `max_bytes` are held nobody comes in, except when nothing at all is in hand: one item always passes.
-* Those who wait are fed in the order they came, singles and bulk calls taking turns.
+* Those who wait are fed in the order they came, singles and bulk calls taking turns; while a single request waits
+  there is no room for newcomers, so nobody overtakes it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Admission:
         self.items = 0
         self.held = 0
         self._bulk_items = 0
+        self._bulk_share = max(1, max_items // 2)
         self._singles: deque[Request] = deque()
         self._bulk: deque[Request] = deque()
         self._bulk_turn = False
@@ -42,7 +44,7 @@ class Admission:
 
     def has_room(self, nbytes: int = 0) -> bool:
         """Whether one more item of `nbytes` may come in now."""
-        if self.items >= self.max_items:
+        if self.items >= self.max_items or self._singles:
             return False
         return self.held + nbytes <= self.max_bytes or self.items == 0
 
@@ -63,6 +65,12 @@ class Admission:
         """Let `request` wait until `next_fed` names it."""
         (self._bulk if request.bulk else self._singles).append(request)
 
+    def must_wait(self, bulk: bool) -> bool:
+        """Whether one who can wait must, though there is room: others came before, or bulk calls have their half."""
+        if bulk:
+            return bool(self._bulk) or self._bulk_items >= self._bulk_share
+        return bool(self._singles)
+
     def requests(self) -> list[Request]:
         """Those who wait."""
         return [*self._singles, *self._bulk]
@@ -80,7 +88,7 @@ class Admission:
         """
         if self.items >= self.max_items:
             return None
-        bulk_room = bool(self._bulk) and self._bulk_items < max(1, self.max_items // 2)
+        bulk_room = bool(self._bulk) and self._bulk_items < self._bulk_share
         if self._singles and not (bulk_room and self._bulk_turn):
             lane = self._singles
         elif bulk_room:

@@ -22,7 +22,7 @@ from penstock.config import ServiceOptions
 from penstock.core.admission import Admission
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
-from penstock.core.item import OFFER, SETTLE, Done, Item, ItemState, Payload, Request, payload_size
+from penstock.core.item import OFFER, Done, Item, ItemState, Payload, Request, payload_size
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.state import State
 from penstock.errors import (
@@ -175,7 +175,7 @@ class Engine:
         admission.held += nbytes
         if self._deadlines.add(request):
             self._arm_deadlines()
-        if has_room:
+        if has_room and not (wait and admission.must_wait(bulk)):
             admission.enter(bulk)
             self._feed_one(request)
         if request.fed < n:
@@ -305,7 +305,7 @@ class Engine:
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
         nbytes = payload_size(payload)
         self._admission.held += nbytes - item.nbytes
-        item.payload, item.nbytes, item.codec_in = payload, nbytes, Codec.PICKLE
+        item.payload, item.nbytes = payload, nbytes
         item.suspect = False
         item.stage += 1
         item.state = OFFER[item.state]
@@ -315,9 +315,10 @@ class Engine:
 
     def _settle(self, item: Item, outcome: Outcome) -> None:
         """Give `item` its outcome; the first one stands, and a caller who has gone is no trouble."""
-        before, item.state = item.state, SETTLE[item.state]
+        before = item.state
         if before is ItemState.SETTLED:
             return
+        item.state = ItemState.SETTLED
         if before is ItemState.QUEUED:
             self.stages[item.stage].queue.discard(item)
         request = item.request

@@ -1,0 +1,66 @@
+"""What every test is held to: nothing it starts outlives it.
+
+Orphans are given to this process instead of to init, so that a child of a worker that lost its parent is seen too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+# Stage classes that worker processes import, and the functions that wait; workers get this process's sys.path.
+sys.path.append(str(Path(__file__).parent / "integration"))
+
+PR_SET_CHILD_SUBREAPER = 36
+GRACE = 3.0  # seconds for a child that is on its way out; nothing waits this long when all is well
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def pytest_asyncio_loop_factories(config, item):
+    """A module says ``LOOPS = ("asyncio", "uvloop")`` to run its tests on each of these; else asyncio's own."""
+    names = getattr(getattr(item, "module", None), "LOOPS", ("asyncio",))
+    return {name: LOOPS[name] for name in names}
+
+
+def children() -> dict[int, str]:
+    """Living children of this process and their command lines."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                after_name = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(after_name[1]) == os.getpid() and after_name[0] != "Z":
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    # Python's own, one for the whole process, kept until it ends.
+    return {pid: line for pid, line in found.items() if "resource_tracker" not in line}
+
+
+@pytest.fixture(autouse=True)
+def no_child_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a process running, and end that process."""
+    before = children() if sys.platform == "linux" else {}
+    yield
+    if sys.platform != "linux":
+        return
+    deadline = time.monotonic() + GRACE
+    while left := {pid: line for pid, line in children().items() if pid not in before}:
+        if time.monotonic() > deadline:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            pytest.fail(f"processes were left running: {left}")
+        time.sleep(0.01)

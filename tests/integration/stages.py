@@ -1,0 +1,446 @@
+"""Stages for tests with real workers.  Worker processes import this module, so it needs nothing of the tests.
+
+`act` does what an item says, so that one stage serves many tests; the stages with a folder leave notes in it and can
+be held until the test opens their gate.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import penstock as ps
+
+# -- plain ----------------------------------------------------------------------------------------------------------
+
+
+class Echo(ps.Stage):
+    def predict(self, x: Any) -> Any:
+        return x
+
+
+class EchoBatch(ps.Stage):
+    batch = ps.Batch(max_size=32)
+
+    def predict(self, xs: list[Any]) -> list[Any]:
+        return xs
+
+
+class Double(ps.Stage):
+    def predict(self, x: int) -> int:
+        return x * 2
+
+
+class AddOneBatch(ps.Stage):
+    batch = ps.Batch(max_size=16)
+
+    def predict(self, xs: list[int]) -> list[int]:
+        return [x + 1 for x in xs]
+
+
+def negate(x: int) -> int:
+    return -x
+
+
+def sizes(xs: list[Any]) -> list[int]:
+    return [len(xs)] * len(xs)
+
+
+# -- notes and gates --------------------------------------------------------------------------------------------------
+
+
+def note(path: Path, what: Any) -> None:
+    """Add one line to the notes at `path`: a single write, so that workers can share a file."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(fd, (json.dumps(what) + "\n").encode())
+    os.close(fd)
+
+
+def notes(path: Path) -> list[Any]:
+    """What was noted at `path` so far."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.002)
+
+
+class Gated(ps.Stage):
+    """Notes each item it runs in `folder`/ran and each end in `folder`/done; waits for `folder`/open between them."""
+
+    def setup(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def predict(self, x: Any) -> Any:
+        note(self.folder / "ran", x)
+        wait_for(self.folder / "open")
+        note(self.folder / "done", x)
+        return x
+
+    def teardown(self) -> None:
+        note(self.folder / "torn down", self.worker.index)
+
+
+class GatedBatch(ps.Stage):
+    """As `Gated`, noting whole batches."""
+
+    batch = ps.Batch(max_size=4)
+
+    def setup(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def predict(self, xs: list[Any]) -> list[Any]:
+        note(self.folder / "ran", xs)
+        wait_for(self.folder / "open")
+        return xs
+
+
+class Noting(ps.Stage):
+    """Notes what it runs."""
+
+    def setup(self, folder: str, name: str = "ran") -> None:
+        self.notes = Path(folder) / name
+
+    def predict(self, x: Any) -> Any:
+        note(self.notes, x)
+        return x
+
+
+# -- stages that do as they are told ----------------------------------------------------------------------------------
+
+
+def act(x: Any) -> Any:
+    """Do what `x` says: a value is returned, a tuple is a verb and its arguments."""
+    if not isinstance(x, tuple):
+        return x
+    verb, *arguments = x
+    return _VERBS[verb](*arguments)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def die_once(mark: str) -> str:
+    """Die, unless `mark` is there already."""
+    path = Path(mark)
+    if not path.exists():
+        path.touch()
+        die()
+    return "survived"
+
+
+def segfault() -> None:
+    ctypes.string_at(0)
+
+
+def fail(message: str = "no") -> None:
+    raise ValueError(message)
+
+
+def fail_with(name: str, *arguments: Any) -> None:
+    raise {"key": KeyError, "invalid": ps.InvalidItem, "exit": SystemExit, "nested": Unreadable}[name](*arguments)
+
+
+class Unreadable(LookupError):
+    """Its message cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def hold(folder: str, x: Any) -> Any:
+    """Note that `x` runs, and wait for the gate of `folder`."""
+    note(Path(folder) / "ran", x)
+    wait_for(Path(folder) / "open")
+    return x
+
+
+def spin() -> None:
+    """Compute for ever."""
+    while True:
+        pass
+
+
+def spawn(seconds: int = 1000) -> int:
+    """Start a program that outlives the call; its process id."""
+    return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({seconds})"]).pid
+
+
+def fork() -> int:
+    """Fork twice without exec: a child that has every descriptor of the worker, and no parent to wait for it."""
+    read, write = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            time.sleep(1000)
+            os._exit(0)
+        os.write(write, str(child).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(middle, 0)
+    return int(os.read(read, 32))
+
+
+def shout() -> None:
+    """Write where a worker's wire might be thought to be."""
+    print("said by print", flush=True)
+    print("said on stderr", file=sys.stderr, flush=True)
+    os.write(1, b"said by write\n")
+    os.write(2, b"said by write on 2\n")
+
+
+def close_descriptors() -> str:
+    for fd in range(3, 21):
+        try:
+            os.close(fd)
+        except OSError:
+            continue
+    return "closed"
+
+
+def facts() -> dict[str, Any]:
+    """What a test may want to know about the process it runs in."""
+    return {
+        "pid": os.getpid(),
+        "group": os.getpgid(0),
+        "parent": os.getppid(),
+        "cores": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [],
+        "env": dict(os.environ),
+        "main": sys.modules["__main__"].__name__,
+        "threads": threading.active_count(),
+        "stdin": os.readlink("/proc/self/fd/0"),
+    }
+
+
+def signal_self(number: int) -> str:
+    os.kill(os.getpid(), number)
+    return "alive"
+
+
+def child_signals() -> list[str]:
+    """How SIGINT and SIGTERM stand in a program this process starts."""
+    code = "import signal as s; print(s.getsignal(2) is s.default_int_handler, s.getsignal(15) == s.SIG_DFL, *s.pthread_sigmask(0, []))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+_VERBS: dict[str, Any] = {
+    "die": die,
+    "die once": die_once,
+    "segfault": segfault,
+    "raise": fail,
+    "raise a": fail_with,
+    "return a": lambda message: ValueError(message),
+    "hold": hold,
+    "spin": spin,
+    "sleep": time.sleep,
+    "spawn": spawn,
+    "fork": fork,
+    "shout": shout,
+    "close": close_descriptors,
+    "facts": facts,
+    "signal": signal_self,
+    "child signals": child_signals,
+    "lambda": lambda: lambda: None,
+    "exit": os._exit,
+}
+
+
+class Act(ps.Stage):
+    def predict(self, x: Any) -> Any:
+        return act(x)
+
+
+class ActBatch(ps.Stage):
+    batch = ps.Batch(max_size=32)
+
+    def predict(self, xs: list[Any]) -> list[Any]:
+        return [act(x) for x in xs]
+
+
+class NotedActs(ps.Stage):
+    """Notes each batch before acting on it."""
+
+    batch = ps.Batch(max_size=8)
+
+    def setup(self, folder: str) -> None:
+        self.notes = Path(folder) / "batches"
+
+    def predict(self, xs: list[Any]) -> list[Any]:
+        note(self.notes, [x if not isinstance(x, tuple) else x[0] for x in xs])
+        return [act(x) for x in xs]
+
+
+# -- stages that start badly --------------------------------------------------------------------------------------------
+
+
+class ActsInSetup(ps.Stage):
+    """Acts on each of `acts` in `setup`; on restarts, where `mark` exists, too."""
+
+    def setup(self, acts: list[Any], mark: str | None = None) -> None:
+        if mark is not None and not Path(mark).exists():
+            return
+        for what in acts:
+            act(what)
+
+    def predict(self, x: Any) -> Any:
+        return act(x)
+
+
+class SlowSetup(ps.Stage):
+    """Its `setup` is over when `folder`/open is there."""
+
+    def setup(self, folder: str) -> None:
+        note(Path(folder) / "setting up", os.getpid())
+        wait_for(Path(folder) / "open")
+
+    def predict(self, x: Any) -> Any:
+        return x
+
+
+class CountsStarts(ps.Stage):
+    """Notes when each `setup` runs, and dies in it while `folder`/deadly is there."""
+
+    def setup(self, folder: str) -> None:
+        note(Path(folder) / "starts", time.monotonic())
+        if (Path(folder) / "deadly").exists():
+            os._exit(3)
+
+    def predict(self, x: Any) -> Any:
+        return act(x)
+
+
+# -- the chain around predict -------------------------------------------------------------------------------------------
+
+
+class Chain(ps.Stage):
+    """`preprocess` parses, `predict` works on the batch, `postprocess` sees what `preprocess` made."""
+
+    batch = ps.Batch(max_size=8)
+
+    def preprocess(self, text: str) -> int:
+        if text == "?":
+            raise ps.InvalidItem("a question is no number", path="$.text")
+        return int(text)
+
+    def predict(self, xs: list[int]) -> list[int]:
+        return [1000 // x for x in xs]
+
+    def postprocess(self, y: int, pre: int) -> str:
+        if y == 1:
+            raise RuntimeError("one is not allowed")
+        return f"1000/{pre}={y}"
+
+
+class Typed(ps.Stage):
+    def predict(self, x: int) -> int:
+        return x if x >= 0 else "negative"  # type: ignore[return-value]  # on purpose: found by validate_results
+
+
+class WrongLength(ps.Stage):
+    batch = ps.Batch(max_size=8)
+
+    def predict(self, xs: list[int]) -> list[int]:
+        return xs[1:]
+
+
+class Returns(ps.Stage):
+    """Returns a tuple, an array or nothing, as its first item says."""
+
+    batch = ps.Batch(max_size=8)
+
+    def predict(self, xs: list[Any]) -> Any:
+        import numpy as np
+
+        if xs[0] == "nothing":
+            return None
+        return tuple(xs) if xs[0] == "tuple" else np.arange(len(xs) * 2).reshape(len(xs), 2)
+
+
+class WhoAmI(ps.Stage):
+    """`self.worker`, known from `setup` on."""
+
+    def setup(self) -> None:
+        self.in_setup = self.worker
+
+    def predict(self, x: Any) -> list[Any]:
+        assert self.in_setup == self.worker
+        return [self.worker.stage, self.worker.index, self.worker.count]
+
+
+class Poisonable(ps.Stage):
+    """Fails the whole batch where one item is "bad", and notes every call."""
+
+    batch = ps.Batch(max_size=32)
+
+    def setup(self, folder: str) -> None:
+        self.notes = Path(folder) / "calls"
+
+    def predict(self, xs: list[Any]) -> list[Any]:
+        note(self.notes, xs)
+        if "all bad" in xs:
+            raise RuntimeError("broken model")
+        if "bad" in xs:
+            raise ValueError("bad item")
+        return [f"ok {x}" for x in xs]
+
+
+class Warm(ps.Stage):
+    """Notes the batches of its warm-up."""
+
+    batch = ps.Batch(max_size=4)
+    examples = [1, 2]
+
+    def setup(self, folder: str) -> None:
+        self.notes = Path(folder) / "warm"
+
+    def predict(self, xs: list[int]) -> list[int]:
+        note(self.notes, xs)
+        return xs
+
+
+class Arrays(ps.Stage):
+    """Changes the array it got, where it lies."""
+
+    def predict(self, x: Any) -> Any:
+        assert x.flags.writeable
+        assert not x.flags.owndata  # a view of what was received, not a copy
+        x += 1
+        return x
+
+
+class BadTeardown(ps.Stage):
+    def predict(self, x: Any) -> Any:
+        return x
+
+    def teardown(self) -> None:
+        raise RuntimeError("teardown went wrong")
+
+
+class SlowTeardown(ps.Stage):
+    def predict(self, x: Any) -> Any:
+        return x
+
+    def teardown(self) -> None:
+        time.sleep(60)
+
+
+class Outlaw(BaseException):
+    """Not an Exception: nothing that catches errors catches it."""
+
+
+class RaisesOutlaw(ps.Stage):
+    def predict(self, x: Any) -> Any:
+        raise Outlaw("gone")
