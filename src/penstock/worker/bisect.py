@@ -2,6 +2,10 @@
 
 A wholly broken model must not cost 2n - 1 calls per batch: after `4·log2(n) + 4` calls (the first included) what is
 left fails with the batch's own error.  Larger halves run first, so the calls there are save the most items.
+
+A wrong number of results is the stage's fault whatever the batch, and is not bisected.  An `InvalidItem` raised for a
+whole batch is: it names no item, and the batch-mates of a bad one must not be told that they are at fault.  (Returned
+in the item's place, or raised for it by `preprocess`, it costs nothing.)
 """
 
 from __future__ import annotations
@@ -11,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from penstock.errors import InvalidItem
 from penstock.worker.problems import USER_ERRORS, WrongLength
 
 
@@ -29,9 +32,6 @@ class Dropped:
 
 
 DROPPED = Dropped()
-
-NOT_BISECTED = (WrongLength, InvalidItem)
-"""Smaller batches would not tell more: the stage broke its contract, or it has blamed these items itself."""
 
 NOT_A_BATCH = (str, bytes, bytearray, dict, set, frozenset)
 """They have a length, but no result in each place."""
@@ -57,7 +57,7 @@ class Bisection:
         except USER_ERRORS as error:
             whole = error
         # Outside the handler, so that what the halves raise is not told as having happened while handling this.
-        if not self._enabled or len(values) == 1 or isinstance(whole, NOT_BISECTED):
+        if not self._enabled or len(values) == 1 or isinstance(whole, WrongLength):
             return [Failed(whole)] * len(values)
         return self._split(values, expired, whole)
 
@@ -78,7 +78,7 @@ class Bisection:
                 for i, result in zip(part, self._call([values[i] for i in part]), strict=True):
                     results[i] = result
             except USER_ERRORS as error:
-                if len(part) == 1 or isinstance(error, NOT_BISECTED):
+                if len(part) == 1 or isinstance(error, WrongLength):
                     for i in part:
                         results[i] = Failed(error)
                 else:
