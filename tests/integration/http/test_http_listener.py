@@ -66,7 +66,7 @@ def test_a_host_that_is_none_is_an_error(serve):
 
 @pytest.mark.parametrize("spoil", ["missing", "empty", "mismatched"])
 def test_a_certificate_that_cannot_be_used_is_an_error(serve, certificate, tmp_path, spoil):
-    cert, key = certificate
+    cert, _ = certificate
     bad = tmp_path / "bad.pem"
     if spoil == "empty":
         bad.write_text("")

@@ -89,6 +89,7 @@ MALFORMED = {
     "a chunk beyond 64 bits": (400, CHUNKED + b"fffffffffffffffff\r\n"),
     "a chunk that is longer than it said": (400, CHUNKED + b"3\r\nabcd\r\n"),
     "a chunk that is shorter than it said": (400, CHUNKED + b"3\r\nab\r\n0\r\n\r\n"),
+    "a chunk without its CRLF": (400, CHUNKED + b"3\r\nabcXX0\r\n\r\n"),
     "a chunk ended by a bare LF": (400, CHUNKED + b"3\r\nabc\n0\r\n\r\n"),
     "a chunk size ended by a bare LF": (400, CHUNKED + b"3\nabc\r\n0\r\n\r\n"),
     "an extension with a bare CR": (400, CHUNKED + b"3;a\rb\r\nabc\r\n"),
@@ -111,6 +112,7 @@ def test_what_cannot_be_trusted_is_refused_and_ends_the_connection(rig, name):
     assert answer.headers[b"connection"] == b"close"
     assert client.transport.half_closed
     assert rig.app.handled == []
+    assert len(rig.app.admitted) == wire.startswith(CHUNKED)  # of any other, the head is refused
 
 
 @pytest.mark.parametrize("name", MALFORMED)
@@ -198,6 +200,29 @@ def test_any_other_refused_body_ends_the_connection(rig, fields):
     assert client.answers()[0].headers[b"connection"] == b"close"
     assert client.transport.half_closed
     assert len(rig.app.admitted) == 1
+
+
+def test_a_refused_body_on_a_connection_that_closes_lingers_too(rig):
+    no(rig)
+    client = rig.connect()
+    client.send(head(b"Connection: close\r\nContent-Length: 3\r\n"))
+    assert client.transport.half_closed
+    assert not client.transport.closed
+
+
+@pytest.mark.parametrize("start", [b"\x16", b"g", b"\r", b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: x\n"])
+def test_what_can_only_become_nonsense_is_refused_at_once(rig, start):
+    client = rig.connect()
+    client.send(start)
+    assert client.statuses() == [400]
+
+
+def test_a_client_that_leaves_before_its_refusal_was_due_is_no_request(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET + b"nonsense\r\n\r\n")
+    client.leave()
+    assert rig.app.answers == [(rig.app.admitted[0], 499, 0)]
 
 
 def test_a_refused_client_may_finish_sending_so_that_it_reads_the_answer(rig):

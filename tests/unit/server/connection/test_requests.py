@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 
+from penstock.server.connection import CROWD
 from penstock.server.messages import Response
 
 GET = b"GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -244,6 +245,16 @@ def test_a_second_reply_is_ignored(rig):
     assert len(client.answers()) == 1
 
 
+def test_a_second_reply_is_ignored_while_the_first_waits(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET * 2)
+    rig.app.answer(rig.app.handled[1], b"first")
+    rig.app.answer(rig.app.handled[1], b"second")
+    rig.app.answer(rig.app.handled[0])
+    assert [a.body for a in client.answers()] == [b"", b"first"]
+
+
 def test_chunks_are_put_together_and_trailers_dropped(rig):
     client = rig.connect()
     client.send(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: Chunked\r\n\r\n")
@@ -274,6 +285,15 @@ def test_continue_waits_for_the_answers_before_it(rig):
     assert client.transport.sent == b""
     rig.app.answer(rig.app.handled[0])
     assert client.transport.sent.endswith(b"\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n")
+
+
+def test_continue_is_not_said_to_a_client_that_went_ahead(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET + post(b"abc", b"Expect: 100-continue\r\n")[:-3])
+    client.send(b"ab")
+    rig.app.answer(rig.app.handled[0])
+    assert b"100 Continue" not in client.transport.sent
 
 
 def test_an_old_client_has_no_expectations(rig):
@@ -329,6 +349,39 @@ def test_draining_closes_what_is_idle_and_ends_the_rest_with_their_answers(rig):
     rig.app.answer(rig.app.handled[3])
     assert sending.answers()[0].headers[b"connection"] == b"close"
     assert sending.transport.closed
+
+
+def test_draining_lets_a_refused_body_pass_before_it_closes(rig):
+    client = rig.connect()
+    rig.app.refusing = Response(404, b"text/plain", b"no")
+    client.send(GET[:5])
+    rig.shared.drain()
+    client.send(GET[5:-2] + b"Content-Length: 3\r\n\r\nab")
+    assert client.statuses() == [404]
+    assert not client.transport.closed
+    client.send(b"c")
+    assert client.transport.closed
+
+
+def test_draining_takes_no_further_request_and_lingers_over_it(rig_with):
+    rig = rig_with(max_pipelined=1)
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET * 2)
+    rig.shared.drain()
+    rig.app.answer(rig.app.handled[0])
+    assert client.answers()[0].headers[b"connection"] == b"close"
+    assert len(rig.app.admitted) == 1
+    assert client.transport.half_closed
+    assert not client.transport.closed
+
+
+def test_far_beyond_the_cap_connections_are_cut_without_a_word(rig_with):
+    rig = rig_with(max_connections=1)
+    clients = [rig.connect() for _ in range(1 + CROWD + 1)]
+    assert clients[-2].statuses() == [503]
+    assert clients[-1].transport.aborted
+    assert clients[-1].transport.sent == b""
 
 
 def test_a_connection_beyond_the_cap_is_answered_503_and_ended(rig_with):

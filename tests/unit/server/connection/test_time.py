@@ -192,10 +192,33 @@ def test_a_slow_reader_is_not_blamed_for_the_body_we_do_not_read(rig):
     client.connection.pause_writing()
     rig.sweep(rig.now + 100.0)
     client.connection.resume_writing()
+    rig.sweep(rig.now + 29.0)
     client.send(b"123456789")
-    rig.sweep(rig.now)
     rig.app.answer(rig.app.handled[1])
     assert client.statuses() == [200, 200]
+
+
+def test_a_slow_reader_is_not_blamed_for_the_head_we_do_not_read(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET + GET[:5])
+    rig.app.answer(rig.app.handled[0], BIG)
+    client.connection.pause_writing()
+    rig.sweep(rig.now + 100.0)
+    client.connection.resume_writing()
+    rig.sweep(rig.now + 9.0)
+    client.send(GET[5:])
+    rig.app.answer(rig.app.handled[1])
+    assert client.statuses() == [200, 200]
+
+
+def test_a_connection_that_ends_is_read_so_that_its_end_is_seen(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET + GET.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+    rig.app.answer(rig.app.handled[0], BIG)
+    client.connection.pause_writing()
+    assert client.transport.reading
 
 
 def test_what_is_charged_to_one_answer_is_given_back_to_it(rig):
