@@ -1,0 +1,447 @@
+"""The documentation is held to what it says: its programs run, its answers come, its references are complete.
+
+A comment before a block says what a reader does with it, and the blocks of a page are done in their order, in a
+folder of their own:
+
+    <!-- file: NAME -->       write it (a file that another page defined is there already)
+    <!-- run -->              run it; a ``text`` block right after it is what it prints
+    <!-- program: ARGS -->    run `python ARGS`; likewise
+    <!-- check: SERVICE -->   `penstock check` finds nothing wrong
+    <!-- serve: SERVICE -->   serve it until another is served; every `curl` that follows is asked, and a ``json`` block
+                              right after one is its answer, where "..." stands for anything
+    <!-- client -->           run it against that server
+    <!-- metrics -->          lines that stand in the answer to the `curl` before
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import penstock as ps
+from penstock.cli.main import _parser
+from penstock.config import environment_name
+from penstock.core.batching import Reason
+from penstock.core.state import State
+from penstock.server.status import KINDS, Problems
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PENSTOCK = Path(sys.executable).parent / "penstock"
+DEFAULT_URL = "http://127.0.0.1:8000"
+START_LIMIT = 40.0  # seconds; generous, since the machine may be busy with other tests
+
+
+@dataclasses.dataclass
+class Block:
+    """A fenced block, and the comment before it."""
+
+    kind: str
+    text: str
+    verb: str
+    argument: str
+
+
+def blocks(page: Path) -> list[Block]:
+    found, directives, fence = [], [], None
+    for line in page.read_text().splitlines():
+        comment = re.fullmatch(r"<!-- (\w+)(?:: (.+?))? -->", line)
+        if fence is not None:
+            if line == "```":
+                text = "\n".join(fence[1:]) + "\n"
+                # A file that is also run is two things to do with one block.
+                for verb, argument in directives or [("", "")]:
+                    found.append(Block(fence[0], text, verb, argument))
+                fence, directives = None, []
+            else:
+                fence.append(line)
+        elif line.startswith("```"):
+            fence = [line[3:]]
+        elif comment:
+            directives.append((comment[1], comment[2] or ""))
+    assert fence is None, f"{page.name}: a block is not closed"
+    return found
+
+
+def relative(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def each(pages: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("page", pages, ids=relative)
+
+
+# -- what a reader does ---------------------------------------------------------------------------------------------
+
+
+def shared_files() -> dict[str, str]:
+    """Every file of the documentation, as the first page that has it says."""
+    files: dict[str, str] = {}
+    for page in PAGES:
+        for block in blocks(page):
+            if block.verb == "file":
+                files.setdefault(block.argument, block.text)
+    return files
+
+
+@contextmanager
+def served(service: str, folder: Path) -> Iterator[httpx.Client]:
+    """`penstock serve` on a free port; it must end well on SIGTERM."""
+    command = [str(PENSTOCK), "serve", service, "--port", "0"]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    lines: list[str] = []
+    ready = threading.Event()
+
+    def read() -> None:
+        for line in process.stderr or ():
+            lines.append(line)
+            if "ready on" in line:
+                ready.set()
+        ready.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        assert ready.wait(START_LIMIT), lines
+        url = re.search(r"ready on (\S+)", "".join(lines))
+        assert url is not None, lines
+        with httpx.Client(base_url=url[1], timeout=30) as client:
+            yield client
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, lines
+    finally:
+        process.kill()
+        process.wait()
+        reader.join(5)
+        process.stderr.close()
+
+
+def curl(command: str, client: httpx.Client) -> httpx.Response:
+    """Ask what the `curl` command asks; a flag that is not known here fails the test."""
+    words = iter(shlex.split(command)[1:])
+    headers, body, url = {}, None, ""
+    for word in words:
+        if word == "-H":
+            name, _, value = next(words).partition(":")
+            headers[name] = value.strip()
+        elif word == "-d":
+            body = next(words)
+        elif word != "-s":
+            url = word
+    assert url.startswith(DEFAULT_URL), command
+    assert body is None or "content-type" in headers, f"curl would send a form: {command}"
+    method = "GET" if body is None else "POST"
+    return client.request(method, url.removeprefix(DEFAULT_URL), content=body, headers=headers)
+
+
+def same(told: object, got: object) -> bool:
+    """Whether an answer is what the page says; "..." stands for anything."""
+    if told == "...":
+        return True
+    if isinstance(told, dict) and isinstance(got, dict):
+        return told.keys() == got.keys() and all(same(told[key], got[key]) for key in told)
+    if isinstance(told, list) and isinstance(got, list):
+        return len(told) == len(got) and all(map(same, told, got))
+    return told == got
+
+
+class Reader:
+    """Does what a page says, block by block."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.stack = stack
+        self.client: httpx.Client | None = None
+        self.printed: str | None = None
+        self.answer: httpx.Response | None = None
+
+    def do(self, block: Block) -> None:
+        printed, answer = self.printed, self.answer
+        self.printed = None
+        if block.verb:
+            getattr(self, f"do_{block.verb}")(block)
+        elif block.kind == "text" and printed is not None:
+            assert printed == block.text
+        elif block.kind == "json" and answer is not None:
+            assert same(json.loads(block.text), answer.json()), answer.text
+            self.answer = None
+        elif block.kind == "sh" and self.client is not None:
+            for command in block.text.replace("\\\n", "").splitlines():
+                if command.startswith("curl "):
+                    self.answer = curl(command, self.client)
+
+    def do_file(self, block: Block) -> None:
+        (self.folder / block.argument).write_text(block.text)
+
+    def do_run(self, block: Block) -> None:
+        program = self.folder / "program_of_the_page.py"
+        program.write_text(block.text)
+        self.printed = self._python(program.name)
+
+    def do_client(self, block: Block) -> None:
+        assert self.client is not None
+        assert DEFAULT_URL in block.text
+        url = str(self.client.base_url).rstrip("/")
+        self.do_run(dataclasses.replace(block, text=block.text.replace(DEFAULT_URL, url)))
+
+    def do_program(self, block: Block) -> None:
+        assert block.text.strip() == f"python {block.argument}"
+        self.printed = self._python(*block.argument.split())
+
+    def do_check(self, block: Block) -> None:
+        done = subprocess.run(
+            [str(PENSTOCK), "check", block.argument], cwd=self.folder, capture_output=True, text=True, timeout=50
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def do_serve(self, block: Block) -> None:
+        self.stack.close()
+        self.client = self.stack.enter_context(served(block.argument, self.folder))
+
+    def do_metrics(self, block: Block) -> None:
+        assert self.answer is not None
+        assert set(block.text.splitlines()) <= set(self.answer.text.splitlines())
+
+    def _python(self, *arguments: str) -> str:
+        done = subprocess.run([sys.executable, *arguments], cwd=self.folder, capture_output=True, text=True, timeout=50)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@each([page for page in PAGES if any(block.verb not in ("", "file") for block in blocks(page))])
+def test_a_reader_who_does_what_a_page_says_gets_what_it_says(page, tmp_path):
+    for name, text in shared_files().items():
+        (tmp_path / name).write_text(text)
+    with ExitStack() as stack:
+        reader = Reader(tmp_path, stack)
+        for block in blocks(page):
+            reader.do(block)
+
+
+@each(PAGES)
+def test_every_python_block_is_python(page):
+    for block in blocks(page):
+        if block.kind == "python":
+            compile(block.text, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+# -- links and names ------------------------------------------------------------------------------------------------
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE):
+        base = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number = 0
+        while (slug := f"{base}-{number}" if number else base) in found:
+            number += 1
+        found.add(slug)
+    return found
+
+
+@each(PAGES)
+def test_every_relative_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{target} is not there"
+        if anchor:
+            assert anchor in anchors(there), f"{target} has no such heading"
+
+
+def test_the_index_links_every_page():
+    linked = set(re.findall(r"\]\(([^)#\s]+)\)", (DOCS / "README.md").read_text()))
+    assert linked == {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"README.md"}
+
+
+def code(page: Path) -> Iterator[str]:
+    """Everything a page shows as code, line by line."""
+    for block in blocks(page):
+        yield from block.text.splitlines()
+    yield from re.findall(r"`([^`]+)`", prose(page))
+
+
+def known_flags() -> set[str]:
+    serve = _parser()._subparsers._group_actions[0].choices["serve"]  # argparse has no public way to ask
+    return {flag for action in serve._actions for flag in action.option_strings}
+
+
+@each(PAGES)
+def test_every_command_a_page_names_exists(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for line in code(page):
+        make = re.match(r"make ([a-z-]+)", line)
+        assert make is None or make[1] in targets, f"`{line}` is no target of the Makefile"
+        command = re.match(r"penstock (\S+)", line)
+        assert command is None or command[1] in ("serve", "check", "--version"), line
+        if line.startswith(("penstock serve", "ExecStart=", "--")):
+            assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)) <= known_flags(), line
+
+
+@each(PAGES)
+def test_every_variable_and_metric_a_page_names_exists(page):
+    owners = (ps.ServiceOptions, ps.ServerOptions)
+    variables = {environment_name(f.name) for owner in owners for f in dataclasses.fields(owner)}
+    metrics = set(metric_rows())
+    for line in code(page):
+        assert set(re.findall(r"PENSTOCK_[A-Z_]+", line)) <= variables, line
+        for name in re.findall(r"\bpenstock_[a-z_]+", line):
+            assert name in metrics, line
+
+
+# -- reference ------------------------------------------------------------------------------------------------------
+
+
+def sections(page: Path, level: int) -> dict[str, str]:
+    """The text under each heading of `level`, up to the next one of it or above; fails on a repeated heading."""
+    found: dict[str, str] = {}
+    heading = ""
+    for line in page.read_text().splitlines():
+        marks = re.match(r"(#+) (.+)", line)
+        if marks and len(marks[1]) <= level:
+            heading = marks[2] if len(marks[1]) == level else ""
+            assert heading not in found, f"{page.name} has {heading!r} twice"
+            if heading:
+                found[heading] = ""
+        elif heading:
+            found[heading] += line + "\n"
+    return found
+
+
+def options() -> Iterator[tuple[str, str, object, bool]]:
+    """Section, name, default, and whether it is also a flag and a variable."""
+    for heading, owner in (
+        ("Batch", ps.Batch),
+        ("Service options", ps.ServiceOptions),
+        ("Server options", ps.ServerOptions),
+    ):
+        for f in dataclasses.fields(owner):
+            yield heading, f.name, f.default, owner is not ps.Batch
+    for heading, function in (("Stage", ps.stage), ("Service", ps.Service)):
+        for p in inspect.signature(function).parameters.values():
+            if p.kind is p.KEYWORD_ONLY:
+                yield heading, p.name, p.default, False
+
+
+def test_the_reference_has_every_option_with_its_default():
+    page = (DOCS / "reference" / "options.md").read_text()
+    told = {}
+    for chapter in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        heading, _, rest = chapter.partition("\n")
+        for entry in re.split(r"^### ", rest, flags=re.MULTILINE)[1:]:
+            name, _, text = entry.partition("\n")
+            told[heading, name] = text
+    assert set(told) == {(heading, name) for heading, name, *_ in options()}
+    for heading, name, default, flag in options():
+        shown = f"0o{default:o}" if name == "uds_mode" else repr(default)
+        assert f"default `{shown}`" in told[heading, name], (heading, name)
+        if flag:
+            assert f"`--{name.replace('_', '-')}`" in told[heading, name], name
+            assert f"`{environment_name(name)}`" in told[heading, name], name
+
+
+def test_the_reference_has_every_public_name():
+    told = sections(DOCS / "reference" / "python.md", 3)
+    methods = {f"Service.{name}" for name in vars(ps.Service) if not name.startswith("_")}
+    assert set(told) == set(ps.__all__) | methods
+    # An argument of a call that is left out of its section is an argument nobody finds.
+    for name in methods:
+        called = inspect.getattr_static(ps.Service, name.partition(".")[2])
+        for argument in inspect.signature(called).parameters if inspect.isfunction(called) else ():
+            assert argument in ("self", "xs", "fields") or argument in told[name], (name, argument)
+
+
+def test_the_reference_has_every_error_with_its_status():
+    told = sections(DOCS / "reference" / "errors.md", 3)
+    public = {name for name in ps.__all__ if isinstance(getattr(ps, name), type)}
+    assert set(told) == {name for name in public if issubclass(getattr(ps, name), Exception)}
+    problems = Problems(ps.ServerOptions())
+    for kind, (urn, _) in KINDS.items():
+        text = told[kind.__name__]
+        assert f"`urn:penstock:problem:{urn}`" in text, kind
+        assert re.search(rf"\b{problems.status(kind())}\b", text), kind
+        if kind is not ps.RequestError:
+            assert ("not retryable" in text) is not kind.retryable, kind
+            assert "retryable" in text, kind
+    assert "504" in told["DeadlineExceeded"]
+
+
+def test_the_reference_has_every_status_http_refuses_with():
+    told = set(re.findall(r"^\| (\d{3}) \|", (DOCS / "reference" / "http.md").read_text(), flags=re.MULTILINE))
+    pattern = r"(?:[Rr]efused?\(\s*|\(|return |or \()([45]\d\d), f?\""
+    sources = (ROOT / "src" / "penstock" / "server").glob("*.py")
+    used = {status for source in sources for status in re.findall(pattern, source.read_text())}
+    assert len(used) > 10, "the way refusals are written has changed"
+    assert used - {"500"} <= told  # a fault of our own, for which there is no rule
+
+
+def metric_rows() -> dict[str, str]:
+    page = (DOCS / "reference" / "metrics.md").read_text()
+    return dict(re.findall(r"^\| `(penstock_[a-z_]+)` \| (.+)$", page, flags=re.MULTILINE))
+
+
+def test_the_reference_has_every_metric_and_no_other(tmp_path):
+    told = metric_rows()
+    (tmp_path / "prices.py").write_text(shared_files()["prices.py"])
+    with served("prices:service", tmp_path) as client:
+        client.post("/predict", json={"rooms": 1, "area": 1.0})
+        page = client.get("/metrics").text
+    text = (DOCS / "reference" / "metrics.md").read_text()
+    found = set()
+    for family in text_string_to_metric_families(page):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        if name.startswith("process_"):
+            assert f"`{name}`" in text
+            continue
+        found.add(name)
+        kind, labels = told[name].split(" | ")[:2]
+        assert kind == family.type, name
+        given = {label for sample in family.samples for label in sample.labels} - {"le"}
+        assert given == set(re.findall(r"`(\w+)`", labels)) or not family.samples, name
+    assert found == set(told)
+
+
+def test_the_words_for_states_reasons_and_endings_are_those_of_the_code():
+    metrics = (DOCS / "reference" / "metrics.md").read_text()
+    reasons = metrics.partition("## Reasons for a cut")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", reasons, flags=re.MULTILINE) != []
+    assert set(re.findall(r"^\| `(\w+)` \|", reasons, flags=re.MULTILINE)) == set(Reason)
+    states = sections(DOCS / "reference" / "python.md", 3)["State"]
+    assert set(re.findall(r"^\| `(\w+)` \|", states, flags=re.MULTILINE)) == set(State)
+
+
+def test_the_changelog_tells_of_this_version():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    assert re.search(rf"^## \[{re.escape(ps.__version__)}\] - (Unreleased|\d{{4}}-\d\d-\d\d)$", text, re.MULTILINE)
+    headings = set(re.findall(r"^### (.+)$", text, flags=re.MULTILINE))
+    assert headings <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_the_examples_are_all_named_by_a_folder_with_a_readme():
+    for folder in (ROOT / "examples").iterdir():
+        if folder.is_dir() and not folder.name.startswith(("_", ".")):
+            assert (folder / "README.md").is_file(), os.fspath(folder)
