@@ -1,0 +1,329 @@
+"""The batching queue, one sentence of its contract at a time."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from penstock.config import Batch
+from penstock.core.batching import BatchQueue, Reason
+
+
+def cut(queue, now=0.0, **fields):
+    """What `take` gives, as (items, reason), or None."""
+    batch = queue.take(now, **fields)
+    return None if batch is None else (batch.items, batch.reason)
+
+
+def test_an_empty_queue_has_no_batch_and_no_moment():
+    queue = BatchQueue(Batch())
+    assert cut(queue) is None
+    assert queue.next_deadline() is None
+    assert len(queue) == 0
+    assert queue.nbytes == 0
+    assert list(queue) == []
+
+
+def test_by_default_a_free_worker_takes_what_is_there_at_once(offered):
+    queue = BatchQueue(Batch())
+    a = offered(queue, now=1.0)
+    assert queue.next_deadline() == 1.0
+    assert cut(queue, 1.0) == ([a], Reason.IDLE)
+    assert queue.next_deadline() is None
+
+
+def test_a_lone_item_waits_for_company_until_max_wait(offered):
+    queue = BatchQueue(Batch(max_wait=0.010))
+    a = offered(queue, now=1.0)
+    assert queue.next_deadline() == 1.010
+    assert cut(queue, 1.009) is None
+    assert cut(queue, 1.010) == ([a], Reason.WAITED)
+
+
+def test_the_wait_counts_from_the_oldest_items_arrival(offered):
+    queue = BatchQueue(Batch(max_wait=0.010))
+    a = offered(queue, now=1.0)
+    b = offered(queue, now=1.009)
+    assert cut(queue, 1.010) == ([a, b], Reason.WAITED)
+
+
+def test_a_full_batch_waits_for_nothing(offered):
+    queue = BatchQueue(Batch(max_size=2, max_wait=10))
+    a, b = offered(queue), offered(queue)
+    assert queue.next_deadline() == 0.0
+    assert cut(queue) == ([a, b], Reason.FULL)
+
+
+def test_a_batch_never_exceeds_max_size_and_the_rest_stays_in_order(offered):
+    queue = BatchQueue(Batch(max_size=2))
+    items = [offered(queue) for _ in range(5)]
+    assert cut(queue) == (items[:2], Reason.FULL)
+    assert cut(queue) == (items[2:4], Reason.FULL)
+    assert cut(queue) == (items[4:], Reason.IDLE)
+
+
+def test_max_gap_cuts_when_nothing_arrived_for_that_long(offered):
+    queue = BatchQueue(Batch(max_wait=1.0, max_gap=0.25))
+    a = offered(queue, now=0.0)
+    b = offered(queue, now=0.125)
+    assert queue.next_deadline() == 0.375
+    assert cut(queue, 0.370) is None
+    assert cut(queue, 0.375) == ([a, b], Reason.GAP)
+
+
+def test_max_wait_bounds_a_stream_that_never_pauses(offered):
+    queue = BatchQueue(Batch(max_wait=1.0, max_gap=0.5))
+    items = [offered(queue, now=0.25 * i) for i in range(4)]
+    assert queue.next_deadline() == 1.0
+    assert cut(queue, 1.0) == (items, Reason.WAITED)
+
+
+def test_an_infinite_wait_leaves_it_to_the_gap(offered):
+    queue = BatchQueue(Batch(max_wait=math.inf, max_gap=0.5))
+    items = [offered(queue, now=0.25 * i) for i in range(20)]
+    assert cut(queue, 5.0) is None
+    assert cut(queue, 5.25) == (items, Reason.GAP)
+
+
+def test_an_item_leaves_early_enough_to_meet_its_deadline(offered):
+    queue = BatchQueue(Batch(max_wait=10))
+    queue.ran(0.5)
+    a = offered(queue, now=0.0)
+    b = offered(queue, now=0.0, deadline=2.0)
+    assert queue.next_deadline() == 1.5
+    assert cut(queue, 1.25) is None
+    assert cut(queue, 1.5) == ([a, b], Reason.DEADLINE)
+
+
+def test_the_earliest_deadline_is_found_again_when_its_item_has_left(offered):
+    queue = BatchQueue(Batch(max_wait=10))
+    soon = offered(queue, deadline=2.0)
+    offered(queue, deadline=5.0)
+    offered(queue, deadline=4.0)
+    queue.discard(soon)
+    assert queue.next_deadline() == 4.0
+
+
+def test_discarding_an_item_with_a_later_deadline_changes_nothing(offered):
+    queue = BatchQueue(Batch(max_wait=10))
+    offered(queue, deadline=2.0)
+    queue.discard(offered(queue, deadline=5.0))
+    assert queue.next_deadline() == 2.0
+
+
+def test_deadlines_of_items_that_stay_behind_are_not_forgotten(offered):
+    queue = BatchQueue(Batch(max_size=2, max_wait=10))
+    for deadline in (9.0, 8.0, 3.0):
+        offered(queue, deadline=deadline)
+    assert cut(queue) is not None
+    assert queue.next_deadline() == 3.0
+
+
+def test_draining_holds_nothing_any_longer(offered):
+    queue = BatchQueue(Batch(max_wait=10))
+    a = offered(queue, now=1.0)
+    queue.draining = True
+    assert queue.next_deadline() == 1.0
+    assert cut(queue, 1.0) == ([a], Reason.DRAIN)
+
+
+def test_the_first_run_is_the_estimate_and_later_ones_move_it_a_little():
+    queue = BatchQueue(Batch())
+    assert queue.expected_run == 0.0
+    queue.ran(1.0)
+    assert queue.expected_run == 1.0
+    queue.ran(2.0)
+    assert queue.expected_run == pytest.approx(1.2)
+
+
+# -- idle and busy workers --------------------------------------------------------------------------------------------
+
+
+def test_a_busy_worker_gets_a_full_batch_only(offered):
+    queue = BatchQueue(Batch(max_size=2))
+    a = offered(queue)
+    assert cut(queue, 99.0, idle=False) is None
+    b = offered(queue)
+    assert cut(queue, 99.0, idle=False) == ([a, b], Reason.FULL)
+
+
+def test_while_every_worker_is_busy_the_open_batch_grows(offered):
+    queue = BatchQueue(Batch(max_size=8))
+    items = []
+    for i in range(5):
+        items.append(offered(queue, now=float(i)))
+        assert cut(queue, float(i), idle=False) is None
+    assert cut(queue, 5.0) == (items, Reason.IDLE)
+
+
+def test_a_busy_worker_gets_no_bulk_items_short_of_a_full_batch(offered):
+    queue = BatchQueue(Batch(max_size=4))
+    offered(queue, bulk=True)
+    assert cut(queue, idle=False) is None
+
+
+def test_draining_sends_no_slivers_to_busy_workers(offered):
+    queue = BatchQueue(Batch(max_size=4))
+    offered(queue)
+    queue.draining = True
+    assert cut(queue, idle=False) is None
+
+
+@pytest.mark.parametrize("waiting", [2, 3, 9])
+def test_no_more_leave_than_there_is_room_for_behind(offered, waiting):
+    queue = BatchQueue(Batch(max_size=4))
+    items = [offered(queue) for _ in range(waiting)]
+    reason = Reason.FULL if waiting >= 4 else Reason.IDLE
+    assert cut(queue, at_most=1) == (items[:1], reason)
+    assert len(queue) == waiting - 1
+
+
+def test_ample_room_behind_changes_nothing(offered):
+    queue = BatchQueue(Batch(max_size=2))
+    items = [offered(queue) for _ in range(3)]
+    assert cut(queue, at_most=100) == (items[:2], Reason.FULL)
+    assert cut(queue, at_most=100) == (items[2:], Reason.IDLE)
+
+
+def test_a_stage_without_a_policy_gets_one_item_per_batch(offered):
+    queue = BatchQueue(Batch(max_size=1))
+    a, b = offered(queue), offered(queue)
+    assert cut(queue, idle=False) == ([a], Reason.FULL)
+    assert cut(queue) == ([b], Reason.FULL)
+
+
+# -- bulk -------------------------------------------------------------------------------------------------------------
+
+
+def test_bulk_items_make_their_batch_due_at_once(offered):
+    queue = BatchQueue(Batch(max_wait=10))
+    a = offered(queue, now=1.0)
+    assert cut(queue, 1.0) is None
+    b = offered(queue, now=2.0, bulk=True)
+    assert queue.next_deadline() == 2.0
+    assert cut(queue, 2.0) == ([a, b], Reason.BULK)
+
+
+def test_bulk_items_alone_are_not_held_either(offered):
+    queue = BatchQueue(Batch(max_wait=10))
+    items = [offered(queue, bulk=True) for _ in range(3)]
+    assert cut(queue) == (items, Reason.BULK)
+
+
+def test_a_full_batch_of_bulk_items_says_full(offered):
+    queue = BatchQueue(Batch(max_size=2, max_wait=10))
+    items = [offered(queue, bulk=True) for _ in range(2)]
+    assert queue.next_deadline() == 0.0
+    assert cut(queue) == (items, Reason.FULL)
+
+
+def test_single_requests_interleave_with_a_large_bulk_call(offered):
+    queue = BatchQueue(Batch(max_size=4))
+    bulk = [offered(queue, bulk=True) for _ in range(10)]
+    singles = [offered(queue) for _ in range(3)]
+    assert cut(queue)[0] == [singles[0], bulk[0], singles[1], bulk[1]]
+    assert cut(queue)[0] == [singles[2], bulk[2], bulk[3], bulk[4]]
+
+
+def test_the_lanes_go_on_taking_turns_from_one_batch_to_the_next(offered):
+    queue = BatchQueue(Batch(max_size=1))
+    bulk = [offered(queue, bulk=True) for _ in range(2)]
+    singles = [offered(queue) for _ in range(2)]
+    assert [cut(queue)[0][0] for _ in range(4)] == [singles[0], bulk[0], singles[1], bulk[1]]
+
+
+def test_a_bulk_items_deadline_needs_no_watching(offered):
+    queue = BatchQueue(Batch(max_wait=10))
+    b = offered(queue, bulk=True, deadline=1.0)
+    a = offered(queue)
+    queue.discard(b)
+    assert queue.next_deadline() == 10.0
+    assert cut(queue, 10.0) == ([a], Reason.WAITED)
+
+
+# -- back, again, away ------------------------------------------------------------------------------------------------
+
+
+def test_items_put_back_go_to_the_head_in_their_order(offered):
+    queue = BatchQueue(Batch(max_size=2))
+    a, b, c = (offered(queue, now=float(i), nbytes=2) for i in range(3))
+    queue.put_back(queue.take(3.0).items)
+    assert list(queue) == [a, b, c]
+    assert queue.nbytes == 6
+    assert cut(queue, 3.0) == ([a, b], Reason.FULL)
+
+
+def test_an_item_put_back_keeps_its_arrival(offered):
+    queue = BatchQueue(Batch(max_wait=1.0))
+    offered(queue, now=1.0)
+    items = queue.take(2.0).items
+    queue.put_back(items)
+    assert queue.next_deadline() == 2.0
+
+
+def test_an_item_put_back_keeps_its_deadline(offered):
+    queue = BatchQueue(Batch(max_size=2, max_wait=10))
+    offered(queue, deadline=3.0)
+    offered(queue)
+    queue.put_back(queue.take(0.0).items[:1])
+    assert queue.next_deadline() == 3.0
+
+
+def test_bulk_items_are_put_back_into_their_own_lane(offered):
+    queue = BatchQueue(Batch(max_size=3))
+    bulk = [offered(queue, bulk=True) for _ in range(3)]
+    single = offered(queue)
+    taken = queue.take(0.0).items
+    queue.put_back(taken)
+    assert list(queue) == [single, *bulk]
+
+
+def take_as_suspects(queue):
+    """Take a batch whose worker then dies."""
+    items = queue.take(99.0).items
+    for item in items:
+        item.suspect = True
+    return items
+
+
+def test_a_suspect_runs_alone_before_everything_else(offered):
+    queue = BatchQueue(Batch(max_size=8, max_wait=10))
+    offered(queue, nbytes=3)
+    offered(queue, nbytes=4)
+    a, b = take_as_suspects(queue)
+    waiting = offered(queue)
+    queue.retry([a, b])
+    assert list(queue) == [a, b, waiting]
+    assert (len(queue), queue.nbytes) == (3, 8)
+    assert queue.next_deadline() == a.arrived
+    assert cut(queue) == ([a], Reason.RETRY)
+    assert cut(queue, idle=False) == ([b], Reason.RETRY)
+    assert cut(queue) is None
+    assert (len(queue), queue.nbytes) == (1, 1)
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_a_discarded_item_gives_back_its_bytes_and_never_leaves(offered, bulk):
+    queue = BatchQueue(Batch())
+    a = offered(queue, nbytes=5, bulk=bulk)
+    b = offered(queue, nbytes=7, bulk=bulk)
+    queue.discard(a)
+    assert (len(queue), queue.nbytes) == (1, 7)
+    assert cut(queue)[0] == [b]
+    assert queue.nbytes == 0
+
+
+def test_a_suspect_can_be_discarded(offered):
+    queue = BatchQueue(Batch())
+    offered(queue, nbytes=5)
+    suspects = take_as_suspects(queue)
+    queue.retry(suspects)
+    queue.discard(suspects[0])
+    assert (len(queue), queue.nbytes, queue.next_deadline()) == (0, 0, None)
+
+
+def test_every_reason_has_a_name_that_metrics_use():
+    assert {reason.value for reason in Reason} == {
+        "full", "waited", "gap", "idle", "deadline", "bulk", "retry", "drain",
+    }  # fmt: skip
