@@ -7,8 +7,8 @@ folder of their own:
     <!-- run -->              run it; a ``text`` block right after it is what it prints
     <!-- program: ARGS -->    run `python ARGS`; likewise
     <!-- check: SERVICE -->   `penstock check` finds nothing wrong
-    <!-- serve: SERVICE -->   serve it until another is served; every `curl` that follows is asked, and a ``json`` block
-                              right after one is its answer, where "..." stands for anything
+    <!-- serve: SERVICE -->   serve it until another is served; every `curl` from here on is asked, and a ``json`` block
+                              after one is its answer, where "..." stands for anything
     <!-- client -->           run it against that server
     <!-- metrics -->          lines that stand in the answer to the `curl` before
 """
@@ -180,10 +180,11 @@ class Reader:
             getattr(self, f"do_{block.verb}")(block)
         elif block.kind == "text" and printed is not None:
             assert printed == block.text
-        elif block.kind == "json" and answer is not None:
+        elif block.kind == "json":
+            assert answer is not None, f"nothing was asked to be answered with {block.text}"
             assert same(json.loads(block.text), answer.json()), answer.text
             self.answer = None
-        elif block.kind == "sh" and self.client is not None:
+        if block.kind == "sh" and self.client is not None:
             for command in block.text.replace("\\\n", "").splitlines():
                 if command.startswith("curl "):
                     self.answer = curl(command, self.client)
@@ -226,7 +227,7 @@ class Reader:
         return done.stdout
 
 
-@each([page for page in PAGES if any(block.verb not in ("", "file") for block in blocks(page))])
+@each([page for page in PAGES if any(b.kind == "json" or b.verb not in ("", "file") for b in blocks(page))])
 def test_a_reader_who_does_what_a_page_says_gets_what_it_says(page, tmp_path):
     for name, text in shared_files().items():
         (tmp_path / name).write_text(text)
