@@ -168,10 +168,7 @@ class BatchQueue:
     def _due(self) -> tuple[float, Reason]:
         """When the open batch is due and why; something waits in a lane."""
         if self._bulk:
-            oldest = next(iter(self._bulk)).arrived
-            if len(self._singles) + len(self._bulk) >= self.policy.max_size:
-                return oldest, Reason.FULL
-            return oldest, Reason.BULK
+            return next(iter(self._bulk)).arrived, Reason.BULK
         oldest = next(iter(self._singles)).arrived
         if len(self._singles) >= self.policy.max_size:
             return oldest, Reason.FULL

@@ -114,6 +114,7 @@ class History:
             nbytes = self.random.randrange(100)
             self.made += 1
             item = Item(self.made, b"", nbytes, Request([b""], 1, 1, deadline, print, bulk), 0)
+            item.arrived = 0.0  # at the stage before
             self.queue.offer(item, self.now)
             self.plain.lane(item).append(item)
 

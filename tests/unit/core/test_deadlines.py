@@ -1,0 +1,95 @@
+"""Requests that run out of time, against a plain list."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from penstock.core.deadlines import BUCKETS_PER_SECOND, Deadlines
+
+BUCKET = 1 / BUCKETS_PER_SECOND
+
+
+def test_nothing_watched_means_no_moment_and_nobody_expired():
+    deadlines = Deadlines()
+    assert deadlines.next_moment() is None
+    assert deadlines.expired(1e9) == []
+
+
+def test_a_deadline_that_never_comes_is_not_watched(request_of):
+    deadlines = Deadlines()
+    forever = request_of()
+    assert deadlines.add(forever) is False
+    assert deadlines.next_moment() is None
+    deadlines.discard(forever)
+
+
+def test_adding_says_whether_the_next_moment_came_nearer(request_of):
+    deadlines = Deadlines()
+    assert deadlines.add(request_of(deadline=5.0)) is True
+    assert deadlines.add(request_of(deadline=6.0)) is False
+    assert deadlines.add(request_of(deadline=5.0)) is False
+    assert deadlines.add(request_of(deadline=4.0)) is True
+    assert deadlines.next_moment() == 4.0
+
+
+def test_an_expired_request_is_told_once(request_of):
+    deadlines = Deadlines()
+    request = request_of(deadline=5.0)
+    deadlines.add(request)
+    assert deadlines.expired(4.999) == []
+    assert deadlines.expired(5.0) == [request]
+    assert deadlines.expired(6.0) == []
+
+
+def test_a_settled_request_is_not_told(request_of):
+    deadlines = Deadlines()
+    a, b = request_of(deadline=5.0), request_of(deadline=5.0)
+    deadlines.add(a)
+    deadlines.add(b)
+    deadlines.discard(a)
+    deadlines.discard(a)
+    assert deadlines.expired(5.0) == [b]
+    deadlines.discard(b)
+
+
+def test_whoever_asks_at_the_next_moment_is_told_and_never_early(request_of):
+    for tick in range(1, 2000):
+        for deadline in (tick * BUCKET, math.nextafter(tick * BUCKET, math.inf), tick * BUCKET + BUCKET / 3):
+            deadlines = Deadlines()
+            request = request_of(deadline=deadline)
+            deadlines.add(request)
+            moment = deadlines.next_moment()
+            assert deadline - 1e-9 <= moment <= deadline + BUCKET + 1e-9
+            assert deadlines.expired(math.nextafter(moment, 0.0)) == []
+            assert deadlines.expired(moment) == [request]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_random_histories_agree_with_a_plain_list(seed, request_of):
+    random = Random(seed)
+    deadlines, watched = Deadlines(), []
+    now = 1000.0
+    for _ in range(200):
+        step = random.random()
+        if step < 0.5:
+            request = request_of(deadline=now + random.choice((0.0, 0.003, 0.01, 0.5, 3.0, math.inf)))
+            deadlines.add(request)
+            if request.deadline != math.inf:
+                watched.append(request)
+        elif step < 0.7 and watched:
+            request = watched.pop(random.randrange(len(watched)))
+            deadlines.discard(request)
+        else:
+            now += random.choice((0.0, 0.004, 0.1, 1.0))
+            told = deadlines.expired(now)
+            assert len(told) == len(set(told))
+            assert all(request in watched and request.deadline <= now + 1e-9 for request in told)
+            watched = [request for request in watched if request not in told]
+            assert all(request.deadline + BUCKET + 1e-9 > now for request in watched), "noticed within a bucket"
+            moment = deadlines.next_moment()
+            assert moment is None or moment > now
+            if watched:
+                assert moment <= min(request.deadline for request in watched) + BUCKET + 1e-9

@@ -1,0 +1,58 @@
+"""Items, requests, and which moves an item may make."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from penstock.core.item import OFFER, SEND, IllegalMove, Item, ItemState, Request, payload_size
+
+LEGAL = {
+    ("offer", ItemState.NEW): ItemState.QUEUED,
+    ("offer", ItemState.SENT): ItemState.QUEUED,
+    ("send", ItemState.QUEUED): ItemState.SENT,
+}
+
+
+@pytest.mark.parametrize("state", ItemState)
+@pytest.mark.parametrize("move", [OFFER, SEND], ids=lambda move: move.name)
+def test_a_move_is_in_the_table_or_raises(move, state):
+    if (move.name, state) in LEGAL:
+        assert move[state] is LEGAL[move.name, state]
+        return
+    with pytest.raises(IllegalMove, match=f"cannot {move.name} an item that is {state.name.lower()}"):
+        move[state]
+    assert state not in move
+
+
+def test_a_request_starts_unfed_and_unsettled():
+    request = Request([b"a", b"b"], 1, 2, math.inf, print, bulk=True)
+    assert (request.fed, request.unsettled, request.outcomes, request.items) == (0, 2, [None, None], [])
+    assert not request.wholly_fed
+    request.fed = 1
+    assert not request.wholly_fed
+    request.fed = 2
+    assert request.wholly_fed
+
+
+def test_an_item_has_its_requests_deadline_and_starts_new():
+    request = Request([b"abc"], 1, 2, 5.0, print, bulk=False)
+    item = Item(7, b"abc", 3, request, 0)
+    assert (item.deadline, item.state, item.stage, item.suspect) == (5.0, ItemState.NEW, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("payload", "size"),
+    [
+        (b"", 0),
+        (b"abc", 3),
+        (bytearray(4), 4),
+        (memoryview(b"abcd").cast("I"), 4),
+        ([], 0),
+        ([b"ab", memoryview(b"cde"), bytearray(1)], 6),
+        ([[b"ab"], [b"c", [b"d"]]], 4),
+    ],
+)
+def test_a_payload_is_as_large_as_its_buffers_together(payload, size):
+    assert payload_size(payload) == size

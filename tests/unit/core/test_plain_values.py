@@ -1,0 +1,62 @@
+"""Counters, outcomes, states: what the rest reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.counters import SECONDS, SIZES, Histogram, ServiceCounters, StageCounters
+from penstock.core.outcome import Failure, Result
+from penstock.core.state import State, WorkerState
+from penstock.errors import Overloaded
+
+
+def test_a_value_is_counted_under_the_first_bound_it_does_not_exceed():
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 2.0, 2.5):
+        histogram.add(value)
+    assert histogram.counts == [2, 2, 1]
+    assert histogram.total == 7.5
+    assert histogram.count == 5
+
+
+def test_many_values_count_as_one_by_one():
+    one, many = Histogram(SECONDS), Histogram(SECONDS)
+    values = [0.0, 0.0005, 0.03, 1.0, 100.0]
+    for value in values:
+        one.add(value)
+    many.add_many(values)
+    many.add_many([])
+    assert (many.counts, many.total) == (one.counts, pytest.approx(one.total))
+
+
+@pytest.mark.parametrize("bounds", [SECONDS, SIZES])
+def test_bounds_ascend(bounds):
+    assert list(bounds) == sorted(set(bounds))
+
+
+@pytest.mark.parametrize("counters", [StageCounters(), ServiceCounters()])
+def test_counters_start_at_zero(counters):
+    for name in counters.__slots__:
+        value = getattr(counters, name)
+        assert (value.count if isinstance(value, Histogram) else value) in (0, {})
+
+
+def test_an_outcome_is_matched_as_one_of_two():
+    match Result(b"x"):
+        case Result(payload):
+            assert payload == b"x"
+    error = Overloaded()
+    match Failure(error):
+        case Failure(found):
+            assert found is error
+    assert repr(Result(b"x")) == "Result(b'x')"
+    assert repr(Failure(error)) == f"Failure({error!r})"
+
+
+def test_only_ready_and_busy_take_traffic():
+    assert {state for state in State if state.serving} == {State.READY, State.BUSY}
+
+
+def test_states_are_their_names():
+    assert [str(state) for state in State] == ["starting", "ready", "busy", "failed", "draining", "stopped"]
+    assert [str(state) for state in WorkerState] == ["starting", "idle", "busy", "down"]
