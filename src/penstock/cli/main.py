@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
@@ -14,7 +15,7 @@ import penstock
 from penstock.cli.check import check
 from penstock.cli.loading import load_service
 from penstock.cli.options import add_flags, server_options, service_fields
-from penstock.config import ServerOptions, ServiceOptions
+from penstock.config import LogFormat, ServerOptions, ServiceOptions
 from penstock.errors import PenstockError
 
 
@@ -57,20 +58,31 @@ def _serve(arguments: argparse.Namespace) -> int:
     options = server_options(arguments, os.environ)
     changed = service_fields(arguments, os.environ)
     services = [load_service(name).configured(**changed) for name in arguments.services]
-    console = Console(stderr=True)
+    say = _announcer(options.log_format)
     for service in services:
         stages = " -> ".join(f"{spec.name} x{spec.workers}" for spec in service.stages)
-        console.print(f"penstock: starting {service.name} ({stages})", markup=False, highlight=False, soft_wrap=True)
+        say(f"starting {service.name} ({stages})")
 
     def ready(addresses: list[str]) -> None:
         for address in addresses:
-            console.print(f"penstock: ready on {address}", style="green", markup=False, highlight=False, soft_wrap=True)
+            say(f"ready on {address}")
             if not address.startswith("unix:"):
-                console.print(f"penstock: documentation at {address}/docs", markup=False, highlight=False)
+                say(f"documentation at {address}/docs")
 
     serve(services, options, ready)
-    console.print("penstock: stopped", markup=False, highlight=False)
+    say("stopped")
     return 0
+
+
+def _announcer(log_format: LogFormat) -> Callable[[str], None]:
+    """Tells the operator how a start and an end go: in plain words, or as log lines where every line is to be JSON."""
+    if log_format == "json":
+        from penstock.server.logs import set_up_logging
+
+        set_up_logging(log_format)
+        return logging.getLogger("penstock.server").info
+    console = Console(stderr=True)
+    return lambda words: console.print(f"penstock: {words}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _check(arguments: argparse.Namespace) -> int:

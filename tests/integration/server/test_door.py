@@ -1,0 +1,149 @@
+"""The ways in: TLS, Unix sockets, API keys; and what the log says of who came."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+
+import pytest
+from served import run
+
+KEY, OTHER = "s3cr3t-key-of-ann", "s3cr3t-key-of-bob"
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """A self-signed certificate for localhost and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is needed to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(["openssl", *made, *names, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return str(cert), str(key)
+
+
+def test_tls_serves_what_the_certificate_vouches_for(serve, certificate):
+    cert, key = certificate
+    server = serve("--tls-cert", cert, "--tls-key", key)
+    assert server.address.startswith("https://127.0.0.1:")
+    http = server.client(verify=ssl.create_default_context(cafile=cert))
+    for n in range(5):
+        assert http.post("/predict", json={"value": n}).json() == n
+    body = {"value": 1, "pad": "x" * 3_000_000}
+    assert http.post("/predict", json=body).json() == 1.0
+
+
+def test_who_does_not_speak_tls_disturbs_nobody(serve, certificate):
+    cert, key = certificate
+    server = serve("--tls-cert", cert, "--tls-key", key, "--header-timeout", "0.5")
+    assert server.wire().send(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").sock.recv(100)[:4] != b"HTTP"
+    silent = server.wire()
+    assert server.http.get("/livez").status_code == 200
+    assert silent.ended(), "a handshake that does not begin takes no longer than a head may"
+    assert "Traceback" not in server.output
+
+
+@pytest.mark.parametrize(("options", "mode"), [((), 0o600), (("--uds-mode", "660"), 0o660)])
+def test_a_unix_socket_has_its_mode_and_is_removed_at_the_end(serve, options, mode):
+    server = serve(*options, where=("--uds", "in.sock"))
+    path = server.folder / "in.sock"
+    server.address = f"unix:{path}"
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert server.http.post("/predict", json={"value": 2}).json() == 2.0
+    server.hang_up()
+    server.stop()
+    assert not path.exists()
+
+
+def test_a_stale_unix_socket_is_replaced_and_a_live_one_refused(serve, module):
+    folder = module()
+    path = folder / "in.sock"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    server = serve(where=("--uds", str(path)))
+    status, output = run(folder, "serve", "orders:service", "--uds", str(path))
+    assert status == 1
+    assert f"cannot listen on {path}: another server listens there" in output
+    assert "Traceback" not in output
+    assert server.http.post("/predict", json={"value": 2}).json() == 2.0
+
+
+@pytest.fixture
+def guarded(serve, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text(f"# ann\n{KEY}\n\n{OTHER}\n")
+    return serve("--api-key-file", str(keys), "--access-log")
+
+
+def test_api_keys_guard_all_but_the_probes_and_stand_in_no_log(guarded):
+    http = guarded.http
+    assert [http.get(path).status_code for path in ("/livez", "/readyz")] == [200, 200]
+    for path in ("/health", "/metrics", "/openapi.json", "/docs", "/docs/swagger-ui.css", "/nowhere"):
+        assert http.get(path).status_code == 401
+    for path in ("/predict", "/batch"):
+        answer = http.post(path, json={})
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert answer.json()["title"] == "Unauthorized"
+    for fields in ({"x-api-key": KEY}, {"authorization": f"Bearer {OTHER}"}, {"authorization": f"bearer {KEY}"}):
+        assert http.post("/predict", json={"value": 4}, headers=fields).json() == 4.0
+        assert http.get("/health", headers=fields).status_code == 200
+    for wrong in (KEY[:-1], KEY + "x", KEY.upper(), "# ann", "-"):
+        for fields in ({"x-api-key": wrong}, {"authorization": f"Bearer {wrong}"}, {"authorization": f"Basic {wrong}"}):
+            assert http.post("/predict", json={}, headers=fields).status_code == 401
+    http.get(f"/nowhere?key={KEY}", headers={"x-api-key": KEY, "x-request-id": "last"})
+    guarded.wait_for(r"GET /nowhere 404 .* last")
+    assert KEY not in guarded.output
+    assert OTHER not in guarded.output
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "cannot be read"), ("# nobody\n", "holds no key"), ("a key\n", "holds a space")]
+)
+def test_a_key_file_that_lets_nobody_in_is_an_error(module, content, words):
+    folder = module()
+    if content is not None:
+        (folder / "keys").write_text(content)
+    status, output = run(folder, "serve", "orders:service", "--port", "0", "--api-key-file", "keys")
+    assert status == 1
+    assert words in output
+    assert "Traceback" not in output
+
+
+def test_the_access_log_has_a_line_for_each_request_and_none_unless_asked(serve):
+    server = serve("--access-log")
+    server.wire().post("/predict?token=abc", {"value": 1}, X_Request_ID="first").answer()
+    server.wire().post("/nowhere%0Aforged", {}, X_Request_ID="second").answer()
+    server.wait_for(r"(?m)penstock\.access: POST /predict 200 3 0\.\d+ first$")
+    server.wait_for(r"(?m)penstock\.access: POST /nowhere%0Aforged 404 \d+ 0\.\d+ second$")
+    assert "abc" not in server.output
+    silent = serve()
+    silent.wire().post("/predict", {"value": 1}, X_Request_ID="third").answer()
+    silent.stop()
+    assert "third" not in silent.output
+
+
+def test_with_json_logs_every_line_is_an_object_that_names_its_request(serve):
+    server = serve("--access-log", "--log-format", "json")
+    wire = server.wire()
+    wire.post("/predict", {"value": 1}, X_Request_ID="good").answer()
+    wire.post("/predict", {"do": "raise"}, X_Request_ID="bad").answer()
+    wire.post("/nowhere", {}, X_Request_ID="lost").answer()
+    server.hang_up()
+    server.stop()
+    lines = [json.loads(line) for line in server.output.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    access = {line["request_id"]: line for line in lines if line["logger"] == "penstock.access"}
+    assert {name: line["status"] for name, line in access.items()} == {"good": 200, "bad": 500, "lost": 404}
+    assert access["good"]["method"] == "POST"
+    assert access["good"]["path"] == "/predict"
+    assert access["good"]["bytes"] == 3
+    assert 0 < access["good"]["seconds"] < 20
+    (fault,) = [line for line in lines if line["level"] == "error"]
+    assert (fault["request_id"], fault["stage"]) == ("bad", "Obey")
+    assert "RuntimeError: the secret of row 7" in fault["message"]
