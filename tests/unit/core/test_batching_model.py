@@ -36,10 +36,12 @@ class PlainQueue:
         self.draining = False
         self.expected_run = None
         self.suspects, self.singles, self.bulk = [], [], []
+        self.arrived = {}
         self.bulk_turn = False
 
-    def lane(self, item):
-        return self.bulk if item.request.bulk else self.singles
+    def offer(self, item, now):
+        self.arrived[item] = now
+        (self.bulk if item.request.bulk else self.singles).append(item)
 
     def everything(self):
         return [*self.suspects, *self.singles, *self.bulk]
@@ -68,9 +70,9 @@ class PlainQueue:
         ):
             if at_once:
                 return -math.inf, reason
-        moments = [(self.singles[0].arrived + policy.max_wait, "waited")]
+        moments = [(self.arrived[self.singles[0]] + policy.max_wait, "waited")]
         if policy.max_gap is not None:
-            moments.append((self.singles[-1].arrived + policy.max_gap, "gap"))
+            moments.append((self.arrived[self.singles[-1]] + policy.max_gap, "gap"))
         latest = min(item.deadline for item in self.singles)
         moments.append((latest - (self.expected_run or 0.0), "deadline"))
         return min(moments)
@@ -116,7 +118,7 @@ class History:
             item = Item(self.made, b"", nbytes, Request([b""], 1, 1, deadline, print, bulk), 0)
             item.arrived = 0.0  # at the stage before
             self.queue.offer(item, self.now)
-            self.plain.lane(item).append(item)
+            self.plain.offer(item, self.now)
 
     def wait(self):
         due = self.queue.next_deadline()
