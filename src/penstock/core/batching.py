@@ -11,8 +11,8 @@ Contract
 * Every batch knows the reason it was cut.
 
 A batch is due when it is full, at min(oldest + max_wait, newest + max_gap), when an item's deadline less the
-expected run time comes, at once when bulk items wait, and at once when draining.  Times are counted from an
-item's arrival at this stage, not from when somebody looked.
+expected run time (and `trip`, the time to the worker and back) comes, at once when bulk items wait, and at once when
+draining.  Times are counted from an item's arrival at this stage, not from when somebody looked.
 """
 
 from __future__ import annotations
@@ -64,11 +64,13 @@ class CutBatch:
 class BatchQueue:
     """The items that wait for one stage.
 
-    `nbytes` is the size of their payloads; `len()` their number.  Set `draining` to hold nothing any longer.
+    `nbytes` is the size of their payloads; `len()` their number.  Set `draining` to hold nothing any longer.  `trip` is
+    how many seconds a batch takes besides its run: one that leaves later than that before a deadline misses it.
     """
 
-    def __init__(self, policy: Batch) -> None:
+    def __init__(self, policy: Batch, *, trip: float = 0.0) -> None:
         self.policy = policy
+        self.trip = trip
         self.draining = False
         self.nbytes = 0
         self.expected_run = 0.0
@@ -180,7 +182,7 @@ class BatchQueue:
         if self.policy.max_gap is not None:
             newest = next(reversed(self._singles)).arrived
             due = min(due, (newest + self.policy.max_gap, Reason.GAP))
-        return min(due, (self._earliest_deadline() - self.expected_run, Reason.DEADLINE))
+        return min(due, (self._earliest_deadline() - self.expected_run - self.trip, Reason.DEADLINE))
 
     def _earliest_deadline(self) -> float:
         # Looked up only while fewer than max_size items wait, so the scan is as short as a batch.

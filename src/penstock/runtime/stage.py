@@ -26,6 +26,9 @@ log = logging.getLogger("penstock.runtime")
 # Timers of the event loop have a resolution of a millisecond; to ask a hair too early would be to ask twice.
 TIMER_TICK = 0.001
 
+# To the worker and back, timers and a busy loop included: items held for company leave so much before they must run.
+TRIP = 0.010
+
 
 class Hub(Protocol):
     """What a stage needs of the engine around it."""
@@ -68,7 +71,7 @@ class StageDriver:
         self.inline = inline
         self.service = hub.name
         self.launch = launch
-        self.queue = BatchQueue(spec.policy)
+        self.queue = BatchQueue(spec.policy, trip=TRIP)
         self.counters = StageCounters()
         self.health = StageHealth()
         self.in_flight = 0

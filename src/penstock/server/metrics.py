@@ -164,7 +164,7 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
 
 
 _STAGE_COUNTERS = {
-    "batches": ("penstock_stage_batches", "Batches answered by workers."),
+    "batches": ("penstock_stage_batches", "Batches sent to workers; what ran again after a death counts again."),
     "restarts": (
         "penstock_stage_worker_restarts",
         "Workers started again after a death. Each may have cost a batch its time; the log has the exit code.",
@@ -190,7 +190,7 @@ def _stage_counters(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]
     cuts = CounterMetricFamily(
         "penstock_stage_cuts",
         "Batches by why they were cut: full, idle (a worker was free and need not wait), waited (max_wait), gap "
-        "(max_gap), bulk (a client batch is never held), deadline, drain.",
+        "(max_gap), bulk (a client batch is never held), deadline, drain, retry (alone, after a death).",
         labels=(*STAGE, "reason"),
     )
     for service, stage in stages:

@@ -1,0 +1,230 @@
+"""What operators see: health while everything computes, metrics that add up, documents that hold."""
+
+from __future__ import annotations
+
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+PROBES = ("/livez", "/readyz", "/health", "/metrics")
+
+
+def test_probes_answer_at_once_while_every_worker_computes(serve):
+    server = serve(services=("two_workers",))
+    busy = [server.wire().post("/predict", {"do": "burn", "seconds": 3, "value": n}) for n in range(2)]
+    pending = [server.wire().post("/predict", {"value": n}) for n in range(20)]
+    ran = server.folder / "ran"
+    server.until(lambda: ran.exists() and len(ran.read_text().split()) == 2, "both workers to compute")
+    asked = 0
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        for path in PROBES:
+            started = time.monotonic()
+            assert server.http.get(path).status_code == 200
+            assert time.monotonic() - started < 1
+            asked += 1
+    states = [worker["state"] for worker in server.health()["services"]["pairs"]["stages"]["Obey"]["workers"]]
+    assert states == ["busy", "busy"], "they were to compute all the while"
+    assert asked > 20
+    assert [wire.answer().json() for wire in busy + pending] == [0.0, 1.0, *map(float, range(20))]
+
+
+def test_health_tells_the_state_of_every_part(serve):
+    server = serve(services=("two_stages", "batched"))
+    held = server.wire().post("/chain/predict", {"do": "hold"})
+    server.until(lambda: server.health()["services"]["chain"]["in_flight"] == 1)
+    health = server.health()
+    assert health["state"] == "ready"
+    assert health["version"]
+    assert health["uptime"] > 0
+    chain, batched = health["services"]["chain"], health["services"]["batched"]
+    assert (chain["queued"], batched["queued"]) == (1, 0)
+    assert chain["bytes"] > 0
+    assert list(chain["stages"]) == ["Obey", "AddHundred"]
+    worker = chain["stages"]["Obey"]["workers"][0]
+    assert (worker["index"], worker["state"], worker["restarts"]) == (0, "busy", 0)
+    assert worker["pid"] in server.survivors()
+    server.open_gate()
+    assert held.answer().json() == 100.0
+
+
+def test_a_service_that_would_refuse_is_busy_and_still_takes_traffic(serve):
+    server = serve("--max-queued", "1")
+    held = server.wire().post("/predict", {"do": "hold"})
+    server.until(lambda: server.health()["state"] == "busy")
+    assert server.http.get("/readyz").json() == {"state": "busy"}
+    assert server.metric("penstock_state", state="busy") == 1
+    server.open_gate()
+    assert held.answer().status == 200
+    assert server.health()["state"] == "ready"
+
+
+# -- metrics ------------------------------------------------------------------------------------------------------
+
+
+def test_the_metrics_of_known_traffic_are_the_right_numbers(serve):
+    server = serve("--max-queued", "8", services=("batched",))
+    metric, wire = server.metric, server.wire
+
+    held = wire().post("/predict", {"do": "hold"})  # a batch of one, because it found an idle worker
+    server.until((server.folder / "ran").exists)
+    four = [wire().post("/predict", {"value": n}) for n in range(4)]  # a full batch, prefetched
+    server.until(lambda: metric("penstock_stage_in_flight_items") == 5)
+    late = wire().post("/predict", {"value": 9}, X_Request_Timeout="0.2")
+    leaver = wire().post("/predict", {"value": 9})
+    pair = wire().post("/batch", [{"value": 5}])
+    server.until(lambda: metric("penstock_items_in_hand") == 8)
+    assert metric("penstock_items_in_hand_limit") == 8
+    assert wire().post("/predict", {"value": 9}).answer().status == 503
+    assert late.answer().status == 503
+    leaver.close()
+    server.until(lambda: metric("penstock_items_in_hand") == 6)
+    assert metric("penstock_stage_queued_items") == 1
+    server.open_gate()
+    assert [sent.answer().status for sent in (held, *four, pair)] == [200] * 6
+
+    culprit = [{"do": "raise"}, {"value": 1}]
+    assert wire().post("/batch", culprit).answer().status == 207  # one batch of two, bisected
+    assert wire().post("/predict", {"value": "x"}).answer().status == 422
+    assert wire().post("/predict", {"do": "die"}).answer().status == 500  # two deaths
+    server.until(lambda: metric("penstock_stage_workers_up") == 1)
+    assert wire().post("/predict", {"value": 1}).answer().status == 200
+    assert wire().post("/nowhere", {}).answer().status == 404
+    assert wire().send(b"nonsense\r\n\r\n").answer().status == 400
+
+    requests = {
+        (route, status): metric("penstock_http_requests_total", service="batched", route=route, status=status)
+        for route, status in [
+            ("/predict", "200"), ("/predict", "503"), ("/predict", "499"), ("/predict", "422"), ("/predict", "500"),
+            ("/batch", "200"), ("/batch", "207"),
+        ]
+    }  # fmt: skip
+    assert list(requests.values()) == [6, 2, 1, 1, 1, 1, 1]
+    assert metric("penstock_http_request_seconds_count", route="/predict") == 11
+    assert metric("penstock_http_requests_total", service="", status="404") == 1
+    assert metric("penstock_http_requests_total", service="", status="400") == 1
+
+    assert metric("penstock_items_accepted_total") == 13
+    assert metric("penstock_items_refused_total") == 1
+    assert {
+        ending: metric("penstock_items_ended_total", ending=ending)
+        for ending in ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away")
+    } == {
+        "succeeded": 8, "failed": 1, "invalid": 1, "expired": 1, "cancelled": 1, "lost": 1, "turned_away": 0,
+    }  # fmt: skip
+
+    # held (1), four (4), pair (1), the culprit's two (2), invalid (1), the deadly one (1 and 1), the last one (1)
+    assert metric("penstock_stage_batches_total") == metric("penstock_stage_batch_items_count") == 8
+    assert metric("penstock_stage_batch_items_sum") == metric("penstock_stage_waited_seconds_count") == 12
+    assert [metric("penstock_stage_batch_items_bucket", le=bound) for bound in ("1.0", "2.0", "4.0")] == [6, 7, 8]
+    reasons = ("full", "idle", "bulk", "retry", "waited", "gap", "deadline", "drain")
+    assert [metric("penstock_stage_cuts_total", reason=reason) for reason in reasons] == [1, 4, 2, 1, 0, 0, 0, 0]
+    assert metric("penstock_stage_bisected_batches_total") == 1
+    assert metric("penstock_stage_retried_items_total") == 1
+    assert metric("penstock_stage_worker_restarts_total") == 2
+    assert metric("penstock_stage_computed_seconds_count") == 6
+    assert metric("penstock_items_in_hand") == metric("penstock_held_bytes") == 0
+    assert metric("penstock_stage_workers", state="idle") == 1
+
+
+WAITING = """
+import penstock as ps
+
+class Waiting(ps.Stage):
+    batch = ps.Batch(max_size=4, max_wait=0.2)
+
+    def predict(self, xs: list[float]) -> list[float]:
+        return xs
+
+class Gapped(ps.Stage):
+    batch = ps.Batch(max_size=4, max_wait=float("inf"), max_gap=0.1)
+
+    def predict(self, xs: list[float]) -> list[float]:
+        return xs
+
+waiting, gapped = ps.Service(Waiting, name="waiting"), ps.Service(Gapped, name="gapped")
+"""
+
+
+def test_every_cut_has_its_reason(serve):
+    server = serve(source=WAITING, services=("waiting", "gapped"))
+
+    def cuts(service):
+        reasons = ("full", "idle", "waited", "gap", "bulk", "deadline", "drain")
+        counts = {
+            reason: server.metric("penstock_stage_cuts_total", service=service, reason=reason) for reason in reasons
+        }
+        return {reason: int(count) for reason, count in counts.items() if count}
+
+    assert server.wire().post("/waiting/predict", 1).answer().status == 200
+    assert cuts("waiting") == {"waited": 1}
+    four = [server.wire().post("/waiting/predict", n) for n in range(4)]
+    assert [wire.answer().status for wire in four] == [200] * 4
+    assert cuts("waiting") == {"waited": 1, "full": 1}
+    started = time.monotonic()
+    assert server.wire().post("/waiting/batch", [1, 2]).answer().status == 200
+    assert time.monotonic() - started < 0.2, "a client batch is never held"
+    assert cuts("waiting") == {"waited": 1, "full": 1, "bulk": 1}
+    assert server.wire().post("/waiting/predict", 1, X_Request_Timeout="0.1").answer().status == 200
+    assert cuts("waiting") == {"waited": 1, "full": 1, "bulk": 1, "deadline": 1}
+    assert server.wire().post("/gapped/predict", 1).answer().status == 200
+    assert cuts("gapped") == {"gap": 1}
+
+
+def test_metrics_come_as_prometheus_text_or_as_openmetrics(shared):
+    plain = shared.http.get("/metrics")
+    assert plain.headers["content-type"].startswith("text/plain; version=")
+    assert "# HELP penstock_items_accepted_total Items taken in." in plain.text
+    assert "process_resident_memory_bytes" in plain.text
+    asked = shared.http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert asked.headers["content-type"].startswith("application/openmetrics-text")
+    assert asked.text.endswith("# EOF\n")
+
+
+# -- documents ----------------------------------------------------------------------------------------------------
+
+
+def test_the_document_is_openapi_3_1_and_every_path_of_it_is_served(shared):
+    answer = shared.http.get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    document = answer.json()
+    assert document["openapi"].startswith("3.1.")
+    assert document["info"]["title"]
+    assert document["info"]["version"]
+    assert {"/predict", "/batch"} <= document["paths"].keys()
+    for path, methods in document["paths"].items():
+        for method in methods.keys() & {"get", "post"}:
+            assert shared.http.request(method.upper(), path, json=[] if path == "/batch" else {}).status_code == 200
+            assert methods[method]["responses"]
+    order = document["components"]["schemas"]["Order"]
+    assert set(order["properties"]) == {"do", "value", "seconds"}
+
+
+class Links(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        self.found += [value for name, value in attrs if name in ("src", "href")]
+
+
+def test_the_page_of_the_document_and_all_it_needs_come_from_this_server(shared):
+    page = shared.http.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    links = Links()
+    links.feed(page.text)
+    assert len(links.found) >= 3
+    for link in links.found:
+        assert "//" not in link
+        asset = shared.http.get(f"/{link}")
+        assert asset.status_code == 200
+        assert len(asset.content) > 50
+    assert "openapi.json" in shared.http.get("/docs/start.js").text
+
+
+@pytest.mark.parametrize("path", ["/docs/../../../../etc/passwd", "/docs/%2e%2e/x", "/docs//etc/passwd"])
+def test_the_page_gives_no_other_files(shared, path):
+    assert shared.wire().send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()).answer().status == 404
