@@ -31,6 +31,8 @@ class BlockingService:
         self._service = service
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._ending = threading.Lock()
+        """Held while a call is handed to the loop, and while the loop is taken away from callers."""
 
     def __enter__(self) -> Self:
         if self._thread is not None:
@@ -95,10 +97,11 @@ class BlockingService:
     # -- the loop's thread --------------------------------------------------------------------------------------------
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        if self._loop is None:
-            coroutine.close()
-            raise NotReady(f"service {self._service.name!r} is not started: use `with`", state=State.STOPPED)
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._ending:
+            if self._loop is not None:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        coroutine.close()
+        raise NotReady(f"service {self._service.name!r} is not started: use `with`", state=State.STOPPED)
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         future = self._submit(coroutine)
@@ -113,10 +116,15 @@ class BlockingService:
     def _run(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         loop.run_forever()
+        # Whoever called just before the end is still told how that ended.
+        while tasks := asyncio.all_tasks(loop):
+            loop.run_until_complete(asyncio.wait(tasks))
+        loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
     def _end(self) -> None:
-        loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+        with self._ending:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()

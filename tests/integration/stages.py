@@ -444,3 +444,21 @@ class Outlaw(BaseException):
 class RaisesOutlaw(ps.Stage):
     def predict(self, x: Any) -> Any:
         raise Outlaw("gone")
+
+
+class HalfSlowSetup(ps.Stage):
+    """The `setup` of every worker but the first is over when `folder`/open is there."""
+
+    def setup(self, folder: str) -> None:
+        if self.worker.index > 0:
+            wait_for(Path(folder) / "open")
+
+    def predict(self, x: Any) -> Any:
+        return x
+
+
+class BadExample(ps.Stage):
+    examples = [1, 0]
+
+    def predict(self, x: int) -> float:
+        return 1 / x

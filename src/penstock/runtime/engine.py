@@ -70,7 +70,7 @@ class Engine:
         self.stages: list[StageDriver] = []
         self._specs = tuple(specs)
         self._cpus = tuple(cpus) if cpus is not None else None
-        self._inline = inline
+        self._in_process = inline
         self._affinity_before: frozenset[int] | None = None
         self._admission = Admission(options.max_queued, options.max_queued_bytes)
         self._deadlines = Deadlines()
@@ -80,6 +80,8 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: asyncio.Future[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
+        self._hurried = False
+        """Whether somebody who asked to stop waits no longer."""
         self._changed: asyncio.Event | None = None
         self._phase = State.STOPPED
         self._accepting = False
@@ -284,7 +286,9 @@ class Engine:
         if started is not None and not started.done():
             if failure is not None and (failure.traceback or stage.failed):
                 started.set_exception(failure)
-            elif all(s.health.ever_ready and all(w.tried for w in s.workers) for s in self.stages):
+            elif self._phase is State.READY and all(
+                s.health.ever_ready and all(w.tried for w in s.workers) for s in self.stages
+            ):
                 started.set_result(None)
         self._refresh()
         if stage.failed and self._phase is State.READY:
@@ -417,28 +421,40 @@ class Engine:
         if self._cpus is not None:
             check_cores(f"service {self.name!r}", self._cpus, allowed)
         launch = [
-            launcher(self.name, self._specs, i, self.options, inline=self._inline) for i in range(len(self._specs))
+            launcher(self.name, self._specs, i, self.options, inline=self._in_process) for i in range(len(self._specs))
         ]
         cores = [worker_cores(spec, allowed) for spec in self._specs]
-        if self._cpus is not None and not self._inline:
+        if self._cpus is not None and not self._in_process:
             self._affinity_before = allowed
             pin(self._cpus)
         self._admission = Admission(self.options.max_queued, self.options.max_queued_bytes)
         self._deadlines = Deadlines()
         self.stages = [
-            StageDriver(self, spec, i, launch=launch[i], inline=self._inline, cores=cores[i][0], threads=cores[i][1])
+            StageDriver(
+                self, spec, i, launch=launch[i], inline=self._in_process, cores=cores[i][0], threads=cores[i][1]
+            )
             for i, spec in enumerate(self._specs)
         ]
         self.stages[-1].last = True
         self._rooms = [self._room_behind(i) for i in range(len(self.stages))]
 
     async def stop(self, drain: float = 30.0) -> None:
-        """Finish what was accepted for up to `drain` seconds, settle the rest as NotReady, end the workers."""
-        if self._stop_task is None:
+        """Finish what was accepted for up to `drain` seconds, settle the rest as NotReady, end the workers.
+
+        Called again while it drains, the sooner end counts.
+        """
+        task = self._stop_task
+        if task is None:
             if self._phase is State.STOPPED:
                 return
-            self._stop_task = asyncio.get_running_loop().create_task(self._stop(drain))
-        task = self._stop_task
+            self._hurried = False
+            task = self._stop_task = asyncio.get_running_loop().create_task(self._stop(drain))
+        else:
+            done, _ = await asyncio.wait((task,), timeout=None if drain == math.inf else drain)
+            if not done:
+                self._hurried = True
+                if self._changed is not None:
+                    self._changed.set()
         await asyncio.shield(task)
 
     async def _stop(self, drain: float) -> None:
@@ -447,17 +463,15 @@ class Engine:
         for stage in self.stages:
             stage.queue.draining = True
         self.wake()
-        await self._until(lambda: self.idle, drain)
+        await self._until(lambda: self.idle or self._hurried, drain)
+        drained = self.idle and drain > 0
         self._settle_all(lambda _: NotReady(f"service {self.name!r} has stopped", state=State.STOPPED))
-        for stage in self.stages:
-            if drain > 0:
-                stage.close()
-            else:
-                stage.kill()
-        if drain > 0:
-            await self._until(lambda: not self._workers_alive, TEARDOWN_GRACE)
+        if drained:
             for stage in self.stages:
-                stage.kill()
+                stage.close()
+            await self._until(lambda: self._hurried or not self._workers_alive, TEARDOWN_GRACE)
+        for stage in self.stages:
+            stage.kill()
         await self._until(lambda: not self._workers_alive, math.inf)
         self._finish()
 

@@ -62,19 +62,21 @@ class ProcessIncarnation:
         self._channel_open = False
         self._process_alive = False
         self._closing = False
+        self._started = False
+        self._reported = False
 
     @classmethod
     async def start(
         cls, listener: Listener, label: tuple[str, str, int], cores: frozenset[int], env: Mapping[str, str]
     ) -> ProcessIncarnation:
-        """Start the worker process `label` on `cores`; OSError if the system refuses."""
+        """Start the worker process `label` on `cores`; OSError or ValueError if the system refuses."""
         self = cls(listener)
         ours, theirs = socket.socketpair()
         try:
             self._process = WorkerProcess.start(
                 label, child_socket=theirs, cores=cores, env=env, on_exit=self._process_ended
             )
-        except OSError:
+        except (OSError, ValueError):
             ours.close()
             raise
         finally:
@@ -82,6 +84,9 @@ class ProcessIncarnation:
         self._process_alive = self._channel_open = True
         ours.setblocking(False)
         self._channel = await SocketChannel.open(ours, self)
+        self._started = True
+        # What ended meanwhile is reported after our caller has got hold of us.
+        self._loop.call_soon(self._look)
         return self
 
     @property
@@ -120,21 +125,31 @@ class ProcessIncarnation:
         """From the channel: a worker that no longer speaks is of no use, unless it was asked to end."""
         self._channel_open = False
         self._channel_error = error
-        if not self._process_alive:
-            self._report()
-        elif not self._closing and self._process is not None:
-            self._process.kill()
-            self._process.reap()
+        self._look()
 
     def _process_ended(self) -> None:
         self._process_alive = False
-        if not self._channel_open:
-            self._report()
-        elif self._channel is not None:
+        self._look()
+
+    def _look(self) -> None:
+        """Do what follows from which of the two has ended."""
+        if not self._started or self._reported:
+            return
+        assert self._process is not None
+        assert self._channel is not None
+        if self._process_alive and self._channel_open:
+            return
+        if self._channel_open:
             # What the worker wrote before it died is still to be read; end-of-stream comes after it.
             self._loop.call_later(LAST_WORDS, self._channel.abort)
+        elif not self._process_alive:
+            self._report()
+        elif not self._closing:
+            self._process.kill()
+            self._process.reap()
 
     def _report(self) -> None:
+        self._reported = True
         assert self._process is not None
         reason = self._process.exit_reason
         self._listener.ended(f"{self._channel_error} ({reason})" if self._channel_error else reason)

@@ -83,7 +83,12 @@ class WorkerProcess:
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return cls(popen, on_exit)
+        try:
+            return cls(popen, on_exit)
+        except OSError:
+            popen.kill()
+            popen.wait()
+            raise
 
     @property
     def pid(self) -> int:
@@ -115,13 +120,18 @@ class WorkerProcess:
         if self._ended:
             return
         self._ended = True
-        if self._pidfd is not None:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
+        self._close_pidfd()
         # While the leader is not waited for, its id cannot be another group's.
         kill_group(self.pid)
         self._popen.wait()
         self._on_exit()
+
+    def _close_pidfd(self, *, watched: bool = True) -> None:
+        fd, self._pidfd = self._pidfd, None
+        if fd is not None:
+            if watched:
+                self._loop.remove_reader(fd)
+            os.close(fd)
 
     def abandon(self) -> None:
         """End everything without an event loop, when the service was never stopped."""
@@ -129,8 +139,11 @@ class WorkerProcess:
             self._ended = True
             kill_group(self.pid)
             self._popen.wait()
-            if self._pidfd is not None:
-                os.close(self._pidfd)
+            try:
+                # The loop must let go of the descriptor before its number can be another's.
+                self._loop.call_soon_threadsafe(self._close_pidfd)
+            except RuntimeError:  # it is closed
+                self._close_pidfd(watched=False)
 
 
 def kill_group(pid: int) -> None:

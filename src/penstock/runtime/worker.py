@@ -79,6 +79,8 @@ class Worker:
 
     def start(self) -> None:
         """Start an incarnation."""
+        if self._stopping:
+            return  # abandoned while it waited for its restart
         self._restart = None
         self._problem = None
         self._innocent = False
@@ -93,7 +95,7 @@ class Worker:
             else:
                 cores, env = stage.place(self.index)
                 self._incarnation = await ProcessIncarnation.start(self, label, cores, env)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the system, or an environment or name it cannot be given
             self._starting = None
             self.ended(f"the process could not be started: {error}")
             return
@@ -117,6 +119,7 @@ class Worker:
 
     def abandon(self) -> None:
         """End the worker without an event loop."""
+        self._stopping = True
         if self._incarnation is not None:
             self._incarnation.abandon()
 

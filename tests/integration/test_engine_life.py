@@ -1,0 +1,361 @@
+"""Start and stop, in every order and at every moment, and what a service does when it cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import warnings
+
+import pytest
+import stages
+from waiting import open_files, running, until, until_now
+
+import penstock as ps
+
+LOOPS = ("asyncio", "uvloop")
+
+
+def pids(service: ps.Service) -> list[int]:
+    return [worker.pid for stage in service.engine.stages for worker in stage.workers]
+
+
+async def test_start_returns_when_every_worker_is_ready_and_stop_when_none_is_left():
+    service = ps.Service(ps.stage(stages.Double, workers=2), ps.stage(stages.AddOneBatch, workers=2))
+    await service.start()
+    started = pids(service)
+    assert len(set(started)) == 4
+    assert all(running(pid) for pid in started)
+    await service.stop()
+    assert not any(running(pid) for pid in started)
+    assert service.state is ps.State.STOPPED
+
+
+async def test_a_service_can_be_stopped_before_it_started_and_more_than_once():
+    service = ps.Service(stages.Double)
+    await service.stop()
+    await service.start()
+    await asyncio.gather(service.stop(), service.stop(), service.stop(drain=0))
+    await service.stop()
+    with pytest.raises(ps.NotReady, match="stopped"):
+        await service.predict(1)
+
+
+async def test_a_service_that_was_never_started_says_so():
+    with pytest.raises(ps.NotReady, match="never started"):
+        await ps.Service(stages.Double).predict(1)
+
+
+async def test_a_stopped_service_starts_again():
+    service = ps.Service(stages.Double)
+    for i in range(3):
+        async with service:
+            assert await service.predict(i) == i * 2
+
+
+async def test_a_started_service_refuses_to_start_again_and_runs_on():
+    async with ps.Service(stages.Double) as service:
+        with pytest.raises(ps.ConfigError, match="is ready already"):
+            await service.start()
+        assert await service.predict(2) == 4
+
+
+async def test_of_two_starts_at_once_one_wins():
+    service = ps.Service(stages.Double)
+    first, second = await asyncio.gather(service.start(), service.start(), return_exceptions=True)
+    assert first is None
+    assert isinstance(second, ps.ConfigError)
+    assert await service.predict(2) == 4
+    await service.stop()
+
+
+async def test_a_stop_while_starting_ends_the_start_with_that_reason(tmp_path):
+    service = ps.Service(stages.Double, ps.stage(stages.SlowSetup, workers=2, setup={"folder": str(tmp_path)}))
+    start = asyncio.create_task(service.start())
+    await until(lambda: len(stages.notes(tmp_path / "setting up")) == 2)
+    assert service.state is ps.State.STARTING
+    with pytest.raises(ps.NotReady, match="starting"):
+        await service.predict(1)
+    await service.stop(drain=0)
+    with pytest.raises(ps.StartFailed, match="stopped while it was starting"):
+        await start
+    assert not any(running(pid) for pid in stages.notes(tmp_path / "setting up"))
+
+
+async def test_a_stop_before_the_last_worker_is_ready_does_not_let_start_succeed(tmp_path):
+    (tmp_path / "one").mkdir()
+    spec = ps.stage(stages.HalfSlowSetup, workers=2, setup={"folder": str(tmp_path)})
+    service = ps.Service(spec)
+    start = asyncio.create_task(service.start())
+    await until(lambda: service.engine is not None and service.engine.stages[0].live_workers == 1)
+    await service.stop(drain=0)
+    with pytest.raises(ps.StartFailed, match="stopped while it was starting"):
+        await start
+
+
+async def test_a_cancelled_start_leaves_nothing_running(tmp_path):
+    service = ps.Service(ps.stage(stages.SlowSetup, workers=2, setup={"folder": str(tmp_path)}))
+    start = asyncio.create_task(service.start())
+    await until(lambda: len(stages.notes(tmp_path / "setting up")) == 2)
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert service.state is ps.State.STOPPED
+    assert not any(running(pid) for pid in stages.notes(tmp_path / "setting up"))
+    (tmp_path / "open").touch()
+    async with service:
+        assert await service.predict(1) == 1
+
+
+async def test_a_start_cancelled_at_once_leaves_nothing_running():
+    for turns in range(4):
+        service = ps.Service(ps.stage(stages.Double, workers=2))
+        start = asyncio.create_task(service.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert service.state is ps.State.STOPPED
+
+
+async def test_stop_finishes_what_was_accepted(tmp_path):
+    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), stages.Double)
+    await service.start()
+    calls = [asyncio.create_task(service.predict(i)) for i in range(10)]
+    await until(lambda: stages.notes(tmp_path / "ran"))
+    stop = asyncio.create_task(service.stop())
+    await until(lambda: service.state is ps.State.DRAINING)
+    with pytest.raises(ps.NotReady, match="draining"):
+        await service.predict(99)
+    (tmp_path / "open").touch()
+    await stop
+    assert await asyncio.gather(*calls) == [i * 2 for i in range(10)]
+
+
+async def test_what_the_drain_leaves_is_settled_and_the_workers_are_killed(tmp_path):
+    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}))
+    await service.start()
+    calls = [asyncio.create_task(service.predict(i)) for i in range(5)]
+    await until(lambda: stages.notes(tmp_path / "ran"))
+    before = asyncio.get_running_loop().time()
+    await service.stop(drain=0.05)
+    assert asyncio.get_running_loop().time() - before < 2
+    for outcome in await asyncio.gather(*calls, return_exceptions=True):
+        assert isinstance(outcome, ps.NotReady)
+    assert service.engine.counters.turned_away == 5
+    assert service.engine.queued == 0
+
+
+async def test_a_stop_in_a_hurry_overtakes_a_stop_that_drains(tmp_path):
+    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}))
+    await service.start()
+    call = asyncio.create_task(service.predict(1))
+    await until(lambda: stages.notes(tmp_path / "ran"))
+    slow = asyncio.create_task(service.stop(drain=60))
+    await until(lambda: service.state is ps.State.DRAINING)
+    await asyncio.wait_for(service.stop(drain=0), 5)
+    await asyncio.wait_for(slow, 5)
+    with pytest.raises(ps.NotReady):
+        await call
+
+
+async def test_a_held_batch_leaves_at_once_when_the_service_drains():
+    held = ps.stage(stages.EchoBatch, batch=ps.Batch(max_size=100, max_wait=60))
+    service = ps.Service(held)
+    await service.start()
+    call = asyncio.create_task(service.predict(1))
+    await until(lambda: service.engine.stages[0].queued == 1)
+    await asyncio.wait_for(service.stop(), 10)
+    assert await call == 1
+    assert service.engine.stages[0].counters.cuts == {"drain": 1}
+
+
+async def test_teardown_runs_in_every_worker_on_stop(tmp_path):
+    (tmp_path / "open").touch()
+    async with ps.Service(ps.stage(stages.Gated, workers=2, setup={"folder": str(tmp_path)})) as service:
+        await service.predict(1)
+    assert sorted(stages.notes(tmp_path / "torn down")) == [0, 1]
+
+
+async def test_a_teardown_that_fails_is_logged_by_the_worker_and_stops_nothing(capfd):
+    async with ps.Service(stages.BadTeardown) as service:
+        await service.predict(1)
+    assert "teardown went wrong" in capfd.readouterr().err
+
+
+async def test_a_teardown_that_hangs_is_cut_off(monkeypatch):
+    monkeypatch.setattr("penstock.runtime.engine.TEARDOWN_GRACE", 0.1)
+    service = ps.Service(stages.SlowTeardown)
+    await service.start()
+    (pid,) = pids(service)
+    await asyncio.wait_for(service.stop(), 5)
+    assert not running(pid)
+
+
+async def test_a_failing_setup_ends_start_with_the_remote_traceback():
+    spec = ps.stage(stages.ActsInSetup, setup={"acts": [("raise", "no model here")]})
+    service = ps.Service(stages.Double, spec)
+    with pytest.raises(ps.StartFailed) as caught:
+        await service.start()
+    assert "stage 'ActsInSetup' could not be set up: no model here" in str(caught.value)
+    assert 'stages.py", line' in caught.value.traceback
+    assert "ValueError: no model here" in caught.value.traceback
+    assert "penstock/worker" not in caught.value.traceback
+    assert service.state is ps.State.STOPPED
+
+
+@pytest.mark.parametrize("what", [("exit", 7), ("segfault",)])
+async def test_a_worker_that_ends_in_setup_makes_the_start_fail_and_says_how(what):
+    service = ps.Service(ps.stage(stages.ActsInSetup, setup={"acts": [what]}))
+    how = "exit status 7" if what[0] == "exit" else "signal SIGSEGV"
+    with pytest.raises(ps.StartFailed, match=f"worker 0 of stage 'ActsInSetup' ended before it was ready: {how}"):
+        await service.start()
+    assert service.engine.stages[0].health.failed_starts == 5
+
+
+async def test_a_sys_exit_in_setup_is_a_failure_with_a_traceback():
+    spec = ps.stage(stages.ActsInSetup, setup={"acts": [("raise a", "exit", "no licence")]})
+    with pytest.raises(ps.StartFailed, match="SystemExit: no licence"):
+        await ps.Service(spec).start()
+
+
+async def test_a_failing_example_makes_the_start_fail():
+    with pytest.raises(ps.StartFailed, match="ZeroDivisionError"):
+        await ps.Service(stages.BadExample).start()
+
+
+async def test_classes_that_no_worker_can_import_are_refused_at_start():
+    class Local(ps.Stage):
+        def predict(self, x: int) -> int:
+            return x
+
+    for target, name in ((Local, "Local"), (lambda x: x, "local")):
+        service = ps.Service(ps.stage(target, name=name))
+        with pytest.raises(ps.ConfigError, match=r"defined inside a function.*inline=True"):
+            await service.start()
+        assert service.state is ps.State.STOPPED
+
+
+async def test_a_class_that_another_one_hides_is_refused_at_start(monkeypatch):
+    monkeypatch.setattr(stages, "Double", stages.Echo)
+    with pytest.raises(ps.ConfigError, match="is not what `stages` calls Echo"):
+        hidden = type("Echo", (stages.Echo,), {"__module__": "stages", "__qualname__": "Echo"})
+        await ps.Service(hidden).start()
+
+
+async def test_a_setup_argument_that_cannot_travel_is_named():
+    spec = ps.stage(stages.Gated, setup={"folder": lambda: None})
+    with pytest.raises(ps.ConfigError, match=r"setup argument 'folder' cannot be sent"):
+        await ps.Service(spec).start()
+
+
+async def test_a_program_that_cannot_be_started_fails_the_start(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no python here"))
+    with pytest.raises(ps.StartFailed, match="could not be started: .*no python here"):
+        await ps.Service(stages.Double).start()
+
+
+async def test_a_program_that_ends_before_it_says_a_word_fails_the_start(monkeypatch):
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    service = ps.Service(ps.stage(stages.Double, workers=8))
+    with pytest.raises(ps.StartFailed, match="ended before it was ready: exit status 1"):
+        await asyncio.wait_for(service.start(), 15)
+    assert service.state is ps.State.STOPPED
+
+
+async def test_an_environment_the_system_refuses_fails_the_start():
+    spec = ps.stage(stages.Double, env={"NO=NAME": "1"})
+    with pytest.raises((ps.StartFailed, ps.ConfigError), match="environment"):
+        await asyncio.wait_for(ps.Service(spec).start(), 15)
+
+
+def drop_a_started_service() -> list[int]:
+    """Start a service, forget it; the pids of its workers."""
+
+    async def main() -> list[int]:
+        service = ps.Service(ps.stage(stages.Double, workers=2), name="forgotten")
+        await service.start()
+        started = pids(service)
+        assert all(running(pid) for pid in started)
+        return started
+
+    return asyncio.run(main())
+
+
+def test_a_forgotten_service_warns_and_ends_its_workers_though_its_loop_is_closed():
+    with pytest.warns(ResourceWarning, match="'forgotten' was started and never stopped"):
+        started = drop_a_started_service()
+        gc.collect()
+    assert not any(running(pid) for pid in started)
+
+
+async def test_a_forgotten_service_warns_and_ends_its_workers_while_its_loop_runs_on():
+    service = ps.Service(ps.stage(stages.Double, workers=2), name="forgotten")
+    await service.start()
+    assert await service.predict(1) == 2
+    started = pids(service)
+    with pytest.warns(ResourceWarning, match="never stopped"):
+        del service
+        gc.collect()
+    assert not any(running(pid) for pid in started)
+    async with ps.Service(ps.stage(stages.Double, workers=2)) as other:  # the loop is none the worse
+        assert await other.predict_many(range(10)) == [i * 2 for i in range(10)]
+
+
+async def test_a_forgotten_service_does_not_start_its_dead_workers_again(tmp_path):
+    service = ps.Service(ps.stage(stages.CountsStarts, setup={"folder": str(tmp_path)}))
+    await service.start()
+    (tmp_path / "deadly").touch()
+    os.kill(pids(service)[0], 9)
+    await until(lambda: len(stages.notes(tmp_path / "starts")) == 3)  # the third waits longer than this test
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        del service
+        gc.collect()
+    before = len(stages.notes(tmp_path / "starts"))
+    await asyncio.sleep(0.6)  # the backoff would have been over by now: absence needs a wait
+    assert len(stages.notes(tmp_path / "starts")) == before
+
+
+def threads() -> list[str]:
+    return [t.name for t in threading.enumerate()]
+
+
+async def test_two_hundred_lives_inline_leave_nothing():
+    service = ps.Service(ps.stage(stages.EchoBatch, workers=2), stages.Double, inline=True)
+    async with service:
+        await service.predict(1)
+    await until(lambda: not [name for name in threads() if "penstock" in name])
+    files = len(open_files())
+    for i in range(200):
+        async with service:
+            assert await service.predict(i) == i * 2
+    await until(lambda: not [name for name in threads() if "penstock" in name])
+    assert len(open_files()) <= files
+
+
+async def test_ten_lives_with_processes_leave_nothing():
+    service = ps.Service(ps.stage(stages.EchoBatch, workers=2), stages.Double)
+    async with service:
+        await service.predict(1)
+    before, files = threads(), open_files()
+    for i in range(10):
+        async with service:
+            assert await service.predict(i) == i * 2
+        assert not any(running(pid) for pid in [p for p in pids(service) if p])
+    assert threads() == before
+    await until(lambda: len(open_files()) <= len(files), "files to be closed")
+
+
+def test_a_service_moves_to_another_event_loop_once_it_is_stopped():
+    service = ps.Service(stages.Double)
+
+    async def once() -> None:
+        async with service:
+            assert await service.predict(2) == 4
+
+    asyncio.run(once())
+    asyncio.run(once())
+    until_now(lambda: True)
