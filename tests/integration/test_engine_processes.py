@@ -1,0 +1,192 @@
+"""Where workers run: their cores, environment, command line, signals and outputs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import stages
+from waiting import running, until
+
+import penstock as ps
+from penstock.runtime.process import THREAD_VARIABLES
+
+linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin processes to cores")
+
+
+async def test_workers_are_direct_children_that_lead_process_groups_of_their_own():
+    async with ps.Service(stages.Act) as service:
+        facts = await service.predict(("facts",))
+    assert facts["parent"] == os.getpid()
+    assert facts["group"] == facts["pid"] != os.getpgid(0)
+    assert facts["stdin"] == "/dev/null"
+
+
+async def test_the_process_list_names_service_stage_and_index():
+    async with ps.Service(ps.stage(stages.Act, name="my stage", workers=2), name="my service") as service:
+        lines = [
+            Path(f"/proc/{worker.pid}/cmdline").read_bytes().split(b"\0")[3:8] for worker in service.engine.stages[0].workers
+        ]
+    assert lines == [[b"penstock.worker", b"my service", b"my stage", index, b"--fd"] for index in (b"0", b"1")]
+
+
+async def test_a_worker_knows_its_stage_its_index_and_how_many_they_are():
+    async with ps.Service(ps.stage(stages.WhoAmI, name="me", workers=2)) as service:
+        seen = await service.predict_many(range(200))
+    assert {tuple(x) for x in seen} <= {("me", 0, 2), ("me", 1, 2)}
+
+
+async def test_each_worker_gets_its_own_environment_on_top_of_ours(monkeypatch):
+    monkeypatch.setenv("FROM_OUTSIDE", "1")
+    one = ps.stage(stages.Act, name="one", env={"ROLE": "first"})
+    two = ps.stage(stages.Act, name="two", workers=2, prefetch=0, env=[{"GPU": "0"}, {"GPU": "1", "FROM_OUTSIDE": "2"}])
+    async with ps.Service(one) as service:
+        env = (await service.predict(("facts",)))["env"]
+        assert (env["ROLE"], env["FROM_OUTSIDE"]) == ("first", "1")
+        assert "GPU" not in env
+    async with ps.Service(two) as service:
+        found = {f["env"]["GPU"]: f["env"] for f in await service.predict_many([("facts",)] * 50)}
+    assert found["0"]["FROM_OUTSIDE"] == "1"
+    assert "1" not in found or found["1"]["FROM_OUTSIDE"] == "2"
+
+
+async def test_pythonpath_reaches_what_a_worker_starts_as_the_user_left_it(monkeypatch):
+    for value in (None, "/some/where"):
+        if value is None:
+            monkeypatch.delenv("PYTHONPATH", raising=False)
+        else:
+            monkeypatch.setenv("PYTHONPATH", value)
+        async with ps.Service(stages.Act) as service:
+            assert (await service.predict(("facts",)))["env"].get("PYTHONPATH") == value
+
+
+@linux
+async def test_workers_are_pinned_to_their_cores_and_threads_follow(monkeypatch):
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    allowed = sorted(os.sched_getaffinity(0))
+    spec = ps.stage(stages.Act, cpus=[allowed[0], [allowed[-1]]])
+    async with ps.Service(spec) as service:
+        workers = service.engine.stages[0].workers
+        assert len(workers) == 2
+        assert [os.sched_getaffinity(w.pid) for w in workers] == [{allowed[0]}, {allowed[-1]}]
+        facts = await service.predict(("facts",))
+    assert facts["cores"] in ([allowed[0]], [allowed[-1]])
+    assert {facts["env"][name] for name in THREAD_VARIABLES} == {"1"}
+
+
+@linux
+async def test_thread_counts_are_the_cores_divided_by_the_workers_unless_the_user_chose(monkeypatch):
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    cores = len(os.sched_getaffinity(0))
+    for workers in (1, 2):
+        async with ps.Service(ps.stage(stages.Act, workers=workers, env={"MKL_NUM_THREADS": "9"})) as service:
+            env = (await service.predict(("facts",)))["env"]
+        assert env["OPENBLAS_NUM_THREADS"] == str(max(1, cores // workers))
+        assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"]) == ("7", "9")
+
+
+@linux
+async def test_a_core_that_is_not_allowed_is_refused_with_the_allowed_ones():
+    allowed = sorted(os.sched_getaffinity(0))
+    outside = max(allowed) + 1
+    words = rf"cpus \[{outside}\] are not among the allowed cores \[{', '.join(map(str, allowed))}\]"
+    with pytest.raises(ps.ConfigError, match=rf"stage 'Act': {words}"):
+        await ps.Service(ps.stage(stages.Act, cpus=[outside])).start()
+    with pytest.raises(ps.ConfigError, match=rf"service 'service': {words}"):
+        await ps.Service(stages.Act, cpus=[outside]).start()
+    assert sorted(os.sched_getaffinity(0)) == allowed
+
+
+@linux
+async def test_a_pinned_coordinator_gets_its_cores_back_and_unpinned_workers_never_lost_them():
+    before = os.sched_getaffinity(0)
+    core = min(before)
+    service = ps.Service(
+        ps.stage(stages.Act, name="free"), ps.stage(stages.Act, name="mixed", cpus=[core, None]), cpus=[core]
+    )
+    await service.start()
+    assert os.sched_getaffinity(0) == {core}
+    free, (pinned, unpinned) = service.engine.stages[0].workers, service.engine.stages[1].workers
+    assert os.sched_getaffinity(free[0].pid) == before
+    assert os.sched_getaffinity(pinned.pid) == {core}
+    assert os.sched_getaffinity(unpinned.pid) == before
+    os.kill(free[0].pid, signal.SIGKILL)
+    await until(lambda: free[0].ready and free[0].restarts == 1)
+    assert os.sched_getaffinity(free[0].pid) == before
+    await service.stop()
+    assert os.sched_getaffinity(0) == before
+
+
+@linux
+async def test_a_pinned_coordinator_gets_its_cores_back_when_the_start_fails():
+    before = os.sched_getaffinity(0)
+    spec = ps.stage(stages.ActsInSetup, setup={"acts": [("raise",)]})
+    with pytest.raises(ps.StartFailed):
+        await ps.Service(spec, cpus=[min(before)]).start()
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_workers_ignore_the_signals_that_everybody_gets(tmp_path, number):
+    spec = ps.stage(stages.Gated, setup={"folder": str(tmp_path)})
+    async with ps.Service(spec) as service:
+        import asyncio
+
+        call = asyncio.create_task(service.predict(1))
+        await until(lambda: stages.notes(tmp_path / "ran"))
+        pid = service.engine.stages[0].workers[0].pid
+        os.kill(pid, number)
+        os.killpg(pid, number)
+        (tmp_path / "open").touch()
+        assert await call == 1
+        assert await service.predict(2) == 2
+        assert service.engine.stages[0].workers[0].pid == pid
+        assert running(pid)
+
+
+async def test_a_signal_before_the_worker_has_its_handlers_does_not_end_it(tmp_path):
+    import asyncio
+
+    service = ps.Service(ps.stage(stages.SlowSetup, setup={"folder": str(tmp_path)}))
+    start = asyncio.create_task(service.start())
+    await until(lambda: service.engine is not None and service.engine.stages[0].workers[0].pid)
+    pid = service.engine.stages[0].workers[0].pid
+    while not stages.notes(tmp_path / "setting up"):
+        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
+        await asyncio.sleep(0.001)
+    (tmp_path / "open").touch()
+    await start
+    assert service.engine.stages[0].workers[0].restarts == 0
+    await service.stop()
+
+
+async def test_a_signal_the_stage_sends_itself_is_ignored_and_programs_it_starts_get_the_defaults():
+    async with ps.Service(stages.Act) as service:
+        assert await service.predict(("signal", int(signal.SIGINT))) == "alive"
+        assert await service.predict(("child signals",)) == ["True", "True"]
+
+
+async def test_what_a_stage_prints_cannot_reach_the_wire(capfd):
+    async with ps.Service(stages.Act) as service:
+        await service.predict_many([("shout",)] * 3)
+        assert await service.predict(4) == 4
+    out, err = capfd.readouterr()
+    assert out.count("said by print") == out.count("said by write") == 3
+    assert err.count("said on stderr") == err.count("said by write on 2") == 3
+
+
+async def test_examples_warm_every_worker_alone_and_as_a_full_batch_before_it_is_ready(tmp_path):
+    service = ps.Service(ps.stage(stages.Warm, workers=2, setup={"folder": str(tmp_path)}))
+    async with service:
+        once = [[1], [2], [1, 2, 1, 2]]
+        assert sorted(stages.notes(tmp_path / "warm")) == sorted(once * 2)
+        os.kill(service.engine.stages[0].workers[0].pid, signal.SIGKILL)
+        await until(lambda: service.engine.stages[0].live_workers == 1)
+        await until(lambda: service.engine.stages[0].live_workers == 2)
+        assert sorted(stages.notes(tmp_path / "warm")) == sorted(once * 3)
