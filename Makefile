@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: help demo test check lint types fix soak bench bench-quick docs clean
+.PHONY: help demo test test-compiled check lint types fix soak compiled bench bench-quick hops docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,7 +28,17 @@ demo: $(VENV)/.demo  ## serve a real sentence-embedding model on 127.0.0.1:8000
 test: $(STAMP)  ## run every test
 	$(BIN)/python -m pytest -n $(JOBS)
 
-check: lint types test  ## every static check, then every test
+check: lint types test test-compiled  ## every static check, then every test
+
+test-compiled: compiled  ## what runs in processes, once more with the path of a request compiled
+	PYTHONPATH=build/compiled $(BIN)/python -m pytest -n $(JOBS) tests/integration tests/faults
+
+compiled: $(STAMP) build/compiled/.built  ## what an install makes: the path of a request as C extensions
+
+build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py')
+	rm -rf build
+	$(BIN)/pip install --quiet --no-deps --target build/compiled .
+	touch $@
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -43,6 +53,22 @@ fix: $(STAMP)  ## mend what a tool can mend
 
 soak: $(STAMP)  ## a million requests, and chaos: minutes, not part of `test`
 	$(BIN)/python -m pytest -m soak --timeout 3000 tests
+
+bench: compiled $(VENV)/.bench  ## measure against the floor and mosec, interleaved: about five minutes
+	$(BIN)/python bench/run.py
+
+bench-quick: compiled $(VENV)/.bench  ## the same, in about one
+	$(BIN)/python bench/run.py --rounds 3 --seconds 1
+
+hops: compiled  ## the CPU budget of a request, hop by hop
+	PYTHONPATH=build/compiled $(BIN)/python bench/hops.py --loaded
+
+$(VENV)/.bench: pyproject.toml $(STAMP)
+	$(BIN)/pip install --quiet -e '.[bench]'
+	touch $@
+
+docs: $(STAMP)  ## hold the documentation to what it says
+	$(BIN)/python -m pytest -n $(JOBS) tests/test_docs.py
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache

@@ -1,9 +1,10 @@
 """The floor of the echo: uvloop and httptools alone, a fixed answer; no model, routing, limits or checks.
 
-What a Python server of this make cannot do better than.  Each request is parsed whole by llhttp, but no header
-field or body is handed to Python, and the answer is made beforehand, as long as the echo's.
+What a Python server of this make cannot do better than: llhttp hands each request's target, fields and body to Python,
+which any server has to look at, and an answer made beforehand, as long as the echo's, is written.  With `--blind`
+nothing is handed over, and the server does not know what it was asked.
 
-    python bench/floor.py PORT
+    python bench/floor.py PORT [--blind]
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ ANSWER = (
 ) % (len(BODY), BODY)
 
 
-class FloorProtocol(asyncio.Protocol):
-    """One connection: every complete request is answered at once."""
+class BlindProtocol(asyncio.Protocol):
+    """One connection: every complete request is answered at once, whatever it says."""
 
     transport: asyncio.Transport
 
@@ -44,11 +45,31 @@ class FloorProtocol(asyncio.Protocol):
         self.transport.write(ANSWER)
 
 
-async def serve(port: int) -> None:
+class FloorProtocol(BlindProtocol):
+    """One connection: every request is read, and answered at once."""
+
+    def on_message_begin(self) -> None:
+        self.fields: list[tuple[bytes, bytes]] = []
+        self.body = b""
+
+    def on_url(self, url: bytes) -> None:
+        self.url = url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.method = self.parser.get_method()
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+
+async def serve(port: int, protocol: type[BlindProtocol]) -> None:
     """Listen on the loopback until the process is ended."""
-    server = await asyncio.get_running_loop().create_server(FloorProtocol, "127.0.0.1", port, backlog=2048)
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", port, backlog=2048)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1])))
+    uvloop.run(serve(int(sys.argv[1]), BlindProtocol if "--blind" in sys.argv else FloorProtocol))

@@ -24,6 +24,10 @@ from payload import BODY
 HERE = Path(__file__).resolve().parent
 
 
+COMPILED = HERE.parent / "build" / "compiled"
+"""Penstock as an install makes it, by `make compiled`."""
+
+
 class ServerFailed(Exception):
     """A server did not come up, or did not answer as it should."""
 
@@ -40,6 +44,8 @@ class Subject:
     """What is in the command line of its workers and of no other of its processes; "" if it has none."""
     numbered: bool = False
     """Whether every request carries an id of its own, so that no two heads are equal."""
+    plain: bool = False
+    """Whether Penstock runs from its sources, uncompiled."""
 
 
 def _penstock(target: str) -> Callable[[int], list[str]]:
@@ -57,8 +63,10 @@ SUBJECTS = {
     s.name: s
     for s in (
         Subject("floor", lambda port: [sys.executable, str(HERE / "floor.py"), str(port)]),
+        Subject("floor-blind", lambda port: [sys.executable, str(HERE / "floor.py"), str(port), "--blind"]),
         Subject("penstock", _penstock("echo:service"), worker_mark="penstock.worker"),
         Subject("penstock-ids", _penstock("echo:service"), worker_mark="penstock.worker", numbered=True),
+        Subject("penstock-plain", _penstock("echo:service"), worker_mark="penstock.worker", plain=True),
         Subject("mosec", _mosec(32), "/inference", "spawn_main"),
         Subject("mosec-128", _mosec(128), "/inference", "spawn_main"),
         Subject("accelerator", _penstock("accelerator:service"), worker_mark="penstock.worker"),
@@ -74,7 +82,8 @@ class Server:
         self.subject = subject
         self.port = _free_port()
         self._log = tempfile.NamedTemporaryFile(prefix=f"penstock-bench-{subject.name}-", suffix=".log")  # noqa: SIM115  # lives as long as the server
-        paths = [str(HERE), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        package = HERE.parent / "src" if subject.plain else COMPILED
+        paths = [str(HERE), str(package), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
             subject.command(self.port),
             cwd=HERE,

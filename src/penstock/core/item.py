@@ -28,19 +28,22 @@ class ItemState(IntEnum):
     SETTLED = 3
 
 
-class IllegalMove(AssertionError):
+class IllegalMove(Exception):
     """An item was moved in a way the table does not have: a mistake of ours."""
 
 
-class Move(dict[ItemState, ItemState]):
+class Move:
     """One row of the table: the states a move may start from, and where it leads."""
 
     def __init__(self, name: str, row: dict[ItemState, ItemState]) -> None:
-        super().__init__(row)
-        self.name = name
+        self._name = name
+        self._row = row
 
-    def __missing__(self, state: ItemState) -> ItemState:
-        raise IllegalMove(f"cannot {self.name} an item that is {state.name.lower()}")
+    def __getitem__(self, state: ItemState) -> ItemState:
+        after = self._row.get(state)
+        if after is None:
+            raise IllegalMove(f"cannot {self._name} an item that is {state.name.lower()}")
+        return after
 
 
 # Each move is applied as `item.state = OFFER[item.state]`: one lookup, and an illegal move cannot pass unseen.
