@@ -209,7 +209,10 @@ class FrameDecoder:
         return memoryview(self._scratch)[self._end :]
 
     def advance(self, n: int) -> list[Frame]:
-        """Take note of `n` bytes read into the last `get_buffer()`; the frames they complete."""
+        """Take note of `n` bytes read into the last `get_buffer()`; the frames they complete.
+
+        ProtocolError if they are not frames; the stream is of no use then, nor are frames that came in the same read.
+        """
         if self._body is None:
             self._end += n
             return self._parse()

@@ -61,13 +61,15 @@ class MemoryChannel:
     def _receive(self, data: bytes | None, error: Exception | None) -> None:
         if self._ended or self._aborted:
             return
-        if data is None:
-            self._end(error)
-            return
         try:
+            if data is None:
+                self._decoder.end()
+                self._end(error)
+                return
             frames = self._decoder.feed(data)
         except ProtocolError as broken:
-            self._end(broken)
+            self._end(error or broken)
+            self.abort()
             return
         for frame in frames:
             self._sink.frame_received(frame)
@@ -89,11 +91,12 @@ class MemoryWorkerEnd:
         self._over = False
 
     def receive(self) -> Frame | None:
-        """The next frame, or None at end-of-stream."""
+        """The next frame, or None at end-of-stream; ProtocolError if it ends inside a frame."""
         while not self._frames:
             data = None if self._over else self._inbox.get()
             if data is None:
                 self._over = True
+                self._decoder.end()
                 return None
             self._frames.extend(self._decoder.feed(data))
         return self._frames.popleft()

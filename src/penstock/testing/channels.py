@@ -1,0 +1,348 @@
+"""What every channel must do, whatever carries it: subclass `ChannelSuite`, say how to open one, and let pytest run it.
+
+The coordinator's end lives on the event loop and never blocks; the worker's end blocks, so here it lives in a thread.
+Needs pytest with an asyncio plugin that runs coroutine methods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar
+
+from penstock.errors import ProtocolError
+from penstock.transport.channel import Channel, FrameSink, WorkerEnd
+from penstock.transport.framing import Frame, Kind, Status, encode_answers, encode_batch, encode_control
+
+T = TypeVar("T")
+
+PATIENCE = 20.0
+"""Seconds until something that should have happened counts as not happening."""
+LARGE = 8 * 1024 * 1024
+MORE_THAN_ONE_WRITE_TAKES = 3000
+"""Buffers in one frame: systems take about a thousand in one call."""
+
+
+class ClosingWorkerEnd(WorkerEnd, Protocol):
+    """A worker's end that can also end the stream."""
+
+    def close(self) -> None:
+        """Nothing more will be sent or read."""
+
+
+class Recorder:
+    """A sink that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.ends: list[Exception | None] = []
+        self._changed = asyncio.Event()
+
+    def frame_received(self, frame: Frame) -> None:
+        """A frame has come; none may after the end."""
+        assert not self.ends, "a frame came after the end"
+        self.frames.append(frame)
+        self._changed.set()
+
+    def channel_ended(self, error: Exception | None) -> None:
+        """The channel has ended."""
+        self.ends.append(error)
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until `condition` holds."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def until_frames(self, n: int) -> None:
+        """Wait until `n` frames have come."""
+        await self.until(lambda: len(self.frames) >= n)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """What `work` returns or raises in a thread of its own; the thread cannot keep a failed test from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]  # without an error there is a result
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the test is told
+            loop.call_soon_threadsafe(settle, None, error)
+        else:
+            loop.call_soon_threadsafe(settle, result, None)
+
+    threading.Thread(target=run, daemon=True).start()
+    async with asyncio.timeout(PATIENCE):
+        return await future
+
+
+def batch(frame_id: int, payloads: Sequence[bytes]) -> list[Any]:
+    """The buffers of a BATCH with these payloads."""
+    n = len(payloads)
+    return encode_batch(frame_id, 0.0, range(n), payloads, list(map(len, payloads)), [1.0] * n, [1] * n, [1] * n)
+
+
+def answers(frame_id: int, payloads: Sequence[bytes]) -> list[Any]:
+    """The buffers of an ANSWERS with these payloads."""
+    n = len(payloads)
+    return encode_answers(frame_id, 0.0, 1, range(n), payloads, [Status.OK] * n)
+
+
+def said(frame: Frame) -> tuple[int, list[bytes]]:
+    """A frame's id and payloads."""
+    return frame.frame_id, [bytes(payload) for payload in frame.payloads]
+
+
+def receive_all(worker: WorkerEnd) -> list[Frame]:
+    """What the worker reads until the stream ends."""
+    frames = []
+    while (frame := worker.receive()) is not None:
+        frames.append(frame)
+    return frames
+
+
+FRAMES: list[tuple[int, list[bytes]]] = [
+    (1, [b"one"]),
+    (2, []),
+    (3, [b"", b"x", b""]),
+    (4, [b"a" * 5000, b"b", b"c" * 70_000]),
+    (5, [bytes([i % 256]) * 100 for i in range(MORE_THAN_ONE_WRITE_TAKES)]),
+    (6, [bytes(range(256)) * 4096]),
+    *((7 + i, [b"many", b"small"]) for i in range(200)),
+]
+
+
+class ChannelSuite:
+    """The tests; each opens a channel of its own."""
+
+    async def open(self, sink: FrameSink) -> tuple[Channel, ClosingWorkerEnd]:
+        """The two ends of a new channel."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[tuple[Channel, ClosingWorkerEnd, Recorder]]:
+        """A channel and what its coordinator's end tells; dropped at the end, which also frees a waiting worker."""
+        sink = Recorder()
+        channel, worker = await self.open(sink)
+        try:
+            yield channel, worker, sink
+        finally:
+            channel.abort()
+            await sink.until(lambda: sink.ends)
+            worker.close()
+        assert len(sink.ends) == 1, f"the end was told {len(sink.ends)} times"
+
+    async def test_frames_reach_the_worker_whole_and_in_order(self) -> None:
+        """Small, empty, large, and of more buffers than one write takes."""
+        async with self.opened() as (channel, worker, _):
+            for frame_id, payloads in FRAMES:
+                channel.send(batch(frame_id, payloads))
+            channel.close()
+            assert list(map(said, await in_thread(lambda: receive_all(worker)))) == FRAMES
+
+    async def test_frames_reach_the_coordinator_whole_and_in_order(self) -> None:
+        """The same the other way."""
+
+        def work() -> None:
+            for frame_id, payloads in FRAMES:
+                worker.send(answers(frame_id, payloads))
+
+        async with self.opened() as (_, worker, sink):
+            await in_thread(work)
+            await sink.until_frames(len(FRAMES))
+            assert list(map(said, sink.frames)) == FRAMES
+
+    async def test_a_worker_that_answers_frame_by_frame_is_answered_in_turn(self) -> None:
+        """A hundred round trips."""
+
+        def work() -> None:
+            while (frame := worker.receive()) is not None:
+                worker.send(answers(frame.frame_id, [bytes(payload) for payload in frame.payloads]))
+
+        async with self.opened() as (channel, worker, sink):
+            working = asyncio.ensure_future(in_thread(work))
+            for i in range(100):
+                channel.send(batch(i, [b"%d" % i]))
+                await sink.until_frames(i + 1)
+            channel.close()
+            await working
+            assert list(map(said, sink.frames)) == [(i, [b"%d" % i]) for i in range(100)]
+
+    async def test_payloads_are_writable_where_they_arrive(self) -> None:
+        """At both ends, small and large."""
+        payloads = [b"small", b"L" * 500_000]
+        async with self.opened() as (channel, worker, sink):
+            channel.send(batch(1, payloads))
+            frame = await in_thread(worker.receive)
+            assert frame is not None
+            await in_thread(lambda: worker.send(answers(1, payloads)))
+            await sink.until_frames(1)
+            for payload in (*frame.payloads, *sink.frames[0].payloads):
+                payload[0] = 0
+
+    async def test_large_frames_pass_both_ways_at_once(self) -> None:
+        """Neither end waits for the other to read first."""
+
+        def work() -> list[Frame]:
+            for frame_id in (1, 2):
+                worker.send(answers(frame_id, [b"w" * LARGE]))
+            return receive_all(worker)
+
+        async with self.opened() as (channel, worker, sink):
+            for frame_id in (1, 2):
+                channel.send(batch(frame_id, [b"c" * LARGE]))
+            channel.close()
+            received = await in_thread(work)
+            await sink.until_frames(2)
+            assert [frame.payloads[0] == b"c" * LARGE for frame in received] == [True, True]
+            assert [frame.payloads[0] == b"w" * LARGE for frame in sink.frames] == [True, True]
+
+    # -- ends -------------------------------------------------------------------------------------------------------
+
+    async def test_after_close_the_worker_reads_what_was_sent_and_then_the_end(self) -> None:
+        """And the end again, as often as it asks."""
+        async with self.opened() as (channel, worker, _):
+            channel.send(batch(1, [b"last"]))
+            channel.close()
+            frames = [await in_thread(worker.receive) for _ in range(3)]
+            assert frames[0] is not None
+            assert frames[1:] == [None, None]
+
+    async def test_after_close_the_workers_answers_still_come_and_then_the_end(self) -> None:
+        """A worker that is asked to end finishes what it holds."""
+
+        def work() -> None:
+            receive_all(worker)
+            worker.send(answers(1, [b"still"]))
+            worker.close()
+
+        async with self.opened() as (channel, worker, sink):
+            channel.send(batch(1, [b"last"]))
+            channel.close()
+            await in_thread(work)
+            await sink.until(lambda: sink.ends)
+            assert list(map(said, sink.frames)) == [(1, [b"still"])]
+            assert sink.ends == [None]
+
+    async def test_what_is_sent_after_close_is_dropped(self) -> None:
+        """Silently; and closing again changes nothing."""
+        async with self.opened() as (channel, worker, _):
+            channel.close()
+            channel.send(batch(1, [b"late"]))
+            channel.close()
+            assert await in_thread(lambda: receive_all(worker)) == []
+
+    async def test_a_worker_that_has_gone_is_told_once_after_its_last_frame(self) -> None:
+        """What is sent to it then is dropped, and both ways of ending are harmless."""
+
+        def work() -> None:
+            worker.send(answers(1, [b"bye"]))
+            worker.close()
+
+        async with self.opened() as (channel, worker, sink):
+            await in_thread(work)
+            await sink.until(lambda: sink.ends)
+            assert list(map(said, sink.frames)) == [(1, [b"bye"])]
+            for _ in range(2):
+                channel.send(batch(2, [b"nobody"]))
+                channel.close()
+                channel.abort()
+            await asyncio.sleep(0)
+            assert len(sink.ends) == 1
+
+    async def test_an_aborted_channel_ends_once_and_delivers_nothing_more(self) -> None:
+        """Not what is unread, and nothing that is sent later."""
+        async with self.opened() as (channel, worker, sink):
+            worker.send(answers(1, [b"unread"]))  # from here: the loop must not have read it when the channel ends
+            channel.abort()
+            channel.abort()
+            channel.close()
+            channel.send(batch(1, [b"nobody"]))
+            await sink.until(lambda: sink.ends)
+            assert sink.frames == []
+
+    async def test_a_worker_learns_that_its_channel_was_aborted(self) -> None:
+        """Reading ends, or fails as a broken connection does; writing fails."""
+
+        def read() -> list[Frame]:
+            try:
+                return receive_all(worker)
+            except (ConnectionResetError, ProtocolError):
+                return []
+
+        def write() -> bool:
+            try:
+                worker.send(answers(1, [b"for nobody"]))
+            except (BrokenPipeError, ConnectionResetError):
+                return True
+            return False
+
+        async with self.opened() as (channel, worker, sink):
+            waiting = asyncio.ensure_future(in_thread(read))
+            channel.abort()
+            await sink.until(lambda: sink.ends)
+            assert await waiting == []
+            assert await in_thread(write)
+
+    # -- what is not a frame ----------------------------------------------------------------------------------------
+
+    async def test_what_is_not_a_frame_ends_the_channel_with_the_reason(self) -> None:
+        """From the worker, whose stream ends too."""
+
+        def work() -> list[Frame]:
+            worker.send([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"])
+            try:
+                return receive_all(worker)
+            except ConnectionResetError:
+                return []
+
+        async with self.opened() as (_, worker, sink):
+            await in_thread(lambda: worker.send(answers(1, [b"good"])))
+            await sink.until_frames(1)
+            assert await in_thread(work) == []
+            await sink.until(lambda: sink.ends)
+            assert list(map(said, sink.frames)) == [(1, [b"good"])]
+            assert isinstance(sink.ends[0], ProtocolError)
+
+    async def test_a_stream_that_ends_inside_a_frame_says_so(self) -> None:
+        """A worker that died while it wrote."""
+
+        def work() -> None:
+            whole = b"".join(answers(1, [b"x" * 1000]))
+            worker.send([whole[:-1]])
+            worker.close()
+
+        async with self.opened() as (_, worker, sink):
+            await in_thread(work)
+            await sink.until(lambda: sink.ends)
+            assert sink.frames == []
+            assert isinstance(sink.ends[0], ProtocolError)
+
+    async def test_a_worker_refuses_what_is_not_a_frame(self) -> None:
+        """It raises ProtocolError, and so it does where its stream ends inside a frame."""
+
+        def refused() -> bool:
+            try:
+                worker.receive()
+            except ProtocolError:
+                return True
+            return False
+
+        for wire in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", encode_control(Kind.HELLO, b"hello")[0][:-1]):
+            async with self.opened() as (channel, worker, _):
+                channel.send([wire])
+                channel.close()
+                assert await in_thread(refused)

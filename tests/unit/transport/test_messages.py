@@ -1,0 +1,64 @@
+"""What handshakes and failures say, as data."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import ProtocolError
+from penstock.transport.messages import (
+    Hello,
+    Launch,
+    Problem,
+    StageRef,
+    invalid_item,
+    pack,
+    stage_failure,
+    unpack,
+)
+
+LAUNCH = Launch(
+    service="s",
+    stage="t",
+    index=1,
+    count=2,
+    ref=StageRef("m", "C", main_path="/x.py"),
+    setup=b"\x80",
+    sys_path=["a", "b"],
+    batched=True,
+    max_size=8,
+    bisect=False,
+    first=True,
+    last=False,
+    validate=True,
+    validate_results=False,
+    allow_nan=True,
+)
+PROBLEM = Problem("builtins.KeyError", ("builtins.KeyError", "builtins.LookupError"), "'x'", "Traceback ...", "$.x")
+
+
+@pytest.mark.parametrize("message", [Hello(5), LAUNCH, PROBLEM])
+def test_a_message_is_read_as_it_was_written(message):
+    assert unpack(memoryview(pack(message)), type(message)) == message
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff", b"\x80", pack(Hello(5)), pack(LAUNCH)[:-1]])
+def test_what_is_not_the_message_is_a_protocol_error_that_names_it(payload):
+    with pytest.raises(ProtocolError, match="not a Launch"):
+        unpack(payload, Launch)
+
+
+def test_a_stage_failure_says_all_that_the_problem_said():
+    error = stage_failure(PROBLEM, "embed")
+    assert (error.stage, error.type_name, error.message, error.traceback) == (
+        "embed",
+        "builtins.KeyError",
+        "'x'",
+        "Traceback ...",
+    )
+    assert error.is_a(LookupError)
+    assert not error.is_a(ValueError)
+
+
+def test_an_invalid_item_keeps_its_reason_and_path():
+    error = invalid_item(PROBLEM)
+    assert (error.reason, error.path, str(error)) == ("'x'", "$.x", "'x' at `$.x`")
