@@ -92,9 +92,13 @@ class _Serving:
                 loop.remove_signal_handler(number)
 
     async def _start(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for service in self._services:
-                group.create_task(service.start())
+        """Start every service; the first that cannot be started ends the others, and is the error."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for service in self._services:
+                    group.create_task(service.start())
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from None
 
     async def _drain(self) -> None:
         grace = self._options.drain

@@ -1,0 +1,342 @@
+"""The command line: options and their variables, and one clear sentence for whatever cannot be."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+import pytest
+from served import Program, run
+
+SERVE = ("serve", "orders:service", "--port", "0")
+
+
+def test_variables_set_options_and_flags_win_over_them(serve):
+    variables = {
+        "PENSTOCK_MAX_BODY": "100", "PENSTOCK_MAX_QUEUED": "5", "PENSTOCK_TIMEOUT": "0.2",
+        "PENSTOCK_ACCESS_LOG": "true", "PENSTOCK_PORT": "1",
+    }  # fmt: skip
+    server = serve("--max-body", "200", env=variables)
+    assert server.wire().post("/predict", b"x" * 150).answer().status == 422
+    assert server.wire().post("/predict", b"x" * 201).answer().status == 413
+    assert server.wire().post("/predict", {"do": "nap", "seconds": 1}).answer().status == 504
+    assert server.metric("penstock_items_in_hand_limit") == 5
+    server.wait_for("POST /predict 413")
+
+
+def test_a_flag_can_turn_off_what_a_variable_turned_on(serve):
+    server = serve("--no-access-log", env={"PENSTOCK_ACCESS_LOG": "1"})
+    server.wire().post("/predict", {}).answer()
+    server.stop()
+    assert "POST" not in server.output
+
+
+AUTHOR = """
+import penstock as ps
+
+def same(x: float) -> float:
+    return x
+
+service = ps.Service(same, name="mine", max_queued=7, timeout=33.0)
+"""
+
+
+def test_what_the_author_wrote_holds_unless_it_is_overridden(serve):
+    assert serve(source=AUTHOR).metric("penstock_items_in_hand_limit") == 7
+    assert serve("--max-queued", "9", source=AUTHOR).metric("penstock_items_in_hand_limit") == 9
+
+
+def says(output, words):
+    """One sentence, and no traceback."""
+    assert "Traceback" not in output
+    assert any(words in line for line in output.splitlines() if line.startswith("penstock: "))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--max-queued", "0"), "max_queued must be at least 1, got 0"),
+        (("--max-queued", "many"), "max_queued: cannot read 'many' as int"),
+        (("--timeout", "-1"), "timeout must be at least 0, got -1.0"),
+        (("--timeout", "nan"), "timeout must be a number, got nan"),
+        (("--port", "65536"), "port must be at most 65535, got 65536"),
+        (("--overload-status", "500"), "overload_status must be one of 503, 429, got 500"),
+        (("--log-format", "xml"), "log_format must be one of 'text', 'json', got 'xml'"),
+        (("--tls-cert", "cert.pem"), "tls_cert and tls_key go together"),
+        (("--tls-cert", "cert.pem", "--tls-key", "key.pem"), "cannot be used"),
+        (("--api-key-file", "nowhere"), "api_key_file 'nowhere' cannot be read"),
+        (("--uds-mode", "rw"), "uds_mode: cannot read 'rw' as int"),
+        (("--host", "no.such.host.invalid"), "host 'no.such.host.invalid' is no address to listen on"),
+        (("--uds", "/no/such/folder/socket"), "cannot listen on /no/such/folder/socket"),
+    ],
+)
+def test_an_option_that_cannot_be_is_a_sentence_and_exit_1(module, options, words):
+    status, output = run(module(), *SERVE, *options)
+    assert status == 1
+    says(output, words)
+
+
+def test_a_variable_that_cannot_be_is_a_sentence_and_exit_1(module):
+    status, output = run(module(), *SERVE, env={"PENSTOCK_KEEP_ALIVE": "long"})
+    assert status == 1
+    says(output, "keep_alive: cannot read 'long' as float")
+
+
+def test_a_port_in_use_is_a_sentence_and_exit_1(module):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, output = run(module(), "serve", "orders:service", "--port", str(port))
+    assert status == 1
+    says(output, f"cannot listen on 127.0.0.1:{port}: something else listens there already")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("orders", "'orders' does not name a service: write module:service"),
+        ("nothing:service", "there is no module 'nothing'"),
+        ("orders.deep:service", "there is no module 'orders.deep'"),
+        ("orders:servce", "orders has no 'servce'; it has orders:service, orders:two_workers"),
+        ("orders:Order", "orders:Order is StructMeta, not a penstock.Service"),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_a_service_that_is_not_there_is_a_sentence_and_exit_1(module, command, name, words):
+    status, output = run(module(), command, name)
+    assert status == 1
+    says(output, words)
+
+
+def test_two_services_of_one_name_are_a_sentence_and_exit_1(module):
+    status, output = run(module(), "serve", "orders:service", "orders:service", "--port", "0")
+    assert status == 1
+    says(output, "different names")
+
+
+def test_a_module_that_does_not_import_shows_its_own_traceback(module):
+    folder = module("import penstock\nimport nothing_of_that_name\n")
+    status, output = run(folder, "serve", "model:service")
+    assert status == 1
+    assert 'model.py", line 2' in output
+    assert "ModuleNotFoundError: No module named 'nothing_of_that_name'" in output
+
+
+BROKEN_SETUP = """
+import penstock as ps
+
+class Broken(ps.Stage):
+    def setup(self, path: str) -> None:
+        raise FileNotFoundError(f"no weights at {path}")
+
+    def predict(self, x: float) -> float:
+        return x
+
+service = ps.Service(ps.stage(Broken, setup={"path": "/weights"}, workers=2), name="broken")
+"""
+
+
+def test_a_setup_that_raises_ends_the_command_with_the_remote_traceback(module):
+    status, output = run(module(BROKEN_SETUP), "serve", "model:service", "--port", "0")
+    assert status == 1
+    assert "stage 'Broken' could not be set up: no weights at /weights" in output
+    assert 'model.py", line 6, in setup' in output
+    assert "FileNotFoundError: no weights at /weights" in output
+    assert "ready on" not in output
+    assert "penstock/" not in output, "our own frames tell the user nothing"
+
+
+def test_a_setup_whose_process_dies_ends_the_command_and_says_how(module):
+    source = BROKEN_SETUP.replace('raise FileNotFoundError(f"no weights at {path}")', "import os; os.abort()")
+    status, output = run(module(source), "serve", "model:service", "--port", "0")
+    assert status == 1
+    assert "SIGABRT" in output
+    assert "ready on" not in output
+
+
+def test_a_core_that_is_not_allowed_is_an_error_that_lists_those_that_are(module):
+    source = AUTHOR.replace("ps.Service(same,", "ps.Service(ps.stage(same, cpus=[4000]),")
+    status, output = run(module(source), "serve", "model:service", "--port", "0")
+    assert status == 1
+    says(output, f"cpus [4000] are not among the allowed cores {sorted(os.sched_getaffinity(0))}")
+
+
+UNGUARDED = """
+import penstock as ps
+
+def same(x: float) -> float:
+    return x
+
+service = ps.Service(same, name="mine")
+service.serve(port=0)
+"""
+
+
+def test_a_script_serves_itself_if_it_is_guarded_and_is_told_to_be_otherwise(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    program = Program(tmp_path, sys.executable, "script.py")
+    try:
+        assert program.wait() == 1
+    finally:
+        program.destroy()
+    assert 'if __name__ == "__main__":' in program.output
+    script.write_text(UNGUARDED.replace("service.serve", 'if __name__ == "__main__":\n    service.serve'))
+    program = Program(tmp_path, sys.executable, "script.py")
+    try:
+        program.wait_for(r"ready on http://127\.0\.0\.1:\d+")
+        program.signal(15)
+        assert program.wait() == 0
+    finally:
+        program.destroy()
+
+
+def test_help_names_every_option_with_its_default_and_its_variable(tmp_path):
+    status, output = run(tmp_path, "serve", "--help", env={"COLUMNS": "200"})
+    assert status == 0
+    for name, default in (("max-queued", "1024"), ("drain", "30.0"), ("uds-mode", "600"), ("max-body", "16777216")):
+        assert f"--{name}" in output
+        assert f"(default {default}; PENSTOCK_{name.replace('-', '_').upper()})" in " ".join(output.split())
+
+
+# -- check ----------------------------------------------------------------------------------------------------------
+
+CHECKED = """
+from typing import Any
+import msgspec
+import penstock as ps
+
+class Point(msgspec.Struct):
+    x: float
+
+class Good(ps.Stage):
+    batch = ps.Batch(max_size=4)
+    examples = [Point(1.0), Point(2.0)]
+    def predict(self, ps: list[Point]) -> list[float]:
+        return [p.x for p in ps]
+
+class WrongType(ps.Stage):
+    examples = [1.0]
+    def predict(self, x: float) -> float:
+        return str(x)
+
+class WrongLength(ps.Stage):
+    batch = ps.Batch(max_size=4)
+    examples = [1.0]
+    def predict(self, xs: list[float]) -> list[float]:
+        return xs + xs
+
+class Unpicklable(ps.Stage):
+    examples = [1.0]
+    def predict(self, x: float) -> Any:
+        return lambda: x
+
+class After(ps.Stage):
+    def predict(self, f: Any) -> float:
+        return f()
+
+class BadExample(ps.Stage):
+    examples = ["one"]
+    def predict(self, x: float) -> float:
+        return 1.0
+
+class Raises(ps.Stage):
+    examples = [0.0]
+    def predict(self, x: float) -> float:
+        return 1 / x
+
+class Unanswerable(ps.Stage):
+    examples = [1.0]
+    def predict(self, x: float) -> Any:
+        return object()
+
+class NoExamples(ps.Stage):
+    def predict(self, x: float) -> float:
+        return x
+
+def local():
+    class Local(ps.Stage):
+        examples = [1.0]
+        def predict(self, x: float) -> float:
+            return x
+    return Local
+
+class BadSetup(ps.Stage):
+    def setup(self) -> None:
+        raise OSError("no disk")
+    def predict(self, x: float) -> float:
+        return x
+
+class HeldLock(ps.Stage):
+    def setup(self, lock) -> None:
+        pass
+    def predict(self, x: float) -> float:
+        return x
+
+good = ps.Service(Good, name="good")
+wrong_type = ps.Service(WrongType, name="wrong_type")
+wrong_length = ps.Service(WrongLength, name="wrong_length")
+unpicklable = ps.Service(Unpicklable, After, name="unpicklable")
+bad_example = ps.Service(BadExample, name="bad_example")
+raises = ps.Service(Raises, name="raises")
+unanswerable = ps.Service(Unanswerable, name="unanswerable")
+no_examples = ps.Service(NoExamples, name="no_examples")
+unimportable = ps.Service(local(), name="unimportable")
+bad_setup = ps.Service(BadSetup, name="bad_setup")
+"""
+
+
+def checked(folder, name):
+    status, output = run(folder, "check", f"model:{name}", env={"COLUMNS": "400"})
+    return status, " ".join(output.split())
+
+
+def test_check_says_that_a_good_service_is_well(module):
+    status, output = checked(module(CHECKED), "good")
+    assert status == 0
+    assert "0 wrong" in output
+    assert "examples[1]" in output
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("wrong_type", "expected `float`, got `str`"),
+        ("wrong_length", "WrongLength"),
+        ("unpicklable", "Unpicklable"),
+        ("bad_example", "expected `float`, got `str`"),
+        ("raises", "ZeroDivisionError"),
+        ("unanswerable", "object"),
+        ("unimportable", "defined inside a function"),
+        ("bad_setup", "no disk"),
+    ],
+)
+def test_check_says_what_is_wrong_and_exits_1(module, name, words):
+    status, output = checked(module(CHECKED), name)
+    assert status == 1
+    assert words.lower() in output.lower()
+    assert "0 wrong" not in output
+
+
+def test_check_of_a_wrong_length_names_both_lengths(module):
+    _, output = checked(module(CHECKED), "wrong_length")
+    assert "'WrongLength'" in output
+    assert "2" in output
+    assert "1" in output
+
+
+def test_check_says_that_without_examples_nothing_was_run(module):
+    status, output = checked(module(CHECKED), "no_examples")
+    assert status == 0
+    assert "skipped" in output
+    assert "examples = [...]" in output
+
+
+def test_of_several_services_one_that_cannot_start_ends_the_others(module):
+    folder = module(BROKEN_SETUP + "fine = ps.Service(abs, name='fine')\n")
+    status, output = run(folder, "serve", "model:fine", "model:service", "--port", "0")
+    assert status == 1
+    assert "no weights at /weights" in output
+    assert "Group" not in output
