@@ -462,3 +462,11 @@ class BadExample(ps.Stage):
 
     def predict(self, x: int) -> float:
         return 1 / x
+
+
+class AddOne(ps.Stage):
+    """Changes an array in place, however it came."""
+
+    def predict(self, x: Any) -> Any:
+        x += 1
+        return x
