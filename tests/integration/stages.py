@@ -470,3 +470,27 @@ class AddOne(ps.Stage):
     def predict(self, x: Any) -> Any:
         x += 1
         return x
+
+
+class Swell(ps.Stage):
+    """A small item becomes a large one."""
+
+    def predict(self, x: int) -> str:
+        return str(x).ljust(100_000)
+
+
+class SlowPoison(ps.Stage):
+    """Takes its time the first time, then fails where one item is "bad"."""
+
+    batch = ps.Batch(max_size=4)
+
+    def setup(self, folder: str) -> None:
+        self.notes = Path(folder) / "calls"
+
+    def predict(self, xs: list[str]) -> list[str]:
+        note(self.notes, xs)
+        if "hurried" in xs:
+            time.sleep(0.3)
+        if "bad" in xs:
+            raise ValueError("bad item")
+        return xs

@@ -204,12 +204,16 @@ class Engine:
     def _first_queue_open(self) -> bool:
         return self._first_limit is None or len(self.stages[0].queue) < self._first_limit
 
-    def _feed(self) -> None:
+    def _feed(self) -> bool:
+        """Let in who waits, as far as there is room; whether that was anybody."""
+        fed = False
         while self._first_queue_open:
             request = self._admission.next_fed()
             if request is None:
-                return
+                break
             self._feed_one(request)
+            fed = True
+        return fed
 
     def _feed_one(self, request: Request) -> None:
         index = request.fed
@@ -233,9 +237,12 @@ class Engine:
         now = self.now()
         if self._admission.waiting:
             self._feed()
-        for stage in self.stages:
+        # The last stage first: what it takes makes room for the stage before it, in the same turn.
+        for stage in reversed(self.stages):
             if len(stage.queue):
                 stage.pump(now, self._rooms[stage.index])
+        if self._admission.waiting and self._feed():
+            self.wake()
         if self._changed is not None:
             self._changed.set()
 

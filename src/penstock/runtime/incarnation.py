@@ -17,7 +17,6 @@ from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel
 from penstock.transport.sockets import SocketChannel
 from penstock.worker.loop import serve
-from penstock.worker.problems import USER_ERRORS
 
 
 class Listener(Protocol):
@@ -203,7 +202,7 @@ class ThreadIncarnation:
             serve(end, target=target)
         except BrokenPipeError:
             return
-        except USER_ERRORS as unexpected:
+        except BaseException as unexpected:  # noqa: BLE001  # whatever ends the thread, its end is reported
             error = RuntimeError(f"{type(unexpected).__name__}: {unexpected}")
         try:
             end.close(error)

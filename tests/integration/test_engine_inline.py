@@ -1,0 +1,121 @@
+"""`inline=True`: the same service in threads of this process, for a debugger."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+
+import pytest
+import stages
+from waiting import until
+
+import penstock as ps
+
+LOOPS = ("asyncio", "uvloop")
+
+
+async def test_an_inline_service_answers_as_one_with_processes_does():
+    service = ps.Service(ps.stage(stages.AddOneBatch, workers=2), stages.Double, inline=True)
+    async with service:
+        assert await asyncio.gather(*(service.predict(i) for i in range(1000))) == [(i + 1) * 2 for i in range(1000)]
+        assert await service.predict_many(range(100)) == [(i + 1) * 2 for i in range(100)]
+        assert [y async for y in service.stream(range(100))] == [(i + 1) * 2 for i in range(100)]
+    async with ps.Service(stages.Act, inline=True) as service:
+        assert (await service.predict(("facts",)))["pid"] == os.getpid()
+
+
+async def test_a_breakpoint_in_predict_stops_in_this_process(monkeypatch):
+    stopped = []
+    monkeypatch.setattr(sys, "breakpointhook", lambda: stopped.append(threading.current_thread().name))
+
+    def predict(x: int) -> int:
+        breakpoint()  # noqa: T100  # what is tested
+        return x + 1
+
+    async with ps.Service(ps.stage(predict, name="here"), inline=True) as service:
+        assert await service.predict(1) == 2
+    assert stopped == ["penstock service here 0"]
+
+
+async def test_inline_takes_classes_that_no_worker_could_import():
+    class Local(ps.Stage):
+        def predict(self, x: int) -> int:
+            return x * 3
+
+    async with ps.Service(Local, ps.stage(lambda x: x + 1, name="lambda"), inline=True) as service:
+        assert await service.predict(2) == 7
+
+
+async def test_values_that_cannot_travel_are_found_inline_too():
+    async with ps.Service(stages.Act, inline=True) as service:
+        with pytest.raises(ValueError, match="`function` cannot be pickled"):
+            await service.predict(lambda: None)
+        with pytest.raises(ps.StageFailed, match="cannot be written as PICKLE"):
+            await service.predict(("lambda",))
+        mutable = [1]
+        assert await service.predict(mutable) is not mutable
+
+
+async def test_inline_says_once_what_does_not_apply(caplog):
+    spec = ps.stage(stages.Double, env={"A": "1"}, cpus=[0])
+    service = ps.Service(spec, inline=True, name="debugged")
+    async with service:
+        await service.predict(1)
+    said = [r.getMessage() for r in caplog.records if "inline" in r.getMessage()]
+    assert said == ["service 'debugged' runs inline, its workers are threads: no retry after a death, and cpus and env do not apply"]
+
+
+async def test_a_pinned_coordinator_is_not_pinned_inline():
+    before = os.sched_getaffinity(0)
+    async with ps.Service(stages.Double, inline=True, cpus=[min(before)]):
+        assert os.sched_getaffinity(0) == before
+
+
+async def test_setup_teardown_failures_and_bisection_are_the_real_ones_inline(tmp_path):
+    (tmp_path / "open").touch()
+    async with ps.Service(ps.stage(stages.Gated, workers=2, setup={"folder": str(tmp_path)}), inline=True) as service:
+        await service.predict(1)
+    await until(lambda: sorted(stages.notes(tmp_path / "torn down")) == [0, 1])
+    async with ps.Service(ps.stage(stages.Poisonable, setup={"folder": str(tmp_path)}), inline=True) as service:
+        answers = await service.predict_many([1, "bad", 3], return_exceptions=True)
+        assert (answers[0], answers[2]) == ("ok 1", "ok 3")
+        assert answers[1].is_a(ValueError)
+    spec = ps.stage(stages.ActsInSetup, setup={"acts": [("raise", "no model")]})
+    with pytest.raises(ps.StartFailed, match="ValueError: no model"):
+        await ps.Service(spec, inline=True).start()
+
+
+async def test_deadlines_and_cancellation_hold_inline(tmp_path):
+    async with ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), inline=True) as service:
+        with pytest.raises(ps.DeadlineExceeded) as caught:
+            await service.predict(1, timeout=0.05)
+        assert caught.value.ran is True
+        queued = asyncio.create_task(service.predict(2))
+        await asyncio.sleep(0)
+        queued.cancel()
+        await asyncio.wait((queued,))
+        (tmp_path / "open").touch()
+        assert await service.predict(3) == 3
+
+
+async def test_a_worker_thread_that_ends_is_lost_and_another_takes_its_place():
+    async with ps.Service(stages.RaisesOutlaw, inline=True) as service:
+        with pytest.raises(ps.WorkerLost):
+            await asyncio.wait_for(service.predict(1), 5)
+        await until(lambda: service.engine.stages[0].live_workers == 1)
+        with pytest.raises(ps.WorkerLost):
+            await asyncio.wait_for(service.predict(1), 5)
+
+
+async def test_a_stop_does_not_wait_for_a_thread_that_will_not_end(tmp_path):
+    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), inline=True)
+    await service.start()
+    call = asyncio.create_task(service.predict(1))
+    await until(lambda: stages.notes(tmp_path / "ran"))
+    await asyncio.wait_for(service.stop(drain=0.01), 5)
+    with pytest.raises(ps.NotReady):
+        await call
+    (tmp_path / "open").touch()
+    await until(lambda: not [t for t in threading.enumerate() if "penstock" in t.name])
