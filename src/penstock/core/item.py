@@ -36,13 +36,13 @@ class Move:
     """One row of the table: the states a move may start from, and where it leads."""
 
     def __init__(self, name: str, row: dict[ItemState, ItemState]) -> None:
-        self._name = name
+        self.name = name
         self._row = row
 
     def __getitem__(self, state: ItemState) -> ItemState:
         after = self._row.get(state)
         if after is None:
-            raise IllegalMove(f"cannot {self._name} an item that is {state.name.lower()}")
+            raise IllegalMove(f"cannot {self.name} an item that is {state.name.lower()}")
         return after
 
 
