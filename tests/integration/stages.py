@@ -494,3 +494,66 @@ class SlowPoison(ps.Stage):
         if "bad" in xs:
             raise ValueError("bad item")
         return xs
+
+
+class DiesBisecting(ps.Stage):
+    """Fails with "bad" among the items; dies of "deadly alone" once it is not in the first, whole batch."""
+
+    batch = ps.Batch(max_size=8)
+
+    def setup(self, folder: str) -> None:
+        self.mark = Path(folder) / "bisecting"
+
+    def predict(self, xs: list[Any]) -> list[Any]:
+        if "deadly alone" in xs and self.mark.exists():
+            die()
+        self.mark.touch()
+        if "bad" in xs:
+            raise ValueError("bad item")
+        return xs
+
+
+class Unpack(ps.Stage):
+    """Acts on the first of two acts and hands the second on."""
+
+    def predict(self, acts: list[Any]) -> Any:
+        assert act(acts[0]) == "survived"
+        return acts[1]
+
+
+class SlowRestart(ps.Stage):
+    """Its first `setup` is quick; later ones wait for `folder`/open."""
+
+    def setup(self, folder: str) -> None:
+        started = Path(folder) / "started once"
+        if started.exists():
+            wait_for(Path(folder) / "open")
+        started.touch()
+
+    def predict(self, x: Any) -> Any:
+        return act(x)
+
+
+class DiesWriting(ps.Stage):
+    """Answers with as many bytes as the item says, and dies while a long answer is written."""
+
+    def predict(self, n: int) -> bytes:
+        if n > 1_000_000:
+            threading.Timer(0.0, lambda: (time.sleep(0.01), os.kill(os.getpid(), signal.SIGKILL))).start()
+        return bytes(n)
+
+
+class SickUntilRestarted(ps.Stage):
+    """Fails on every item in its first process; works in later ones."""
+
+    def setup(self, folder: str) -> None:
+        mark = Path(folder) / "has been sick"
+        self.sick = not mark.exists()
+        mark.touch()
+
+    def predict(self, x: Any) -> Any:
+        if x == "invalid":
+            raise ps.InvalidItem("not an item")
+        if self.sick:
+            raise RuntimeError("out of order")
+        return x

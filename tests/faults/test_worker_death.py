@@ -1,0 +1,207 @@
+"""Kill -9 at every moment: what the worker held is tried again once, alone, and nobody waits for a timeout."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+import stages
+from waiting import until
+
+import penstock as ps
+
+LOOPS = ("asyncio", "uvloop")
+
+
+def noted(folder, **options):
+    return ps.stage(stages.NotedActs, setup={"folder": str(folder)}, **options)
+
+
+def batches(folder):
+    return stages.notes(folder / "batches")
+
+
+def pid_of(service: ps.Service, worker: int = 0, stage: int = 0) -> int:
+    return service.engine.stages[stage].workers[worker].pid
+
+
+async def test_what_ran_in_a_killed_worker_is_run_once_more_alone_and_answered(tmp_path):
+    async with ps.Service(noted(tmp_path)) as service:
+        calls = [asyncio.create_task(service.predict(("hold", str(tmp_path), i))) for i in range(4)]
+        await until(lambda: stages.notes(tmp_path / "ran"))
+        os.kill(pid_of(service), signal.SIGKILL)
+        (tmp_path / "open").touch()
+        assert await asyncio.gather(*calls) == [0, 1, 2, 3]
+        assert batches(tmp_path) == [["hold"] * 4, ["hold"], ["hold"], ["hold"], ["hold"]]
+        counters = service.engine.stages[0].counters
+        assert (counters.retried, counters.restarts) == (4, 1)
+        assert counters.cuts["retry"] == 4
+        assert service.engine.counters.succeeded == 4
+
+
+async def test_an_item_that_kills_its_worker_is_lost_and_its_batch_mates_are_answered(tmp_path):
+    async with ps.Service(noted(tmp_path, workers=2)) as service:
+        items = [1, 2, ("die",), 4, 5]
+        answers = await service.predict_many(items, return_exceptions=True)
+        assert isinstance(answers[2], ps.WorkerLost)
+        assert answers[2].stage == "NotedActs"
+        assert answers[:2] + answers[3:] == [1, 2, 4, 5]
+        assert service.engine.counters.lost == 1
+        assert batches(tmp_path).count(["die"]) == 1
+        assert await service.predict_many(range(20)) == list(range(20))
+
+
+async def test_an_item_whose_worker_died_by_chance_is_answered(tmp_path):
+    async with ps.Service(noted(tmp_path)) as service:
+        assert await service.predict(("die once", str(tmp_path / "mark"))) == "survived"
+
+
+async def test_only_the_frame_that_ran_is_suspect_and_later_ones_come_back_first_in_line_unmarked(tmp_path):
+    async with ps.Service(noted(tmp_path, batch=ps.Batch(max_size=2))) as service:
+        gate = str(tmp_path)
+        calls = [asyncio.create_task(service.predict(("hold", gate, i))) for i in range(2)]
+        await until(lambda: stages.notes(tmp_path / "ran"))
+        calls += [asyncio.create_task(service.predict(i)) for i in range(2, 6)]
+        await until(lambda: service.engine.stages[0].in_flight == 4)
+        os.kill(pid_of(service), signal.SIGKILL)
+        (tmp_path / "open").touch()
+        assert await asyncio.gather(*calls) == list(range(6))
+        assert batches(tmp_path) == [["hold", "hold"], ["hold"], ["hold"], [2, 3], [4, 5]]
+        assert service.engine.stages[0].counters.retried == 2
+
+
+async def test_retry_can_be_turned_off(tmp_path):
+    async with ps.Service(noted(tmp_path, retry=False)) as service:
+        answers = await service.predict_many([1, ("die once", str(tmp_path / "mark")), 3], return_exceptions=True)
+        assert all(isinstance(answer, ps.WorkerLost) for answer in answers)
+        assert await service.predict(4) == 4
+
+
+async def test_a_death_while_bisecting_counts_as_a_death(tmp_path):
+    async with ps.Service(ps.stage(stages.DiesBisecting, setup={"folder": str(tmp_path)})) as service:
+        answers = await service.predict_many([1, "bad", 3, "deadly alone"], return_exceptions=True)
+        assert (answers[0], answers[2]) == (1, 3)
+        assert answers[1].is_a(ValueError)
+        assert isinstance(answers[3], ps.WorkerLost)
+
+
+async def test_a_death_is_seen_at_once():
+    async with ps.Service(ps.stage(stages.Act, retry=False)) as service:
+        before = time.monotonic()
+        with pytest.raises(ps.WorkerLost):
+            await service.predict(("die",))
+        assert time.monotonic() - before < 1
+
+
+async def test_a_death_between_requests_costs_nobody_anything():
+    async with ps.Service(stages.Act) as service:
+        for _ in range(3):
+            worker = service.engine.stages[0].workers[0]
+            before, pid = worker.restarts, worker.pid
+            os.kill(pid, signal.SIGKILL)
+            assert (await service.predict(("facts",)))["pid"] != pid
+            assert worker.restarts == before + 1
+        assert service.engine.counters.lost == 0
+
+
+async def test_a_death_in_the_second_stage_does_not_run_the_first_again(tmp_path):
+    first = ps.stage(stages.Noting, setup={"folder": str(tmp_path)})
+    async with ps.Service(first, stages.Act) as service:
+        item = ("die once", str(tmp_path / "mark"))
+        assert await service.predict(item) == "survived"
+        assert stages.notes(tmp_path / "ran") == [list(item)]
+
+
+async def test_a_suspect_that_passed_is_no_suspect_in_the_next_stage(tmp_path):
+    async with ps.Service(stages.Unpack, stages.Act) as service:
+        first, second = tmp_path / "first", tmp_path / "second"
+        item = [("die once", str(first)), ("die once", str(second))]
+        assert await service.predict(item) == "survived"
+
+
+async def test_many_callers_survive_a_killing_spree(tmp_path):
+    service = ps.Service(ps.stage(stages.AddOneBatch, workers=2), ps.stage(stages.Double, workers=2), max_queued=200)
+    async with service:
+        calls = [asyncio.create_task(service.predict(i)) for i in range(4000)]
+        for round_ in range(8):
+            await until(lambda: service.engine.counters.succeeded > 300 * round_ or all(c.done() for c in calls))  # noqa: B023
+            stage = service.engine.stages[round_ % 2]
+            alive = [w.pid for w in stage.workers if w.ready]
+            if alive:
+                os.kill(alive[round_ // 2 % len(alive)], signal.SIGKILL)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        wrong = [a for i, a in enumerate(answers) if a != (i + 1) * 2 and not isinstance(a, ps.WorkerLost)]
+        assert not wrong
+        lost = sum(isinstance(a, ps.WorkerLost) for a in answers)
+        assert lost <= 32  # only what was killed twice by the spree itself
+        counters = service.engine.counters
+        assert counters.accepted == 4000 == counters.succeeded + counters.lost
+        assert service.engine.queued == 0
+        assert service.engine.held_bytes == 0
+
+
+async def test_deadlines_hold_for_what_waits_for_a_restart(tmp_path):
+    async with ps.Service(ps.stage(stages.SlowRestart, setup={"folder": str(tmp_path)})) as service:
+        os.kill(pid_of(service), signal.SIGKILL)
+        with pytest.raises(ps.DeadlineExceeded) as caught:
+            await service.predict(1, timeout=0.05)
+        assert caught.value.ran is False
+        (tmp_path / "open").touch()
+        assert await service.predict(2) == 2
+
+
+async def test_a_suspect_may_be_cancelled_or_expire_while_it_waits(tmp_path):
+    async with ps.Service(ps.stage(stages.SlowRestart, setup={"folder": str(tmp_path)})) as service:
+        leaver = asyncio.create_task(service.predict(("hold", str(tmp_path), "leaver")))
+        await until(lambda: stages.notes(tmp_path / "ran"))
+        os.kill(pid_of(service), signal.SIGKILL)
+        await until(lambda: service.engine.stages[0].queued == 1)
+        leaver.cancel()
+        await asyncio.wait((leaver,))
+        assert service.engine.stages[0].queued == 0
+        assert service.engine.queued == 0
+        (tmp_path / "open").touch()
+        assert await service.predict(2) == 2
+        assert len(stages.notes(tmp_path / "ran")) == 1
+
+
+async def test_a_batch_that_runs_too_long_kills_its_worker_and_counts_as_a_death(tmp_path):
+    spec = ps.stage(stages.ActBatch, timeout=0.3)
+    async with ps.Service(spec) as service:
+        pid = pid_of(service)
+        before = time.monotonic()
+        answers = await service.predict_many([1, ("sleep", 60), 3], return_exceptions=True)
+        assert time.monotonic() - before < 5
+        assert isinstance(answers[1], ps.WorkerLost)
+        assert (answers[0], answers[2]) == (1, 3)
+        assert pid_of(service) != pid
+        assert service.engine.stages[0].counters.restarts >= 2
+
+
+async def test_the_limit_of_a_batch_counts_from_when_it_could_run(tmp_path):
+    async with ps.Service(ps.stage(stages.Act, timeout=1.0)) as service:
+        answers = await service.predict_many([("sleep", 0.25)] * 6)
+        assert answers == [None] * 6
+        assert service.engine.stages[0].counters.restarts == 0
+
+
+async def test_a_stop_in_the_middle_of_a_restart_ends(tmp_path):
+    service = ps.Service(ps.stage(stages.SlowRestart, setup={"folder": str(tmp_path)}))
+    await service.start()
+    os.kill(pid_of(service), signal.SIGKILL)
+    await until(lambda: service.engine.stages[0].live_workers == 0)
+    call = asyncio.create_task(service.predict(1))
+    await asyncio.wait_for(service.stop(drain=0.05), 5)
+    with pytest.raises(ps.NotReady):
+        await call
+    assert service.state is ps.State.STOPPED
+
+
+async def test_a_worker_killed_while_it_writes_a_large_answer_is_lost_in_the_middle_of_a_frame():
+    async with ps.Service(ps.stage(stages.DiesWriting, retry=False)) as service:
+        with pytest.raises(ps.WorkerLost):
+            await service.predict(50_000_000)
+        assert len(await service.predict(1000)) == 1000
