@@ -274,6 +274,25 @@ class ChannelSuite:
             await sink.until(lambda: sink.ends)
             assert sink.frames == []
 
+    async def test_an_aborted_channel_drops_what_the_worker_had_not_taken(self) -> None:
+        """However much of it had left already."""
+
+        def read() -> list[Frame]:
+            frames: list[Frame] = []
+            try:
+                while (frame := worker.receive()) is not None:
+                    frames.append(frame)
+            except (ConnectionResetError, ProtocolError):
+                pass
+            return frames
+
+        async with self.opened() as (channel, worker, sink):
+            for frame_id in (1, 2):
+                channel.send(batch(frame_id, [b"c" * LARGE]))
+            channel.abort()
+            await sink.until(lambda: sink.ends)
+            assert await in_thread(read) == []
+
     async def test_a_worker_learns_that_its_channel_was_aborted(self) -> None:
         """Reading ends, or fails as a broken connection does; writing fails."""
 

@@ -24,24 +24,22 @@ class MemoryChannel:
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder()
         self._to_worker: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._closed = False
         self._aborted = False
         self._ended = False
         self.worker_end = MemoryWorkerEnd(self, self._to_worker)
 
     def send(self, buffers: list[Any]) -> None:
         """Write one frame."""
-        if not self._closed and not self._ended:
+        if not self._ended:
             self._to_worker.put(b"".join(buffers))
 
     def close(self) -> None:
         """End the stream after what was sent."""
-        self._closed = True
         self._to_worker.put(None)
 
     def abort(self) -> None:
         """Drop the channel at once."""
-        self._closed = self._aborted = True
+        self._aborted = True
         with contextlib.suppress(queue.Empty):
             while True:
                 self._to_worker.get_nowait()
