@@ -54,11 +54,8 @@ class FunctionStage(Stage):
     """A plain function as a stage."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-
-    def predict(self, x: Any, /) -> Any:
-        """What the function answers."""
-        return self._function(x)
+        # In the method's place: no call of ours lies around the function, and no line of ours in its tracebacks.
+        self.predict = function  # type: ignore[method-assign]
 
 
 def make_stage(target: Any) -> Any:

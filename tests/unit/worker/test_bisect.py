@@ -1,0 +1,209 @@
+"""Finding the items that make a batch fail, within a bounded number of calls."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from penstock.errors import InvalidItem
+from penstock.worker.bisect import DROPPED, Bisection, Failed, call_limit
+from penstock.worker.problems import WrongLength
+
+
+class Culprits:
+    """A model that raises on a batch with any of `bad`; remembers its batches."""
+
+    def __init__(self, bad):
+        self.bad = set(bad)
+        self.batches = []
+
+    def __call__(self, xs):
+        self.batches.append(list(xs))
+        found = sorted(self.bad.intersection(xs))
+        if found:
+            raise ValueError(f"cannot take {found}")
+        return [x * 10 for x in xs]
+
+
+def bisect(predict, n, *, enabled=True, expired=lambda i: False):
+    bisection = Bisection(predict, enabled=enabled)
+    return bisection.run(list(range(n)), expired), bisection.calls
+
+
+def failed(results):
+    return [i for i, result in enumerate(results) if isinstance(result, Failed)]
+
+
+@pytest.mark.parametrize(
+    ("n", "limit"), [(1, 4), (2, 8), (3, 10), (4, 12), (8, 16), (31, 23), (32, 24), (33, 24), (1024, 44)]
+)
+def test_the_limit_is_four_times_log2_plus_four(n, limit):
+    assert call_limit(n) == limit == math.floor(4 * math.log2(n) + 4)
+
+
+def test_a_batch_that_works_costs_one_call():
+    assert bisect(Culprits([]), 8) == ([x * 10 for x in range(8)], 1)
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 32, 33])
+def test_one_culprit_fails_alone_wherever_it_stands(n):
+    for bad in range(n):
+        results, calls = bisect(Culprits([bad]), n)
+        assert failed(results) == [bad]
+        assert str(results[bad].error) == f"cannot take [{bad}]"
+        assert [r for i, r in enumerate(results) if i != bad] == [i * 10 for i in range(n) if i != bad]
+        assert calls <= 2 * math.ceil(math.log2(n)) + 1
+
+
+def test_two_culprits_of_a_full_batch_fail_alone_wherever_they_stand():
+    for a in range(32):
+        for b in range(a):
+            results, calls = bisect(Culprits([a, b]), 32)
+            assert failed(results) == [b, a]
+            assert calls <= call_limit(32)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 32, 100])
+def test_a_wholly_broken_model_costs_exactly_the_limit_or_every_call_there_is(n):
+    model = Culprits(range(n))
+    results, calls = bisect(model, n)
+    assert failed(results) == list(range(n))
+    assert calls == len(model.batches) == min(call_limit(n), 2 * n - 1)
+
+
+def test_what_is_left_at_the_limit_fails_with_the_batchs_own_error():
+    results, _ = bisect(Culprits(range(64)), 64)
+    whole = f"cannot take {list(range(64))}"
+    assert sum(str(result.error) == whole for result in results) > 32
+    assert all(str(r.error) in (whole, f"cannot take [{i}]") for i, r in enumerate(results))
+
+
+def test_larger_halves_run_first():
+    model = Culprits([0])
+    bisect(model, 8)
+    assert [len(batch) for batch in model.batches] == [8, 4, 4, 2, 2, 1, 1]
+
+
+def test_a_lone_item_is_not_run_again():
+    results, calls = bisect(Culprits([0]), 1)
+    assert (failed(results), calls) == ([0], 1)
+
+
+def test_without_bisection_all_fail_with_the_batchs_error():
+    results, calls = bisect(Culprits([3]), 8, enabled=False)
+    assert failed(results) == list(range(8))
+    assert {str(result.error) for result in results} == {"cannot take [3]"}
+    assert calls == 1
+
+
+def test_expired_items_are_dropped_before_a_further_call():
+    model = Culprits([7])
+    results, _ = bisect(model, 8, expired=lambda i: i in (0, 1, 2))
+    assert results[:7] == [DROPPED] * 3 + [30, 40, 50, 60]
+    assert failed(results) == [7]
+    assert all(not {0, 1, 2}.intersection(batch) for batch in model.batches[1:])
+
+
+def test_a_half_that_has_wholly_expired_costs_no_call():
+    model = Culprits([7])
+    results, calls = bisect(model, 8, expired=lambda i: i < 4)
+    assert results[:4] == [DROPPED] * 4
+    assert calls == len(model.batches)
+    assert all(model.batches)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ([1], "predict returned 1 results for 4 items"),
+        ([1] * 5, "predict returned 5 results for 4 items"),
+        ([], "predict returned 0 results for 4 items"),
+        (None, "predict must return a list of 4 results, got NoneType"),
+        (7, "predict must return a list of 4 results, got int"),
+        ((x for x in range(4)), "predict must return a list of 4 results, got generator"),
+        ("abcd", "predict must return a list of 4 results, got str"),
+        (b"abcd", "predict must return a list of 4 results, got bytes"),
+        (dict.fromkeys(range(4)), "predict must return a list of 4 results, got dict"),
+        ({1, 2, 3, 4}, "predict must return a list of 4 results, got set"),
+        (np.float32(1), "predict must return a list of 4 results, got float32"),
+        (np.zeros((3, 4)), "predict returned 3 results for 4 items"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_another_number_of_results_than_items_is_told_and_not_bisected(answer, reason):
+    results, calls = bisect(lambda xs: answer, 4)
+    assert {type(result.error) for result in results} == {WrongLength}
+    assert {str(result.error) for result in results} == {reason}
+    assert calls == 1
+
+
+def test_a_half_of_the_wrong_length_is_not_bisected_further():
+    def predict(xs):
+        if len(xs) == 8:
+            raise ValueError("too many")
+        return xs[:-1]
+
+    results, calls = bisect(predict, 8)
+    assert {str(result.error) for result in results} == {"predict returned 3 results for 4 items"}
+    assert calls == 3
+
+
+@pytest.mark.parametrize("shape", [list, tuple, np.asarray], ids=["list", "tuple", "array"])
+def test_results_come_as_a_list_a_tuple_or_an_array(shape):
+    results, _ = bisect(lambda xs: shape([x * 10 for x in xs]), 3)
+    assert results == [0, 10, 20]
+
+
+def test_the_first_axis_of_an_array_is_the_batch():
+    results, _ = bisect(lambda xs: np.arange(6).reshape(3, 2), 3)
+    assert [list(row) for row in results] == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_an_invalid_item_raised_for_a_whole_batch_is_told_to_the_bad_one_only():
+    def predict(xs):
+        if 2 in xs:
+            raise InvalidItem("two")
+        return xs
+
+    results, _ = bisect(predict, 4)
+    assert failed(results) == [2]
+    assert isinstance(results[2].error, InvalidItem)
+
+
+def test_sys_exit_in_a_stage_is_a_failure_like_others():
+    def predict(xs):
+        if 1 in xs:
+            raise SystemExit(3)
+        return xs
+
+    results, _ = bisect(predict, 2)
+    assert results[0] == 0
+    assert isinstance(results[1].error, SystemExit)
+
+
+def test_an_interrupt_is_not_a_failure_of_the_batch():
+    def predict(xs):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bisect(predict, 2)
+
+
+def test_a_stage_may_change_the_list_it_is_given():
+    model = Culprits([1])
+
+    def predict(xs):
+        results = model(xs)
+        xs.clear()
+        return results
+
+    results, _ = bisect(predict, 4)
+    assert failed(results) == [1]
+    assert [results[i] for i in (0, 2, 3)] == [0, 20, 30]
+
+
+def test_errors_of_the_halves_are_not_told_as_consequences_of_each_other():
+    results, _ = bisect(Culprits([0, 1]), 2)
+    assert [result.error.__context__ for result in results] == [None, None]

@@ -1,0 +1,460 @@
+"""One batch through a stage, driven with frames and no process: each item's failure is its own."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from penstock.codec.decode import ItemDecoder
+from penstock.codec.encode import ItemEncoder
+from penstock.codec.formats import Codec
+from penstock.errors import InvalidItem
+from penstock.transport.framing import FrameDecoder, Kind, Status, encode_batch
+from penstock.transport.messages import Problem, unpack
+from penstock.worker.runner import Runner
+from penstock.worker.stage import Stage, make_stage
+
+
+class Clock:
+    """Tells the time it was set to."""
+
+    def __init__(self):
+        self.time = 100.0
+
+    def __call__(self):
+        return self.time
+
+
+def runner(target, *, batched=False, bisect=True, item=Any, result=Any, now=None, validates=False):
+    return Runner(
+        make_stage(target),
+        name="embed",
+        batched=batched,
+        bisect=bisect,
+        decoder=ItemDecoder(item, validate=validates),
+        encoder=ItemEncoder(result),
+        now=now or Clock(),
+        validates=validates,
+    )
+
+
+def through(wire):
+    (frame,) = FrameDecoder().feed(b"".join(wire))
+    return frame
+
+
+def frame_of(payloads, *, remaining=None, codecs_in=None, codecs_out=None, sent=100.0):
+    n = len(payloads)
+    return through(
+        encode_batch(
+            5,
+            sent,
+            range(10, 10 + n),
+            payloads,
+            list(map(len, payloads)),
+            remaining or [math.inf] * n,
+            codecs_in or [Codec.JSON] * n,
+            codecs_out or [Codec.JSON] * n,
+        )
+    )
+
+
+def outcome(status, payload):
+    """A JSON result as it is, a failure as its Problem, an expiry as its status."""
+    if status == Status.OK:
+        return msgspec.json.decode(payload)
+    return Status.EXPIRED if status == Status.EXPIRED else (Status(status), unpack(payload, Problem))
+
+
+def answers(target, payloads, *, remaining=None, codecs_in=None, **options):
+    """What became of each payload (JSON), and how many calls it took."""
+    frame = through(runner(target, **options).run(frame_of(payloads, remaining=remaining, codecs_in=codecs_in)))
+    assert frame.kind is Kind.ANSWERS
+    assert (frame.frame_id, frame.ids) == (5, tuple(range(10, 10 + len(payloads))))
+    return [outcome(*pair) for pair in zip(frame.statuses, frame.payloads, strict=True)], frame.calls
+
+
+def problem_of(target, payload=b"1", **options):
+    """How the one item failed."""
+    ((status, problem),), _ = answers(target, [payload], **options)
+    return status, problem
+
+
+class Double(Stage):
+    def predict(self, x):
+        return x * 2
+
+
+class DoubleAll(Stage):
+    def __init__(self):
+        self.seen = []
+
+    def predict(self, xs):
+        self.seen.append(list(xs))
+        if "bad" in xs:
+            raise ValueError("a bad one")
+        return [x * 2 for x in xs]
+
+
+# -- results ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_single_item_is_passed_bare():
+    assert answers(Double, [b"3"]) == ([6], 1)
+
+
+def test_a_batch_is_passed_as_a_list_and_answered_in_order():
+    assert answers(DoubleAll, [b"1", b"2", b"3"], batched=True) == ([2, 4, 6], 1)
+
+
+def test_a_batch_of_one_is_still_a_list():
+    assert answers(DoubleAll, [b"[1]"], batched=True) == ([[1, 1]], 1)
+
+
+def test_a_frame_of_nothing_is_answered_with_nothing():
+    assert answers(DoubleAll, [], batched=True) == ([], 0)
+
+
+@pytest.mark.parametrize("shape", [tuple, np.asarray], ids=["tuple", "array"])
+def test_results_may_come_in_a_tuple_or_an_array(shape):
+    assert answers(lambda xs: shape([x + 1 for x in xs]), [b"1", b"2"], batched=True) == ([2, 3], 1)
+
+
+def test_each_item_is_decoded_and_encoded_in_its_own_format():
+    payloads = [b"1", msgspec.msgpack.encode(2), pickle.dumps(3)]
+    frame = frame_of(
+        payloads,
+        codecs_in=[Codec.JSON, Codec.MSGPACK, Codec.PICKLE],
+        codecs_out=[Codec.PICKLE, Codec.JSON, Codec.MSGPACK],
+    )
+    first, second, third = through(runner(DoubleAll, batched=True).run(frame)).payloads
+    assert (pickle.loads(first), bytes(second), msgspec.msgpack.decode(third)) == (2, b"4", 6)
+
+
+def test_the_answer_tells_the_seconds_it_took():
+    clock = Clock()
+
+    def slow(x):
+        clock.time += 0.5
+        return x
+
+    assert through(runner(slow, now=clock).run(frame_of([b"1"]))).seconds == 0.5
+
+
+# -- decoding and preprocess ------------------------------------------------------------------------------------------
+
+
+def test_an_item_that_cannot_be_decoded_fails_alone_and_predict_never_sees_it():
+    stage = DoubleAll()
+    (first, (status, problem), third), _ = answers(lambda xs: stage.predict(xs), [b"1", b"{", b"3"], batched=True)
+    assert (first, third, status) == (2, 6, Status.INVALID)
+    assert problem.message
+    assert stage.seen == [[1, 3]]
+
+
+def test_an_item_of_another_type_is_invalid_with_the_place():
+    status, problem = problem_of(Double, b'{"a":["x"]}', item=dict[str, list[int]])
+    assert (status, problem.path) == (Status.INVALID, "$[...][0]")
+    assert problem.message == "expected `int`, got `str`"
+
+
+def test_a_batch_without_a_valid_item_is_not_run():
+    stage = DoubleAll()
+    _, calls = answers(lambda xs: stage.predict(xs), [b"{", b"["], batched=True)
+    assert (calls, stage.seen) == (0, [])
+
+
+def test_between_our_own_processes_what_cannot_be_decoded_is_no_callers_fault():
+    status, problem = problem_of(Double, b"\x80nothing", codecs_in=[Codec.PICKLE])
+    assert status == Status.FAILED
+    assert "unpickled" in problem.message
+    status, problem = problem_of(Double, b"\x80nothing", codecs_in=[Codec.PICKLE], validates=True)
+    assert status == Status.INVALID
+
+
+class Around(Stage):
+    """Preprocess and postprocess that fail when asked."""
+
+    def preprocess(self, x):
+        if x == "raise":
+            raise ValueError("in preprocess")
+        if x == "invalid":
+            raise InvalidItem("not that", path="$.x")
+        if x == "return":
+            return KeyError("instead")
+        if x == "return invalid":
+            return InvalidItem("instead")
+        return x
+
+    def predict(self, xs):
+        return [x * 2 for x in xs]
+
+    def postprocess(self, y):
+        if y == 26:
+            raise ValueError("in postprocess")
+        if y == 28:
+            return InvalidItem("instead")
+        return {"y": y}
+
+
+@pytest.mark.parametrize(
+    ("payload", "status", "type_name", "message"),
+    [
+        (b'"raise"', Status.FAILED, "builtins.ValueError", "in preprocess"),
+        (b'"invalid"', Status.INVALID, "", "not that"),
+        (b'"return"', Status.FAILED, "builtins.KeyError", "'instead'"),
+        (b'"return invalid"', Status.INVALID, "", "instead"),
+        (b"13", Status.FAILED, "builtins.ValueError", "in postprocess"),
+        (b"14", Status.INVALID, "", "instead"),
+    ],
+)
+def test_an_item_that_fails_around_predict_fails_alone(payload, status, type_name, message):
+    (first, (found, problem), last), calls = answers(Around, [b"1", payload, b"2"], batched=True)
+    assert (first, last, calls) == ({"y": 2}, {"y": 4}, 1)
+    assert (found, problem.type_name, problem.message) == (status, type_name, message)
+
+
+def test_postprocess_with_two_arguments_also_gets_what_preprocess_made():
+    class Pair(Around):
+        def preprocess(self, x):
+            return x + 100
+
+        def postprocess(self, y, pre):
+            return [y, pre]
+
+    assert answers(Pair, [b"1", b"2"], batched=True) == ([[202, 101], [204, 102]], 1)
+
+
+def test_without_preprocess_postprocess_gets_the_item():
+    class Pair(Double):
+        def postprocess(self, y, pre):
+            return [y, pre]
+
+    assert answers(Pair, [b"1"]) == ([[2, 1]], 1)
+
+
+# -- predict ----------------------------------------------------------------------------------------------------------
+
+
+def raises(x):
+    raise LookupError("no such thing")
+
+
+def test_what_predict_raises_travels_as_text():
+    status, problem = problem_of(raises)
+    assert status == Status.FAILED
+    assert (problem.type_name, problem.message) == ("builtins.LookupError", "no such thing")
+    assert problem.mro == ("builtins.LookupError", "builtins.Exception", "builtins.BaseException", "builtins.object")
+    assert problem.traceback.startswith("Traceback (most recent call last):")
+    assert problem.traceback.endswith("LookupError: no such thing\n")
+
+
+def test_an_invalid_item_keeps_its_reason_and_path_and_no_traceback():
+    def predict(x):
+        raise InvalidItem("too long", path="$.text")
+
+    status, problem = problem_of(predict)
+    assert status == Status.INVALID
+    assert problem == Problem("", (), "too long", path="$.text")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ValueError("mine"), Status.FAILED), (InvalidItem("mine"), Status.INVALID)]
+)
+def test_an_exception_in_an_items_place_fails_that_item_alone(error, status):
+    (first, (found, problem), last), calls = answers(lambda xs: [1, error, 3], [b"1", b"2", b"3"], batched=True)
+    assert (first, last, calls) == (1, 3, 1)
+    assert (found, problem.message) == (status, "mine")
+
+
+def test_an_exception_returned_for_a_single_item_is_its_failure():
+    assert problem_of(lambda x: InvalidItem("no"))[0] == Status.INVALID
+
+
+def test_a_batch_that_raises_is_bisected():
+    (first, (status, problem), third, fourth), calls = answers(DoubleAll, [b"1", b'"bad"', b"3", b"4"], batched=True)
+    assert (first, third, fourth, calls) == (2, 6, 8, 5)
+    assert (status, problem.message) == (Status.FAILED, "a bad one")
+
+
+def test_without_bisection_the_whole_batch_fails_in_one_call():
+    found, calls = answers(DoubleAll, [b"1", b'"bad"', b"3"], batched=True, bisect=False)
+    assert [status for status, _ in found] == [Status.FAILED] * 3
+    assert calls == 1
+
+
+def test_a_wrong_number_of_results_names_the_stage_and_both_lengths():
+    found, calls = answers(lambda xs: xs[1:], [b"1", b"2", b"3"], batched=True)
+    messages = {problem.message for _, problem in found}
+    assert messages == {"stage 'embed': predict returned 2 results for 3 items"}
+    assert calls == 1
+
+
+def test_sys_exit_ends_the_item_and_not_the_worker():
+    def predict(x):
+        raise SystemExit(1)
+
+    status, problem = problem_of(predict)
+    assert (status, problem.type_name) == (Status.FAILED, "builtins.SystemExit")
+
+
+# -- deadlines --------------------------------------------------------------------------------------------------------
+
+
+def test_expired_items_of_a_frame_that_lay_waiting_are_not_run():
+    stage, clock = DoubleAll(), Clock()
+    clock.time = 101.0
+    found, calls = answers(
+        lambda xs: stage.predict(xs), [b"1", b"2", b"3"], batched=True, remaining=[0.5, 1.0, 1.5], now=clock
+    )
+    assert found == [Status.EXPIRED, Status.EXPIRED, 6]
+    assert (calls, stage.seen) == (1, [[3]])
+
+
+def test_a_frame_of_expired_items_costs_no_call():
+    clock = Clock()
+    clock.time = 200.0
+    assert answers(DoubleAll, [b"1", b"2"], batched=True, remaining=[1, 1], now=clock) == ([Status.EXPIRED] * 2, 0)
+
+
+def test_items_that_expire_during_bisection_are_not_run_again():
+    clock = Clock()
+
+    def predict(xs):
+        clock.time += 1.0
+        if 4 in xs:
+            raise ValueError("four")
+        return xs
+
+    found, _ = answers(predict, [b"1", b"2", b"3", b"4"], batched=True, remaining=[0.5, 9.0, 9.0, 9.0], now=clock)
+    assert found[:3] == [Status.EXPIRED, 2, 3]
+    assert found[3][0] == Status.FAILED
+
+
+# -- encoding ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_result_that_cannot_be_encoded_fails_alone():
+    (first, (status, problem), nan), _ = answers(lambda xs: [1, object(), math.nan], [b"1", b"2", b"3"], batched=True)
+    assert (first, status) == (1, Status.FAILED)
+    assert problem.type_name.endswith("EncodeFailed")
+    assert nan[0] == Status.FAILED
+
+
+# -- failures must travel, whatever they are --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("where", ["preprocess", "predict", "postprocess"])
+def test_a_traceback_begins_at_the_users_code(where, batched):
+    def fail(*args):
+        raise ValueError("here")
+
+    target = type("T", (Stage,), {"predict": lambda self, x: x, where: fail})
+    _, problem = problem_of(target, b"1", batched=batched)
+    assert problem.traceback.splitlines()[1].startswith(f'  File "{__file__}"')
+
+
+def test_a_traceback_of_a_bisected_batch_begins_at_the_users_code():
+    found, _ = answers(DoubleAll, [b"1", b'"bad"'], batched=True)
+    assert found[1][1].traceback.splitlines()[1].startswith(f'  File "{__file__}"')
+
+
+def test_a_traceback_of_a_function_begins_in_it():
+    _, problem = problem_of(raises)
+    assert problem.traceback.splitlines()[1].endswith("in raises")
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("cannot")
+
+
+class Silent(InvalidItem):
+    def __init__(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (Mute(), Status.FAILED, "<Mute whose message cannot be made: RuntimeError>"),
+        (ValueError("a\udc80b"), Status.FAILED, "a\\udc80b"),
+        (InvalidItem("\udc80"), Status.INVALID, "\\udc80"),
+        (InvalidItem(7), Status.INVALID, "7"),
+        (InvalidItem(ValueError("why")), Status.INVALID, "why"),
+        (InvalidItem("x", path=3), Status.INVALID, "x"),
+        (InvalidItem(Mute()), Status.INVALID, "<Mute whose message cannot be made: RuntimeError>"),
+    ],
+    ids=repr,
+)
+def test_a_failure_reaches_its_caller_whatever_its_message(error, status, message):
+    found, problem = problem_of(lambda x: error)
+    assert (found, problem.message) == (status, message)
+
+
+def test_an_invalid_item_that_kept_its_reason_to_itself_still_is_one():
+    status, _ = problem_of(lambda x: Silent())
+    assert status == Status.INVALID
+
+
+# -- warm-up ----------------------------------------------------------------------------------------------------------
+
+
+def test_warm_up_runs_each_example_alone_and_then_a_full_batch():
+    stage = DoubleAll()
+    runner(lambda xs: stage.predict(xs), batched=True).warm_up([1, 2], 5)
+    assert stage.seen == [[1], [2], [1, 2, 1, 2, 1]]
+
+
+def test_warm_up_of_a_batch_of_one_runs_it_once():
+    stage = DoubleAll()
+    runner(lambda xs: stage.predict(xs), batched=True).warm_up([1], 1)
+    assert stage.seen == [[1]]
+
+
+def test_warm_up_of_a_stage_without_batches_runs_each_example():
+    seen = []
+    runner(seen.append).warm_up([1, 2], 8)
+    assert seen == [1, 2]
+
+
+def test_without_examples_there_is_no_warm_up():
+    runner(raises).warm_up([], 8)
+
+
+def test_warm_up_goes_through_preprocess_and_postprocess():
+    class Pair(Around):
+        def postprocess(self, y, pre):
+            seen.append((y, pre))
+
+    seen = []
+    runner(Pair, batched=True).warm_up([1], 2)
+    assert seen == [(2, 1)] * 3
+    runner(Around, batched=True).warm_up([1], 2)
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "batched"),
+    [
+        (raises, LookupError, False),
+        (raises, LookupError, True),
+        (lambda x: ValueError("instead"), ValueError, False),
+        (lambda xs: [ValueError("instead")], ValueError, True),
+        (lambda xs: [], Exception, True),
+    ],
+)
+def test_warm_up_raises_what_the_stage_raises_or_returns_as_an_exception(target, kind, batched):
+    with pytest.raises(kind):
+        runner(target, batched=batched).warm_up([1], 4)
+
+
+@pytest.mark.parametrize("example", ["raise", "return", 13, 14])
+def test_warm_up_raises_what_goes_wrong_around_predict(example):
+    with pytest.raises((ValueError, KeyError, InvalidItem)):
+        runner(Around, batched=True).warm_up([example], 4)
