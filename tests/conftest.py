@@ -44,7 +44,9 @@ def children() -> dict[int, str]:
             with contextlib.suppress(OSError):
                 after_name = (entry / "stat").read_text().rpartition(")")[2].split()
                 if int(after_name[1]) == os.getpid() and after_name[0] != "Z":
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    found[int(entry.name)] = (
+                        (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    )
     # Python's own, one for the whole process, kept until it ends.
     return {pid: line for pid, line in found.items() if "resource_tracker" not in line}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 
@@ -34,8 +35,9 @@ async def test_restarts_back_off_until_the_stage_has_failed_and_everybody_is_tol
         calls = [asyncio.create_task(service.predict(i)) for i in range(3)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(o) for o in outcomes] == [ps.NotReady] * 3
-        assert "stage 'CountsStarts' has failed: worker 0 of stage 'CountsStarts' ended before it was ready: exit status 3" in str(
-            outcomes[0]
+        assert (
+            "stage 'CountsStarts' has failed: worker 0 of stage 'CountsStarts' ended before it was ready: exit status 3"
+            in str(outcomes[0])
         )
         assert service.state is ps.State.FAILED
         assert "exit status 3" in service.engine.reason
@@ -43,7 +45,7 @@ async def test_restarts_back_off_until_the_stage_has_failed_and_everybody_is_tol
             await service.predict(9)
         times = starts(tmp_path)[1:]
         assert len(times) == 5
-        gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+        gaps = [b - a for a, b in itertools.pairwise(times)]
         for gap, delay in zip(gaps, (0.1, 0.2, 0.4, 0.8), strict=True):
             assert delay <= gap < delay + 1.5
 

@@ -205,3 +205,24 @@ async def test_a_worker_killed_while_it_writes_a_large_answer_is_lost_in_the_mid
         with pytest.raises(ps.WorkerLost):
             await service.predict(50_000_000)
         assert len(await service.predict(1000)) == 1000
+
+
+@pytest.mark.parametrize("what", [("garble",), ("forge", 999)])
+async def test_a_worker_that_breaks_the_wire_is_killed_and_counts_as_dead(what):
+    async with ps.Service(ps.stage(stages.Act, retry=False)) as service:
+        pid = pid_of(service)
+        before = time.monotonic()
+        with pytest.raises(ps.WorkerLost):
+            await service.predict(what)
+        assert time.monotonic() - before < 2
+        assert (await service.predict(("facts",)))["pid"] != pid
+
+
+async def test_a_worker_that_is_stopped_in_its_tracks_holds_up_neither_deadlines_nor_the_end(monkeypatch):
+    monkeypatch.setattr("penstock.runtime.engine.TEARDOWN_GRACE", 0.2)
+    service = ps.Service(stages.Act)
+    await service.start()
+    os.kill(pid_of(service), signal.SIGSTOP)
+    with pytest.raises(ps.DeadlineExceeded):
+        await service.predict(1, timeout=0.1)
+    await asyncio.wait_for(service.stop(), 5)

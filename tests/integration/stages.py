@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
+from penstock.transport.framing import encode_answers
 
 # -- plain ----------------------------------------------------------------------------------------------------------
 
@@ -196,8 +198,8 @@ def fork() -> int:
 
 def shout() -> None:
     """Write where a worker's wire might be thought to be."""
-    print("said by print", flush=True)
-    print("said on stderr", file=sys.stderr, flush=True)
+    print("said by print", flush=True)  # noqa: T201  # what is tested
+    print("said on stderr", file=sys.stderr, flush=True)  # noqa: T201  # what is tested
     os.write(1, b"said by write\n")
     os.write(2, b"said by write on 2\n")
 
@@ -211,6 +213,24 @@ def close_descriptors() -> str:
     return "closed"
 
 
+def sockets() -> list[int]:
+    """This process's descriptors that are sockets: the worker's wire among them."""
+    return [fd for fd in range(3, 64) if Path(f"/proc/self/fd/{fd}").exists() and stat.S_ISSOCK(os.fstat(fd).st_mode)]
+
+
+def garble() -> None:
+    """Write what is no frame into the wire."""
+    for fd in sockets():
+        os.write(fd, b"this is no frame, and it is longer than the header of one")
+
+
+def forge(frame_id: int) -> None:
+    """Answer a batch that nobody sent."""
+    (frame,) = encode_answers(frame_id, 0.0, 1, [1], [b"forged"], [0])
+    for fd in sockets():
+        os.write(fd, frame)
+
+
 def facts() -> dict[str, Any]:
     """What a test may want to know about the process it runs in."""
     return {
@@ -221,7 +241,7 @@ def facts() -> dict[str, Any]:
         "env": dict(os.environ),
         "main": sys.modules["__main__"].__name__,
         "threads": threading.active_count(),
-        "stdin": os.readlink("/proc/self/fd/0"),
+        "stdin": str(Path("/proc/self/fd/0").readlink()),
     }
 
 
@@ -232,7 +252,10 @@ def signal_self(number: int) -> str:
 
 def child_signals() -> list[str]:
     """How SIGINT and SIGTERM stand in a program this process starts."""
-    code = "import signal as s; print(s.getsignal(2) is s.default_int_handler, s.getsignal(15) == s.SIG_DFL, *s.pthread_sigmask(0, []))"
+    code = (
+        "import signal as s;"
+        "print(s.getsignal(2) is s.default_int_handler, s.getsignal(15) == s.SIG_DFL, *s.pthread_sigmask(0, []))"
+    )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
@@ -249,6 +272,8 @@ _VERBS: dict[str, Any] = {
     "spawn": spawn,
     "fork": fork,
     "shout": shout,
+    "garble": garble,
+    "forge": forge,
     "close": close_descriptors,
     "facts": facts,
     "signal": signal_self,
@@ -283,7 +308,7 @@ class NotedActs(ps.Stage):
         return [act(x) for x in xs]
 
 
-# -- stages that start badly --------------------------------------------------------------------------------------------
+# -- stages that start badly ----------------------------------------------------------------------------------------
 
 
 class ActsInSetup(ps.Stage):
@@ -322,7 +347,7 @@ class CountsStarts(ps.Stage):
         return act(x)
 
 
-# -- the chain around predict -------------------------------------------------------------------------------------------
+# -- the chain around predict ---------------------------------------------------------------------------------------
 
 
 class Chain(ps.Stage):
@@ -557,3 +582,37 @@ class SickUntilRestarted(ps.Stage):
         if self.sick:
             raise RuntimeError("out of order")
         return x
+
+
+class SpawnsThenFails(ps.Stage):
+    def setup(self, folder: str) -> None:
+        note(Path(folder) / "spawned", spawn())
+        raise RuntimeError("after spawning")
+
+    def predict(self, x: Any) -> Any:
+        return x
+
+
+class SpawnsThenWaits(ps.Stage):
+    def setup(self, folder: str) -> None:
+        note(Path(folder) / "spawned", spawn())
+        wait_for(Path(folder) / "open")
+
+    def predict(self, x: Any) -> Any:
+        return x
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+class Pool(ps.Stage):
+    """Works with processes of its own."""
+
+    def setup(self) -> None:
+        import multiprocessing
+
+        self.pool = multiprocessing.get_context("spawn").Pool(2)
+
+    def predict(self, xs: Any) -> list[int]:
+        return self.pool.map(square, xs)

@@ -155,5 +155,7 @@ async def test_single_requests_interleave_with_a_large_bulk_call(tmp_path):
 
 
 async def test_items_of_many_callers_share_batches_of_the_second_stage():
-    async with ps.Service(ps.stage(stages.Echo, workers=2), ps.stage(stages.sizes, batch=ps.Batch(max_wait=0.1))) as service:
+    async with ps.Service(
+        ps.stage(stages.Echo, workers=2), ps.stage(stages.sizes, batch=ps.Batch(max_wait=0.1))
+    ) as service:
         assert max(await asyncio.gather(*(service.predict(i) for i in range(10)))) > 1

@@ -107,7 +107,9 @@ def test_many_threads_share_one_blocking_service():
     with ps.Service(ps.stage(stages.AddOneBatch, workers=2), stages.Double).blocking() as service:
 
         def caller(start: int) -> list[int]:
-            return [service.predict(i) for i in range(start, start + 30)] + service.predict_many(range(start, start + 30))
+            return [service.predict(i) for i in range(start, start + 30)] + service.predict_many(
+                range(start, start + 30)
+            )
 
         with ThreadPoolExecutor(16) as threads:
             for start, answers in zip(range(0, 1600, 100), threads.map(caller, range(0, 1600, 100)), strict=True):

@@ -64,7 +64,9 @@ async def test_inline_says_once_what_does_not_apply(caplog):
     async with service:
         await service.predict(1)
     said = [r.getMessage() for r in caplog.records if "inline" in r.getMessage()]
-    assert said == ["service 'debugged' runs inline, its workers are threads: no retry after a death, and cpus and env do not apply"]
+    assert said == [
+        "service 'debugged' runs inline, its workers are threads: no retry after a death, and cpus and env do not apply"
+    ]
 
 
 async def test_a_pinned_coordinator_is_not_pinned_inline():

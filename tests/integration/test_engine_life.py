@@ -84,7 +84,6 @@ async def test_a_stop_while_starting_ends_the_start_with_that_reason(tmp_path):
 
 
 async def test_a_stop_before_the_last_worker_is_ready_does_not_let_start_succeed(tmp_path):
-    (tmp_path / "one").mkdir()
     spec = ps.stage(stages.HalfSlowSetup, workers=2, setup={"folder": str(tmp_path)})
     service = ps.Service(spec)
     start = asyncio.create_task(service.start())
@@ -238,10 +237,9 @@ async def test_classes_that_no_worker_can_import_are_refused_at_start():
         assert service.state is ps.State.STOPPED
 
 
-async def test_a_class_that_another_one_hides_is_refused_at_start(monkeypatch):
-    monkeypatch.setattr(stages, "Double", stages.Echo)
+async def test_a_class_that_another_one_hides_is_refused_at_start():
+    hidden = type("Echo", (stages.Echo,), {"__module__": "stages", "__qualname__": "Echo"})
     with pytest.raises(ps.ConfigError, match="is not what `stages` calls Echo"):
-        hidden = type("Echo", (stages.Echo,), {"__module__": "stages", "__qualname__": "Echo"})
         await ps.Service(hidden).start()
 
 
@@ -253,7 +251,7 @@ async def test_a_setup_argument_that_cannot_travel_is_named():
 
 async def test_a_program_that_cannot_be_started_fails_the_start(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.executable", str(tmp_path / "no python here"))
-    with pytest.raises(ps.StartFailed, match="could not be started: .*no python here"):
+    with pytest.raises(ps.StartFailed, match=r"could not be started: .*no python here"):
         await ps.Service(stages.Double).start()
 
 
@@ -281,24 +279,24 @@ def drop_a_started_service() -> list[int]:
         assert all(running(pid) for pid in started)
         return started
 
-    return asyncio.run(main())
+    started = asyncio.run(main())
+    gc.collect()
+    return started
 
 
 def test_a_forgotten_service_warns_and_ends_its_workers_though_its_loop_is_closed():
     with pytest.warns(ResourceWarning, match="'forgotten' was started and never stopped"):
         started = drop_a_started_service()
-        gc.collect()
     assert not any(running(pid) for pid in started)
 
 
 async def test_a_forgotten_service_warns_and_ends_its_workers_while_its_loop_runs_on():
-    service = ps.Service(ps.stage(stages.Double, workers=2), name="forgotten")
-    await service.start()
-    assert await service.predict(1) == 2
-    started = pids(service)
+    services = [ps.Service(ps.stage(stages.Double, workers=2), name="forgotten")]
+    await services[0].start()
+    assert await services[0].predict(1) == 2
+    started = pids(services[0])
     with pytest.warns(ResourceWarning, match="never stopped"):
-        del service
-        gc.collect()
+        services.clear()
     assert not any(running(pid) for pid in started)
     async with ps.Service(ps.stage(stages.Double, workers=2)) as other:  # the loop is none the worse
         assert await other.predict_many(range(10)) == [i * 2 for i in range(10)]
@@ -337,7 +335,7 @@ async def test_two_hundred_lives_inline_leave_nothing():
 
 
 async def test_ten_lives_with_processes_leave_nothing():
-    service = ps.Service(ps.stage(stages.EchoBatch, workers=2), stages.Double)
+    service = ps.Service(stages.EchoBatch, stages.Double)
     async with service:
         await service.predict(1)
     before, files = threads(), open_files()

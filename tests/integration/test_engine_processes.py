@@ -27,7 +27,8 @@ async def test_workers_are_direct_children_that_lead_process_groups_of_their_own
 async def test_the_process_list_names_service_stage_and_index():
     async with ps.Service(ps.stage(stages.Act, name="my stage", workers=2), name="my service") as service:
         lines = [
-            Path(f"/proc/{worker.pid}/cmdline").read_bytes().split(b"\0")[3:8] for worker in service.engine.stages[0].workers
+            Path(f"/proc/{worker.pid}/cmdline").read_bytes().split(b"\0")[3:8]
+            for worker in service.engine.stages[0].workers
         ]
     assert lines == [[b"penstock.worker", b"my service", b"my stage", index, b"--fd"] for index in (b"0", b"1")]
 

@@ -31,6 +31,12 @@ class Source:
             yield item
 
 
+async def drain(stream, answers: list) -> None:
+    """Read `stream` to its end, keeping what came before a failure."""
+    async for answer in stream:
+        answers.append(answer)
+
+
 async def test_a_stream_answers_in_order_and_reads_its_source_no_further_than_its_bound():
     source, ahead = Source(range(5000)), 0
     async with ps.Service(ps.stage(stages.AddOneBatch, workers=2), stages.Double, max_queued=100) as service:
@@ -113,8 +119,7 @@ async def test_a_failing_source_is_seen_after_the_answers_before_it():
         for make in (source, slow_source):
             answers = []
             with pytest.raises(LookupError, match="no more"):
-                async for answer in service.stream(make()):
-                    answers.append(answer)
+                await drain(service.stream(make()), answers)
             assert answers == [1, 2]
 
 
@@ -123,8 +128,7 @@ async def test_a_failure_is_raised_in_its_place_or_stands_there():
     async with ps.Service(stages.ActBatch) as service:
         answers = []
         with pytest.raises(ps.StageFailed, match="two"):
-            async for answer in service.stream(items):
-                answers.append(answer)
+            await drain(service.stream(items), answers)
         assert answers == [1]
         first, second, third = [y async for y in service.stream(items, return_exceptions=True)]
         assert (first, third) == (1, 3)
@@ -136,8 +140,7 @@ async def test_an_item_that_cannot_be_pickled_ends_the_stream_with_that_reason()
     async with ps.Service(stages.EchoBatch) as service:
         answers = []
         with pytest.raises(ValueError, match="cannot be pickled"):
-            async for answer in service.stream([1, lambda: None, 3]):
-                answers.append(answer)
+            await drain(service.stream([1, lambda: None, 3]), answers)
         assert answers == [1]
 
 

@@ -56,6 +56,8 @@ class Worker:
         self._hang: asyncio.TimerHandle | None = None
         self._problem: Problem | None = None
         self._innocent = False
+        self._broken = False
+        """Whether it said what no worker says: nothing it says after that is believed."""
         self._stopping = False
 
     @property
@@ -83,7 +85,7 @@ class Worker:
             return  # abandoned while it waited for its restart
         self._restart = None
         self._problem = None
-        self._innocent = False
+        self._innocent = self._broken = False
         self._starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
@@ -156,6 +158,8 @@ class Worker:
 
     def frame_received(self, frame: Frame) -> None:
         """From the incarnation."""
+        if self._broken:
+            return
         try:
             if frame.kind is Kind.ANSWERS:
                 self._answers(frame)
@@ -163,6 +167,7 @@ class Worker:
                 self._handshake(frame)
         except ProtocolError as error:
             log.error("%s: %s; the worker is killed", self, error)  # noqa: TRY400  # our traceback would tell nothing
+            self._broken = True
             self._end_incarnation()
 
     def _answers(self, frame: Frame) -> None:

@@ -7,6 +7,7 @@ when a worker ends), cores are pinned, and the coordinator's death is watched fo
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import select
@@ -47,12 +48,26 @@ def _work(sock: socket.socket) -> None:
     from penstock.worker.loop import serve
 
     end = SocketWorkerEnd(sock)
+    status = 0
     try:
         serve(end, on_ready=_freeze)
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
         # The coordinator has gone, perhaps in the middle of a frame: there is nobody left to work for.
-        sys.exit(1)
+        status = 1
+    if _hung_up(sock):
+        # Nobody is left to end what the stage started, and this process may be gone before its watch has looked.
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # user code may have closed or replaced it
+            sys.stdout.flush()
+        _end_group()
     end.close()
+    sys.exit(status)
+
+
+def _hung_up(sock: socket.socket) -> bool:
+    """Whether the coordinator's end is closed in both directions: to ask a worker to end, it closes only one."""
+    poll = select.poll()
+    poll.register(sock, 0)  # a hang-up is told unasked
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _freeze() -> None:

@@ -1,0 +1,113 @@
+"""Stages that start processes of their own: whatever ends the worker leaves none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+import stages
+from waiting import in_group, running, until
+
+import penstock as ps
+
+
+async def family(service: ps.Service) -> tuple[int, list[int]]:
+    """Have a worker start a program and fork twice; its pid, and theirs."""
+    spawned = await service.predict(("spawn",))
+    forked = await service.predict(("fork",))
+    pid = service.engine.stages[0].workers[0].pid
+    assert running(spawned)
+    assert running(forked)
+    assert {pid, spawned, forked} <= set(in_group(pid))
+    return pid, [spawned, forked]
+
+
+async def none_left(pid: int, relatives: list[int]) -> None:
+    await until(lambda: not in_group(pid), "the worker's group to be gone", patience=3)
+    assert not any(running(relative) for relative in relatives)
+
+
+async def test_a_stop_ends_what_the_worker_started():
+    service = ps.Service(stages.Act)
+    await service.start()
+    pid, relatives = await family(service)
+    await asyncio.wait_for(service.stop(), 4)
+    await none_left(pid, relatives)
+
+
+async def test_a_stop_at_once_ends_what_the_worker_started():
+    service = ps.Service(stages.Act)
+    await service.start()
+    pid, relatives = await family(service)
+    await asyncio.wait_for(service.stop(drain=0), 4)
+    await none_left(pid, relatives)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+async def test_a_death_is_seen_and_ends_what_the_worker_started(how):
+    async with ps.Service(ps.stage(stages.Act, retry=False)) as service:
+        pid, relatives = await family(service)
+        call = asyncio.create_task(service.predict(("sleep", 60)))
+        await until(lambda: service.engine.stages[0].in_flight)
+        before = time.monotonic()
+        os.kill(pid, how)
+        with pytest.raises(ps.WorkerLost):
+            await call
+        assert time.monotonic() - before < 1.5  # though a fork of it could hold the channel open
+        await none_left(pid, relatives)
+        assert await service.predict(1) == 1
+
+
+async def test_a_hung_worker_takes_its_children_with_it():
+    async with ps.Service(ps.stage(stages.Act, timeout=0.5, retry=False)) as service:
+        pid, relatives = await family(service)
+        with pytest.raises(ps.WorkerLost):
+            await service.predict(("spin",))
+        await none_left(pid, relatives)
+
+
+async def test_a_failing_start_ends_what_setup_started(tmp_path):
+    spec = ps.stage(stages.SpawnsThenFails, setup={"folder": str(tmp_path)})
+    with pytest.raises(ps.StartFailed, match="after spawning"):
+        await ps.Service(spec).start()
+    (pid,) = stages.notes(tmp_path / "spawned")
+    await until(lambda: not running(pid), patience=3)
+
+
+async def test_a_cancelled_start_ends_what_setup_started(tmp_path):
+    spec = ps.stage(stages.SpawnsThenWaits, setup={"folder": str(tmp_path)})
+    start = asyncio.create_task(ps.Service(spec).start())
+    await until(lambda: stages.notes(tmp_path / "spawned"))
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    (pid,) = stages.notes(tmp_path / "spawned")
+    await until(lambda: not running(pid), patience=3)
+
+
+async def test_a_stage_may_use_a_pool_of_processes(tmp_path):
+    async with ps.Service(stages.Pool) as service:
+        assert await service.predict(range(10)) == [x * x for x in range(10)]
+        pid = service.engine.stages[0].workers[0].pid
+        assert len(in_group(pid)) >= 3
+    await none_left(pid, [])
+
+
+async def test_a_stage_that_closes_descriptors_it_does_not_own_is_seen_as_a_death_and_not_a_hang():
+    async with ps.Service(stages.Act) as service:
+        before = time.monotonic()
+        with pytest.raises(ps.WorkerLost):
+            await service.predict(("close",))
+        assert time.monotonic() - before < 5
+        assert await service.predict(1) == 1
+
+
+async def test_a_worker_that_leaves_in_the_middle_of_a_batch_is_seen_at_once():
+    async with ps.Service(ps.stage(stages.Act, retry=False)) as service:
+        before = time.monotonic()
+        with pytest.raises(ps.WorkerLost):
+            await service.predict(("exit", 0))
+        assert time.monotonic() - before < 1

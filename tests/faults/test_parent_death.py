@@ -1,0 +1,113 @@
+"""The coordinator is killed: its workers and what they started end by themselves, even in the middle of `predict`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from waiting import in_group, running, until_now
+
+PROGRAM = """
+    import asyncio, os, subprocess, sys, threading, time
+    import penstock as ps
+
+    class Busy(ps.Stage):
+        def predict(self, x: str) -> int:
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+            print(os.getpid(), child.pid, flush=True)
+            if x == "sleep":
+                time.sleep(1000)
+            if x == "spin":
+                while True:
+                    pass
+            return 0
+
+    class Loads(ps.Stage):
+        def setup(self) -> None:
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+            print(os.getpid(), child.pid, flush=True)
+            time.sleep(1000)
+
+        def predict(self, x: str) -> str:
+            return x
+
+    async def main(what: str) -> None:
+        async with ps.Service(Loads if what == "setup" else Busy) as service:
+            await service.predict(what)
+            time.sleep(1000)
+
+    def in_a_thread() -> None:
+        with ps.Service(Busy).blocking() as service:
+            service.predict("idle")
+            time.sleep(1000)
+
+    if __name__ == "__main__":
+        if sys.argv[1] == "thread":
+            thread = threading.Thread(target=in_a_thread)
+            thread.start()
+            thread.join()
+        else:
+            asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("what", ["sleep", "spin", "idle", "setup", "thread"])
+def test_workers_and_their_children_end_when_the_coordinator_is_killed(tmp_path, what):
+    (tmp_path / "main.py").write_text(textwrap.dedent(PROGRAM))
+    program = subprocess.Popen([sys.executable, "main.py", what], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout is not None
+        worker, child = map(int, program.stdout.readline().split())
+        assert running(worker)
+        assert running(child)
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+    until_now(lambda: not running(worker) and not running(child), "the worker and its child to end", patience=3)
+    assert not in_group(worker)
+
+
+def test_a_coordinator_that_ends_while_its_workers_are_being_started_leaves_none(tmp_path):
+    (tmp_path / "main.py").write_text(
+        textwrap.dedent(
+            """
+            import asyncio, os
+            import penstock as ps
+
+            def double(x: int) -> int:
+                return x * 2
+
+            async def main() -> None:
+                service = ps.Service(ps.stage(double, workers=3))
+                start = asyncio.create_task(service.start())
+                while service.engine is None or not all(w.pid for w in service.engine.stages[0].workers):
+                    await asyncio.sleep(0)
+                print(*[w.pid for w in service.engine.stages[0].workers], flush=True)
+                os.kill(os.getpid(), 9)
+
+            if __name__ == "__main__":
+                asyncio.run(main())
+            """
+        )
+    )
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=30, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    workers = [int(pid) for pid in done.stdout.split()]
+    assert len(workers) == 3
+    until_now(lambda: not any(running(pid) for pid in workers), "the workers to end", patience=3)
+
+
+def test_a_worker_started_for_a_parent_that_is_not_its_own_ends_at_once():
+    command = [sys.executable, "-P", "-m", "penstock.worker", "service", "stage", "0", "--fd", "0", "--parent"]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = subprocess.Popen([*command, str(os.getppid())], stdin=theirs, process_group=0)
+        assert worker.wait(10) == -signal.SIGKILL
