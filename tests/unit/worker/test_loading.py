@@ -1,0 +1,206 @@
+"""How a stage's class is found again in another process, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.transport.messages import StageRef
+from penstock.worker import loading
+from penstock.worker.loading import MAIN_NAME, ImportState, check_setup, load, pack_setup, reference
+from penstock.worker.stage import Stage
+
+SCRIPT = """
+from penstock.worker.loading import ImportState
+importing = ImportState.importing
+class Model:
+    class Inner: pass
+name = __name__
+if __name__ == "__main__":
+    raise SystemExit("started itself again")
+    class Guarded: pass
+"""
+
+
+@pytest.fixture
+def main(monkeypatch):
+    """A main script of our own in place of the test runner's; both its names are put back afterwards."""
+    module = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    monkeypatch.setitem(sys.modules, MAIN_NAME, module)
+    return module
+
+
+@pytest.fixture
+def importable(tmp_path, monkeypatch):
+    """Write a module that can be imported by the name given back."""
+
+    def write(text, name):
+        (tmp_path / f"{name}.py").write_text(text)
+        return name
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+# -- reference --------------------------------------------------------------------------------------------------------
+
+
+def test_a_class_travels_as_module_and_qualname():
+    assert reference(Stage) == StageRef("penstock.worker.stage", "Stage")
+    assert reference(check_setup) == StageRef("penstock.worker.loading", "check_setup")
+
+
+def test_a_nested_class_travels_with_its_outer_ones(importable):
+    name = importable(SCRIPT, "penstock_test_nested")
+    module = __import__(name)
+    assert reference(module.Model.Inner) == StageRef(name, "Model.Inner")
+    assert load(reference(module.Model.Inner)) is module.Model.Inner
+
+
+def test_a_local_class_is_refused_with_the_two_ways_out():
+    class Local(Stage): ...
+
+    with pytest.raises(ConfigError, match=r"Local is defined inside a function.*top level of a module.*inline=True"):
+        reference(Local)
+
+
+def test_a_lambda_is_refused():
+    with pytest.raises(ConfigError, match="defined inside a function"):
+        reference(lambda x: x)
+
+
+@pytest.mark.parametrize("target", [functools.partial(print), types.SimpleNamespace()], ids=["partial", "object"])
+def test_an_object_without_a_name_is_refused(target):
+    with pytest.raises(ConfigError, match=r"has no name by which a worker process could import it.*inline=True"):
+        reference(target)
+
+
+def test_a_class_that_its_module_calls_otherwise_is_refused(importable):
+    module = __import__(importable(SCRIPT, "penstock_test_replaced"))
+    original = module.Model
+    module.Model = object()
+    with pytest.raises(ConfigError, match="is not what `penstock_test_replaced` calls Model"):
+        reference(original)
+
+
+def test_a_class_of_a_module_that_is_not_there_is_refused():
+    orphan = type("Orphan", (), {"__module__": "penstock_test_nowhere", "__qualname__": "Orphan"})
+    with pytest.raises(ConfigError, match="is not what `penstock_test_nowhere` calls Orphan"):
+        reference(orphan)
+
+
+def in_main(main, name="Model"):
+    found = type(name, (), {"__module__": "__main__", "__qualname__": name})
+    setattr(main, name, found)
+    return found
+
+
+def test_a_class_of_the_main_script_travels_with_the_scripts_path(main, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    main.__file__ = str(script)
+    assert reference(in_main(main)) == StageRef("__main__", "Model", main_path=str(script.resolve()))
+
+
+def test_a_class_of_a_main_module_travels_with_the_modules_name(main):
+    main.__spec__ = types.SimpleNamespace(name="package.__main__")
+    assert reference(in_main(main)) == StageRef("__main__", "Model", main_module="package.__main__")
+
+
+@pytest.mark.parametrize("file", [None, "/nowhere/<stdin>"])
+def test_a_class_of_a_notebook_is_refused(main, file):
+    if file is not None:
+        main.__file__ = file
+    with pytest.raises(ConfigError, match=r"interactive session or notebook.*put it in a module, or use inline=True"):
+        reference(in_main(main))
+
+
+# -- load -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_main_script_is_imported_under_another_name_so_that_it_does_not_start_itself(main, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    model = load(StageRef("__main__", "Model", main_path=str(script)))
+    found = sys.modules["__main__"]
+    assert found.name == MAIN_NAME
+    assert found.Model is model
+    assert sys.modules[MAIN_NAME] is found
+    assert found.importing, "starting a service is refused meanwhile"
+    assert not ImportState.importing
+
+
+def test_a_main_module_is_imported_under_another_name(main, importable):
+    name = importable(SCRIPT, "penstock_test_main_module")
+    model = load(StageRef("__main__", "Model", main_module=name))
+    assert sys.modules["__main__"].Model is model
+    assert sys.modules["__main__"].name == MAIN_NAME
+
+
+def test_a_class_that_exists_only_under_the_guard_is_not_found(main, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with pytest.raises(ConfigError, match='has no Guarded in the worker: is it defined only under `if __name__ == "__'):
+        load(StageRef("__main__", "Guarded", main_path=str(script)))
+
+
+def test_an_import_that_fails_is_told_as_it_is_and_leaves_no_trace(importable):
+    name = importable("1 / 0", "penstock_test_broken")
+    with pytest.raises(ZeroDivisionError):
+        load(StageRef(name, "Model"))
+    assert not ImportState.importing
+
+
+def test_pickles_of_the_main_scripts_classes_are_understood_under_both_names(main):
+    loading.adopt_main()
+    assert sys.modules[MAIN_NAME] is main
+
+
+# -- setup ------------------------------------------------------------------------------------------------------------
+
+
+class WithSetup(Stage):
+    def setup(self, path, size=1): ...
+
+
+@pytest.mark.parametrize("arguments", [{"path": 1}, {"path": 1, "size": 2}])
+def test_arguments_that_fit_setup_pass(arguments):
+    check_setup("embed", WithSetup, arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({}, r"stage 'embed': setup\(\) missing a required argument: 'path'"),
+        ({"path": 1, "colour": 2}, r"stage 'embed': setup\(\) got an unexpected keyword argument 'colour'"),
+    ],
+)
+def test_arguments_that_do_not_fit_setup_are_refused(arguments, reason):
+    with pytest.raises(ConfigError, match=reason):
+        check_setup("embed", WithSetup, arguments)
+
+
+@pytest.mark.parametrize("target", [Stage, print])
+def test_arguments_for_a_stage_without_setup_are_refused(target):
+    check_setup("embed", target, {})
+    with pytest.raises(ConfigError, match=r"stage 'embed' has no setup method to take \['a'\]"):
+        check_setup("embed", target, {"a": 1})
+
+
+def test_setup_arguments_travel_as_plain_values():
+    import pickle
+
+    assert pickle.loads(pack_setup("embed", {"path": "x", "sizes": [1, 2]})) == {"path": "x", "sizes": [1, 2]}
+
+
+def test_a_setup_argument_that_cannot_travel_is_named():
+    with pytest.raises(ConfigError, match="stage 'embed': setup argument 'model' cannot be sent to a worker"):
+        pack_setup("embed", {"path": "x", "model": lambda: None})

@@ -1,0 +1,187 @@
+"""A worker's life as its coordinator sees it, told frame by frame."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import pickle
+import sys
+
+import pytest
+
+from penstock.codec.formats import Codec
+from penstock.errors import ProtocolError
+from penstock.transport.framing import VERSION, FrameDecoder, Kind, encode_batch, encode_control
+from penstock.transport.messages import Hello, Launch, Problem, StageRef, pack, unpack
+from penstock.worker.loop import serve
+from penstock.worker.stage import Stage, WorkerInfo
+
+
+class ScriptedEnd:
+    """A worker's end that reads what the test wrote down and remembers what was sent."""
+
+    def __init__(self, *wires):
+        self._frames = FrameDecoder().feed(b"".join(b"".join(wire) for wire in wires))
+        self.sent = []
+
+    def receive(self):
+        return self._frames.pop(0) if self._frames else None
+
+    def send(self, buffers):
+        self.sent += FrameDecoder().feed(b"".join(buffers))
+
+
+def launch(*, setup=None, batched=False, ref=None, **fields):
+    order = Launch(
+        service="s",
+        stage="embed",
+        index=1,
+        count=3,
+        ref=ref or StageRef("", ""),
+        setup=pickle.dumps(setup or {}),
+        sys_path=list(sys.path),
+        batched=batched,
+        max_size=4,
+        bisect=True,
+        first=True,
+        last=True,
+        validate=False,
+        validate_results=False,
+        allow_nan=False,
+    )
+    return encode_control(Kind.LAUNCH, pack(order))
+
+
+def batch(frame_id, *values):
+    payloads = [pickle.dumps(value) for value in values]
+    n = len(values)
+    codecs = [Codec.PICKLE] * n
+    return encode_batch(frame_id, 0.0, range(n), payloads, list(map(len, payloads)), [math.inf] * n, codecs, codecs)
+
+
+def kinds(end):
+    return [frame.kind for frame in end.sent]
+
+
+class Recorded(Stage):
+    """Keeps what happened to it, for the test to read."""
+
+    log: list = []
+
+    def setup(self, **arguments):
+        self.log.append(("setup", arguments, self.worker))
+
+    def predict(self, x):
+        self.log.append(("predict", x))
+        return x
+
+    def teardown(self):
+        self.log.append(("teardown",))
+
+
+@pytest.fixture
+def log():
+    Recorded.log = []
+    return Recorded.log
+
+
+def test_a_worker_greets_is_set_up_works_and_tears_down(log):
+    end = ScriptedEnd(launch(setup={"a": 1}), batch(7, 1), batch(8, 2))
+    serve(end, target=Recorded)
+    assert kinds(end) == [Kind.HELLO, Kind.READY, Kind.ANSWERS, Kind.ANSWERS]
+    assert unpack(end.sent[0].payloads[0], Hello) == Hello(os.getpid(), VERSION)
+    assert [frame.frame_id for frame in end.sent[2:]] == [7, 8]
+    assert log == [
+        ("setup", {"a": 1}, WorkerInfo("embed", 1, 3)),
+        ("predict", 1),
+        ("predict", 2),
+        ("teardown",),
+    ]
+
+
+def test_a_worker_whose_coordinator_leaves_before_launch_ends_quietly(log):
+    end = ScriptedEnd()
+    serve(end, target=Recorded)
+    assert kinds(end) == [Kind.HELLO]
+    assert log == []
+
+
+def test_a_worker_runs_its_examples_before_it_is_ready():
+    seen = []
+
+    class Warm(Stage):
+        examples = [1, 2]
+
+        def predict(self, xs):
+            seen.append(list(xs))
+            return xs
+
+    end = ScriptedEnd(launch(batched=True))
+    serve(end, target=Warm)
+    assert kinds(end) == [Kind.HELLO, Kind.READY]
+    assert seen == [[1], [2], [1, 2, 1, 2]]
+
+
+def fails(where):
+    def fail(self, *args, **kwargs):
+        raise OSError("no weights\udc80")
+
+    def predict(self, x):
+        return x
+
+    return type("Fails", (Stage,), {"examples": [1], "predict": predict, where: fail})
+
+
+@pytest.mark.parametrize("where", ["__init__", "setup", "predict"])
+def test_a_stage_that_cannot_be_set_up_tells_why_and_the_worker_ends(where):
+    end = ScriptedEnd(launch(), batch(7, 1))
+    serve(end, target=fails(where))
+    assert kinds(end) == [Kind.HELLO, Kind.FAILED]
+    problem = unpack(end.sent[1].payloads[0], Problem)
+    assert (problem.type_name, problem.message) == ("builtins.OSError", "no weights\\udc80")
+    assert "OSError: no weights" in problem.traceback
+
+
+def test_the_traceback_of_a_failed_setup_begins_at_the_users_code():
+    end = ScriptedEnd(launch())
+    serve(end, target=fails("setup"))
+    problem = unpack(end.sent[1].payloads[0], Problem)
+    assert problem.traceback.splitlines()[1].startswith(f'  File "{__file__}"')
+
+
+def test_a_class_that_is_not_there_is_told_like_a_failed_setup():
+    end = ScriptedEnd(launch(ref=StageRef("penstock.worker.stage", "Missing")))
+    serve(end)
+    assert kinds(end) == [Kind.HELLO, Kind.FAILED]
+    assert "penstock.worker.stage has no Missing" in unpack(end.sent[1].payloads[0], Problem).message
+
+
+def test_a_worker_imports_its_stage_with_the_coordinators_path(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    end = ScriptedEnd(launch(ref=StageRef("math", "sqrt")), batch(1, 9.0))
+    serve(end)
+    assert pickle.loads(end.sent[-1].payloads[0]) == 3.0
+
+
+def test_a_teardown_that_raises_is_logged_and_the_worker_ends(caplog):
+    def fail(self):
+        raise ValueError("no")
+
+    end = ScriptedEnd(launch())
+    with caplog.at_level(logging.ERROR, "penstock.worker"):
+        serve(end, target=type("T", (Stage,), {"predict": lambda self, x: x, "teardown": fail}))
+    assert "stage 'embed': teardown failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wires", "reason"),
+    [
+        ((encode_control(Kind.READY, b""),), "expected a LAUNCH frame, got READY"),
+        ((encode_control(Kind.LAUNCH, b"nonsense"),), "not a Launch"),
+        ((launch(), encode_control(Kind.HELLO, b"")), "expected a BATCH frame, got HELLO"),
+    ],
+)
+def test_a_worker_takes_frames_in_their_turn_only(wires, reason, log):
+    with pytest.raises(ProtocolError, match=reason):
+        serve(ScriptedEnd(*wires), target=Recorded)

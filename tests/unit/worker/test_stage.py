@@ -1,0 +1,83 @@
+"""The class users write, and what a worker makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.worker.problems import describe, type_name
+from penstock.worker.stage import Stage, make_stage, wants_pre
+
+
+class Plain(Stage):
+    def predict(self, x):
+        return x + 1
+
+
+def increment(x):
+    return x + 1
+
+
+def test_a_class_becomes_an_object_of_it():
+    assert isinstance(make_stage(Plain), Plain)
+
+
+def test_a_function_becomes_a_stage_that_calls_it():
+    stage = make_stage(increment)
+    assert isinstance(stage, Stage)
+    assert stage.predict(1) == 2
+
+
+def test_setup_and_teardown_do_nothing_unless_written():
+    stage = Plain()
+    stage.setup()
+    stage.teardown()
+    assert (stage.batch, tuple(stage.examples)) == (None, ())
+
+
+def test_a_stage_without_predict_says_so():
+    with pytest.raises(NotImplementedError, match="Stage has no predict method"):
+        Stage().predict(1)
+
+
+class Posts:
+    def one(self, y): ...
+    def two(self, y, pre): ...
+    def default(self, y, pre=None): ...
+    def keyword(self, y, *, scale=1): ...
+    def everything(self, *args): ...
+    @staticmethod
+    def static_two(y, pre): ...
+    @classmethod
+    def class_one(cls, y): ...
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("one", False),
+        ("two", True),
+        ("default", True),
+        ("keyword", False),
+        ("everything", True),
+        ("static_two", True),
+        ("class_one", False),
+    ],
+)
+def test_postprocess_wants_what_preprocess_made_if_it_takes_two_arguments(name, wanted):
+    assert wants_pre(getattr(Posts(), name)) is wanted
+
+
+def test_a_type_is_named_by_module_and_qualname():
+    assert type_name(KeyError) == "builtins.KeyError"
+    assert type_name(Plain) == f"{__name__}.Plain"
+
+
+def test_an_error_that_was_never_raised_is_described_without_a_traceback():
+    problem = describe(ValueError("x"), skip_frames=3)
+    assert problem.traceback == "ValueError: x\n"
+
+
+def test_skipping_frames_leaves_at_least_the_one_that_raised():
+    with pytest.raises(ValueError, match="x") as caught:
+        raise ValueError("x")
+    assert __file__ in describe(caught.value, skip_frames=50).traceback
