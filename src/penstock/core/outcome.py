@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from penstock.errors import RequestError
 
@@ -13,7 +13,7 @@ class Result:
     `payload` is one bytes-like object, or a list of them to be read as if joined.
     """
 
-    __match_args__ = ("payload",)
+    __match_args__: ClassVar[tuple[str, ...]] = ("payload",)
     __slots__ = ("payload",)
 
     def __init__(self, payload: Any) -> None:
@@ -26,7 +26,7 @@ class Result:
 class Failure:
     """Why the item has no answer."""
 
-    __match_args__ = ("error",)
+    __match_args__: ClassVar[tuple[str, ...]] = ("error",)
     __slots__ = ("error",)
 
     def __init__(self, error: RequestError) -> None:
