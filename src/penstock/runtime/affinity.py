@@ -23,8 +23,6 @@ def check_cores(whose: str, cores: Iterable[int], allowed: frozenset[int]) -> No
 
 
 def pin(cores: Iterable[int]) -> None:
-    """Keep every thread of this process on `cores`, and those they start."""
-    if not hasattr(os, "sched_setaffinity"):
-        return
-    wanted = set(cores)
-    os.sched_setaffinity(0, wanted)
+    """Keep the calling thread on `cores`, and what it starts."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, set(cores))

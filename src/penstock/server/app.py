@@ -52,7 +52,7 @@ class App:
         self.problems = Problems(options)
         self._keys = read_keys(options.api_key_file) if options.api_key_file is not None else None
         self._access_log = options.access_log
-        self._id_prefix = secrets.token_hex(6).encode()
+        self._id_prefix = secrets.token_hex(6).encode() + b"-"
         self._count = count(1)
         self._calls = _calls(self.services, self.problems)
         self._routes: dict[bytes, Route] = {path.encode(): route for path, route in self._calls.items()}
@@ -135,7 +135,7 @@ class App:
             write_line(request, status, nbytes, seconds)
 
     def _next_id(self) -> bytes:
-        return b"%s-%x" % (self._id_prefix, next(self._count))
+        return self._id_prefix + b"%x" % next(self._count)
 
     def _refuse(self, request: HttpRequest, route: Route) -> Response | None:
         """Key, method, unread pages: what most requests need not be asked."""

@@ -33,7 +33,7 @@ def main() -> None:
     arguments = parser.parse_args()
     _ignore_signals()
     _restore_python_path(arguments.pythonpath)
-    if arguments.cpus:
+    if arguments.cpus and hasattr(os, "sched_setaffinity"):  # where cores cannot be pinned, every one is named
         os.sched_setaffinity(0, {int(core) for core in arguments.cpus.split(",")})
     sock = socket.socket(fileno=arguments.fd)
     # A child the stage forks must not hold the channel open after this process has died.
