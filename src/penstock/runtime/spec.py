@@ -94,9 +94,9 @@ def stage(
     if not label:
         raise ConfigError(f"stage {target!r} has no name of its own: give it one with name=")
     pinned = tuple(_cores(label, entry) for entry in cpus) if cpus is not None else ()
-    count = workers if workers is not None else (len(pinned) or 1)
+    count = workers if workers is not None else (1 if cpus is None else len(pinned))
     _check_numbers(label, count, prefetch, max_queued, timeout)
-    if pinned and len(pinned) != count:
+    if cpus is not None and len(pinned) != count:
         raise ConfigError(f"stage {label!r}: workers={count} but cpus has {len(pinned)} entries, one for each worker")
     arguments = dict(setup or {})
     check_setup(label, target, arguments)

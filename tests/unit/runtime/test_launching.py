@@ -1,0 +1,137 @@
+"""What each worker of a stage is told, and which cores, threads and environment it gets."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.config import Batch, ServiceOptions
+from penstock.errors import ConfigError
+from penstock.runtime.affinity import allowed_cores, check_cores
+from penstock.runtime.launching import launcher, worker_cores
+from penstock.runtime.process import THREAD_VARIABLES, worker_environment
+from penstock.runtime.spec import stage
+from penstock.transport.messages import StageRef
+from penstock.worker.stage import Stage
+
+FOUR = frozenset({0, 1, 2, 3})
+
+
+class Embed(Stage):
+    def setup(self, size=1): ...
+    def predict(self, xs): ...
+
+
+@pytest.fixture(autouse=True)
+def main_module(monkeypatch):
+    """`launcher` gives the main script its second name, for this process and for good; here it is taken back."""
+    monkeypatch.setitem(sys.modules, "__penstock_main__", sys.modules["__main__"])
+
+
+@pytest.fixture
+def orders(monkeypatch):
+    """Launch orders of a service of the given stages, one for each."""
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__, sys.modules["__main__"]))
+    monkeypatch.setattr(sys.modules[__name__], "Embed", Embed, raising=False)
+
+    def make(*specs, inline=False, **options):
+        return [launcher("svc", specs, i, ServiceOptions(**options), inline=inline)(0) for i in range(len(specs))]
+
+    return make
+
+
+def test_a_worker_is_told_who_it_is_and_how_to_work(orders):
+    spec = stage(Embed, workers=2, setup={"size": 3}, batch=Batch(max_size=9), bisect=False)
+    (order,) = orders(spec, validate=True, allow_nan=True)
+    assert (order.service, order.stage, order.index, order.count) == ("svc", "Embed", 0, 2)
+    assert (order.batched, order.max_size, order.bisect) == (True, 9, False)
+    assert (order.validate, order.validate_results, order.allow_nan) == (True, False, True)
+    assert order.ref == StageRef(__name__, "Embed")
+    assert pickle.loads(order.setup) == {"size": 3}
+    assert order.sys_path == sys.path
+
+
+def test_a_stage_without_a_policy_is_not_batched(orders):
+    (order,) = orders(stage(Embed))
+    assert (order.batched, order.max_size) == (False, 1)
+
+
+def test_the_first_and_the_last_stage_know_it(orders):
+    found = orders(stage(Embed, name="a"), stage(Embed, name="b"), stage(Embed, name="c"))
+    assert [(order.first, order.last) for order in found] == [(True, False), (False, False), (False, True)]
+
+
+def test_a_class_no_worker_can_import_is_refused_unless_inline(orders):
+    class Local(Stage):
+        def predict(self, x): ...
+
+    with pytest.raises(ConfigError, match="defined inside a function"):
+        orders(stage(Local))
+    assert orders(stage(Local), inline=True)[0].stage == "Local"
+
+
+def test_inline_takes_an_object_that_has_no_name(orders):
+    spec = stage(functools.partial(len), name="size")
+    assert orders(spec, inline=True)[0].stage == "size"
+    with pytest.raises(ConfigError, match="has no name by which a worker process could import it"):
+        orders(spec)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_setup_argument_that_cannot_travel_is_refused(orders, inline):
+    with pytest.raises(ConfigError, match="setup argument 'size' cannot be sent"):
+        orders(stage(Embed, setup={"size": lambda: 1}), inline=inline)
+
+
+# -- cores and threads ------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_not_pinned_gets_the_coordinators_cores():
+    assert worker_cores(stage(len, workers=2), FOUR) == ([FOUR, FOUR], [2, 2])
+
+
+def test_a_pinned_worker_gets_its_own_cores_and_as_many_threads():
+    cores, threads = worker_cores(stage(len, cpus=[[0, 1], 2, None]), FOUR)
+    assert cores == [frozenset({0, 1}), frozenset({2}), FOUR]
+    assert threads == [1, 1, 1]
+
+
+def test_a_core_that_is_not_allowed_is_refused_with_the_allowed_ones():
+    with pytest.raises(ConfigError, match=r"stage 'len': cpus \[4, 9\] are not among the allowed cores \[0, 1, 2, 3\]"):
+        worker_cores(stage(len, cpus=[[9, 0, 4]]), FOUR)
+    check_cores("x", [0, 3], FOUR)
+
+
+def test_the_allowed_cores_are_those_of_this_process():
+    assert allowed_cores()
+    if hasattr(os, "sched_getaffinity"):
+        assert allowed_cores() == os.sched_getaffinity(0)
+
+
+# -- environment ------------------------------------------------------------------------------------------------------
+
+
+def test_thread_counts_are_a_default_that_the_environment_and_the_stage_override(monkeypatch):
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "5")
+    env = worker_environment(3, {"OMP_NUM_THREADS": "7", "MODEL": "x"})
+    assert (env["OPENBLAS_NUM_THREADS"], env["MKL_NUM_THREADS"], env["OMP_NUM_THREADS"]) == ("3", "5", "7")
+    assert env["MODEL"] == "x"
+
+
+@pytest.mark.parametrize("before", [None, "/somewhere"])
+def test_a_worker_finds_this_very_package_first(monkeypatch, before):
+    if before is None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
+    else:
+        monkeypatch.setenv("PYTHONPATH", before)
+    path = worker_environment(1, {})["PYTHONPATH"].split(os.pathsep)
+    assert Path(path[0]).samefile(Path(penstock.__file__).parent.parent)
+    assert path[1:] == ([] if before is None else [before])

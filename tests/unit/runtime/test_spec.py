@@ -1,0 +1,141 @@
+"""A stage as its author describes it: what is filled in, and what is refused with the value in the message."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+
+from penstock.config import Batch
+from penstock.errors import ConfigError
+from penstock.runtime.spec import StageSpec, stage
+from penstock.worker.stage import Stage
+
+
+class Embed(Stage):
+    batch = Batch(max_size=7)
+    examples = ["a", "b"]
+
+    def setup(self, path="x"): ...
+
+    def predict(self, xs): ...
+
+
+def count(x):
+    return len(x)
+
+
+def test_what_is_left_out_is_one_unpinned_worker_that_bisects_and_retries():
+    assert stage(count) == StageSpec(
+        target=count,
+        name="count",
+        workers=1,
+        setup={},
+        cpus=(),
+        env=(),
+        batch=None,
+        examples=(),
+        prefetch=1,
+        max_queued=None,
+        timeout=None,
+        bisect=True,
+        retry=True,
+    )
+
+
+def test_a_class_brings_its_name_its_policy_and_its_examples():
+    spec = stage(Embed)
+    assert (spec.name, spec.batch, spec.examples) == ("Embed", Batch(max_size=7), ("a", "b"))
+    assert spec.policy == Batch(max_size=7)
+
+
+def test_a_policy_given_here_overrides_the_classes_own():
+    assert stage(Embed, batch=Batch(max_size=2)).policy == Batch(max_size=2)
+
+
+def test_a_stage_without_a_policy_gets_one_item_at_a_time():
+    assert stage(count).policy == Batch(max_size=1)
+    assert stage(count).batch is None
+
+
+def test_workers_left_out_are_as_many_as_cpus_has_entries():
+    spec = stage(count, cpus=[0, [1, 2], None])
+    assert spec.workers == 3
+    assert spec.cpus == (frozenset({0}), frozenset({1, 2}), None)
+
+
+def test_an_environment_is_for_every_worker_or_one_for_each():
+    assert stage(count, workers=2, env={"A": "1"}).env == ({"A": "1"}, {"A": "1"})
+    assert stage(count, workers=2, env=[{"A": "1"}, {"A": "2"}]).env == ({"A": "1"}, {"A": "2"})
+
+
+def test_a_description_keeps_its_own_copy_of_what_it_was_given():
+    setup, env = {"path": "y"}, {"A": "1"}
+    spec = stage(Embed, setup=setup, env=env)
+    setup["path"] = env["A"] = "changed"
+    assert (spec.setup, spec.env) == ({"path": "y"}, ({"A": "1"},))
+
+
+def test_a_function_without_a_name_of_its_own_needs_one():
+    with pytest.raises(ConfigError, match="has no name of its own: give it one with name="):
+        stage(functools.partial(count))
+    assert stage(functools.partial(count), name="count").name == "count"
+
+
+class NoPredict(Stage): ...
+
+
+class NotAStage: ...
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        (3, "a stage is a class or a function, got 3"),
+        (NotAStage, "NotAStage is not a stage: a stage is a subclass of penstock.Stage or a function"),
+        (NoPredict, "NoPredict has no predict method"),
+    ],
+)
+def test_what_is_no_stage_is_refused(target, reason):
+    with pytest.raises(ConfigError, match=reason):
+        stage(target)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),
+        ({"workers": 1.0}, r"workers must be a whole number of at least 1, got 1\.0"),
+        ({"workers": True}, "workers must be a whole number of at least 1, got True"),
+        ({"prefetch": -1}, "prefetch must be a whole number of at least 0, got -1"),
+        ({"max_queued": 0}, "max_queued must be a whole number of at least 1, got 0"),
+        ({"timeout": 0}, "timeout must be more than 0 seconds, got 0"),
+        ({"timeout": -1.5}, r"timeout must be more than 0 seconds, got -1\.5"),
+        ({"timeout": math.inf}, "timeout must be more than 0 seconds, got inf"),
+        ({"timeout": math.nan}, "timeout must be more than 0 seconds, got nan"),
+        ({"timeout": "1"}, "timeout must be more than 0 seconds, got '1'"),
+        ({"workers": 3, "cpus": [0, 1]}, "workers=3 but cpus has 2 entries, one for each worker"),
+        ({"workers": 1, "cpus": []}, "workers=1 but cpus has 0 entries, one for each worker"),
+        ({"cpus": []}, "workers must be a whole number of at least 1, got 0"),
+        ({"cpus": [[]]}, r"cpus takes core numbers, lists of them, or None, got \[\]"),
+        ({"cpus": [-1]}, "cpus takes core numbers, lists of them, or None, got -1"),
+        ({"cpus": [["0"]]}, r"cpus takes core numbers, lists of them, or None, got \['0'\]"),
+        ({"env": [{}, {}]}, "1 workers but env has 2 entries, one for each worker"),
+        ({"env": {"THREADS": 4}}, "env takes strings, got 'THREADS': 4"),
+        ({"env": {4: "x"}}, "env takes strings, got 4: 'x'"),
+        ({"setup": {"a": 1}}, r"has no setup method to take \['a'\]"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_refused_with_its_value(arguments, reason):
+    with pytest.raises(ConfigError, match=f"stage 'count'.*{reason}"):
+        stage(count, **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"workers": 1}, {"prefetch": 0}, {"max_queued": 1}, {"timeout": 0.001}, {"cpus": [0]}]
+)
+def test_an_argument_at_its_limit_is_taken(arguments):
+    ((name, value),) = arguments.items()
+    found = getattr(stage(count, **arguments), name)
+    assert found == ((frozenset({0}),) if name == "cpus" else value)

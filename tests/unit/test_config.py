@@ -1,0 +1,254 @@
+"""Options: their defaults, their limits, and how they are read from the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from penstock.config import (
+    Batch,
+    ServerOptions,
+    ServiceOptions,
+    environment_name,
+    from_environment,
+    parse_option,
+)
+from penstock.errors import ConfigError
+
+OWNERS = [Batch, ServiceOptions, ServerOptions]
+OPTIONS = [(owner, f) for owner in OWNERS for f in dataclasses.fields(owner)]
+MIB = 1024 * 1024
+
+DEFAULTS = {
+    Batch: {"max_size": 32, "max_wait": 0.0, "max_gap": None},
+    ServiceOptions: {
+        "max_queued": 1024,
+        "max_queued_bytes": 256 * MIB,
+        "timeout": 60.0,
+        "validate": False,
+        "validate_results": False,
+        "allow_nan": False,
+    },
+    ServerOptions: {
+        "host": "127.0.0.1",
+        "port": 8000,
+        "uds": None,
+        "uds_mode": 0o600,
+        "tls_cert": None,
+        "tls_key": None,
+        "api_key_file": None,
+        "max_body": 16 * MIB,
+        "max_header": 64 * 1024,
+        "max_header_fields": 100,
+        "max_target": 8 * 1024,
+        "header_timeout": 10.0,
+        "body_timeout": 30.0,
+        "keep_alive": 75.0,
+        "unread_timeout": 30.0,
+        "max_connections": 10_000,
+        "max_pipelined": 32,
+        "drain": 30.0,
+        "overload_status": 503,
+        "expired_status": 503,
+        "access_log": False,
+        "log_format": "text",
+    },
+}
+
+LIMITS = {
+    Batch: {"max_size": 1, "max_wait": 0},
+    ServiceOptions: {"max_queued": 1, "max_queued_bytes": 1, "timeout": 0},
+    ServerOptions: {
+        "port": 0,
+        "uds_mode": 0,
+        "max_body": 0,
+        "max_header": 64,
+        "max_header_fields": 1,
+        "max_target": 1,
+        "header_timeout": 0.1,
+        "body_timeout": 0.1,
+        "keep_alive": 0,
+        "unread_timeout": 0.1,
+        "max_connections": 1,
+        "max_pipelined": 1,
+        "drain": 0,
+    },
+}
+LIMITED = [(owner, name, limit) for owner, limits in LIMITS.items() for name, limit in limits.items()]
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_the_defaults_are_the_documented_ones(owner):
+    assert dataclasses.asdict(owner()) == DEFAULTS[owner]
+
+
+@pytest.mark.parametrize("owner", OWNERS)
+def test_options_are_frozen(owner):
+    options = owner()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(options, dataclasses.fields(owner)[0].name, 1)
+
+
+@pytest.mark.parametrize(("owner", "f"), OPTIONS, ids=lambda value: getattr(value, "name", None))
+def test_every_option_says_what_it_means(owner, f):
+    assert f.metadata["help"]
+
+
+def test_every_lower_limit_is_listed_here():
+    found = {(owner, f.name, f.metadata["minimum"]) for owner, f in OPTIONS if f.metadata["minimum"] is not None}
+    assert found == {*LIMITED, (Batch, "max_gap", 0)}
+
+
+@pytest.mark.parametrize(("owner", "name", "limit"), LIMITED)
+def test_an_option_at_its_limit_is_taken(owner, name, limit):
+    assert getattr(owner(**{name: limit}), name) == limit
+
+
+@pytest.mark.parametrize(("owner", "name", "limit"), LIMITED)
+def test_an_option_beyond_its_limit_is_refused_with_the_value(owner, name, limit):
+    beyond = limit - 1 if isinstance(limit, int) else limit - 0.01
+    with pytest.raises(ConfigError, match=f"^{name} must be at least {limit:g}, got {beyond!r}$"):
+        owner(**{name: beyond})
+
+
+@pytest.mark.parametrize(("owner", "name", "limit"), LIMITED)
+@pytest.mark.parametrize("value", ["5", True, math.nan, [1]])
+def test_a_number_must_be_one(owner, name, limit, value):
+    with pytest.raises(ConfigError, match=f"{name} must be a number, got"):
+        owner(**{name: value})
+
+
+@pytest.mark.parametrize(("owner", "name", "limit"), LIMITED)
+def test_a_count_must_be_whole_and_a_time_need_not(owner, name, limit):
+    if isinstance(DEFAULTS[owner][name], int):
+        for value in (limit + 0.5, float(limit), math.inf):
+            with pytest.raises(ConfigError, match=f"{name} must be a whole number, got {value!r}"):
+                owner(**{name: value})
+    else:
+        assert getattr(owner(**{name: limit + 0.5}), name) == limit + 0.5
+
+
+@pytest.mark.parametrize(("owner", "f"), OPTIONS, ids=lambda value: getattr(value, "name", None))
+def test_none_is_a_value_only_where_it_means_something(owner, f):
+    if f.default is None:
+        assert getattr(owner(), f.name) is None
+        return
+    with pytest.raises(ConfigError, match=rf"{f.name} must .*got None"):
+        owner(**{f.name: None})
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(owner, f.name) for owner, f in OPTIONS if isinstance(f.default, bool)],
+)
+def test_a_switch_is_true_or_false(owner, name):
+    assert getattr(owner(**{name: True}), name) is True
+    with pytest.raises(ConfigError, match=f"{name} must be true or false, got 'no'"):
+        owner(**{name: "no"})
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad", "reason"),
+    [
+        ("overload_status", 429, 500, "overload_status must be one of 503, 429, got 500"),
+        ("expired_status", 408, 504, "expired_status must be one of 503, 408, got 504"),
+        ("log_format", "json", "xml", "log_format must be one of 'text', 'json', got 'xml'"),
+    ],
+)
+def test_a_choice_is_one_of_those_named(name, good, bad, reason):
+    assert getattr(ServerOptions(**{name: good}), name) == good
+    with pytest.raises(ConfigError, match=reason):
+        ServerOptions(**{name: bad})
+
+
+# -- options that depend on each other --------------------------------------------------------------------------------
+
+
+def test_a_gap_needs_a_wait():
+    assert Batch(max_wait=0.1, max_gap=0).max_gap == 0
+    with pytest.raises(ConfigError, match=r"max_gap=0\.01 needs max_wait > 0, got max_wait=0"):
+        Batch(max_gap=0.01)
+
+
+def test_a_gap_may_not_be_negative():
+    with pytest.raises(ConfigError, match="max_gap must be at least 0, got -1"):
+        Batch(max_wait=1, max_gap=-1)
+
+
+def test_an_infinite_wait_is_between_items_only_and_needs_a_gap():
+    assert Batch(max_wait=math.inf, max_gap=0.5).max_wait == math.inf
+    for gap in (None, math.inf):
+        with pytest.raises(ConfigError, match=f"max_wait=inf needs a finite max_gap, got {gap!r}"):
+            Batch(max_wait=math.inf, max_gap=gap)
+
+
+def test_a_timeout_may_be_infinite():
+    assert ServiceOptions(timeout=math.inf).timeout == math.inf
+
+
+def test_a_port_has_an_upper_limit():
+    assert ServerOptions(port=65535).port == 65535
+    with pytest.raises(ConfigError, match="port must be at most 65535, got 65536"):
+        ServerOptions(port=65536)
+
+
+@pytest.mark.parametrize("one", ["tls_cert", "tls_key"])
+def test_a_certificate_and_its_key_go_together(one):
+    with pytest.raises(ConfigError, match="tls_cert and tls_key go together"):
+        ServerOptions(**{one: "x.pem"})
+    assert ServerOptions(tls_cert="a", tls_key="b").tls_key == "b"
+
+
+# -- environment ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("owner", "f"), OPTIONS, ids=lambda value: getattr(value, "name", None))
+def test_every_option_has_a_variable_that_is_read(owner, f):
+    texts = {bool: ("yes", True), int: ("503", 503), float: ("2.5", 2.5), str: ("json", "json")}
+    kind = {"max_gap": float}.get(f.name, str if f.default is None else type(f.default))
+    text, value = ("640", 0o640) if f.name == "uds_mode" else texts[kind]
+    assert from_environment(owner, {f"PENSTOCK_{f.name.upper()}": text}) == {f.name: value}
+
+
+def test_what_the_environment_does_not_name_is_left_out():
+    environ = {"PENSTOCK_PORT": "9000", "PENSTOCK_NOTHING": "1", "PORT": "1", "penstock_host": "x"}
+    assert from_environment(ServerOptions, environ) == {"port": 9000}
+    assert environment_name("max_body") == "PENSTOCK_MAX_BODY"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", True), ("true", True), ("Yes", True), ("0", False), ("FALSE", False), ("no", False)],
+)
+def test_a_switch_is_read_as_people_write_it(text, value):
+    assert from_environment(ServiceOptions, {"PENSTOCK_VALIDATE": text}) == {"validate": value}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("PENSTOCK_PORT", "http", "port: cannot read 'http' as int"),
+        ("PENSTOCK_PORT", "80.5", r"port: cannot read '80\.5' as int"),
+        ("PENSTOCK_PORT", "", "port: cannot read '' as int"),
+        ("PENSTOCK_DRAIN", "soon", "drain: cannot read 'soon' as float"),
+        ("PENSTOCK_ACCESS_LOG", "maybe", "access_log: cannot read 'maybe' as bool"),
+        ("PENSTOCK_UDS_MODE", "900", "uds_mode: cannot read '900' as int"),
+    ],
+)
+def test_a_variable_that_cannot_be_read_is_refused_with_its_text(name, text, reason):
+    with pytest.raises(ConfigError, match=reason):
+        from_environment(ServerOptions, {name: text})
+
+
+def test_permissions_are_octal_with_or_without_a_prefix():
+    (mode,) = [f for f in dataclasses.fields(ServerOptions) if f.name == "uds_mode"]
+    assert parse_option(mode, "660") == parse_option(mode, "0o660") == 0o660
+
+
+def test_a_variable_of_a_value_beyond_the_limit_is_refused_at_birth():
+    with pytest.raises(ConfigError, match="max_connections must be at least 1, got 0"):
+        ServerOptions(**from_environment(ServerOptions, {"PENSTOCK_MAX_CONNECTIONS": "0"}))
+    with pytest.raises(ConfigError, match="drain must be a number, got nan"):
+        ServerOptions(**from_environment(ServerOptions, {"PENSTOCK_DRAIN": "nan"}))

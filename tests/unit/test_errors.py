@@ -1,0 +1,100 @@
+"""The tree of errors: messages, whose fault it is, whether to try again."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from penstock import errors
+from penstock.errors import (
+    Cancelled,
+    ConfigError,
+    DeadlineExceeded,
+    InvalidItem,
+    NotReady,
+    Overloaded,
+    PenstockError,
+    ProtocolError,
+    RequestError,
+    StageFailed,
+    StartFailed,
+    WorkerLost,
+)
+
+EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PenstockError)]
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_the_first_sentence_of_the_docstring_is_the_default_message(kind):
+    first = inspect.getdoc(kind).splitlines()[0]
+    assert first.endswith(".")
+    assert kind.default_message() == first
+    assert kind().args == (first,)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_an_error_survives_being_pickled(kind):
+    error = kind("message")
+    error.extra = 7
+    found = pickle.loads(pickle.dumps(error))
+    assert type(found) is kind
+    assert (str(found), found.__dict__) == (str(error), error.__dict__)
+
+
+def test_the_tree_is_what_callers_catch():
+    endings = {InvalidItem, Overloaded, DeadlineExceeded, StageFailed, WorkerLost, NotReady, Cancelled}
+    assert {kind for kind in EVERY if issubclass(kind, RequestError)} == endings | {RequestError}
+    assert {kind for kind in EVERY if not issubclass(kind, RequestError)} == {
+        PenstockError,
+        ConfigError,
+        StartFailed,
+        ProtocolError,
+    }
+    assert issubclass(ConfigError, ValueError)
+
+
+def test_only_what_may_succeed_later_is_retryable():
+    assert {kind for kind in EVERY if kind.retryable} == {Overloaded, DeadlineExceeded, NotReady}
+
+
+def test_an_invalid_item_says_where():
+    error = InvalidItem("expected int", path="$.x[3]")
+    assert (str(error), error.reason, error.path) == ("expected int at `$.x[3]`", "expected int", "$.x[3]")
+    assert str(InvalidItem("too long")) == "too long"
+    assert InvalidItem().reason == "The item is not valid input."
+
+
+def test_a_start_failure_shows_the_remote_traceback():
+    assert str(StartFailed("worker 0 failed", traceback="Traceback\n  x\n")) == "worker 0 failed\n\nTraceback\n  x"
+    assert str(StartFailed("worker 0 failed")) == "worker 0 failed"
+
+
+def test_a_stage_failure_shows_the_stage_the_type_and_the_traceback():
+    error = StageFailed("bad", stage="embed", type_name="builtins.ValueError", traceback="Traceback\n  x\n")
+    assert str(error) == "stage 'embed' raised builtins.ValueError: bad\n\nTraceback\n  x"
+    assert str(StageFailed("bad", stage="e", type_name="T")) == "stage 'e' raised T: bad"
+
+
+def test_a_stage_failure_answers_what_it_was_by_name():
+    error = StageFailed("x", mro=("builtins.KeyError", "builtins.LookupError", "penstock.errors.PenstockError"))
+    assert error.is_a(KeyError)
+    assert error.is_a(LookupError)
+    assert error.is_a(PenstockError)
+    assert not error.is_a(ValueError)
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "value"),
+    [
+        (Overloaded(), "retry_after", 1),
+        (Overloaded(retry_after=7), "retry_after", 7),
+        (DeadlineExceeded(), "ran", False),
+        (DeadlineExceeded(ran=True), "ran", True),
+        (WorkerLost(stage="embed"), "stage", "embed"),
+        (NotReady(state="draining"), "state", "draining"),
+    ],
+)
+def test_an_error_carries_what_callers_act_on(error, name, value):
+    assert getattr(error, name) == value
