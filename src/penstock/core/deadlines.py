@@ -38,8 +38,11 @@ class Deadlines:
 
     def discard(self, request: Request) -> None:
         """Watch `request` no longer; harmless if it was not watched."""
-        if request.bucket is not None:
-            request.bucket.discard(request)
+        bucket = request.bucket
+        if bucket is not None:
+            bucket.discard(request)
+            if not bucket:
+                bucket.clear()  # an emptied set keeps the table it grew to, and thousands of buckets lie ahead
             request.bucket = None
 
     def next_moment(self) -> float | None:

@@ -151,6 +151,8 @@ class ProcessIncarnation:
         self._reported = True
         assert self._process is not None
         reason = self._process.exit_reason
+        # They refer to us: without this a dead worker's read buffer would lie about until the cycle collector came.
+        self._process = self._channel = None
         self._listener.ended(f"{self._channel_error} ({reason})" if self._channel_error else reason)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from random import Random
 
 import pytest
@@ -93,3 +94,14 @@ def test_random_histories_agree_with_a_plain_list(seed, request_of):
             assert moment is None or moment > now
             if watched:
                 assert moment <= min(request.deadline for request in watched) + BUCKET + 1e-9
+
+
+def test_a_bucket_that_is_empty_again_holds_no_memory(request_of):
+    deadlines = Deadlines()
+    requests = [request_of(deadline=5.0) for _ in range(1000)]
+    for request in requests:
+        deadlines.add(request)
+    bucket = requests[0].bucket
+    for request in requests:
+        deadlines.discard(request)
+    assert sys.getsizeof(bucket) == sys.getsizeof(set())
