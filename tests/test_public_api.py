@@ -1,0 +1,166 @@
+"""What people import: its names, its signatures, its docstrings, and what importing it costs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import penstock
+from penstock.blocking import BlockingService
+
+NAMES = {
+    "Batch", "Cancelled", "ConfigError", "DeadlineExceeded", "InvalidItem", "NotReady", "Overloaded", "PenstockError",
+    "RequestError", "ServerOptions", "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed", "State",
+    "WorkerInfo", "WorkerLost", "asgi", "stage",
+}  # fmt: skip
+
+STAGE = (
+    "(target, *, name=None, setup=None, workers=None, cpus=None, env=None, batch=None, prefetch=1, max_queued=None, "
+    "timeout=None, bisect=True, retry=True)"
+)
+MANY = "(xs, *, timeout=None, wait=True, return_exceptions=False)"
+
+# A change here is a change for everybody who uses the project: it wants a line of news.
+SIGNATURES = {
+    "Batch": "(max_size=32, max_wait=0.0, max_gap=None)",
+    "Cancelled": "(message='')",
+    "ConfigError": "(message='')",
+    "DeadlineExceeded": "(message='', *, ran=False)",
+    "InvalidItem": "(reason='', *, path='')",
+    "NotReady": "(message='', *, state='')",
+    "Overloaded": "(message='', *, retry_after=1)",
+    "Service": "(*stages, name='service', cpus=None, inline=False, options=None, **fields)",
+    "Service.blocking": "()",
+    "Service.configured": "(**fields)",
+    "Service.predict": "(x, *, timeout=None, wait=True)",
+    "Service.predict_many": MANY,
+    "Service.serve": "(*, on_ready=None, **options)",
+    "Service.start": "()",
+    "Service.stop": "(drain=30.0)",
+    "Service.stream": "(xs, *, timeout=None, return_exceptions=False)",
+    "Stage": "()",
+    "Stage.predict": "(x, /)",
+    "Stage.setup": "(*args, **kwargs)",
+    "Stage.teardown": "()",
+    "StageFailed": "(message='', *, stage='', type_name='', mro=(), traceback='')",
+    "StageFailed.is_a": "(kind)",
+    "StartFailed": "(message='', *, traceback='')",
+    "WorkerInfo": "(stage, index, count)",
+    "WorkerLost": "(message='', *, stage='')",
+    "asgi": "(served, options=None)",
+    "stage": STAGE,
+}
+OPTIONS = {"ServerOptions", "ServiceOptions"}
+"""Pinned field by field in the tests of the options."""
+PLAIN = {"PenstockError", "RequestError", "State"}
+
+
+def public(name):
+    """`Service.predict` by its name."""
+    found = penstock
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def shape(name):
+    """The signature as callers see it: no `self`, no annotations."""
+    signature = inspect.signature(public(name))
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
+    return str(signature.replace(parameters=parameters, return_annotation=signature.empty))
+
+
+def methods(kind):
+    """Its own public methods and properties."""
+    own = (vars(base) for base in kind.__mro__ if base.__module__.startswith("penstock"))
+    members = {name: member for names in own for name, member in names.items() if not name.startswith("_")}
+    return {name: m for name, m in members.items() if inspect.isroutine(m) or isinstance(m, property)}
+
+
+def test_the_public_names_are_these():
+    assert set(penstock.__all__) == NAMES
+    assert len(penstock.__all__) == len(NAMES)
+
+
+def test_every_public_name_is_there_also_for_a_star():
+    space = {}
+    exec("from penstock import *", space)
+    assert {name for name in space if not name.startswith("__")} == NAMES
+
+
+def test_another_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'servce'"):
+        penstock.servce  # noqa: B018  # asking is the test
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_a_public_signature_is_the_pinned_one(name):
+    assert shape(name) == SIGNATURES[name]
+
+
+def test_every_public_callable_is_pinned():
+    pinned = {name for name in SIGNATURES if "." not in name}
+    assert pinned | OPTIONS | PLAIN == NAMES
+
+
+def test_the_blocking_service_is_called_as_the_service_is():
+    for name in ("predict", "predict_many", "stream"):
+        ours = inspect.signature(getattr(BlockingService, name)).parameters
+        theirs = inspect.signature(getattr(penstock.Service, name)).parameters
+        assert [(p.name, p.kind, p.default) for p in ours.values()] == [
+            (p.name, p.kind, p.default) for p in theirs.values()
+        ]
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_public_name_and_method_has_a_docstring(name):
+    found = public(name)
+    assert found.__doc__
+    assert found.__doc__.strip()
+    if inspect.isclass(found):
+        for method, member in methods(found).items():
+            assert inspect.getdoc(member), f"{name}.{method}"
+
+
+def test_the_package_says_its_version():
+    assert [part.isdigit() for part in penstock.__version__.split(".")] == [True] * 3
+
+
+# -- what importing costs ---------------------------------------------------------------------------------------------
+
+HEAVY = {"numpy", "pydantic", "uvloop", "httptools", "rich", "prometheus_client", "swagger_ui", "hypothesis", "pytest"}
+
+
+def loaded_by(statement):
+    """The top-level modules a fresh interpreter has after `statement`."""
+    program = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    path = [entry for entry in sys.path if entry]
+    run = subprocess.run(
+        [sys.executable, "-I", "-W", "error", "-c", f"import sys; sys.path[:] = {path!r}\n{program}"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import penstock",
+        "import penstock; penstock.Stage, penstock.Batch, penstock.stage, penstock.InvalidItem",
+        "import penstock.worker.loop, penstock.worker.__main__",
+    ],
+    ids=["the package", "what a stage's module needs", "a worker"],
+)
+def test_importing_loads_nothing_heavy(statement):
+    assert loaded_by(statement) & HEAVY == set()
+
+
+def test_using_a_service_in_process_loads_no_http_server():
+    assert loaded_by("import penstock; penstock.Service(len)") & {"httptools", "prometheus_client", "rich"} == set()
