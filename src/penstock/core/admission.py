@@ -5,7 +5,7 @@ Contract
 * At most `max_items` items are in hand (accepted and fed, not yet settled).
 * A request needs room for one item; a bulk call's further items are fed as room appears, at most half of all
   room to bulk calls together, and in turn among them: a large call cannot shut single requests out.
-* When more than `max_bytes` are held nobody comes in, except when nothing at all is in hand: one item always passes.
+* When more than `max_bytes` are held nobody comes in, except when nothing at all is held: one item always passes.
 * Those who wait are fed in the order they came, singles and bulk calls taking turns; while a single request waits
   there is no room for newcomers, so nobody overtakes it.
 """
@@ -46,7 +46,7 @@ class Admission:
         """Whether one more item of `nbytes` may come in now."""
         if self.items >= self.max_items or self._singles:
             return False
-        return self.held + nbytes <= self.max_bytes or self.items == 0
+        return self.held + nbytes <= self.max_bytes or self.held == 0
 
     def enter(self, bulk: bool) -> None:
         """Count one item in."""

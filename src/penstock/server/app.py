@@ -124,6 +124,20 @@ class App:
         else:
             self._page_bytes += nbytes
 
+    def overfull(self, request: HttpRequest, own: int) -> Response | None:
+        """End a body in arrival where more bytes are held than may be, and not by this body alone.
+
+        Its head was let in while there was room: many slow senders together could else hold any number of bytes.
+        """
+        engine = request.route.route.engine()
+        if engine is None or engine.held_bytes <= engine.options.max_queued_bytes or engine.held_bytes <= own:
+            return None
+        refusal = engine.refusal()
+        if refusal is None:
+            return None
+        engine.counters.refused += 1
+        return self.problems.answer(refusal, request)
+
     def answered(self, request: HttpRequest, status: int, nbytes: int) -> None:
         """An answer was written, or the client left before it (499): count it, and log it if that is wanted."""
         seconds = time.monotonic() - request.arrived

@@ -41,6 +41,13 @@ class Application(Protocol):
         """
         ...
 
+    def overfull(self, request: HttpRequest, own: int) -> Response | None:
+        """Whether a body must not grow further: None, or the answer that ends it.
+
+        Asked after `hold`; `own` is how much of this body is held.
+        """
+        ...
+
     def answered(self, request: HttpRequest, status: int, nbytes: int) -> None:
         """The answer was written (`nbytes` of body), or the client left first (499, 0)."""
         ...

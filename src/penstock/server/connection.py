@@ -237,6 +237,10 @@ class Connection(asyncio.Protocol):
         elif len(body.body) > self._held:
             self._app.hold(exchange, len(body.body) - self._held)
             self._held = len(body.body)
+            refusal = self._app.overfull(exchange, self._held)
+            if refusal is not None:
+                self._turn_away(exchange, refusal)
+                return len(data)
         return at
 
     def _drop_body(self, exchange: Exchange) -> None:

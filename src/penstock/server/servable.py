@@ -77,6 +77,10 @@ class Engine(Protocol):
         """What became of the items."""
 
     @property
+    def options(self) -> ServiceOptions:
+        """Its bounds."""
+
+    @property
     def queued(self) -> int:
         """Accepted, unsettled items, wherever they are."""
 

@@ -49,6 +49,8 @@ def test_one_item_always_passes_however_large():
     admission.held = 10**9
     assert not admission.has_room()
     admission.leave(bulk=False)
+    assert not admission.has_room(), "bytes can be held with no item in hand: half-received bodies"
+    admission.held = 0
     assert admission.has_room(10**9)
 
 

@@ -472,3 +472,18 @@ def test_there_is_no_access_log_unless_asked_for(fakes, caplog):
     app = fakes.app()
     app.answered(fakes.call(app).request, 200, 5)
     assert not caplog.records
+
+
+def test_bodies_in_arrival_are_ended_while_more_is_held_than_may_be(fakes):
+    service = fakes.Service(max_queued_bytes=100)
+    app = fakes.app(service)
+    call = fakes.call(app)
+    service.engine.refused = Overloaded(retry_after=3)
+    app.hold(call.request, 100)
+    assert app.overfull(call.request, 60) is None, "no more is held than may be"
+    app.hold(call.request, 1)
+    assert app.overfull(call.request, 101) is None, "one body always passes"
+    refusal = app.overfull(call.request, 60)
+    assert refusal.status == 503
+    assert dict(refusal.headers)[b"retry-after"] == b"3"
+    assert app.overfull(fakes.call(app, "GET", "/livez").request, 60) is None

@@ -66,6 +66,7 @@ class MemoryApp:
     def __init__(self) -> None:
         self.patient = False
         self.refusing: Response | None = None
+        self.full: Response | None = None
         self.admitted: list[HttpRequest] = []
         self.handled: list[HttpRequest] = []
         self.replies = {}
@@ -100,6 +101,10 @@ class MemoryApp:
     def hold(self, request, nbytes):
         self.held[None if request is None else id(request)] += nbytes
         self.most_held = max(self.most_held, self.held.total())
+
+    def overfull(self, request, own):
+        assert own == self.held[id(request)]
+        return self.full
 
     def answered(self, request, status, nbytes):
         self.answers.append((request, status, nbytes))

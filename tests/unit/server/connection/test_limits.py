@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from penstock.config import ServerOptions
+from penstock.server.messages import Response
 
 LINE = b"POST / HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = LINE + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -147,3 +148,13 @@ def test_heads_are_remembered_only_within_bounds(rig):
     cache = rig.shared.heads._cache
     assert len(cache) <= 512
     assert max(map(len, cache)) <= 2048
+
+
+def test_a_body_that_grows_while_too_much_is_held_is_turned_away(rig):
+    client = rig.connect()
+    client.send(CHUNKED + b"5\r\n01234\r\n")
+    assert client.answers() == []
+    rig.app.full = Response(503, b"application/problem+json", b"{}")
+    client.send(b"5\r\n56789\r\n")
+    assert client.statuses() == [503]
+    assert rig.app.held.total() == 0
