@@ -106,7 +106,10 @@ class Worker:
             self._incarnation.kill()
 
     def close(self) -> None:
-        """Ask the worker to end in good order; `ended` follows."""
+        """Ask the worker to end in good order, if it has anything to end; `ended` follows."""
+        if not self.ready:
+            self.kill()  # it may be loading its model for minutes yet
+            return
         self._stopping = True
         self._cancel_timers()
         if self._incarnation is not None:
