@@ -336,6 +336,21 @@ def test_items_that_expire_during_bisection_are_not_run_again():
     assert found[3][0] == Status.FAILED
 
 
+def test_each_item_keeps_its_own_deadline_when_others_could_not_be_decoded():
+    clock = Clock()
+
+    def predict(xs):
+        clock.time += 1.0
+        if 4 in xs:
+            raise ValueError("four")
+        return xs
+
+    found, _ = answers(predict, [b"{", b"2", b"3", b"4"], batched=True, remaining=[0.5, 9.0, 0.5, 9.0], now=clock)
+    assert found[0][0] == Status.INVALID
+    assert found[1:3] == [2, Status.EXPIRED]
+    assert found[3][0] == Status.FAILED
+
+
 # -- encoding ---------------------------------------------------------------------------------------------------------
 
 
@@ -363,6 +378,16 @@ def test_a_traceback_begins_at_the_users_code(where, batched):
 def test_a_traceback_of_a_bisected_batch_begins_at_the_users_code():
     found, _ = answers(DoubleAll, [b"1", b'"bad"'], batched=True)
     assert found[1][1].traceback.splitlines()[1].startswith(f'  File "{__file__}"')
+
+
+def deeper(x):
+    return raises(x)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_no_frame_of_the_users_code_is_left_out(batched):
+    _, problem = problem_of(deeper, batched=batched)
+    assert problem.traceback.splitlines()[1].endswith("in deeper")
 
 
 def test_a_traceback_of_a_function_begins_in_it():
