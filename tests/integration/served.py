@@ -334,7 +334,7 @@ def run(folder: Path, *arguments: str, env: dict[str, str] | None = None, limit:
 def resident(pid: int) -> int:
     """Bytes of memory that process `pid` has to itself or shares, now."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
 
 
 def descriptors(pid: int) -> int:
