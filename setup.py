@@ -25,6 +25,7 @@ COMPILED = [
     "core/outcome.py",
     "core/supervision.py",
     "runtime/engine.py",
+    "runtime/flow.py",
     "runtime/stage.py",
     "runtime/worker.py",
     "server/answers.py",

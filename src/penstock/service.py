@@ -242,6 +242,8 @@ class Service:
             raise ConfigError(
                 f"service {self.name!r} runs on another event loop: call it there, or use blocking() from threads"
             )
+        if timeout is not None and not timeout >= 0:
+            raise ConfigError(f"timeout must be at least 0 seconds, got {timeout!r}")
         longest = self.options.timeout
         deadline = time.monotonic() + (longest if timeout is None else min(timeout, longest))
         future: asyncio.Future[list[Outcome]] = loop.create_future()

@@ -106,6 +106,9 @@ class Runner:
             except InvalidItem as error:
                 answers.fail(i, self._blame(error, codec))
                 continue
+            except SystemExit as error:  # from a type's own checks, which are user code
+                answers.fail(i, error)
+                continue
             if preprocess is not None:
                 try:
                     value = preprocess(value)

@@ -483,3 +483,15 @@ def test_warm_up_raises_what_the_stage_raises_or_returns_as_an_exception(target,
 def test_warm_up_raises_what_goes_wrong_around_predict(example):
     with pytest.raises((ValueError, KeyError, InvalidItem)):
         runner(Around, batched=True).warm_up([example], 4)
+
+
+def test_a_type_whose_checks_exit_fails_its_item_and_not_the_worker():
+    class Exits(msgspec.Struct):
+        x: int
+
+        def __post_init__(self):
+            raise SystemExit(3)
+
+    answers = through(runner(lambda item: item, item=Exits).run(frame_of([b'{"x": 1}'])))
+    assert answers.statuses == (Status.FAILED,)
+    assert unpack(answers.payloads[0], Problem).type_name == "builtins.SystemExit"

@@ -1,0 +1,354 @@
+"""Takes requests in, moves their items through the stages, settles each exactly once.
+
+The half of the engine that every request passes: it knows neither HTTP nor futures, nor how stages are started and
+stopped.  Whoever submits gives a function that is told the outcomes.  Everything here is called on the thread of one
+event loop.
+
+Hops of an item, and no more: `submit -> stage queue -> worker -> settle`, with `stage queue -> worker` once per stage.
+Within one turn of the loop all arrivals are gathered before anything is sent: one pump per turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+
+from penstock.codec.formats import Codec
+from penstock.config import ServiceOptions
+from penstock.core.admission import Admission
+from penstock.core.counters import ServiceCounters
+from penstock.core.deadlines import Deadlines
+from penstock.core.item import OFFER, Done, Item, ItemState, Payload, Request, payload_size
+from penstock.core.outcome import Failure, Outcome, Result
+from penstock.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidItem,
+    ProtocolError,
+    RequestError,
+    StageFailed,
+    WorkerLost,
+)
+from penstock.runtime.stage import TIMER_TICK, StageDriver
+from penstock.transport.framing import Frame, Status
+from penstock.transport.messages import Problem, invalid_item, stage_failure, unpack
+
+log = logging.getLogger("penstock.runtime")
+
+SECONDS_PER_MARK = 1.0
+
+
+class Flow:
+    """The requests in hand and the stages they pass.  `accepting` is set by whoever starts and stops the stages."""
+
+    def __init__(self, name: str, options: ServiceOptions, first_limit: int | None, stages: int) -> None:
+        self.name = name
+        self.options = options
+        self.counters = ServiceCounters()
+        self.stages: list[StageDriver] = []
+        self.accepting = False
+        self._admission = Admission(options.max_queued, options.max_queued_bytes)
+        self._deadlines = Deadlines()
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._item_ids = count(1)
+        self._share = options.max_queued_bytes // max(1, stages)
+        self._first_limit = first_limit
+        self._rooms: list[Callable[[], int | None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed: asyncio.Event | None = None
+        self._waking = False
+        self._last_mark = 0.0
+
+    def refusal(self, nbytes: int = 0) -> RequestError | None:
+        """Why a request of `nbytes` would be refused now, or None."""
+        raise NotImplementedError
+
+    # -- what others read -----------------------------------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        """Items accepted and not yet settled, wherever they are."""
+        return self._admission.items
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held for requests in hand: payloads, half-received bodies, unread answers."""
+        return self._admission.held
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in hand."""
+        return self._admission.items == 0 and self._admission.waiting == 0
+
+    def now(self) -> float:
+        """The time: seconds on the host's monotonic clock, the same in every process."""
+        return time.monotonic()
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        payloads: Sequence[Payload],
+        codec_in: Codec,
+        codec_out: Codec,
+        deadline: float,
+        done: Done,
+        *,
+        bulk: bool = False,
+        wait: bool = False,
+    ) -> Request:
+        """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
+
+        `deadline` is a moment of the monotonic clock, or inf.  `bulk` marks items that came as one and are not held
+        for company.  With `wait` the request waits for room until its deadline; without, a full service refuses.
+        What is returned is what `cancel` takes.
+
+        Raises:
+            NotReady: the service is not serving.
+            Overloaded: it is full, and `wait` is False.
+        """
+        n = len(payloads)
+        nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
+        has_room = self.accepting and self._has_room(nbytes)
+        if not has_room and not (wait and self.accepting):
+            self.counters.refused += n
+            refusal = self.refusal(nbytes)
+            assert refusal is not None
+            raise refusal
+        request = Request(payloads, codec_in, codec_out, deadline, done, bulk)
+        self.counters.accepted += n
+        if n == 0:
+            self._running_loop().call_soon(done, [])
+            return request
+        admission = self._admission
+        admission.held += nbytes
+        if self._deadlines.add(request):
+            self._arm_deadlines()
+        if has_room and not (wait and admission.must_wait(bulk)):
+            admission.enter(bulk)
+            self._feed_one(request)
+        if request.fed < n:
+            admission.wait(request)
+        if not self._waking:
+            self.wake()
+        return request
+
+    def cancel(self, request: Request) -> None:
+        """The caller has left: what is queued is forgotten, what runs is masked from the next stage."""
+        before = request.unsettled
+        self._end(request, lambda _: Cancelled())
+        if before:
+            self.wake()
+
+    def hold(self, nbytes: int) -> None:
+        """Count bytes held outside the queues; negative gives them back."""
+        self._admission.held += nbytes
+
+    def _has_room(self, nbytes: int) -> bool:
+        return self._admission.has_room(nbytes) and (self._first_limit is None or self._first_queue_open)
+
+    @property
+    def _first_queue_open(self) -> bool:
+        return self._first_limit is None or len(self.stages[0].queue) < self._first_limit
+
+    def _feed(self) -> bool:
+        """Let in who waits, as far as there is room; whether that was anybody."""
+        fed = False
+        while self._first_queue_open:
+            request = self._admission.next_fed()
+            if request is None:
+                break
+            self._feed_one(request)
+            fed = True
+        return fed
+
+    def _feed_one(self, request: Request) -> None:
+        index = request.fed
+        payload = request.payloads[index]
+        item = Item(next(self._item_ids), payload, payload_size(payload), request, index)
+        request.fed = index + 1
+        request.items.append(item)
+        item.state = OFFER[item.state]
+        self.stages[0].queue.offer(item, time.monotonic())
+
+    # -- the one pump -------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Pump once at the end of this turn of the event loop."""
+        if not self._waking:
+            self._waking = True
+            self._running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._waking = False
+        now = self.now()
+        if self._admission.waiting:
+            self._feed()
+        # The last stage first: what it takes makes room for the stage before it, in the same turn.
+        for stage in reversed(self.stages):
+            if len(stage.queue):
+                stage.pump(now, self._rooms[stage.index])
+        if self._admission.waiting and self._feed():
+            self.wake()
+        if self._changed is not None:
+            self._changed.set()
+
+    def _room_behind(self, index: int) -> Callable[[], int | None]:
+        """How many items the queue behind stage `index` takes now: None is any number, 0 is not now."""
+        if index + 1 == len(self.stages):
+            return lambda: None
+        stage, behind = self.stages[index], self.stages[index + 1]
+        limit = behind.spec.max_queued
+
+        def room() -> int | None:
+            # One batch always passes: an empty queue takes whatever comes, so a large result cannot block for ever.
+            if behind.queue.nbytes > self._share and len(behind.queue):
+                return 0
+            return None if limit is None else max(0, limit - len(behind.queue) - stage.in_flight)
+
+        return room
+
+    # -- what stages report -------------------------------------------------------------------------------------------
+
+    def batch_answered(self, stage: StageDriver, items: list[Item], frame: Frame) -> None:
+        """Move each item on, or settle it."""
+        last = stage.last
+        now = self.now()
+        for item, status, payload in zip(items, frame.statuses, frame.payloads, strict=True):
+            if item.state is ItemState.SETTLED:
+                continue  # cancelled or expired meanwhile: masked from the next stage
+            if status != Status.OK:
+                self._settle(item, Failure(self._failure(stage, status, payload)))
+            elif last:
+                self._settle(item, Result(payload))
+            else:
+                self._advance(item, payload, now)
+        if now - self._last_mark >= SECONDS_PER_MARK:
+            self._last_mark = now
+            self._admission.mark(now)
+
+    def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:
+        """Settle the items whose worker died under them for good."""
+        for item in items:
+            self._settle(item, Failure(WorkerLost(stage=stage.name)))
+
+    def _failure(self, stage: StageDriver, status: int, payload: Payload) -> RequestError:
+        if status == Status.EXPIRED:
+            return DeadlineExceeded(ran=False)
+        try:
+            problem = unpack(payload, Problem)
+        except ProtocolError as broken:
+            # The batch has left the worker's hands already: the item must be settled here, or nobody would.
+            return StageFailed(str(broken), stage=stage.name)
+        return invalid_item(problem) if status == Status.INVALID else stage_failure(problem, stage.name)
+
+    def _advance(self, item: Item, payload: Payload, now: float) -> None:
+        nbytes = payload_size(payload)
+        self._admission.held += nbytes - item.nbytes
+        item.payload, item.nbytes = payload, nbytes
+        item.suspect = False
+        item.stage += 1
+        item.state = OFFER[item.state]
+        self.stages[item.stage].queue.offer(item, now)
+
+    # -- the one function that settles --------------------------------------------------------------------------------
+
+    def _settle(self, item: Item, outcome: Outcome) -> None:
+        """Give `item` its outcome; the first one stands, and a caller who has gone is no trouble."""
+        before = item.state
+        if before is ItemState.SETTLED:
+            return
+        item.state = ItemState.SETTLED
+        if before is ItemState.QUEUED:
+            self.stages[item.stage].queue.discard(item)
+        request = item.request
+        self._admission.leave(request.bulk)
+        self._admission.held -= item.nbytes
+        item.payload = item.frame = None
+        self._record(request, item.index, outcome)
+
+    def _record(self, request: Request, index: int, outcome: Outcome) -> None:
+        counters = self.counters
+        if isinstance(outcome, Result):
+            counters.succeeded += 1
+        else:
+            _count_failure(counters, outcome.error)
+        request.outcomes[index] = outcome
+        request.unsettled -= 1
+        if request.unsettled:
+            return
+        self._deadlines.discard(request)
+        request.items = []  # they refer to the request: without this only the cycle collector could free either
+        try:
+            request.done(request.outcomes)
+        except Exception:  # whoever was waiting: their fault must not reach the other items of this batch
+            log.exception("service %r: a caller failed to take its outcomes", self.name)
+
+    def _end(self, request: Request, error: Callable[[Item | None], RequestError]) -> None:
+        """Settle all that is unsettled of `request`, fed or not."""
+        if not request.wholly_fed:
+            self._admission.forget(request)
+            first, request.fed = request.fed, len(request.payloads)
+            for index in range(first, request.fed):
+                self._admission.held -= payload_size(request.payloads[index])
+                self._record(request, index, Failure(error(None)))
+        for item in request.items:
+            if item.state is not ItemState.SETTLED:
+                self._settle(item, Failure(error(item)))
+
+    def _settle_all(self, error: Callable[[Item | None], RequestError]) -> None:
+        for request in self._in_hand():
+            self._end(request, error)
+
+    def _in_hand(self) -> Iterable[Request]:
+        found: dict[Request, None] = dict.fromkeys(self._admission.requests())
+        for stage in self.stages:
+            found.update((item.request, None) for item in stage.queue)
+            found.update((item.request, None) for w in stage.workers for sent in w.frames for item in sent.items)
+        return list(found)
+
+    # -- deadlines ------------------------------------------------------------------------------------------------
+
+    def _arm_deadlines(self) -> None:
+        moment = self._deadlines.next_moment()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
+        if moment is not None:
+            delay = math.ceil(max(moment - self.now(), 0.0) / TIMER_TICK) * TIMER_TICK
+            self._deadline_timer = self._running_loop().call_later(delay, self._deadlines_rang)
+
+    def _deadlines_rang(self) -> None:
+        self._deadline_timer = None
+        for request in self._deadlines.expired(self.now()):
+            self._end(request, _deadline_exceeded)
+        self._arm_deadlines()
+        self.wake()
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None, "the engine was never started"
+        return self._loop
+
+
+def _deadline_exceeded(item: Item | None) -> DeadlineExceeded:
+    return DeadlineExceeded(ran=item is not None and item.frame is not None and item.frame.running)
+
+
+def _count_failure(counters: ServiceCounters, error: RequestError) -> None:
+    match error:
+        case InvalidItem():
+            counters.invalid += 1
+        case StageFailed():
+            counters.failed += 1
+        case DeadlineExceeded():
+            counters.expired += 1
+        case Cancelled():
+            counters.cancelled += 1
+        case WorkerLost():
+            counters.lost += 1
+        case _:
+            counters.turned_away += 1
