@@ -54,7 +54,7 @@ class App:
         self._access_log = options.access_log
         self._id_prefix = secrets.token_hex(6).encode() + b"-"
         self._count = count(1)
-        self._calls = _calls(self.services, self.problems)
+        self._calls = _calls(self.services, self.problems, options.max_body)
         self._routes: dict[bytes, Route] = {path.encode(): route for path, route in self._calls.items()}
         self._elsewhere = Traffic("", "")
         """Requests that no route took: unknown paths, refused keys, what the connection refused."""
@@ -194,11 +194,11 @@ class App:
         return Response(200, JSON, self._document)
 
 
-def _calls(services: Sequence[Servable], problems: Problems) -> dict[str, ServiceRoute]:
+def _calls(services: Sequence[Servable], problems: Problems, max_body: int) -> dict[str, ServiceRoute]:
     """The services' routes by path, as it stands in a request: a name's special characters are escaped."""
     calls: dict[str, ServiceRoute] = {}
     for service in services:
         prefix = f"/{quote(service.name, safe='')}" if len(services) > 1 else ""
-        calls[f"{prefix}/predict"] = PredictRoute(f"{prefix}/predict", service, problems)
-        calls[f"{prefix}/batch"] = BatchRoute(f"{prefix}/batch", service, problems)
+        calls[f"{prefix}/predict"] = PredictRoute(f"{prefix}/predict", service, problems, max_body)
+        calls[f"{prefix}/batch"] = BatchRoute(f"{prefix}/batch", service, problems, max_body)
     return calls

@@ -118,7 +118,7 @@ class PageRoute(Route):
 class ServiceRoute(Route):
     """A path that leads to a service's engine."""
 
-    def __init__(self, path: str, service: Servable, problems: Problems) -> None:
+    def __init__(self, path: str, service: Servable, problems: Problems, max_body: int) -> None:
         super().__init__("POST", service.name, path)
         self.service = service
         self.problems = problems
@@ -126,6 +126,7 @@ class ServiceRoute(Route):
         self.accepts = accepts(signature(first.target, batched=first.batch is not None).item)
         self.offers = offers(signature(last.target, batched=last.batch is not None).result)
         self._timeout = service.options.timeout
+        self._max_body = max_body
         self._targets: dict[tuple[bytes | None, bytes | None], Target] = {}
 
     def engine(self) -> Engine | None:
@@ -146,7 +147,10 @@ class ServiceRoute(Route):
         if b"x-request-timeout" in headers and math.isnan(read_timeout(headers[b"x-request-timeout"])):
             return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
         engine = self.service.engine
-        refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(_declared_size(headers))
+        size = _declared_size(headers)
+        # A body that may never come in is no matter of room: the carrier refuses it as too large, not as "try later".
+        room = size if size <= self._max_body else 0
+        refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(room)
         if refusal is None:
             return None
         if engine is not None:
@@ -238,8 +242,8 @@ class PredictRoute(ServiceRoute):
 class BatchRoute(ServiceRoute):
     """A list of items in, a list of outcomes out: 200 if all are well, 207 if not."""
 
-    def __init__(self, path: str, service: Servable, problems: Problems) -> None:
-        super().__init__(path, service, problems)
+    def __init__(self, path: str, service: Servable, problems: Problems, max_body: int) -> None:
+        super().__init__(path, service, problems, max_body)
         self.accepts = frozenset(_BATCH_CODECS)
         self.offers = _BATCH_CODECS
 

@@ -101,6 +101,14 @@ def test_a_full_service_refuses_at_the_head_before_the_body(serve):
     server.open_gate()
 
 
+def test_a_body_that_may_never_come_in_is_413_and_not_try_again_later(server):
+    held = hold(server)
+    wire = server.wire().send(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1099511627776\r\n\r\n")
+    problem(wire.answer(), 413, "")
+    server.open_gate()
+    assert held.answer().status == 200
+
+
 def test_the_bytes_of_waiting_items_fill_a_service_too(serve):
     server = serve("--max-queued-bytes", "10000")
     held = [hold(server), server.wire().post("/predict", {"value": 2, "pad": "x" * 9000})]
