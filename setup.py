@@ -30,6 +30,7 @@ COMPILED = [
     "runtime/worker.py",
     "server/answers.py",
     "server/app.py",
+    "server/batch_route.py",
     "server/bodies.py",
     "server/connection.py",
     "server/exchange.py",

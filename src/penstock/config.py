@@ -121,6 +121,9 @@ class ServerOptions:
         None, "file of accepted API keys, one a line; sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
     )
     max_body: int = option(16 * MIB, "largest request body; 0 refuses every body", minimum=0)
+    max_batch_items: int = option(
+        100_000, "most items in a client batch; one more is refused, for each item may cost an answer", minimum=1
+    )
     max_header: int = option(64 * 1024, "largest request head, request line included", minimum=64)
     max_header_fields: int = option(100, "most header fields in a request", minimum=1)
     max_target: int = option(8 * 1024, "longest request target", minimum=1)

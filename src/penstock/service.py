@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
 import time
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
@@ -242,8 +243,8 @@ class Service:
             raise ConfigError(
                 f"service {self.name!r} runs on another event loop: call it there, or use blocking() from threads"
             )
-        if timeout is not None and not timeout >= 0:
-            raise ConfigError(f"timeout must be at least 0 seconds, got {timeout!r}")
+        if timeout is not None and math.isnan(timeout):
+            raise ConfigError("timeout must be a number of seconds, got nan")
         longest = self.options.timeout
         deadline = time.monotonic() + (longest if timeout is None else min(timeout, longest))
         future: asyncio.Future[list[Outcome]] = loop.create_future()

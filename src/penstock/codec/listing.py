@@ -5,6 +5,7 @@ Taking apart looks at syntax only: the items stay bytes, each is decoded where i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 
 from penstock.codec.formats import Buffer, Codec
 from penstock.codec.invalid import invalid_item
+from penstock.errors import PenstockError
 
 _SPLIT = {
     Codec.JSON: msgspec.json.Decoder(list[msgspec.Raw]).decode,
@@ -20,16 +22,24 @@ _SPLIT = {
 _JOIN = {Codec.JSON: msgspec.json.Encoder().encode, Codec.MSGPACK: msgspec.msgpack.Encoder().encode}
 
 
-def split_list(codec: Codec, body: Buffer) -> list[memoryview]:
+class TooManyItems(PenstockError):
+    """The list has more items than one call may have."""
+
+
+def split_list(codec: Codec, body: Buffer, limit: float = math.inf) -> list[memoryview]:
     """The items of a JSON or MessagePack list, each a view of `body`.
 
     Raises:
         InvalidItem: the body is broken or not a list.
+        TooManyItems: it has more than `limit`.
     """
     try:
-        return [memoryview(raw) for raw in _SPLIT[codec](body)]
+        items = _SPLIT[codec](body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
         raise invalid_item(exc) from exc
+    if len(items) > limit:
+        raise TooManyItems(f"the list has {len(items)} items, more than {limit}")
+    return [memoryview(raw) for raw in items]
 
 
 def join_outcomes(codec: Codec, entries: Sequence[tuple[Buffer | list[Buffer] | None, dict[str, Any] | None]]) -> bytes:

@@ -64,7 +64,7 @@ class Request:
 
     __slots__ = (
         "bucket", "bulk", "codec_in", "codec_out", "deadline", "done", "fed", "items", "outcomes", "payloads",
-        "unsettled",
+        "result_bytes", "unfed_bytes", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +83,10 @@ class Request:
         self.done = done
         self.bulk = bulk
         self.fed = 0
+        self.unfed_bytes = 0
+        """Bytes of `payloads` that are not items yet."""
+        self.result_bytes = 0
+        """Bytes of results that lie in `outcomes` until the last one is there."""
         self.items: list[Item] = []
         self.bucket: set[Request] | None = None
         """Where `Deadlines` keeps it."""

@@ -57,6 +57,8 @@ class Flow:
         self._item_ids = count(1)
         self._share = options.max_queued_bytes // max(1, stages)
         self._first_limit = first_limit
+        # A request remembers its items to end them; those of a long one are weeded out as it goes.
+        self._kept_items = 2 * options.max_queued + 1000
         self._rooms: list[Callable[[], int | None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed: asyncio.Event | None = None
@@ -100,19 +102,22 @@ class Flow:
         *,
         bulk: bool = False,
         wait: bool = False,
+        nbytes: int | None = None,
     ) -> Request:
         """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
 
         `deadline` is a moment of the monotonic clock, or inf.  `bulk` marks items that came as one and are not held
         for company.  With `wait` the request waits for room until its deadline; without, a full service refuses.
-        What is returned is what `cancel` takes.
+        `nbytes` is what the payloads take in memory, where that is known; else they are measured.  What is returned is
+        what `cancel` takes.
 
         Raises:
             NotReady: the service is not serving.
             Overloaded: it is full, and `wait` is False.
         """
         n = len(payloads)
-        nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
+        if nbytes is None:
+            nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
         has_room = self.accepting and self._has_room(nbytes)
         if not has_room and not (wait and self.accepting):
             self.counters.refused += n
@@ -126,6 +131,7 @@ class Flow:
             return request
         admission = self._admission
         admission.held += nbytes
+        request.unfed_bytes = nbytes
         if self._deadlines.add(request):
             self._arm_deadlines()
         if has_room and not (wait and admission.must_wait(bulk)):
@@ -169,8 +175,15 @@ class Flow:
     def _feed_one(self, request: Request) -> None:
         index = request.fed
         payload = request.payloads[index]
-        item = Item(next(self._item_ids), payload, payload_size(payload), request, index)
+        nbytes = payload_size(payload)
+        item = Item(next(self._item_ids), payload, nbytes, request, index)
         request.fed = index + 1
+        request.unfed_bytes -= nbytes
+        if request.fed == len(request.payloads):
+            self._admission.held -= request.unfed_bytes  # what was held besides the items: brackets, commas
+            request.unfed_bytes = 0
+        if len(request.items) > self._kept_items:
+            request.items = [i for i in request.items if i.state is not ItemState.SETTLED]
         request.items.append(item)
         item.state = OFFER[item.state]
         self.stages[0].queue.offer(item, time.monotonic())
@@ -272,15 +285,22 @@ class Flow:
         self._record(request, item.index, outcome)
 
     def _record(self, request: Request, index: int, outcome: Outcome) -> None:
-        counters = self.counters
         if isinstance(outcome, Result):
-            counters.succeeded += 1
+            self.counters.succeeded += 1
+            if len(request.outcomes) > 1:
+                nbytes = payload_size(outcome.payload)
+                request.result_bytes += nbytes
+                self._admission.held += nbytes
         else:
-            _count_failure(counters, outcome.error)
+            _count_failure(self.counters, outcome.error, 1)
         request.outcomes[index] = outcome
         request.unsettled -= 1
-        if request.unsettled:
-            return
+        if not request.unsettled:
+            self._complete(request)
+
+    def _complete(self, request: Request) -> None:
+        """Tell the caller: every outcome is there."""
+        self._admission.held -= request.result_bytes
         self._deadlines.discard(request)
         request.items = []  # they refer to the request: without this only the cycle collector could free either
         try:
@@ -291,14 +311,23 @@ class Flow:
     def _end(self, request: Request, error: Callable[[Item | None], RequestError]) -> None:
         """Settle all that is unsettled of `request`, fed or not."""
         if not request.wholly_fed:
-            self._admission.forget(request)
-            first, request.fed = request.fed, len(request.payloads)
-            for index in range(first, request.fed):
-                self._admission.held -= payload_size(request.payloads[index])
-                self._record(request, index, Failure(error(None)))
+            self._end_unfed(request, Failure(error(None)))
         for item in request.items:
             if item.state is not ItemState.SETTLED:
                 self._settle(item, Failure(error(item)))
+
+    def _end_unfed(self, request: Request, failure: Failure) -> None:
+        """Settle what was never fed, all alike and at once: there may be many thousands."""
+        self._admission.forget(request)
+        self._admission.held -= request.unfed_bytes
+        n = len(request.payloads) - request.fed
+        request.outcomes[request.fed :] = [failure] * n
+        request.fed += n
+        request.unfed_bytes = 0
+        _count_failure(self.counters, failure.error, n)
+        request.unsettled -= n
+        if not request.unsettled:
+            self._complete(request)
 
     def _settle_all(self, error: Callable[[Item | None], RequestError]) -> None:
         for request in self._in_hand():
@@ -338,17 +367,17 @@ def _deadline_exceeded(item: Item | None) -> DeadlineExceeded:
     return DeadlineExceeded(ran=item is not None and item.frame is not None and item.frame.running)
 
 
-def _count_failure(counters: ServiceCounters, error: RequestError) -> None:
+def _count_failure(counters: ServiceCounters, error: RequestError, n: int) -> None:
     match error:
         case InvalidItem():
-            counters.invalid += 1
+            counters.invalid += n
         case StageFailed():
-            counters.failed += 1
+            counters.failed += n
         case DeadlineExceeded():
-            counters.expired += 1
+            counters.expired += n
         case Cancelled():
-            counters.cancelled += 1
+            counters.cancelled += n
         case WorkerLost():
-            counters.lost += 1
+            counters.lost += n
         case _:
-            counters.turned_away += 1
+            counters.turned_away += n

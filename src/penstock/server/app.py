@@ -27,12 +27,13 @@ from penstock.config import ServerOptions
 from penstock.errors import ConfigError, Overloaded
 from penstock.server.access_log import write_line
 from penstock.server.auth import read_keys
+from penstock.server.batch_route import BatchRoute
 from penstock.server.docs_page import docs_routes
 from penstock.server.health import JSON, Health
 from penstock.server.messages import HttpRequest, Reply, Response
 from penstock.server.metrics import Metrics
 from penstock.server.openapi import openapi
-from penstock.server.routes import BatchRoute, PageRoute, PredictRoute, Route, ServiceRoute, Traffic
+from penstock.server.routes import PageRoute, PredictRoute, Route, ServiceRoute, Traffic
 from penstock.server.servable import Servable
 from penstock.server.status import Problems
 
@@ -54,7 +55,7 @@ class App:
         self._access_log = options.access_log
         self._id_prefix = secrets.token_hex(6).encode() + b"-"
         self._count = count(1)
-        self._calls = _calls(self.services, self.problems, options.max_body)
+        self._calls = _calls(self.services, self.problems, options)
         self._routes: dict[bytes, Route] = {path.encode(): route for path, route in self._calls.items()}
         self._elsewhere = Traffic("", "")
         """Requests that no route took: unknown paths, refused keys, what the connection refused."""
@@ -194,11 +195,11 @@ class App:
         return Response(200, JSON, self._document)
 
 
-def _calls(services: Sequence[Servable], problems: Problems, max_body: int) -> dict[str, ServiceRoute]:
+def _calls(services: Sequence[Servable], problems: Problems, options: ServerOptions) -> dict[str, ServiceRoute]:
     """The services' routes by path, as it stands in a request: a name's special characters are escaped."""
     calls: dict[str, ServiceRoute] = {}
     for service in services:
         prefix = f"/{quote(service.name, safe='')}" if len(services) > 1 else ""
-        calls[f"{prefix}/predict"] = PredictRoute(f"{prefix}/predict", service, problems, max_body)
-        calls[f"{prefix}/batch"] = BatchRoute(f"{prefix}/batch", service, problems, max_body)
+        calls[f"{prefix}/predict"] = PredictRoute(f"{prefix}/predict", service, problems, options.max_body)
+        calls[f"{prefix}/batch"] = BatchRoute(f"{prefix}/batch", service, problems, options)
     return calls

@@ -5,40 +5,30 @@ no number, a service that is not ready or full.  What it accepts goes to the eng
 engine's completion.  The path of a single item makes no task, future or timer, and looks each pair of format headers
 up in a table instead of parsing it again.
 
-`POST /batch` is the one place where the coordinator looks into a body: it is split into items, syntax only.  Above
-`SPLIT_INLINE` bytes a thread does that, and the client may leave meanwhile.
+`POST /batch` is in `batch_route`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from penstock.codec.formats import Codec
-from penstock.codec.listing import join_outcomes, split_list
 from penstock.codec.schema import accepts, offers, signature
 from penstock.core.counters import SECONDS, Histogram
-from penstock.core.outcome import Failure, Outcome, Result
+from penstock.core.outcome import Outcome, Result
 from penstock.core.state import State
-from penstock.errors import InvalidItem, NotReady, RequestError
-from penstock.server.logs import log, report_fault
+from penstock.errors import NotReady, RequestError
 from penstock.server.messages import HttpRequest, Reply, Response
 from penstock.server.negotiation import answer_codec, content_codec, media_names
 from penstock.server.servable import Engine, Servable
-from penstock.server.status import CLIENT_LEFT, Problems
-
-SPLIT_INLINE = 256 * 1024
-"""Bytes of a client batch that are split on the event loop; more would hold up everybody else."""
+from penstock.server.status import Problems
 
 _TABLE_SIZE = 128
 """Most pairs of format headers remembered by a route; a client that invents more empties the table, no harm done."""
 _TABLE_KEY = 256
 """Longest pair of format headers worth remembering."""
-
-_BATCH_CODECS = (Codec.JSON, Codec.MSGPACK)
 
 
 class Traffic:
@@ -237,132 +227,6 @@ class PredictRoute(ServiceRoute):
         engine = self.service.engine
         if request.ticket is not None and engine is not None:
             engine.cancel(request.ticket)
-
-
-class BatchRoute(ServiceRoute):
-    """A list of items in, a list of outcomes out: 200 if all are well, 207 if not."""
-
-    def __init__(self, path: str, service: Servable, problems: Problems, max_body: int) -> None:
-        super().__init__(path, service, problems, max_body)
-        self.accepts = frozenset(_BATCH_CODECS)
-        self.offers = _BATCH_CODECS
-
-    def handle(self, request: HttpRequest, reply: Reply) -> None:
-        """Split the body and give its items to the engine as one."""
-        call = ClientBatch(self, request, reply)
-        request.ticket = call
-        call.split()
-
-    def cancel(self, request: HttpRequest) -> None:
-        """Take all its items back."""
-        if request.ticket is not None:
-            request.ticket.cancel()
-
-
-class ClientBatch:
-    """One call of `/batch`, from its body to its answer."""
-
-    __slots__ = ("_left", "_reply", "_request", "_route", "_target", "_ticket")
-
-    def __init__(self, route: BatchRoute, request: HttpRequest, reply: Reply) -> None:
-        self._route = route
-        self._request = request
-        self._reply = reply
-        self._target: Target = request.route
-        self._ticket: object = None
-        self._left = False
-
-    def split(self) -> None:
-        """Find the items, in a thread if the body is long."""
-        body = self._request.body
-        if len(body) <= SPLIT_INLINE:
-            try:
-                items = split_list(self._target.codec_in, body)
-            except InvalidItem as error:
-                self._broken(error)
-            else:
-                self._submit(items)
-            return
-        self._hold(len(body))
-        loop = asyncio.get_running_loop()
-        loop.run_in_executor(None, split_list, self._target.codec_in, body).add_done_callback(self._was_split)
-
-    def _was_split(self, splitting: asyncio.Future[list[memoryview]]) -> None:
-        """Back on the loop: go on, unless the body was broken, the client left, or the loop is ending."""
-        self._hold(-len(self._request.body))
-        if self._left:
-            self._answer(Response(CLIENT_LEFT, b"", b""))
-            return
-        error = NotReady(state=State.STOPPED) if splitting.cancelled() else splitting.exception()
-        if error is None:
-            self._submit(splitting.result())
-        elif isinstance(error, InvalidItem):
-            self._broken(error)
-        elif isinstance(error, RequestError):
-            self._answer(self._route.problems.answer(error, self._request))
-        else:  # nobody is left waiting, even when the fault is ours
-            log.error("%s: splitting a batch failed", self._request.id.decode(), exc_info=error)
-            self._answer(self._route.problems.refuse(500, "the batch could not be split", self._request.id))
-
-    def _broken(self, error: InvalidItem) -> None:
-        self._answer(self._route.problems.refuse(400, str(error), self._request.id))
-
-    def _submit(self, items: list[memoryview]) -> None:
-        engine = self._route.engine()
-        problems = self._route.problems
-        if not items:
-            self._finish([])
-            return
-        if engine is None:
-            self._answer(problems.answer(NotReady(state=State.STOPPED), self._request))
-            return
-        try:
-            self._ticket = engine.submit(
-                items,
-                self._target.codec_in,
-                self._target.codec_out,
-                self._route.deadline(self._request),
-                self._finish,
-                bulk=True,
-            )
-        except RequestError as error:
-            self._answer(problems.answer(error, self._request))
-
-    def _finish(self, outcomes: list[Outcome]) -> None:
-        if self._left:
-            self._answer(Response(CLIENT_LEFT, b"", b""))
-            return
-        request_id = self._request.id.decode()
-        entries: list[tuple[Any, dict[str, Any] | None]] = []
-        faults: dict[str, tuple[RequestError, list[str]]] = {}  # one log entry for many items with one cause
-        for index, outcome in enumerate(outcomes):
-            if not isinstance(outcome, Failure):
-                entries.append((outcome.payload, None))
-                continue
-            occurrence = f"{request_id}:{index}"
-            entries.append((None, self._route.problems.describe(outcome.error, request_id, occurrence)))
-            faults.setdefault(str(outcome.error), (outcome.error, []))[1].append(occurrence)
-        for error, occurrences in faults.values():
-            report_fault(error, occurrences)
-        body = join_outcomes(self._target.codec_out, entries)
-        self._answer(Response(207 if faults else 200, self._target.media, body))
-
-    def _answer(self, response: Response) -> None:
-        self._request.ticket = None
-        self._ticket = None
-        self._reply(response)
-
-    def _hold(self, nbytes: int) -> None:
-        engine = self._route.engine()
-        if engine is not None:
-            engine.hold(nbytes)
-
-    def cancel(self) -> None:
-        """The client left: withdraw the items, or do not submit them once they are known."""
-        self._left = True
-        engine = self._route.engine()
-        if self._ticket is not None and engine is not None:
-            engine.cancel(self._ticket)
 
 
 def _declared_size(headers: Mapping[bytes, bytes]) -> int:

@@ -104,10 +104,12 @@ class Engine(Protocol):
         done: Callable[[list[Outcome]], None],
         *,
         bulk: bool = False,
+        nbytes: int | None = None,
     ) -> Any:
         """Accept items and call `done` exactly once with their outcomes in order; returns a ticket for `cancel`.
 
-        `deadline` is a monotonic time, or inf.  Raises NotReady or Overloaded without accepting anything.
+        `deadline` is a monotonic time, or inf; `nbytes` is the size of all items, where it is known.  Raises NotReady
+        or Overloaded without accepting anything.
         """
 
     def cancel(self, ticket: Any) -> None:

@@ -57,6 +57,9 @@ class SmallApp:
         self.held += nbytes
         self.most_held = max(self.most_held, self.held)
 
+    def overfull(self, request, own):
+        return None
+
     def answered(self, request, status, nbytes):
         self.statuses.append(status)
 

@@ -61,7 +61,7 @@ class FakeEngine:
         self.asked_for = nbytes
         return self.refused
 
-    def submit(self, payloads, codec_in, codec_out, deadline, done, *, bulk=False):
+    def submit(self, payloads, codec_in, codec_out, deadline, done, *, bulk=False, nbytes=None):
         if self.full is not None:
             raise self.full
         ticket = Submission(list(payloads), codec_in, codec_out, deadline, done, bulk)

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from penstock.codec.formats import Codec
-from penstock.errors import InvalidItem, NotReady, Overloaded, StageFailed
-from penstock.server import routes
+from penstock.core.outcome import Failure, Result
+from penstock.errors import DeadlineExceeded, InvalidItem, NotReady, Overloaded, StageFailed
+from penstock.server import batch_route
 
 
 def batch(fakes, app, body, **headers):
@@ -155,8 +156,8 @@ class TestLongBody:
 
     async def test_a_body_at_the_bound_is_split_at_once(self, fakes):
         service = fakes.Service()
-        body = b"[" + b" " * (routes.SPLIT_INLINE - 3) + b"1]"
-        assert len(body) == routes.SPLIT_INLINE
+        body = b"[" + b" " * (batch_route.SPLIT_INLINE - 3) + b"1]"
+        assert len(body) == batch_route.SPLIT_INLINE
         batch(fakes, fakes.app(service), body)
         assert len(service.engine.submissions) == 1
 
@@ -181,11 +182,50 @@ class TestLongBody:
         assert (call.status, call.json["state"]) == (503, "draining")
 
     async def test_a_fault_of_ours_is_answered_and_logged(self, fakes, caplog, monkeypatch):
-        def fail(codec, body):
+        def fail(codec, body, limit):
             raise MemoryError
 
-        monkeypatch.setattr(routes, "split_list", fail)
+        monkeypatch.setattr(batch_route, "split_list", fail)
         call = batch(fakes, fakes.app(), self.body)
         await self.answered(call)
         assert call.status == 500
         assert "MemoryError" in caplog.text
+
+
+class TestManyItems:
+    """What is done for each item of a long call is done in a thread; there is a most to it."""
+
+    async def answered(self, call):
+        async with asyncio.timeout(10):
+            while not call.replies:
+                await asyncio.sleep(0)
+
+    def test_as_many_as_the_bound_pass_and_one_more_is_413(self, fakes):
+        service = fakes.Service()
+        app = fakes.app(service, max_batch_items=3)
+        batch(fakes, app, b"[1,2,3]")
+        assert len(service.engine.submissions) == 1
+        call = batch(fakes, app, b"[1,2,3,4]")
+        assert call.status == 413
+        assert "4 items, more than 3" in call.json["detail"]
+
+    async def test_the_outcomes_of_many_are_put_together_off_the_loop(self, fakes):
+        service = fakes.Service()
+        n = batch_route.JOIN_INLINE + 1
+        call = batch(fakes, fakes.app(service), b"[" + b",".join([b"1"] * n) + b"]")
+        service.engine.submissions[0].settle(*[b"1"] * n)
+        assert not call.replies
+        await self.answered(call)
+        assert call.status == 200
+        assert len(call.json["outcomes"]) == n
+
+    async def test_items_that_end_alike_are_told_alike(self, fakes):
+        service = fakes.Service()
+        call = batch(fakes, fakes.app(service), b"[1,2,3]")
+        late = Failure(DeadlineExceeded())
+        service.engine.submissions[0].done([Result(b"1"), late, late])
+        assert call.status == 207
+        first, second, third = call.json["outcomes"]
+        assert first == {"result": 1}
+        assert second == third
+        assert second["error"]["status"] == 503
