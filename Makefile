@@ -31,13 +31,13 @@ test: $(STAMP)  ## run every test
 check: lint types test test-compiled  ## every static check, then every test
 
 test-compiled: compiled  ## what runs in processes, once more with the path of a request compiled
-	PYTHONPATH=build/compiled $(BIN)/python -m pytest -n $(JOBS) tests/integration tests/faults
+	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) tests/integration tests/faults
 
 compiled: $(STAMP) build/compiled/.built  ## what an install makes: the path of a request as C extensions
 
 build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py')
 	rm -rf build
-	$(BIN)/pip install --quiet --no-deps --target build/compiled .
+	PENSTOCK_COMPILE=1 $(BIN)/pip install --quiet --no-deps --target build/compiled .
 	touch $@
 
 lint: $(STAMP)
@@ -61,7 +61,7 @@ bench-quick: compiled $(VENV)/.bench  ## the same, in about one
 	$(BIN)/python bench/run.py --rounds 3 --seconds 1
 
 hops: compiled  ## the CPU budget of a request, hop by hop
-	PYTHONPATH=build/compiled $(BIN)/python bench/hops.py --loaded
+	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/hops.py --loaded
 
 $(VENV)/.bench: pyproject.toml $(STAMP)
 	$(BIN)/pip install --quiet -e '.[bench]'

@@ -2,17 +2,19 @@
 
 The modules below are ordinary Python, and run as they are in an editable install: that is how they are developed,
 tested and stepped through.  In any other install mypyc makes C extensions of them, which halves what a request costs
-in the coordinator (`docs/explanation/performance.md`).  ``PENSTOCK_COMPILE=0`` leaves them as they are; where nothing
-can be compiled they stay so too.
+in the coordinator (`docs/explanation/performance.md`).  ``PENSTOCK_COMPILE=0`` leaves them as they are, ``1`` insists;
+without either they stay Python where they cannot be compiled.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from setuptools import setup
+from setuptools.command.build_ext import build_ext
 
 COMPILED = [
     "codec/decode.py",
@@ -48,18 +50,37 @@ BUILDING = {"bdist_wheel", "build", "build_ext", "install"}
 """Commands that make something to install; an editable install and a look at the metadata are none."""
 
 
+WISH = os.environ.get("PENSTOCK_COMPILE", "")
+
+
+class BuildExtensions(build_ext):
+    """All of them or none: a module compiled without the others would not work."""
+
+    def run(self) -> None:
+        """Build; where that fails and nobody insisted, leave nothing of it behind."""
+        try:
+            super().run()
+        except Exception as error:
+            if WISH == "1":
+                raise
+            for extension in self.extensions:
+                Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+            self.extensions = self.distribution.ext_modules = []
+            self.warn(f"penstock stays plain Python, at about twice the cost of a request: {error}")
+
+
 def extensions() -> list[Any]:
     """The compiled modules, or none where they are not wanted or cannot be had."""
-    if os.environ.get("PENSTOCK_COMPILE") == "0" or not BUILDING.intersection(sys.argv):
+    if WISH == "0" or not BUILDING.intersection(sys.argv):
         return []
     try:
         from mypyc.build import mypycify
     except ImportError:
+        if WISH == "1":
+            raise
         return []
     made: list[Any] = mypycify([f"src/penstock/{name}" for name in COMPILED], opt_level="3", debug_level="1")
-    for extension in made:
-        extension.optional = True  # without a C compiler the modules stay Python
     return made
 
 
-setup(ext_modules=extensions())
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtensions})

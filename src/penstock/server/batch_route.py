@@ -42,7 +42,7 @@ class BatchRoute(ServiceRoute):
         self.accepts = frozenset(_CODECS)
         self.offers = _CODECS
         self.max_items = options.max_batch_items
-        self._thread: ThreadPoolExecutor | None = None
+        self._executor: ThreadPoolExecutor | None = None
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Split the body and give its items to the engine as one."""
@@ -57,9 +57,9 @@ class BatchRoute(ServiceRoute):
 
     def in_thread(self, work: Callable[[], T], done: Callable[[asyncio.Future[T]], None]) -> None:
         """Do `work` beside the event loop, and tell `done` on it."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-batch")
-        asyncio.get_running_loop().run_in_executor(self._thread, work).add_done_callback(done)
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="penstock-batch")
+        asyncio.get_running_loop().run_in_executor(self._executor, work).add_done_callback(done)
 
 
 class ClientBatch:
