@@ -92,6 +92,17 @@ class Gated(ps.Stage):
         note(self.folder / "torn down", self.worker.index)
 
 
+class GatedLength(ps.Stage):
+    """The length of an item, once `folder`/open is there."""
+
+    def setup(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def predict(self, x: bytes) -> int:
+        wait_for(self.folder / "open")
+        return len(x)
+
+
 class GatedBatch(ps.Stage):
     """As `Gated`, noting whole batches."""
 

@@ -133,3 +133,41 @@ async def test_bytes_are_given_back_however_an_item_ends(tmp_path):
         (tmp_path / "open").touch()
         await until(lambda: service.engine.queued == 0)
         assert service.engine.held_bytes == 0
+
+
+async def test_who_brings_many_bytes_waits_for_room_for_them(tmp_path):
+    spec = ps.stage(stages.GatedLength, setup={"folder": str(tmp_path)})
+    async with ps.Service(spec, max_queued_bytes=1_000_000) as service:
+        calls = [asyncio.create_task(service.predict(b"x" * 400_000)) for _ in range(10)]
+        await until(lambda: service.engine.counters.accepted == 10)
+        assert service.engine.queued == 2
+        assert service.engine.held_bytes <= 1_000_000
+        (tmp_path / "open").touch()
+        assert await asyncio.gather(*calls) == [400_000] * 10
+        await until(lambda: service.engine.held_bytes == 0)
+
+
+async def test_forty_thousand_who_wait_can_all_leave_without_holding_up_the_loop(tmp_path):
+    async with ps.Service(gated(tmp_path), max_queued=1) as service:
+        calls = [asyncio.create_task(service.predict(i)) for i in range(40_000)]
+        await until(lambda: service.engine.counters.accepted == 40_000)
+        for call in reversed(calls):
+            call.cancel()
+        await asyncio.wait(calls)
+        assert service.engine.counters.cancelled == 40_000
+        assert (service.engine.queued, service.engine.held_bytes) == (0, 0)
+        (tmp_path / "open").touch()
+        assert await service.predict(7) == 7
+
+
+@pytest.mark.parametrize("timeout", [float("-inf"), 1e307])
+async def test_a_deadline_beyond_all_time_leaves_nothing_held(tmp_path, timeout):
+    async with ps.Service(gated(tmp_path), timeout=float("inf")) as service:
+        call = asyncio.create_task(service.predict(1, timeout=timeout))
+        if timeout < 0:
+            with pytest.raises(ps.DeadlineExceeded):
+                await call
+        (tmp_path / "open").touch()
+        if timeout > 0:
+            assert await call == 1
+        assert (service.engine.queued, service.engine.held_bytes) == (0, 0)

@@ -211,7 +211,7 @@ async def test_a_worker_that_ends_in_setup_makes_the_start_fail_and_says_how(wha
     how = "exit status 7" if what[0] == "exit" else "signal SIGSEGV"
     with pytest.raises(ps.StartFailed, match=f"worker 0 of stage 'ActsInSetup' ended before it was ready: {how}"):
         await service.start()
-    assert service.engine.stages[0].health.failed_starts == 5
+    assert service.engine.stages[0].health.failed_starts == [5]
 
 
 async def test_a_sys_exit_in_setup_is_a_failure_with_a_traceback():

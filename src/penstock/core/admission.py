@@ -6,6 +6,7 @@ Contract
 * A request needs room for one item; a bulk call's further items are fed as room appears, at most half of all
   room to bulk calls together, and in turn among them: a large call cannot shut single requests out.
 * When more than `max_bytes` are held nobody comes in, except when nothing at all is held: one item always passes.
+* Whoever waits is let in when there is room for all of its bytes; they are held from then on.
 * Those who wait are fed in the order they came, singles and bulk calls taking turns; while a single request waits
   there is no room for newcomers, so nobody overtakes it.
 """
@@ -13,7 +14,7 @@ Contract
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 
 from penstock.core.item import Request
 
@@ -31,8 +32,9 @@ class Admission:
         self.held = 0
         self._bulk_items = 0
         self._bulk_share = max(1, max_items // 2)
-        self._singles: deque[Request] = deque()
-        self._bulk: deque[Request] = deque()
+        # Ordered by arrival; dicts, so that one of many thousands can leave as cheaply as the first.
+        self._singles: OrderedDict[Request, None] = OrderedDict()
+        self._bulk: OrderedDict[Request, None] = OrderedDict()
         self._bulk_turn = False
         self._settled = 0
         self._marks: deque[tuple[float, int]] = deque()
@@ -46,7 +48,12 @@ class Admission:
         """Whether one more item of `nbytes` may come in now."""
         if self.items >= self.max_items or self._singles:
             return False
-        return self.held + nbytes <= self.max_bytes or self.held == 0
+        return self._fits(nbytes)
+
+    def admit(self, request: Request) -> None:
+        """Let `request` in: its payloads are held from now on."""
+        request.admitted = True
+        self.held += request.unfed_bytes
 
     def enter(self, bulk: bool) -> None:
         """Count one item in."""
@@ -63,7 +70,7 @@ class Admission:
 
     def wait(self, request: Request) -> None:
         """Let `request` wait until `next_fed` names it."""
-        (self._bulk if request.bulk else self._singles).append(request)
+        (self._bulk if request.bulk else self._singles)[request] = None
 
     def must_wait(self, bulk: bool) -> bool:
         """Whether one who can wait must, though there is room: others came before, or bulk calls have their half."""
@@ -77,30 +84,37 @@ class Admission:
 
     def forget(self, request: Request) -> None:
         """Drop a request that waits: it has nothing more to feed."""
-        lane = self._bulk if request.bulk else self._singles
-        if request in lane:
-            lane.remove(request)
+        (self._bulk if request.bulk else self._singles).pop(request, None)
 
     def next_fed(self) -> Request | None:
-        """Whose next item may be fed now, or None; that item is counted in.
-
-        The bytes of those who wait are held already, so only the number of items decides here.
-        """
+        """Whose next item may be fed now, or None; the request is let in if it was not, and the item counted in."""
         if self.items >= self.max_items:
             return None
-        bulk_room = bool(self._bulk) and self._bulk_items < self._bulk_share
-        if self._singles and not (bulk_room and self._bulk_turn):
+        bulk_ready = self._bulk_items < self._bulk_share and self._first_fits(self._bulk)
+        if self._first_fits(self._singles) and not (bulk_ready and self._bulk_turn):
             lane = self._singles
-        elif bulk_room:
+        elif bulk_ready:
             lane = self._bulk
         else:
             return None
-        request = lane.popleft()
+        request = lane.popitem(last=False)[0]
         self._bulk_turn = not request.bulk
+        if not request.admitted:
+            self.admit(request)
         self.enter(request.bulk)
         if request.fed + 1 < len(request.payloads):
-            lane.append(request)
+            lane[request] = None
         return request
+
+    def _first_fits(self, lane: OrderedDict[Request, None]) -> bool:
+        """Whether somebody waits in `lane`, and the first has room."""
+        if not lane:
+            return False
+        first = next(iter(lane))
+        return first.admitted or self._fits(first.unfed_bytes)
+
+    def _fits(self, nbytes: int) -> bool:
+        return self.held + nbytes <= self.max_bytes or self.held == 0
 
     # -- when to come again -------------------------------------------------------------------------------------
 

@@ -63,8 +63,8 @@ class Request:
     """
 
     __slots__ = (
-        "bucket", "bulk", "codec_in", "codec_out", "deadline", "done", "fed", "items", "outcomes", "payloads",
-        "result_bytes", "unfed_bytes", "unsettled",
+        "admitted", "bucket", "bulk", "codec_in", "codec_out", "deadline", "done", "fed", "items", "outcomes",
+        "payloads", "result_bytes", "unfed_bytes", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +83,8 @@ class Request:
         self.done = done
         self.bulk = bulk
         self.fed = 0
+        self.admitted = False
+        """Whether it is let in, and its payloads are held."""
         self.unfed_bytes = 0
         """Bytes of `payloads` that are not items yet."""
         self.result_bytes = 0

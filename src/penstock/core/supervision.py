@@ -10,7 +10,7 @@ from collections.abc import Sequence
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 30.0
 FAILED_AFTER = 5
-"""Starts in a row that did not reach READY, with no worker left, before the stage counts as failed."""
+"""Starts in a row that did not reach READY, of each worker and with none left, before the stage counts as failed."""
 SICK_AFTER = 5
 """Batches in a row that failed whole, before a worker is ended as if it had crashed."""
 
@@ -62,27 +62,31 @@ class WorkerHealth:
 
 
 class StageHealth:
-    """A stage's record of starts: failed when its workers cannot start and none is left."""
+    """A stage's record of starts: failed when none of its workers can be started and none is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int) -> None:
         self.ever_ready = False
-        self.failed_starts = 0
+        self.failed_starts = [0] * workers
+        """For each worker, its starts in a row that did not reach READY."""
         self.reason = ""
 
-    def became_ready(self) -> None:
-        """A worker of the stage reached READY."""
+    def became_ready(self, index: int) -> None:
+        """Worker `index` reached READY."""
         self.ever_ready = True
-        self.failed_starts = 0
+        self.failed_starts[index] = 0
         self.reason = ""
 
-    def died_before_ready(self, reason: str) -> None:
-        """A worker of the stage ended before READY; `reason` says why."""
-        self.failed_starts += 1
+    def died_before_ready(self, index: int, reason: str) -> None:
+        """Worker `index` ended before READY; `reason` says why."""
+        self.failed_starts[index] += 1
         self.reason = reason
 
     def failed(self, live_workers: int) -> bool:
-        """Whether the stage has failed, with `live_workers` of its workers ready."""
-        return live_workers == 0 and self.failed_starts >= FAILED_AFTER
+        """Whether the stage has failed, with `live_workers` of its workers ready.
+
+        One that was ready and died has its own tries yet, whatever became of the others.
+        """
+        return live_workers == 0 and min(self.failed_starts) >= FAILED_AFTER
 
     def delay(self, backoff: Backoff, live_workers: int) -> float:
         """How long to wait before starting a dead worker again."""

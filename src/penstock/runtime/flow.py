@@ -40,6 +40,7 @@ from penstock.transport.messages import Problem, invalid_item, stage_failure, un
 log = logging.getLogger("penstock.runtime")
 
 SECONDS_PER_MARK = 1.0
+FOREVER = 1e9
 
 
 class Flow:
@@ -124,17 +125,19 @@ class Flow:
             refusal = self.refusal(nbytes)
             assert refusal is not None
             raise refusal
+        # A deadline a generation away never comes, and one before the clock began has passed.
+        deadline = math.inf if deadline > FOREVER else max(deadline, 0.0)
         request = Request(payloads, codec_in, codec_out, deadline, done, bulk)
         self.counters.accepted += n
         if n == 0:
             self._running_loop().call_soon(done, [])
             return request
         admission = self._admission
-        admission.held += nbytes
         request.unfed_bytes = nbytes
         if self._deadlines.add(request):
             self._arm_deadlines()
         if has_room and not (wait and admission.must_wait(bulk)):
+            admission.admit(request)
             admission.enter(bulk)
             self._feed_one(request)
         if request.fed < n:
@@ -153,6 +156,8 @@ class Flow:
     def hold(self, nbytes: int) -> None:
         """Count bytes held outside the queues; negative gives them back."""
         self._admission.held += nbytes
+        if nbytes < 0 and self._admission.waiting:
+            self.wake()
 
     def _has_room(self, nbytes: int) -> bool:
         return self._admission.has_room(nbytes) and (self._first_limit is None or self._first_queue_open)
@@ -319,7 +324,8 @@ class Flow:
     def _end_unfed(self, request: Request, failure: Failure) -> None:
         """Settle what was never fed, all alike and at once: there may be many thousands."""
         self._admission.forget(request)
-        self._admission.held -= request.unfed_bytes
+        if request.admitted:
+            self._admission.held -= request.unfed_bytes
         n = len(request.payloads) - request.fed
         request.outcomes[request.fed :] = [failure] * n
         request.fed += n

@@ -90,7 +90,9 @@ def stage(
         )
     if inspect.isclass(target) and getattr(target, "predict", None) is Stage.predict:
         raise ConfigError(f"{target.__qualname__} has no predict method")
-    label = name or getattr(target, "__name__", "")
+    label = getattr(target, "__name__", "") if name is None else name
+    if not isinstance(label, str):
+        raise ConfigError(f"a stage's name is a string, got {label!r}")
     if not label:
         raise ConfigError(f"stage {target!r} has no name of its own: give it one with name=")
     pinned = tuple(_cores(label, entry) for entry in cpus) if cpus is not None else ()
@@ -98,6 +100,12 @@ def stage(
     _check_numbers(label, count, prefetch, max_queued, timeout)
     if cpus is not None and len(pinned) != count:
         raise ConfigError(f"stage {label!r}: workers={count} but cpus has {len(pinned)} entries, one for each worker")
+    policy = batch if batch is not None else getattr(target, "batch", None)
+    if policy is not None and not isinstance(policy, Batch):
+        raise ConfigError(f"stage {label!r}: batch takes a penstock.Batch, got {policy!r}")
+    for what, switch in (("bisect", bisect), ("retry", retry)):
+        if not isinstance(switch, bool):
+            raise ConfigError(f"stage {label!r}: {what} must be True or False, got {switch!r}")
     arguments = dict(setup or {})
     check_setup(label, target, arguments)
     return StageSpec(
@@ -107,7 +115,7 @@ def stage(
         setup=arguments,
         cpus=pinned,
         env=_environments(label, env, count),
-        batch=batch if batch is not None else getattr(target, "batch", None),
+        batch=policy,
         examples=tuple(getattr(target, "examples", ())),
         prefetch=prefetch,
         max_queued=max_queued,

@@ -73,7 +73,7 @@ class StageDriver:
         self.launch = launch
         self.queue = BatchQueue(spec.policy, trip=TRIP)
         self.counters = StageCounters()
-        self.health = StageHealth()
+        self.health = StageHealth(spec.workers)
         self.in_flight = 0
         self.workers = [Worker(self, i) for i in range(spec.workers)]
         self.window = 1 + spec.prefetch
@@ -202,7 +202,7 @@ class StageDriver:
 
     def worker_ready(self, worker: Worker) -> None:
         """A worker reached READY."""
-        self.health.became_ready()
+        self.health.became_ready(worker.index)
         log.info("%s is ready (pid %s)", worker, worker.pid)
         self.hub.pool_changed(self, None)
         self.hub.wake()
@@ -227,7 +227,7 @@ class StageDriver:
             log.error("%s ended: %s", worker, reason)
         else:
             failure = _start_failure(worker, reason, problem)
-            self.health.died_before_ready(str(failure).splitlines()[0])
+            self.health.died_before_ready(worker.index, str(failure).splitlines()[0])
             log.error("%s", failure)
         if not (failure is not None and problem is not None and not self.health.ever_ready):
             self.counters.restarts += 1

@@ -97,7 +97,7 @@ class Worker:
             else:
                 cores, env = stage.place(self.index)
                 self._incarnation = await ProcessIncarnation.start(self, label, cores, env)
-        except (OSError, ValueError) as error:  # the system, or an environment or name it cannot be given
+        except Exception as error:  # noqa: BLE001  # the top of this task: what cannot be started has ended
             self._starting = None
             self.ended(f"the process could not be started: {error}")
             return

@@ -137,11 +137,41 @@ def test_every_payload_of_a_request_is_fed_whichever_its_lane(request_of):
     assert admission.waiting == 0
 
 
-def test_the_bytes_of_those_who_wait_are_held_already(request_of):
-    admission = door(max_bytes=10)
-    admission.held = 50
-    admission.wait(request_of())
-    assert len(feed(admission)) == 1
+@pytest.mark.parametrize("bulk", [False, True])
+def test_whoever_waits_is_let_in_when_there_is_room_for_all_of_its_bytes(request_of, bulk):
+    admission = door(max_bytes=100)
+    admission.held = 60
+    request = request_of(2, bulk=bulk)
+    request.unfed_bytes = 41
+    admission.wait(request)
+    assert feed(admission) == []
+    admission.held = 59
+    assert feed(admission) == [request, request], "once it is in, its further items are held already"
+    assert admission.held == 100
+
+
+def test_one_who_waits_for_bytes_lets_bulk_calls_pass_that_are_in_already(request_of):
+    admission = door(max_bytes=100)
+    single, bulk = request_of(), request_of(2, bulk=True)
+    admission.wait(bulk)
+    assert admission.next_fed() is bulk
+    bulk.fed += 1
+    admission.held = 60
+    single.unfed_bytes = 41
+    admission.wait(single)
+    assert feed(admission) == [bulk]
+
+
+def test_one_request_passes_however_large_when_nothing_is_held(request_of):
+    admission = door(max_bytes=100)
+    request = request_of()
+    request.unfed_bytes = 10**9
+    admission.held = 1
+    admission.wait(request)
+    assert feed(admission) == []
+    admission.held = 0
+    assert feed(admission) == [request]
+    assert admission.held == 10**9
 
 
 @pytest.mark.parametrize("bulk", [False, True])

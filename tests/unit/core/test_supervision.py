@@ -73,38 +73,38 @@ def test_a_batch_that_did_not_fail_whole_resets_the_recycling_backoff():
 
 
 def test_a_stage_has_failed_after_five_starts_with_no_worker_left():
-    health = StageHealth()
+    health = StageHealth(workers=1)
     for attempt in range(5):
         assert not health.failed(live_workers=0)
-        health.died_before_ready(f"reason {attempt}")
+        health.died_before_ready(0, f"reason {attempt}")
     assert health.failed(live_workers=0)
     assert health.reason == "reason 4"
 
 
 def test_a_stage_with_a_live_worker_has_not_failed():
-    health = StageHealth()
+    health = StageHealth(workers=1)
     for _ in range(50):
-        health.died_before_ready("no")
+        health.died_before_ready(0, "no")
     assert not health.failed(live_workers=1)
     assert health.failed(live_workers=0)
 
 
 def test_a_stage_recovers_when_a_worker_becomes_ready():
-    health = StageHealth()
+    health = StageHealth(workers=1)
     assert not health.ever_ready
     for _ in range(5):
-        health.died_before_ready("no")
-    health.became_ready()
+        health.died_before_ready(0, "no")
+    health.became_ready(0)
     assert health.ever_ready
     assert not health.failed(live_workers=0)
-    assert (health.reason, health.failed_starts) == ("", 0)
+    assert (health.reason, health.failed_starts) == ("", [0])
 
 
 def test_a_failed_stage_is_retried_every_thirty_seconds():
-    health, backoff = StageHealth(), Backoff()
+    health, backoff = StageHealth(workers=1), Backoff()
     assert [health.delay(backoff, 0), health.delay(backoff, 0)] == [0.0, 0.1]
     for _ in range(5):
-        health.died_before_ready("no")
+        health.died_before_ready(0, "no")
     assert [health.delay(backoff, 0), health.delay(backoff, 0)] == [30.0, 30.0]
     assert health.delay(backoff, 1) == 0.2
 
@@ -123,3 +123,16 @@ def test_a_failed_stage_is_retried_every_thirty_seconds():
 )
 def test_threads_are_a_workers_cores_divided_by_the_workers_on_them(cores, threads):
     assert share_threads([frozenset(own) for own in cores]) == threads
+
+
+def test_a_worker_that_was_ready_has_its_own_tries_whatever_became_of_the_others():
+    health = StageHealth(workers=2)
+    health.became_ready(0)
+    for _ in range(9):
+        health.died_before_ready(1, "no")
+    assert not health.failed(live_workers=0)
+    assert health.delay(Backoff(), live_workers=0) == 0.0
+    for _ in range(5):
+        assert not health.failed(live_workers=0)
+        health.died_before_ready(0, "no")
+    assert health.failed(live_workers=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 
 import pytest
 
@@ -139,3 +140,17 @@ def test_an_argument_at_its_limit_is_taken(arguments):
     ((name, value),) = arguments.items()
     found = getattr(stage(count, **arguments), name)
     assert found == ((frozenset({0}),) if name == "cpus" else value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"name": 5}, "a stage's name is a string, got 5"),
+        ({"batch": 32}, "batch takes a penstock.Batch, got 32"),
+        ({"bisect": "no"}, "bisect must be True or False, got 'no'"),
+        ({"retry": 0}, "retry must be True or False, got 0"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_when_it_is_given(wrong, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        stage(len, **wrong)
