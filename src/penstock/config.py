@@ -36,6 +36,9 @@ def check_option(f: Field[Any], value: Any) -> None:
         if f.default is None:
             return
         raise ConfigError(f"{f.name} must have a value, got None")
+    if value == "":
+        # Libraries give an empty text meanings of their own: to listen on every interface, for one.
+        raise ConfigError(f"{f.name} must not be empty; leave it out for the default")
     if isinstance(f.default, bool) and not isinstance(value, bool):
         raise ConfigError(f"{f.name} must be true or false, got {value!r}")
     if minimum is None:
@@ -170,10 +173,10 @@ def parse_option(f: Field[Any], text: str) -> Any:
 
 
 def from_environment(owner: type, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The options of dataclass `owner` that `environ` sets, as keyword arguments."""
+    """The options of dataclass `owner` that `environ` sets, as keyword arguments; an empty variable sets nothing."""
     found = {}
     for f in fields(owner):
         text = environ.get(environment_name(f.name))
-        if text is not None:
+        if text:
             found[f.name] = parse_option(f, text)
     return found

@@ -220,6 +220,17 @@ def test_what_the_environment_does_not_name_is_left_out():
     assert environment_name("max_body") == "PENSTOCK_MAX_BODY"
 
 
+@pytest.mark.parametrize(("owner", "f"), OPTIONS, ids=lambda value: getattr(value, "name", None))
+def test_an_empty_variable_sets_nothing(owner, f):
+    assert from_environment(owner, {environment_name(f.name): ""}) == {}
+
+
+@pytest.mark.parametrize("name", ["host", "uds", "tls_cert", "tls_key", "api_key_file"])
+def test_an_empty_text_is_no_value(name):
+    with pytest.raises(ConfigError, match=f"^{name} must not be empty"):
+        ServerOptions(**{name: ""})
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1", True), ("true", True), ("Yes", True), ("0", False), ("FALSE", False), ("no", False)],
@@ -233,7 +244,6 @@ def test_a_switch_is_read_as_people_write_it(text, value):
     [
         ("PENSTOCK_PORT", "http", "port: cannot read 'http' as int"),
         ("PENSTOCK_PORT", "80.5", r"port: cannot read '80\.5' as int"),
-        ("PENSTOCK_PORT", "", "port: cannot read '' as int"),
         ("PENSTOCK_DRAIN", "soon", "drain: cannot read 'soon' as float"),
         ("PENSTOCK_ACCESS_LOG", "maybe", "access_log: cannot read 'maybe' as bool"),
         ("PENSTOCK_UDS_MODE", "900", "uds_mode: cannot read '900' as int"),

@@ -37,7 +37,7 @@ def bind_tcp(host: str, port: int) -> list[socket.socket]:
     """A listening socket for each address `host` stands for; with port 0 all take the same free one."""
     try:
         found = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
         )
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"host {host!r} is no address to listen on: {error}") from None

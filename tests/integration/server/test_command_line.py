@@ -68,6 +68,8 @@ def says(output, words):
         (("--api-key-file", "nowhere"), "api_key_file 'nowhere' cannot be read"),
         (("--uds-mode", "rw"), "uds_mode: cannot read 'rw' as int"),
         (("--host", "no.such.host.invalid"), "host 'no.such.host.invalid' is no address to listen on"),
+        (("--host", ""), "host must not be empty"),
+        (("--api-key-file", ""), "api_key_file must not be empty"),
         (("--uds", "/no/such/folder/socket"), "cannot listen on /no/such/folder/socket"),
     ],
 )
@@ -81,6 +83,11 @@ def test_a_variable_that_cannot_be_is_a_sentence_and_exit_1(module):
     status, output = run(module(), *SERVE, env={"PENSTOCK_KEEP_ALIVE": "long"})
     assert status == 1
     says(output, "keep_alive: cannot read 'long' as float")
+
+
+def test_an_empty_variable_opens_nothing_to_everybody(serve):
+    server = serve(env={"PENSTOCK_HOST": "", "PENSTOCK_UDS": "", "PENSTOCK_API_KEY_FILE": ""})
+    assert server.address == f"http://127.0.0.1:{server.port}"
 
 
 def test_a_port_in_use_is_a_sentence_and_exit_1(module):
