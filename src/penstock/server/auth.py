@@ -6,6 +6,7 @@ length nor its place in the file can be measured.  Keys are kept as digests only
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
@@ -41,7 +42,7 @@ def read_keys(path: str) -> ApiKeys:
     could not carry it, and it is usually a comment).
     """
     try:
-        lines = Path(path).read_bytes().splitlines()
+        lines = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()  # some editors leave the mark
     except OSError as error:
         raise ConfigError(f"api_key_file {path!r} cannot be read: {error.strerror}") from None
     keys = []

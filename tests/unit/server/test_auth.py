@@ -85,6 +85,12 @@ def test_a_file_without_a_key_is_a_config_error(tmp_path, text):
         read_keys(str(path))
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
+    path = tmp_path / "keys"
+    path.write_bytes(b"\xef\xbb\xbffirst-key\nsecond-key\n")
+    assert read_keys(str(path)).admits({b"x-api-key": b"first-key"})
+
+
 def test_no_keys_at_all_is_a_config_error():
     with pytest.raises(ConfigError, match="no API key"):
         ApiKeys([])
