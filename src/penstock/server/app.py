@@ -35,6 +35,7 @@ from penstock.server.metrics import Metrics
 from penstock.server.openapi import openapi
 from penstock.server.routes import PageRoute, PredictRoute, Route, ServiceRoute, Traffic
 from penstock.server.servable import Servable
+from penstock.server.shared import TRICKLE
 from penstock.server.status import Problems
 
 _PROPER_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -138,6 +139,13 @@ class App:
             return None
         engine.counters.refused += 1
         return self.problems.answer(refusal, request)
+
+    def body_due(self, request: HttpRequest) -> float:
+        """When a body must be whole: at its request's deadline, for past it nobody would run the item."""
+        route = request.route.route
+        if isinstance(route, ServiceRoute):
+            return route.deadline(request)
+        return request.arrived + TRICKLE * self.options.body_timeout
 
     def answered(self, request: HttpRequest, status: int, nbytes: int) -> None:
         """An answer was written, or the client left before it (499): count it, and log it if that is wanted."""

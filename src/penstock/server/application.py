@@ -48,6 +48,10 @@ class Application(Protocol):
         """
         ...
 
+    def body_due(self, request: HttpRequest) -> float:
+        """When a body in arrival must be whole, on the clock of `request.arrived`; inf: whenever it is."""
+        ...
+
     def answered(self, request: HttpRequest, status: int, nbytes: int) -> None:
         """The answer was written (`nbytes` of body), or the client left first (499, 0)."""
         ...

@@ -6,6 +6,7 @@ Contract
   `sweep`, which is told the time.
 * Answers leave in the order of the requests, however the application finishes them.  At most `max_pipelined`
   requests are in hand; beyond that, and while the client does not read, the socket is not read either.
+* A body has the time between two pieces that the options give, and in all no more than its request has.
 * Every admitted request ends with exactly one `answered`: what was written, or 499 where the client left first.
 * A client that hangs up is gone: what it had in hand is cancelled.  The end of its sending side counts as hanging
   up, because a closed socket and a half-closed one look the same until it is too late to save the work.
@@ -27,7 +28,7 @@ from penstock.server.bodies import ChunkedBody, SizedBody
 from penstock.server.exchange import Exchange
 from penstock.server.framing_rules import CHUNKED, END_OF_HEAD, Head, Refused
 from penstock.server.messages import Response
-from penstock.server.shared import Shared
+from penstock.server.shared import TRICKLE, Shared
 from penstock.server.unread import UnreadAnswers
 
 CLIENT_LEFT: Final = 499
@@ -39,8 +40,6 @@ LINGER_BYTES: Final = 64 * 1024 * 1024
 """Bytes a refused client may go on sending before its connection is cut."""
 BLAMED: Final = 32 * 1024
 """Answers of at least this many bytes may be what a slow client leaves unread."""
-CROWD: Final = 256
-"""Connections beyond `max_connections` that are answered 503; past these they are cut without a word."""
 
 # What the next byte from the client belongs to.
 HEAD, BODY, SKIP, ENDING, CLOSED = range(5)
@@ -77,6 +76,8 @@ class Connection(asyncio.Protocol):
         """Whether the write buffer is past its high mark."""
         self._fresh = True
         """Whether no request was begun yet."""
+        self._turned_away = False
+        """Whether it came when there were too many; it takes nobody's place while it lingers."""
         self._idle_since = self._input_since = now = self._clock()
         self._unread = UnreadAnswers(self._app, now)
 
@@ -85,12 +86,15 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket, or refuse it where there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        others = len(self._shared.open)
-        self._shared.open.add(self)
-        if others >= self._options.max_connections + CROWD or self._shared.draining:
-            self.abort()
-        elif others >= self._options.max_connections:
+        shared = self._shared
+        full = len(shared.open) - shared.turned_away >= self._options.max_connections
+        shared.open.add(self)
+        if full and shared.turned_away < shared.crowd and not shared.draining:
+            self._turned_away = True
+            shared.turned_away += 1
             self._refuse(503, "the server has as many connections as it may")
+        elif full or shared.draining:
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -114,6 +118,9 @@ class Connection(asyncio.Protocol):
         self._abandon()
         self._unread.charge(0)
         self._transport = None
+        if self._turned_away:
+            self._turned_away = False
+            self._shared.turned_away -= 1
         self._shared.leave(self)
 
     def pause_writing(self) -> None:
@@ -468,7 +475,8 @@ class Connection(asyncio.Protocol):
             if idle >= (self._options.header_timeout if self._fresh else self._options.keep_alive):
                 self._close()
         elif state == SKIP:
-            if now - self._input_since >= self._options.body_timeout:
+            limit = self._options.body_timeout
+            if now - self._input_since >= limit or idle >= TRICKLE * limit:
                 self._close()
         elif state == ENDING and idle >= LINGER:
             self.abort()
@@ -479,8 +487,14 @@ class Connection(asyncio.Protocol):
             self._refuse(408, f"the request head took longer than {limit:g} s")
 
     def _sweep_body(self, now: float) -> None:
-        limit = self._options.body_timeout
-        waits = self._reading and not self._continue_due  # otherwise the client is not to blame
-        if waits and now - self._input_since >= limit:
-            exchange = self._queue[-1]
+        if not self._reading or self._continue_due:
+            return  # the client is not to blame
+        exchange, limit = self._queue[-1], self._options.body_timeout
+        if now - self._input_since >= limit:
             self._turn_away(exchange, self._app.refuse(408, f"nothing of the body came for {limit:g} s", exchange))
+            return
+        due = self._app.body_due(exchange)
+        if now >= due:
+            took = due - exchange.arrived
+            detail = f"the body was not whole within {took:g} s, the time this request has"
+            self._turn_away(exchange, self._app.refuse(408, detail, exchange))

@@ -7,6 +7,7 @@ at any time, any number of times.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 from penstock.config import ServerOptions
@@ -44,14 +45,15 @@ class Listener:
         """Listen; StartFailed or ConfigError says why that cannot be."""
         options = self._options
         context = tls_context(options)
-        raise_file_limit(options.max_connections)
+        seats = raise_file_limit(options.max_connections)
         if options.uds is not None:
             sockets = [bind_unix(options.uds, options.uds_mode)]
             self._file = inode(options.uds)
         else:
             sockets = bind_tcp(options.host, options.port)
         loop = asyncio.get_running_loop()
-        shared = self._shared = Shared(self._app, options)
+        fitting = dataclasses.replace(options, max_connections=seats.connections)
+        shared = self._shared = Shared(self._app, fitting, crowd=seats.crowd)
         patience = options.header_timeout if context is not None else None
         for sock in sockets:
             server = await loop.create_server(

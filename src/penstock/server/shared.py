@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.config import ServerOptions
 from penstock.server.answers import AnswerHeads
@@ -14,15 +14,26 @@ from penstock.server.framing_rules import HeadReader
 
 if TYPE_CHECKING:
     from penstock.server.connection import Connection
+CROWD: Final = 256
+"""Connections beyond `max_connections` that are answered 503; past these they are cut without a word."""
+TRICKLE: Final = 4
+"""A body that no deadline ends may take this many times `body_timeout`, however well its pieces come."""
 
 
 class Shared:
-    """The application, the options and the open connections.
+    """The application, the options and the open connections, `turned_away` of which only wait for their 503 to be read.
 
-    `clock` gives monotonic seconds; `sweep` must be called about once a second, with its time.
+    `clock` gives monotonic seconds; `sweep` must be called about once a second, with its time.  `crowd` is the most
+    that are turned away with an answer at a time.
     """
 
-    def __init__(self, app: Application, options: ServerOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        app: Application,
+        options: ServerOptions,
+        clock: Callable[[], float] = time.monotonic,
+        crowd: int = CROWD,
+    ) -> None:
         self.app = app
         self.options = options
         self.clock = clock
@@ -30,6 +41,8 @@ class Shared:
         self.answers = AnswerHeads()
         self.answers.renew(time.time())
         self.open: set[Connection] = set()
+        self.crowd = crowd
+        self.turned_away = 0
         self.draining = False
         self._empty = asyncio.Event()
 

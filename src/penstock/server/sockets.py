@@ -14,9 +14,11 @@ import socket
 import ssl
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError, StartFailed
+from penstock.server.shared import CROWD
 
 _TCP_NOTSENT_LOWAT = 25  # from linux/tcp.h; the socket module does not name it everywhere
 
@@ -30,15 +32,15 @@ Left alone it takes megabytes and asks for more only when a third of them is gon
 that does not read at all, and what it left unread would not be counted.
 """
 SPARE_FILES = 1024
-"""File descriptors beyond those of connections: channels to workers, logs, libraries."""
+"""File descriptors beyond those of connections: channels to workers, logs, libraries, the crowd that is refused."""
+FEW_FILES = 64
+"""Fewest that are left for channels to workers, logs and libraries, however low the limit."""
 
 
 def bind_tcp(host: str, port: int) -> list[socket.socket]:
     """A listening socket for each address `host` stands for; with port 0 all take the same free one."""
     try:
-        found = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
-        )
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG)
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"host {host!r} is no address to listen on: {error}") from None
     sockets: list[socket.socket] = []
@@ -137,14 +139,44 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
     return context
 
 
-def raise_file_limit(connections: int) -> None:
-    """Raise the soft limit of open files so that `connections` fit, as far as the hard limit allows."""
+class Seats(NamedTuple):
+    """How many connections fit."""
+
+    connections: int
+    """Those that are served."""
+    crowd: int
+    """Those beyond that may be told so at the same time."""
+
+
+def raise_file_limit(connections: int) -> Seats:
+    """Raise the soft limit of open files so that `connections` fit, as far as the hard limit allows.
+
+    Where it allows too few, the answer is how many fit beside the files that everything else needs: clients that do
+    nothing must not keep a worker from being started again.  A line in the log says so.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + SPARE_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
+        return Seats(connections, CROWD)
     possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if possible < wanted:
-        log.warning("the hard limit of %d open files allows fewer than %d connections", hard, connections)
     if possible > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
+    if possible == wanted:
+        return Seats(connections, CROWD)
+    seats = share_files(possible)
+    if seats.connections >= connections:
+        return Seats(connections, seats.crowd)
+    log.warning(
+        "the hard limit of %d open files leaves room for %d connections, not for max_connections=%d",
+        hard,
+        seats.connections,
+        connections,
+    )
+    return seats
+
+
+def share_files(files: int) -> Seats:
+    """What of `files` is for connections: all but SPARE_FILES, or but a quarter where they are few."""
+    left = max(2, files - min(SPARE_FILES - CROWD, max(FEW_FILES, files // 4)))
+    crowd = min(CROWD, left // 4)
+    return Seats(left - crowd, crowd)

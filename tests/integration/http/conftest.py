@@ -60,6 +60,9 @@ class SmallApp:
     def overfull(self, request, own):
         return None
 
+    def body_due(self, request):
+        return request.arrived + 60.0
+
     def answered(self, request, status, nbytes):
         self.statuses.append(status)
 

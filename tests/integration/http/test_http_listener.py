@@ -11,7 +11,8 @@ import pytest
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError, StartFailed
 from penstock.server.listener import Listener
-from penstock.server.sockets import raise_file_limit
+from penstock.server.shared import CROWD
+from penstock.server.sockets import SPARE_FILES, raise_file_limit, share_files
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LATER = b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -137,13 +138,25 @@ def test_the_soft_limit_of_files_is_raised_and_never_lowered():
     try:
         low = min(512, before[1] if before[1] > 0 else 512)
         resource.setrlimit(resource.RLIMIT_NOFILE, (low, before[1]))
-        raise_file_limit(10)
+        assert raise_file_limit(10) == (10, CROWD)
         raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         assert raised == 1034
         raise_file_limit(1)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == raised
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("files", [64, 256, 1024, 4096, 10_500])
+def test_where_files_are_few_connections_leave_some_to_the_rest(files):
+    seats = share_files(files)
+    assert seats.connections >= 1
+    assert files - sum(seats) >= min(files // 4, 768)
+    assert 0 <= seats.crowd <= min(CROWD, files // 4)
+
+
+def test_the_files_wanted_are_those_of_all_connections():
+    assert share_files(10_000 + SPARE_FILES) == (10_000, CROWD)
 
 
 def test_draining_answers_what_was_accepted_and_closes_what_is_idle(serve, knock):

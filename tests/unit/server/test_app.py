@@ -230,6 +230,23 @@ def test_a_timeout_that_is_no_positive_number_is_400(fakes, asked):
     assert "X-Request-Timeout" in call.json["detail"]
 
 
+@pytest.mark.parametrize(
+    ("options", "method", "path", "asked", "seconds"),
+    [
+        ({}, "POST", "/predict", None, 60.0),
+        ({}, "POST", "/batch", None, 60.0),
+        ({}, "POST", "/predict", "2.5", 2.5),
+        ({"timeout": 1.0}, "POST", "/predict", "2.5", 1.0),
+        ({"timeout": math.inf}, "POST", "/predict", None, math.inf),
+        ({"timeout": 1.0}, "GET", "/health", None, 120.0),
+    ],
+)
+def test_a_body_is_due_at_its_requests_deadline(fakes, options, method, path, asked, seconds):
+    app = fakes.app(fakes.Service(**options))
+    call = fakes.call(app, method, path, arrived=1000.0, **({"x_request_timeout": asked} if asked else {}))
+    assert app.body_due(call.request) == 1000.0 + seconds
+
+
 def test_a_full_service_refuses_at_the_head_and_says_when_to_come_back(fakes):
     service = fakes.Service()
     service.engine.refused = Overloaded(retry_after=7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -65,6 +66,8 @@ class MemoryApp:
 
     def __init__(self) -> None:
         self.patient = False
+        self.patience = math.inf
+        """Seconds a body may take in all."""
         self.refusing: Response | None = None
         self.full: Response | None = None
         self.admitted: list[HttpRequest] = []
@@ -105,6 +108,9 @@ class MemoryApp:
     def overfull(self, request, own):
         assert own == self.held[id(request)]
         return self.full
+
+    def body_due(self, request):
+        return request.arrived + self.patience
 
     def answered(self, request, status, nbytes):
         self.answers.append((request, status, nbytes))

@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 
-from penstock.server.connection import CROWD
 from penstock.server.messages import Response
+from penstock.server.shared import CROWD
 
 GET = b"GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -395,6 +395,27 @@ def test_a_connection_beyond_the_cap_is_answered_503_and_ended(rig_with):
     again = rig.connect()
     again.send(GET)
     assert again.statuses() == [200]
+
+
+def test_those_who_were_turned_away_take_nobodys_place_while_they_linger(rig_with):
+    rig = rig_with(max_connections=1)
+    first = rig.connect()
+    lingering = [rig.connect() for _ in range(CROWD)]
+    assert {client.statuses()[0] for client in lingering} == {503}
+    first.leave()
+    second = rig.connect()
+    second.send(GET)
+    assert second.statuses() == [200]
+    cut = rig.connect()
+    assert cut.transport.aborted
+    cut.connection.connection_lost(None)
+    lingering[0].connection.connection_lost(None)
+    assert rig.connect().statuses() == [503]
+    second.leave()
+    for client in lingering[1:]:
+        client.connection.connection_lost(None)
+    rig.connect().send(GET)
+    assert rig.clients[-1].statuses() == [200]
 
 
 def test_nothing_of_a_closed_connection_stays(rig):

@@ -64,6 +64,24 @@ def test_a_body_that_moves_is_not_stalled(rig):
     assert client.answers()[0].body == b"0123456789"
 
 
+@pytest.mark.parametrize(
+    ("start", "piece"), [(SIZED.replace(b"10", b"1000"), b"x"), (CHUNKED, b"1\r\nx\r\n")], ids=["sized", "chunked"]
+)
+def test_a_trickle_ends_when_its_request_has_no_time_left(rig, start, piece):
+    client = rig.connect()
+    rig.app.patience = 60.0
+    client.send(start)
+    for seconds in (29.0, 29.0, 1.9):
+        client.send(piece)
+        rig.sweep(rig.now + seconds)
+    assert client.answers() == []
+    rig.sweep(rig.now + 0.1)
+    assert client.statuses() == [408]
+    assert client.transport.half_closed
+    assert rig.app.handled == rig.app.cancelled == []
+    assert rig.app.held.total() == 0
+
+
 def test_waiting_for_our_continue_is_not_stalling(rig):
     client = rig.connect()
     rig.app.patient = True
@@ -113,6 +131,18 @@ def test_a_refused_body_that_stalls_ends_the_connection(rig):
     rig.sweep(rig.now + 29.9)
     assert not client.transport.closed
     rig.sweep(rig.now + 0.1)
+    assert client.transport.closed
+
+
+def test_a_refused_body_that_trickles_ends_the_connection(rig):
+    client = rig.connect()
+    client.send(SIZED.replace(b"10\r", b"1000\r\nContent-Encoding: gzip\r"))
+    for _ in range(4):
+        assert not client.transport.closed
+        client.send(b"0")
+        rig.sweep(rig.now + 29.0)
+    client.send(b"0")
+    rig.sweep(rig.now + 4.0)
     assert client.transport.closed
 
 

@@ -1,0 +1,29 @@
+"""A server that may open few files: clients must not take those that its workers need."""
+
+from __future__ import annotations
+
+import pytest
+from served import ORDERS, descriptors, serving
+
+FILES = 128
+LIMITED = f"import resource\n\nresource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))\n"
+
+
+@pytest.fixture
+def frugal(tmp_path):
+    """The usual services, in processes that limit themselves; `penstock serve` imports the module before it listens."""
+    source = ORDERS.read_text().replace("import os\n", f"import os\n{LIMITED}", 1)
+    with serving(tmp_path, source=source) as server:
+        yield server
+
+
+def test_idle_clients_leave_files_for_a_worker_that_is_started_again(frugal):
+    room = int(frugal.wait_for(rf"hard limit of {FILES} open files leaves room for (\d+) connections")[1])
+    assert 16 <= room < FILES - 64
+    client = frugal.wire()
+    client.post("/predict", {}).answer()
+    idle = [frugal.wire() for _ in range(FILES)]  # more than there is room for, more than may be told so
+    frugal.until(lambda: descriptors(frugal.pid) >= room)
+    assert client.post("/predict", {"do": "die once", "value": 3}).answer().body == b"3.0"
+    assert len(idle) == FILES
+    assert descriptors(frugal.pid) < FILES
