@@ -186,11 +186,13 @@ class FrameDecoder:
     """Turns a stream of bytes into frames, however it is cut.
 
     Read into `get_buffer()`, then say how much came with `advance(n)`.  A large body is read straight into a buffer
-    of its own; payloads are writable views of that buffer, never copies.
+    of its own; payloads are views of that buffer, never copies.  With `readonly` nobody can write through them: what
+    came is still there to be read again.
     """
 
-    def __init__(self, *, max_body: int = MAX_BODY) -> None:
+    def __init__(self, *, max_body: int = MAX_BODY, readonly: bool = False) -> None:
         self._max_body = max_body
+        self._readonly = readonly
         self._scratch = bytearray(SCRATCH)
         self._start = 0
         self._end = 0
@@ -220,7 +222,7 @@ class FrameDecoder:
         if self._filled < self._length:
             return []
         body, self._body = self._body, None
-        return [_read_frame(self._header, body)]
+        return [_read_frame(self._header, body, self._readonly)]
 
     def feed(self, data: bytes) -> list[Frame]:
         """Copy `data` in; the frames it completes."""
@@ -253,7 +255,7 @@ class FrameDecoder:
                     self._move_to_body(header, begin, length)
                 break
             self._start = begin + length
-            frames.append(_read_frame(header, scratch[begin : begin + length]))
+            frames.append(_read_frame(header, scratch[begin : begin + length], self._readonly))
         self._compact()
         return frames
 
@@ -289,10 +291,10 @@ class FrameDecoder:
 _KINDS = frozenset(Kind)
 
 
-def _read_frame(header: tuple[Any, ...], body: bytearray) -> Frame:
+def _read_frame(header: tuple[Any, ...], body: bytearray, readonly: bool) -> Frame:
     _, _, kind, n, calls, frame_id, seconds, length = header
     frame = Frame(Kind(kind), frame_id, seconds, calls)
-    view = memoryview(body)
+    view = memoryview(body).toreadonly() if readonly else memoryview(body)
     if kind == Kind.BATCH:
         columns = _columns(_batch_columns, n, body)
         frame.ids = columns[:n]

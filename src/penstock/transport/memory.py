@@ -79,12 +79,12 @@ class MemoryChannel:
 
 
 class MemoryWorkerEnd:
-    """The worker's end, for a thread."""
+    """The worker's end, for a thread; payloads are read-only there, as they are in a process."""
 
     def __init__(self, channel: MemoryChannel, inbox: queue.SimpleQueue[bytes | None]) -> None:
         self._channel = channel
         self._inbox = inbox
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(readonly=True)
         self._frames: deque[Frame] = deque()
         self._over = False
 

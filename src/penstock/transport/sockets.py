@@ -84,11 +84,11 @@ class SocketChannel(asyncio.BufferedProtocol):
 
 
 class SocketWorkerEnd:
-    """The worker's end, over a blocking socket."""
+    """The worker's end, over a blocking socket; payloads are read-only there, so that a batch can be run again."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(readonly=True)
         self._frames: deque[Frame] = deque()
 
     def receive(self) -> Frame | None:

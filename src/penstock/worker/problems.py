@@ -8,9 +8,10 @@ from typing import Any
 from penstock.errors import InvalidItem
 from penstock.transport.messages import Problem
 
-# What user code may raise and the worker survives.  SystemExit is among them: a library that calls sys.exit() on bad
-# input must not take a worker down.
-USER_ERRORS = (Exception, SystemExit)
+# What user code may raise and the worker survives: everything.  A library that calls sys.exit() on bad input, a
+# cancelled coroutine that was run inside `predict`, an extension that panics: none may take a worker down, and none is
+# an Exception.
+USER_ERRORS = (BaseException,)
 
 
 class WrongLength(Exception):

@@ -5,26 +5,31 @@ The runner reads no channel and no clock of its own, so that a test drives it wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
-from penstock.codec.encode import EncodeFailed, ItemEncoder
+from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
 from penstock.transport.messages import pack
-from penstock.worker.bisect import DROPPED, Bisection, Failed
+from penstock.worker.bisect import Bisection
 from penstock.worker.problems import USER_ERRORS, WrongLength, describe, describe_invalid
 from penstock.worker.stage import wants_pre
 
 
-class _Answers:
-    """The answers of one batch as they come, in the order of its items."""
+class _Work:
+    """One frame's items: what they are, and their answers as they come, in the order of the frame."""
 
-    __slots__ = ("payloads", "statuses")
+    __slots__ = ("deadlines", "frame", "payloads", "runner", "statuses")
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, runner: Runner, frame: Frame) -> None:
+        self.runner = runner
+        self.frame = frame
+        self.deadlines = [frame.seconds + left for left in frame.remaining]
+        n = len(frame.ids)
         self.statuses: list[int] = [Status.OK] * n
         self.payloads: list[Any] = [b""] * n
 
@@ -32,14 +37,32 @@ class _Answers:
         """Item `i` was not run: its deadline had passed."""
         self.statuses[i] = Status.EXPIRED
 
-    def fail(self, i: int, error: BaseException, *, skip_frames: int = 0) -> None:
+    def end(self, i: int, error: BaseException, *, skip_frames: int = 0) -> None:
         """Item `i` ended with `error`; `skip_frames` of its traceback are ours."""
-        if isinstance(error, InvalidItem):
-            self.statuses[i] = Status.INVALID
-            self.payloads[i] = pack(describe_invalid(error))
-        else:
-            self.statuses[i] = Status.FAILED
-            self.payloads[i] = pack(describe(error, skip_frames=skip_frames))
+        self.statuses[i], self.payloads[i] = _failure(error, skip_frames)
+
+    # -- asked and told by `Bisection` ------------------------------------------------------------------------------
+
+    def again(self, places: list[int]) -> tuple[list[int], list[Any]]:
+        """Decoded and preprocessed again: what `predict` did to the values of an earlier call is not seen."""
+        return self.runner.inputs(self, places)
+
+    def tell(self, places: list[int], values: list[Any], results: list[Any], *, last: bool) -> None:
+        """Results, to be encoded before the stage is called again."""
+        self.runner.outputs(self, places, values, results, last=last)
+
+    def fail(self, places: list[int], error: BaseException) -> None:
+        """Each of `places` failed with what `predict` raised."""
+        answer = self.runner.failure(error)
+        for i in places:
+            self.statuses[i], self.payloads[i] = answer
+
+
+def _failure(error: BaseException, skip_frames: int) -> tuple[int, bytes]:
+    """The answer of an item that ended with `error`."""
+    if isinstance(error, InvalidItem):
+        return Status.INVALID, pack(describe_invalid(error))
+    return Status.FAILED, pack(describe(error, skip_frames=skip_frames))
 
 
 class Runner:
@@ -72,103 +95,115 @@ class Runner:
     def run(self, frame: Frame) -> list[Any]:
         """Answer a BATCH frame: the buffers of its ANSWERS, one answer for each item, in order."""
         started = self._now()
-        deadlines = [frame.seconds + left for left in frame.remaining]
-        answers = _Answers(len(frame.ids))
-        live, values = self._inputs(frame, deadlines, started, answers)
+        work = _Work(self, frame)
+        rows = zip(range(len(frame.ids)), frame.payloads, frame.codecs_in, work.deadlines, strict=True)
+        places, values = self._read(work, rows, started)
         calls = 0
-        if live:
-            results, calls = self._results(values, [deadlines[i] for i in live])
-            self._outputs(frame.codecs_out, live, values, results, answers)
+        if places and self._batched:
+            bisection = Bisection(self._stage.predict, enabled=self._bisect)
+            bisection.run(places, values, work)
+            calls = bisection.calls
+        elif places:
+            calls = len(places)
+            self._run_singles(work, places, values)
         seconds = self._now() - started
-        return encode_answers(frame.frame_id, seconds, calls, frame.ids, answers.payloads, answers.statuses)
+        return encode_answers(frame.frame_id, seconds, calls, frame.ids, work.payloads, work.statuses)
 
     def warm_up(self, examples: list[Any], max_size: int) -> None:
-        """Run `examples` one by one and, for a batched stage, as a full batch; raises what the stage raises."""
+        """Run `examples` one by one and, for a batched stage, as a full batch; raises what the stage raises.
+
+        Each place gets a copy of its own where the example can be copied: a stage may change what it is given.
+        """
         for example in examples:
-            self._rehearse([example])
+            self._rehearse([_copy(example)])
         if examples and self._batched and max_size > 1:
-            self._rehearse([examples[i % len(examples)] for i in range(max_size)])
+            self._rehearse([_copy(examples[i % len(examples)]) for i in range(max_size)])
 
     # -- the steps ----------------------------------------------------------------------------------------------
 
-    def _inputs(
-        self, frame: Frame, deadlines: list[float], now: float, answers: _Answers
+    def inputs(self, work: _Work, places: list[int]) -> tuple[list[int], list[Any]]:
+        """What `predict` will see of `places`: those of the items that get so far, and their values."""
+        frame = work.frame
+        rows = [(i, frame.payloads[i], frame.codecs_in[i], work.deadlines[i]) for i in places]
+        return self._read(work, rows, self._now())
+
+    def _read(
+        self, work: _Work, rows: Iterable[tuple[int, memoryview, int, float]], now: float
     ) -> tuple[list[int], list[Any]]:
-        """What `predict` will see: the places of the items that got so far, and their values."""
+        """Decode and preprocess items: place, payload, codec and deadline of each."""
         live, values = [], []
         preprocess = self._preprocess
-        for i, (payload, codec, deadline) in enumerate(zip(frame.payloads, frame.codecs_in, deadlines, strict=True)):
+        for i, payload, codec, deadline in rows:
             if now >= deadline:
-                answers.expire(i)
+                work.expire(i)
                 continue
             try:
                 value = self._decode(codec, payload)
             except InvalidItem as error:
-                answers.fail(i, self._blame(error, codec))
+                work.end(i, self._blame(error, codec))
                 continue
-            except SystemExit as error:  # from a type's own checks, which are user code
-                answers.fail(i, error)
+            except USER_ERRORS as error:  # from a type's own checks, which are user code
+                work.end(i, error)
                 continue
             if preprocess is not None:
                 try:
                     value = preprocess(value)
                 except USER_ERRORS as error:
-                    answers.fail(i, error, skip_frames=1)
+                    work.end(i, error, skip_frames=1)
                     continue
-                if isinstance(value, Exception):
-                    answers.fail(i, value)
+                if isinstance(value, BaseException):
+                    work.end(i, value)
                     continue
             live.append(i)
             values.append(value)
         return live, values
 
-    def _results(self, values: list[Any], deadlines: list[float]) -> tuple[list[Any], int]:
-        """What `predict` made of each value, or why not; and the number of calls it took."""
-        if self._batched:
-            bisection = Bisection(self._stage.predict, enabled=self._bisect)
-            return bisection.run(values, lambda k: self._now() >= deadlines[k]), bisection.calls
-        results: list[Any] = []
-        for value in values:
+    def _run_singles(self, work: _Work, places: list[int], values: list[Any]) -> None:
+        """Run items one by one; each is encoded before the next, which may write where its result lies."""
+        alone = len(places) == 1
+        for i, value in zip(places, values, strict=True):
             try:
-                results.append(self._stage.predict(value))
+                result = self._stage.predict(value)
             except USER_ERRORS as error:
-                results.append(Failed(error))
-        return results, len(values)
-
-    def _outputs(
-        self, codecs: tuple[int, ...], live: list[int], pres: list[Any], results: list[Any], answers: _Answers
-    ) -> None:
-        """Postprocess and encode what there is, and end the rest."""
-        postprocess, encode = self._postprocess, self._encode
-        for i, pre, result in zip(live, pres, results, strict=True):
-            if isinstance(result, (Failed, Exception)) or result is DROPPED:
-                self._end(i, result, answers)
+                work.end(i, error, skip_frames=1)
                 continue
+            self.outputs(work, [i], [value], [result], last=alone)
+
+    def outputs(self, work: _Work, places: list[int], pres: list[Any], results: list[Any], *, last: bool) -> None:
+        """Postprocess and encode what `predict` returned.
+
+        Encoded arrays lie where the stage made them until the frame is sent.  They are copied where the stage is
+        called again before that and may write there: for another part of the batch, or to postprocess another item.
+        """
+        postprocess, encode = self._postprocess, self._encode
+        codecs = work.frame.codecs_out
+        shared = last and (postprocess is None or len(places) == 1)
+        for i, pre, result in zip(places, pres, results, strict=True):
             value = result
+            if isinstance(value, BaseException):
+                work.end(i, value)
+                continue
             if postprocess is not None:
                 try:
                     value = postprocess(value, pre) if self._wants_pre else postprocess(value)
                 except USER_ERRORS as error:
-                    answers.fail(i, error, skip_frames=1)
+                    work.end(i, error, skip_frames=1)
                     continue
-                if isinstance(value, Exception):
-                    answers.fail(i, value)
+                if isinstance(value, BaseException):
+                    work.end(i, value)
                     continue
             try:
-                answers.payloads[i] = encode(codecs[i], value)
-            except EncodeFailed as error:
-                answers.fail(i, error, skip_frames=1)
+                payload = encode(codecs[i], value)
+            except USER_ERRORS as error:  # EncodeFailed, or what pickling raised that is no Exception
+                work.end(i, error, skip_frames=1)
+                continue
+            work.payloads[i] = payload if shared or isinstance(payload, bytes) else b"".join(payload)
 
-    def _end(self, i: int, result: Any, answers: _Answers) -> None:
-        """Item `i` has no result: it was dropped, it failed, or the stage put an exception in its place."""
-        if result is DROPPED:
-            answers.expire(i)
-        elif not isinstance(result, Failed):
-            answers.fail(i, result)
-        elif isinstance(result.error, WrongLength):
-            answers.fail(i, WrongLength(f"stage {self._name!r}: {result.error}"))
-        else:
-            answers.fail(i, result.error, skip_frames=2 if self._batched else 1)
+    def failure(self, error: BaseException) -> tuple[int, bytes]:
+        """The answer of items whose batch raised `error`."""
+        if isinstance(error, WrongLength):
+            return _failure(WrongLength(f"stage {self._name!r}: {error}"), 0)
+        return _failure(error, 2)
 
     def _blame(self, error: InvalidItem, codec: int) -> BaseException:
         """What an item that cannot be decoded failed with: between our own processes that is no caller's fault."""
@@ -179,7 +214,7 @@ class Runner:
     def _rehearse(self, values: list[Any]) -> None:
         pres = values if self._preprocess is None else [_checked(self._preprocess(value)) for value in values]
         if self._batched:
-            results = Bisection(self._stage.predict, enabled=False).run(list(pres), lambda _: False)
+            results = Bisection(self._stage.predict, enabled=False).call(pres)
         else:
             results = [self._stage.predict(value) for value in pres]
         for result, pre in zip(results, pres, strict=True):
@@ -190,8 +225,15 @@ class Runner:
 
 
 def _checked(value: Any) -> Any:
-    if isinstance(value, Failed):
-        raise value.error
-    if isinstance(value, Exception):
+    if isinstance(value, BaseException):
         raise value
     return value
+
+
+def _copy(example: Any) -> Any:
+    """An example as it would arrive from another process, all of it writable; itself if it cannot travel."""
+    try:
+        payload = pickle_.dumps(example)
+        return pickle_.loads(bytearray(payload if isinstance(payload, bytes) else b"".join(payload)))
+    except USER_ERRORS:
+        return example

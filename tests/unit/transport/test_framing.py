@@ -229,6 +229,13 @@ def test_payloads_are_writable_views_of_one_buffer(size):
     assert bytes(second) == b"b" * size
 
 
+@pytest.mark.parametrize("size", [10, SCRATCH * 2])
+def test_payloads_can_be_had_read_only_so_that_what_came_stays(size):
+    (frame,) = FrameDecoder(readonly=True).feed(batch([b"x" * size, b"y"]))
+    assert [payload.readonly for payload in frame.payloads] == [True, True]
+    assert [bytes(payload[:1]) for payload in frame.payloads] == [b"x", b"y"]
+
+
 def test_payloads_stay_as_they_are_while_more_is_read():
     decoder = FrameDecoder()
     (kept,) = decoder.feed(answers([b"keep me"]))

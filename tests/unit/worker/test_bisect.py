@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import numpy as np
 import pytest
 
 from penstock.errors import InvalidItem
-from penstock.worker.bisect import DROPPED, Bisection, Failed, call_limit
+from penstock.worker.bisect import Bisection, call_limit
 from penstock.worker.problems import WrongLength
 
 
@@ -27,9 +28,47 @@ class Culprits:
         return [x * 10 for x in xs]
 
 
-def bisect(predict, n, *, enabled=True, expired=lambda i: False):
+DROPPED = "dropped"
+
+
+class Failed:
+    def __init__(self, error):
+        self.error = error
+
+
+class Items:
+    """`n` items whose values `make` makes; remembers what became of each, and refuses to be told twice."""
+
+    def __init__(self, n, make, expired):
+        self.results = [None] * n
+        self.make = make
+        self.expired = expired
+
+    def put(self, i, result):
+        assert self.results[i] is None
+        self.results[i] = result
+
+    def again(self, places):
+        for i in filter(self.expired, places):
+            self.put(i, DROPPED)
+        kept = [i for i in places if not self.expired(i)]
+        return kept, [self.make(i) for i in kept]
+
+    def tell(self, places, values, results, *, last):
+        assert len(places) == len(values) == len(results)
+        for i, result in zip(places, results, strict=True):
+            self.put(i, result)
+
+    def fail(self, places, error):
+        for i in places:
+            self.put(i, Failed(error))
+
+
+def bisect(predict, n, *, enabled=True, expired=lambda i: False, make=lambda i: i, items=Items):
     bisection = Bisection(predict, enabled=enabled)
-    return bisection.run(list(range(n)), expired), bisection.calls
+    found = items(n, make, expired)
+    bisection.run(list(range(n)), [make(i) for i in range(n)], found)
+    return found.results, bisection.calls
 
 
 def failed(results):
@@ -183,12 +222,64 @@ def test_sys_exit_in_a_stage_is_a_failure_like_others():
     assert isinstance(results[1].error, SystemExit)
 
 
-def test_an_interrupt_is_not_a_failure_of_the_batch():
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, KeyboardInterrupt, GeneratorExit, BaseException])
+def test_what_is_no_exception_is_a_failure_like_others(kind):
     def predict(xs):
-        raise KeyboardInterrupt
+        if 1 in xs:
+            raise kind
+        return xs
 
-    with pytest.raises(KeyboardInterrupt):
-        bisect(predict, 2)
+    results, _ = bisect(predict, 4)
+    assert failed(results) == [1]
+    assert isinstance(results[1].error, kind)
+
+
+def test_no_call_sees_what_an_earlier_one_did_to_its_input():
+    def predict(xs):
+        for x in xs:
+            x["times"] += 1
+        if any(x["i"] == 5 for x in xs):
+            raise ValueError("five")
+        return [x["times"] for x in xs]
+
+    results, calls = bisect(predict, 8, make=lambda i: {"i": i, "times": 0})
+    assert failed(results) == [5]
+    assert [result for i, result in enumerate(results) if i != 5] == [1] * 7
+    assert calls > 3
+
+
+def test_results_are_told_before_the_next_call_may_write_where_they_lie():
+    buffer = np.zeros((8, 1))
+    lasts = []
+
+    class Copies(Items):
+        def tell(self, places, values, results, *, last):
+            lasts.append(last)
+            super().tell(places, values, [float(row[0]) for row in results], last=last)
+
+    def predict(xs):
+        rows = buffer[: len(xs)]
+        rows[:, 0] = xs
+        if 5 in xs:
+            raise ValueError("five")
+        return rows
+
+    results, _ = bisect(predict, 8, items=Copies)
+    assert failed(results) == [5]
+    assert [result for i, result in enumerate(results) if i != 5] == [0, 1, 2, 3, 4, 6, 7]
+    assert not any(lasts)
+    bisect(lambda xs: [[x] for x in xs], 8, items=Copies)
+    assert lasts[-1]
+
+
+def test_results_that_are_fewer_than_they_say_are_told():
+    class Liar(list):
+        def __iter__(self):
+            return iter([1])
+
+    results, calls = bisect(lambda xs: Liar([1, 2, 3]), 3)
+    assert {str(result.error) for result in results} == {"predict returned 1 results for 3 items"}
+    assert calls == 1
 
 
 def test_a_stage_may_change_the_list_it_is_given():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import pickle
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
@@ -295,12 +297,171 @@ def test_a_wrong_number_of_results_names_the_stage_and_both_lengths():
     assert calls == 1
 
 
-def test_sys_exit_ends_the_item_and_not_the_worker():
-    def predict(x):
-        raise SystemExit(1)
+NOT_EXCEPTIONS = [SystemExit, KeyboardInterrupt, asyncio.CancelledError, type("Panic", (BaseException,), {})]
 
-    status, problem = problem_of(predict)
-    assert (status, problem.type_name) == (Status.FAILED, "builtins.SystemExit")
+
+@pytest.mark.parametrize("kind", NOT_EXCEPTIONS)
+@pytest.mark.parametrize("where", ["preprocess", "predict", "postprocess"])
+def test_what_is_no_exception_ends_the_item_and_not_the_worker(kind, where):
+    def fail(self, x):
+        if x == "bad":
+            raise kind("here")
+        return x
+
+    target = type("T", (Stage,), {"predict": lambda self, x: x, where: fail})
+    (first, (status, problem), last), _ = answers(target, [b"1", b'"bad"', b"3"])
+    assert (first, last, status) == (1, 3, Status.FAILED)
+    assert problem.type_name.endswith(kind.__qualname__)
+    assert problem.message == "here"
+
+
+@pytest.mark.parametrize("kind", NOT_EXCEPTIONS)
+@pytest.mark.parametrize("where", ["preprocess", "predict", "postprocess"])
+def test_what_is_no_exception_fails_its_item_when_it_stands_in_its_place(kind, where):
+    put = lambda self, x: kind("here") if x == "bad" else x  # noqa: E731
+    target = type("T", (Stage,), {"predict": lambda self, x: x, where: put})
+    (first, (status, problem)), _ = answers(target, [b"1", b'"bad"'])
+    assert (first, status, problem.message) == (1, Status.FAILED, "here")
+
+
+class Unwritable:
+    """Ends whoever pickles it."""
+
+    def __reduce__(self):
+        raise KeyboardInterrupt("while pickling")
+
+
+class Unreadable:
+    """Ends whoever unpickles it."""
+
+    def __reduce__(self):
+        return stop, ()
+
+
+def stop():
+    raise KeyboardInterrupt("while unpickling")
+
+
+def test_what_is_no_exception_fails_its_item_when_it_comes_from_pickling():
+    frame = frame_of(
+        [pickle.dumps(1), pickle.dumps(Unreadable()), pickle.dumps("bad")],
+        codecs_in=[Codec.PICKLE] * 3,
+        codecs_out=[Codec.PICKLE] * 3,
+    )
+    found = through(runner(lambda x: Unwritable() if x == "bad" else x).run(frame))
+    assert found.statuses == (Status.OK, Status.FAILED, Status.FAILED)
+    messages = [unpack(payload, Problem).message for payload in found.payloads[1:]]
+    assert messages == ["while unpickling", "while pickling"]
+
+
+# -- one call does not see another ------------------------------------------------------------------------------------
+
+
+def test_a_stage_that_changes_its_input_and_then_raises_is_given_fresh_items():
+    class AddsInPlace(Stage):
+        def preprocess(self, x):
+            return [*x, 0]
+
+        def predict(self, xs):
+            for x in xs:
+                x[0] += 1
+                x.append("seen")
+            if any(x[0] == 6 for x in xs):
+                raise ValueError("five")
+            return [list(x) for x in xs]
+
+        def postprocess(self, y, pre):
+            assert y == pre
+            return y
+
+    found, calls = answers(AddsInPlace, [b"[%d]" % i for i in range(8)], batched=True)
+    assert found[5][0] == Status.FAILED
+    assert [y for i, y in enumerate(found) if i != 5] == [[i + 1, 0, "seen"] for i in range(8) if i != 5]
+    assert calls > 3
+
+
+def test_an_item_whose_preprocess_fails_the_second_time_fails_with_that():
+    class Once(Stage):
+        def __init__(self):
+            self.seen = set()
+
+        def preprocess(self, x):
+            if x == 0 and x in self.seen:
+                raise LookupError("only once")
+            self.seen.add(x)
+            return x
+
+        def predict(self, xs):
+            if len(xs) > 1:
+                raise ValueError("too many")
+            return xs
+
+    (first, *others), _ = answers(Once, [b"0", b"1", b"2"], batched=True)
+    assert (first[1].type_name, first[1].message) == ("builtins.LookupError", "only once")
+    assert others == [1, 2]
+
+
+SIZE = 4096
+
+
+def arrays_of(target, values, *, batched=True):
+    """What comes of arrays that travel pickled: results, or None for a failure."""
+    payloads = [pickle.dumps(value) for value in values]
+    n = len(payloads)
+    frame = frame_of(payloads, codecs_in=[Codec.PICKLE] * n, codecs_out=[Codec.PICKLE] * n)
+    found = through(runner(target, batched=batched).run(frame))
+    pairs = zip(found.statuses, found.payloads, strict=True)
+    return [pickle_.loads(payload)[0] if status == Status.OK else None for status, payload in pairs]
+
+
+class Reuses(Stage):
+    """Writes its results into a buffer it keeps."""
+
+    def __init__(self):
+        self.out = np.zeros((8, SIZE))
+
+    def predict(self, xs):
+        if not isinstance(xs, list):
+            self.out[0] = xs
+            return self.out[0]
+        out = self.out[: len(xs)]
+        out[:] = np.array(xs)[:, None]
+        if 5 in xs:
+            raise ValueError("five")
+        return out
+
+
+class ReusesAfter(Stage):
+    """Its postprocess does."""
+
+    def __init__(self):
+        self.out = np.zeros(SIZE)
+
+    def predict(self, xs):
+        return xs
+
+    def postprocess(self, y):
+        self.out[:] = y
+        return self.out
+
+
+def test_results_of_one_call_are_kept_when_a_later_one_writes_where_they_lie():
+    assert arrays_of(Reuses, range(8)) == [0, 1, 2, 3, 4, None, 6, 7]
+    assert arrays_of(Reuses, range(4), batched=False) == [0, 1, 2, 3]
+
+
+def test_results_are_kept_when_the_next_items_postprocess_writes_where_they_lie():
+    assert arrays_of(ReusesAfter, range(4)) == [0, 1, 2, 3]
+
+
+def test_results_are_copied_only_where_somebody_may_write_over_them():
+    out = np.zeros((8, 20_000))
+    plain = lambda xs: out[: len(xs)]  # noqa: E731
+    posted = type("T", (Stage,), {"predict": lambda self, xs: out[: len(xs)], "postprocess": lambda self, y: y})
+    for target, n, shared in ((plain, 8, 8), (posted, 1, 1), (posted, 8, 0)):
+        frame = frame_of([pickle.dumps(3)] * n, codecs_in=[Codec.PICKLE] * n, codecs_out=[Codec.PICKLE] * n)
+        buffers = [np.frombuffer(b, np.uint8) for b in runner(target, batched=True).run(frame) if len(b)]
+        assert sum(np.shares_memory(buffer, out) for buffer in buffers) == shared
 
 
 # -- deadlines --------------------------------------------------------------------------------------------------------
@@ -447,6 +608,32 @@ def test_warm_up_of_a_stage_without_batches_runs_each_example():
     seen = []
     runner(seen.append).warm_up([1, 2], 8)
     assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("make", [lambda: [0], lambda: np.zeros(1), lambda: np.zeros(2000)])
+def test_a_stage_that_changes_its_input_is_warmed_up_with_a_fresh_one_in_each_place(make):
+    seen = []
+
+    def predict(xs):
+        for x in xs:
+            x[0] += 1
+            seen.append(x[0])
+        return xs
+
+    example = make()
+    runner(predict, batched=True).warm_up([example], 4)
+    assert seen == [1] * 5
+    assert example[0] == 0
+
+
+def test_an_example_that_cannot_be_copied_is_used_itself():
+    class Unpicklable:
+        def __reduce__(self):
+            raise KeyboardInterrupt
+
+    seen, examples = [], [Unpicklable(), lambda: 1]
+    runner(lambda xs: seen.extend(xs) or xs, batched=True).warm_up(examples, 2)
+    assert seen == examples * 2
 
 
 def test_without_examples_there_is_no_warm_up():
