@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import logging
+import contextlib
 import os
 import sys
 import traceback
@@ -15,22 +15,28 @@ import penstock
 from penstock.cli.check import check
 from penstock.cli.loading import load_service
 from penstock.cli.options import add_flags, server_options, service_fields
-from penstock.config import LogFormat, ServerOptions, ServiceOptions
+from penstock.config import ServerOptions, ServiceOptions
 from penstock.errors import PenstockError
+from penstock.server.streams import fill_standard_streams, give_up_broken_streams, tell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status: 0 well, 1 failed, 2 wrongly called."""
+    fill_standard_streams()
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
     except PenstockError as error:
-        Console(stderr=True).print(f"penstock: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        with contextlib.suppress(OSError):  # nobody reads it
+            Console(stderr=True).print(f"penstock: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
     except Exception:  # noqa: BLE001
         # The user's module failed to import, or the like: their traceback is the best message there is.
-        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
         return 1
+    finally:
+        give_up_broken_streams()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,12 +59,26 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    options = server_options(arguments, os.environ)
+    if options.log_format == "text":
+        return _run_server(arguments, options, tell)
+    # Every line is to be JSON: also those that tell how a start and an end go.
+    from penstock.server.logs import log, log_failure, set_up_logging
+
+    set_up_logging(options.log_format)
+    try:
+        return _run_server(arguments, options, log.info)
+    except Exception as error:  # noqa: BLE001
+        log_failure(error)
+        return 1
+
+
+def _run_server(arguments: argparse.Namespace, options: ServerOptions, say: Callable[[str], None]) -> int:
+    """Serve until told to stop; `say` tells the operator how it goes."""
     from penstock.server.serve import serve
 
-    options = server_options(arguments, os.environ)
     changed = service_fields(arguments, os.environ)
     services = [load_service(name).configured(**changed) for name in arguments.services]
-    say = _announcer(options.log_format)
     for service in services:
         stages = " -> ".join(f"{spec.name} x{spec.workers}" for spec in service.stages)
         say(f"starting {service.name} ({stages})")
@@ -72,17 +92,6 @@ def _serve(arguments: argparse.Namespace) -> int:
     serve(services, options, ready)
     say("stopped")
     return 0
-
-
-def _announcer(log_format: LogFormat) -> Callable[[str], None]:
-    """Tells the operator how a start and an end go: in plain words, or as log lines where every line is to be JSON."""
-    if log_format == "json":
-        from penstock.server.logs import set_up_logging
-
-        set_up_logging(log_format)
-        return logging.getLogger("penstock.server").info
-    console = Console(stderr=True)
-    return lambda words: console.print(f"penstock: {words}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,17 @@ from typing import IO
 import msgspec
 
 from penstock.config import LogFormat
-from penstock.errors import Cancelled, DeadlineExceeded, InvalidItem, NotReady, Overloaded, RequestError, StageFailed
+from penstock.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidItem,
+    NotReady,
+    Overloaded,
+    PenstockError,
+    RequestError,
+    StageFailed,
+    StartFailed,
+)
 
 log = logging.getLogger("penstock.server")
 
@@ -42,6 +52,15 @@ def report_fault(error: RequestError, occurrences: Sequence[str]) -> None:
     log.error("%s: %s", ids, error, extra=extra)
 
 
+def log_failure(error: Exception) -> None:
+    """Write why the server could not start, or had to end: a remote traceback or the local one is a field."""
+    extra = {"error": type(error).__name__}
+    if isinstance(error, StartFailed) and error.traceback:
+        extra["traceback"] = error.traceback.rstrip()
+    message = error.args[0] if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    log.error("%s", message, exc_info=None if isinstance(error, PenstockError) else error, extra=extra)
+
+
 class JsonLines(logging.Formatter):
     """One JSON object a line: time (UTC), level, logger, message, whatever came as ``extra``, and a traceback."""
 
@@ -62,9 +81,20 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=repr).decode()
 
 
+class _Lines(logging.StreamHandler[IO[str]]):
+    """Writes log lines; one that cannot be written is lost, for there is nowhere to say so."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        """Say what is wrong with a record, but not that the stream is full, closed or gone."""
+        if not (self.stream.closed or isinstance(sys.exc_info()[1], OSError)):
+            super().handleError(record)
+
+
 def set_up_logging(log_format: LogFormat, *, level: int = logging.INFO, stream: IO[str] | None = None) -> None:
     """Send Penstock's log lines to `stream` (standard error).  A second call replaces what the first one set up."""
-    where = logging.StreamHandler(stream or sys.stderr)
+    where: logging.Handler = logging.NullHandler()
+    if stream or sys.stderr:  # there is none where it was closed at the start
+        where = _Lines(stream or sys.stderr)
     if log_format == "json":
         where.setFormatter(JsonLines())
     else:

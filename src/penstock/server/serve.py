@@ -12,7 +12,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 
 import uvloop
@@ -22,6 +21,7 @@ from penstock.server.app import App
 from penstock.server.listener import Listener
 from penstock.server.logs import set_up_logging
 from penstock.server.servable import Servable
+from penstock.server.streams import fill_standard_streams, tell
 
 log = logging.getLogger("penstock.server")
 
@@ -45,13 +45,14 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
         ConfigError: an option or a service cannot be as described.
         StartFailed: the port cannot be opened or a stage cannot be set up.
     """
+    fill_standard_streams()
     set_up_logging(options.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Serving(services, options, on_ready or _announce).run())
 
 
 def _announce(addresses: list[str]) -> None:
-    sys.stderr.write(f"penstock: ready on {', '.join(addresses)}\n")
+    tell(f"ready on {', '.join(addresses)}")
 
 
 class _Serving:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -153,6 +154,40 @@ def test_a_setup_that_raises_ends_the_command_with_the_remote_traceback(module):
     assert "FileNotFoundError: no weights at /weights" in output
     assert "ready on" not in output
     assert "penstock/" not in output, "our own frames tell the user nothing"
+
+
+def written_as_json(folder, *arguments):
+    """The log lines of a server that ends by an error; every line it writes must be one."""
+    status, output = run(folder, "serve", *arguments, "--port", "0", "--log-format", "json")
+    assert status == 1
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_with_json_lines_a_setup_that_raises_is_one_of_them(module):
+    line = written_as_json(module(BROKEN_SETUP), "model:service")[-1]
+    assert (line["level"], line["logger"], line["error"]) == ("error", "penstock.server", "StartFailed")
+    assert line["message"] == "worker 0 of stage 'Broken' could not be set up: no weights at /weights"
+    assert 'model.py", line 6, in setup' in line["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("orders:servce",), "ConfigError", "orders has no 'servce'"),
+        (("orders:service", "--max-queued", "0"), "ConfigError", "max_queued must be at least 1, got 0"),
+        (("orders:service", "--host", "192.0.2.1"), "StartFailed", "this machine has no such address"),
+    ],
+)
+def test_with_json_lines_what_cannot_be_is_one_of_them(module, arguments, error, message):
+    line = written_as_json(module(), *arguments)[-1]
+    assert line["error"] == error
+    assert message in line["message"]
+
+
+def test_with_json_lines_a_module_that_does_not_import_is_one_of_them(module):
+    (line,) = written_as_json(module("import penstock\nimport nothing_of_that_name\n"), "model:service")
+    assert line["error"] == "ModuleNotFoundError"
+    assert 'model.py", line 2' in line["traceback"]
 
 
 def test_a_setup_whose_process_dies_ends_the_command_and_says_how(module):

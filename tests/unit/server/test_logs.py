@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
@@ -67,3 +68,22 @@ def test_setting_up_twice_writes_each_line_once(penstock_logger, log_format):
     (written,) = new.getvalue().splitlines()
     assert written.startswith("{") == (log_format == "json")
     assert "hello" in written
+
+
+@pytest.mark.parametrize("spoil", ["closed", "full"])
+def test_a_stream_that_takes_no_line_is_no_error(penstock_logger, capsys, spoil):
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        stream = io.StringIO() if spoil == "closed" else full
+        set_up_logging("text", stream=stream)
+        if spoil == "closed":
+            stream.close()
+        logging.getLogger("penstock.server").error("lost")
+        with contextlib.suppress(OSError):
+            stream.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_where_there_is_no_standard_error_lines_are_lost_without_a_word(penstock_logger, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    set_up_logging("text")
+    logging.getLogger("penstock.server").error("lost")
