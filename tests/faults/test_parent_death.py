@@ -13,7 +13,7 @@ import pytest
 from waiting import in_group, running, until_now
 
 PROGRAM = """
-    import asyncio, os, subprocess, sys, threading, time
+    import asyncio, ctypes, os, subprocess, sys, threading, time
     import penstock as ps
 
     class Busy(ps.Stage):
@@ -25,6 +25,8 @@ PROGRAM = """
             if x == "spin":
                 while True:
                     pass
+            if x == "hold the interpreter":
+                ctypes.PyDLL(None).sleep(1000)
             return 0
 
     class Loads(ps.Stage):
@@ -56,7 +58,7 @@ PROGRAM = """
 """
 
 
-@pytest.mark.parametrize("what", ["sleep", "spin", "idle", "setup", "thread"])
+@pytest.mark.parametrize("what", ["sleep", "spin", "hold the interpreter", "idle", "setup", "thread"])
 def test_workers_and_their_children_end_when_the_coordinator_is_killed(tmp_path, what):
     (tmp_path / "main.py").write_text(textwrap.dedent(PROGRAM))
     program = subprocess.Popen([sys.executable, "main.py", what], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
@@ -105,9 +107,79 @@ def test_a_coordinator_that_ends_while_its_workers_are_being_started_leaves_none
     until_now(lambda: not any(running(pid) for pid in workers), "the workers to end", patience=3)
 
 
+GROUP_PROGRAM = """
+    import asyncio, os, subprocess, sys, time
+    import penstock as ps
+
+    def join(x: int) -> int:
+        os.setpgid(0, os.getpgid(os.getppid()))
+        return os.getpid()
+
+    async def main() -> None:
+        async with ps.Service(join) as service:
+            worker = await service.predict(1)
+            sibling = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+            print(worker, sibling.pid, flush=True)
+            time.sleep(1000)
+
+    if __name__ == "__main__":
+        asyncio.run(main())
+"""
+
+
+def test_a_worker_that_joined_another_group_does_not_end_that_group_with_itself(tmp_path):
+    (tmp_path / "main.py").write_text(textwrap.dedent(GROUP_PROGRAM))
+    program = subprocess.Popen(
+        [sys.executable, "main.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True, process_group=0
+    )
+    assert program.stdout is not None
+    worker, sibling = map(int, program.stdout.readline().split())
+    try:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+        until_now(lambda: not running(worker), "the worker to end", patience=3)
+        assert running(sibling)
+    finally:
+        os.kill(sibling, signal.SIGKILL)
+
+
+FORK_PROGRAM = """
+    import os
+    import penstock as ps
+
+    def pid(x: int) -> int:
+        return os.getpid()
+
+    def main() -> None:
+        service = ps.Service(pid)
+        with service.blocking() as s:
+            before = s.predict(1)
+            child = os.fork()
+            if child == 0:
+                for worker in service.engine.stages[0].workers:
+                    worker.kill()
+                service.engine.abandon()
+                os._exit(3)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+            print(s.predict(1) == before, service.engine.stages[0].counters.restarts, flush=True)
+
+    if __name__ == "__main__":
+        main()
+"""
+
+
+def test_a_forked_child_of_the_coordinator_leaves_its_workers_alone(tmp_path):
+    (tmp_path / "main.py").write_text(textwrap.dedent(FORK_PROGRAM))
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=30, check=False
+    )
+    assert done.stdout == "True 0\n"
+
+
 def test_a_worker_started_for_a_parent_that_is_not_its_own_ends_at_once():
-    command = [sys.executable, "-P", "-m", "penstock.worker", "service", "stage", "0", "--fd", "0", "--parent"]
+    command = [sys.executable, "-P", "-m", "penstock.worker", "--fd", "0", "--parent", str(os.getppid()), "--"]
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        worker = subprocess.Popen([*command, str(os.getppid())], stdin=theirs, process_group=0)
+        worker = subprocess.Popen([*command, "service", "stage", "0"], stdin=theirs, process_group=0)
         assert worker.wait(10) == -signal.SIGKILL

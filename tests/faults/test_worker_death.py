@@ -8,8 +8,9 @@ import signal
 import time
 
 import pytest
+import rough_stages
 import stages
-from waiting import until
+from waiting import running, until
 
 import penstock as ps
 
@@ -226,3 +227,21 @@ async def test_a_worker_that_is_stopped_in_its_tracks_holds_up_neither_deadlines
     with pytest.raises(ps.DeadlineExceeded):
         await service.predict(1, timeout=0.1)
     await asyncio.wait_for(service.stop(), 5)
+
+
+async def test_a_worker_that_cannot_go_on_ends_at_once_though_the_stage_left_a_thread(capfd):
+    async with ps.Service(ps.stage(rough_stages.LeavesAThread, retry=False)) as service:
+        pid = pid_of(service)
+        assert await service.predict(1) == 1
+        with pytest.raises(ps.WorkerLost):
+            await asyncio.wait_for(service.predict(2), 10)
+        await until(lambda: pid_of(service) != pid)
+    assert "RuntimeError: the worker cannot answer" in capfd.readouterr().err
+
+
+async def test_a_worker_that_left_its_group_is_killed_all_the_same():
+    async with ps.Service(ps.stage(rough_stages.LeavesItsGroup, timeout=0.5, retry=False)) as service:
+        pid = pid_of(service)
+        with pytest.raises(ps.WorkerLost):
+            await asyncio.wait_for(service.predict("spin"), 10)
+        assert not running(pid)

@@ -448,13 +448,12 @@ class Warm(ps.Stage):
 
 
 class Arrays(ps.Stage):
-    """Changes the array it got, where it lies."""
+    """Adds one to an array that is a view of what was received, and not a copy."""
 
     def predict(self, x: Any) -> Any:
-        assert x.flags.writeable
-        assert not x.flags.owndata  # a view of what was received, not a copy
-        x += 1
-        return x
+        assert not x.flags.owndata
+        assert not x.flags.writeable
+        return x + 1
 
 
 class BadTeardown(ps.Stage):

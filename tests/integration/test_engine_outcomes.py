@@ -6,6 +6,7 @@ import asyncio
 
 import numpy as np
 import pytest
+import rough_stages
 import stages
 from waiting import until
 
@@ -149,7 +150,7 @@ async def test_only_the_first_stage_validates_items_and_only_the_last_its_result
 
 
 @pytest.mark.parametrize("shape", [(3,), (200, 300), (50_000_000 // 8,)])
-async def test_arrays_travel_between_stages_without_a_copy_of_their_bytes_and_arrive_writable(shape):
+async def test_arrays_travel_between_stages_without_a_copy_of_their_bytes_and_results_are_writable(shape):
     array = np.zeros(shape)
     target = stages.Arrays if array.nbytes > 1024 else stages.AddOne
     first, second = ps.stage(target, name="first"), ps.stage(target, name="second")
@@ -160,6 +161,35 @@ async def test_arrays_travel_between_stages_without_a_copy_of_their_bytes_and_ar
         assert (answer == 2).all()
         assert (array == 0).all()
         assert service.engine.held_bytes == 0
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.filterwarnings("ignore:.*inline")
+async def test_a_stage_cannot_write_into_an_array_it_was_sent_and_numpy_says_so(inline):
+    async with ps.Service(ps.stage(rough_stages.AddsInPlace), inline=inline) as service:
+        answers = await service.predict_many([np.zeros(5000)] * 3, return_exceptions=True)
+        assert [answer.is_a(ValueError) for answer in answers] == [True] * 3
+        assert "read-only" in answers[0].message
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.filterwarnings("ignore:.*inline")
+async def test_a_batch_that_is_bisected_answers_as_if_each_item_had_been_alone(inline):
+    async with ps.Service(ps.stage(rough_stages.ChangesAndReuses), inline=inline) as service:
+        answers = await service.predict_many([[i] for i in range(8)], return_exceptions=True)
+    assert answers[5].is_a(ValueError)
+    assert [set(y) for i, y in enumerate(answers) if i != 5] == [{i + 1.0} for i in range(8) if i != 5]
+
+
+@pytest.mark.parametrize("kind", ["CancelledError", "KeyboardInterrupt", "GeneratorExit"])
+async def test_what_is_no_exception_fails_its_item_and_not_its_worker(kind):
+    async with ps.Service(rough_stages.RaisesAny) as service:
+        pid = service.engine.stages[0].workers[0].pid
+        answers = await service.predict_many([kind, "fine"], return_exceptions=True)
+        assert answers[0].type_name.endswith(kind)
+        assert answers[1] == "fine"
+        assert service.engine.stages[0].workers[0].pid == pid
+        assert service.engine.stages[0].workers[0].restarts == 0
 
 
 async def test_an_item_larger_than_all_bytes_passes_alone():

@@ -27,10 +27,17 @@ async def test_workers_are_direct_children_that_lead_process_groups_of_their_own
 async def test_the_process_list_names_service_stage_and_index():
     async with ps.Service(ps.stage(stages.Act, name="my stage", workers=2), name="my service") as service:
         lines = [
-            Path(f"/proc/{worker.pid}/cmdline").read_bytes().split(b"\0")[3:8]
+            Path(f"/proc/{worker.pid}/cmdline").read_bytes().split(b"\0")[:-1]
             for worker in service.engine.stages[0].workers
         ]
-    assert lines == [[b"penstock.worker", b"my service", b"my stage", index, b"--fd"] for index in (b"0", b"1")]
+    assert [line[3] for line in lines] == [b"penstock.worker"] * 2
+    assert [line[-4:] for line in lines] == [[b"--", b"my service", b"my stage", index] for index in (b"0", b"1")]
+
+
+@pytest.mark.parametrize("name", ["-x", "--", "--fd", "--fd=0", "-h"])
+async def test_names_may_look_like_options(name):
+    async with ps.Service(ps.stage(stages.Act, name=name), name=name) as service:
+        assert await service.predict(1) == 1
 
 
 async def test_a_worker_knows_its_stage_its_index_and_how_many_they_are():
@@ -61,6 +68,10 @@ async def test_pythonpath_reaches_what_a_worker_starts_as_the_user_left_it(monke
             monkeypatch.setenv("PYTHONPATH", value)
         async with ps.Service(stages.Act) as service:
             assert (await service.predict(("facts",)))["env"].get("PYTHONPATH") == value
+        async with ps.Service(ps.stage(stages.Act, env={"PYTHONPATH": "/else/where"})) as service:
+            env = (await service.predict(("facts",)))["env"]
+        assert env["PYTHONPATH"] == "/else/where"
+        assert not [name for name in env if name.startswith("PENSTOCK_")]
 
 
 @linux

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import penstock
+from penstock.worker import PYTHONPATH_OF_STAGE
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -30,23 +31,33 @@ LAST_WORDS = 0.5
 
 
 def worker_environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a worker: this process's, thread counts that fit its cores, and `extra` on top."""
+    """The environment of a worker: this process's, thread counts that fit its cores, and `extra` on top.
+
+    A PYTHONPATH in `extra` is for the stage and what it starts; the worker itself finds this package first.
+    """
     defaults = dict.fromkeys(THREAD_VARIABLES, str(threads))
     # A PYTHONPATH that leads to this very package: the worker takes it out again as soon as it runs.
     package_root = str(Path(penstock.__file__).resolve().parent.parent)
     before = os.environ.get("PYTHONPATH")
     path = package_root if not before else os.pathsep.join((package_root, before))
-    return {**defaults, **os.environ, **extra, "PYTHONPATH": path}
+    merged = {**defaults, **os.environ, **extra}
+    merged.pop(PYTHONPATH_OF_STAGE, None)
+    if "PYTHONPATH" in merged:
+        merged[PYTHONPATH_OF_STAGE] = merged["PYTHONPATH"]
+    return {**merged, "PYTHONPATH": path}
 
 
 class WorkerProcess:
     """A worker process, leader of a process group of its own.
 
-    `on_exit` is called once, on the event loop, when the process has ended and its group is gone.
+    `on_exit` is called once, on the event loop, when the process has ended and its group is gone.  In a process forked
+    from the one that made this, the worker is somebody else's: nothing ends it from there.
     """
 
-    def __init__(self, popen: subprocess.Popen[bytes], on_exit: Callable[[], None]) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], lifeline: int, on_exit: Callable[[], None]) -> None:
         self._popen = popen
+        self._maker = os.getpid()
+        self._lifeline = lifeline
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self._pidfd: int | None = None
@@ -66,26 +77,19 @@ class WorkerProcess:
         on_exit: Callable[[], None],
     ) -> WorkerProcess:
         """Start the worker `label` (service, stage, index); OSError if the system refuses."""
-        service, stage, index = label
-        fd = child_socket.fileno()
-        command = [sys.executable, "-P", "-m", "penstock.worker", service, stage, str(index)]
-        command += ["--fd", str(fd), "--parent", str(os.getpid()), "--cpus", ",".join(map(str, sorted(cores)))]
-        python_path = os.environ.get("PYTHONPATH")
-        if python_path is not None:
-            command += ["--pythonpath", python_path]
-        # Blocked here and inherited blocked: a signal to everybody cannot end the worker before it has its handlers.
-        gentle = (signal.SIGINT, signal.SIGTERM)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, gentle)
+        # The worker ends when the last holder of `ours` closes it, which the kernel does for one that is killed.
+        theirs, ours = os.pipe()
         try:
-            # Our own interpreter and module; the names are an argument each, never read by a shell.
-            popen = subprocess.Popen(  # noqa: S603
-                command, stdin=subprocess.DEVNULL, pass_fds=(fd,), env=dict(env), process_group=0
-            )
+            popen = _spawn(label, child_socket.fileno(), theirs, cores, env)
+        except (OSError, ValueError):
+            os.close(ours)
+            raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(theirs)
         try:
-            return cls(popen, on_exit)
+            return cls(popen, ours, on_exit)
         except OSError:
+            os.close(ours)
             popen.kill()
             popen.wait()
             raise
@@ -107,8 +111,12 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End the worker and its group now; safe at any time, any number of times, without an event loop."""
-        if not self._ended:
-            kill_group(self.pid)
+        if not self._ended and self._made_here:
+            _kill_with_group(self.pid)
+
+    @property
+    def _made_here(self) -> bool:
+        return os.getpid() == self._maker
 
     def reap(self) -> None:
         """After `kill`, where the system does not tell of a process's end by itself."""
@@ -117,13 +125,14 @@ class WorkerProcess:
 
     def _exited(self) -> None:
         """The process has ended: end its group, and only then let its id go."""
-        if self._ended:
+        if self._ended or not self._made_here:
             return
         self._ended = True
         self._close_pidfd()
-        # While the leader is not waited for, its id cannot be another group's.
-        kill_group(self.pid)
+        # While the leader is not waited for, its id cannot be another process's or another group's.
+        _kill_with_group(self.pid)
         self._popen.wait()
+        os.close(self._lifeline)
         self._on_exit()
 
     def _close_pidfd(self, *, watched: bool = True) -> None:
@@ -135,10 +144,11 @@ class WorkerProcess:
 
     def abandon(self) -> None:
         """End everything without an event loop, when the service was never stopped."""
-        if not self._ended:
+        if not self._ended and self._made_here:
             self._ended = True
-            kill_group(self.pid)
+            _kill_with_group(self.pid)
             self._popen.wait()
+            os.close(self._lifeline)
             try:
                 # The loop must let go of the descriptor before its number can be another's.
                 self._loop.call_soon_threadsafe(self._close_pidfd)
@@ -146,7 +156,30 @@ class WorkerProcess:
                 self._close_pidfd(watched=False)
 
 
-def kill_group(pid: int) -> None:
-    """SIGKILL to every process of the group; harmless if none is left."""
+def _spawn(
+    label: tuple[str, str, int], channel: int, lifeline: int, cores: frozenset[int], env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """The process of worker `label`, with these two descriptors; OSError or ValueError if the system refuses."""
+    service, stage, index = label
+    command = [sys.executable, "-P", "-m", "penstock.worker", "--fd", str(channel), "--lifeline", str(lifeline)]
+    command += ["--parent", str(os.getpid()), "--cpus", ",".join(map(str, sorted(cores)))]
+    # Last, and behind the end of the options: names are the user's, and may look like one.
+    command += ["--", service, stage, str(index)]
+    # Blocked here and inherited blocked: a signal to everybody cannot end the worker before it has its handlers.
+    gentle = (signal.SIGINT, signal.SIGTERM)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, gentle)
+    try:
+        # Our own interpreter and module; the names are an argument each, never read by a shell.
+        return subprocess.Popen(  # noqa: S603
+            command, stdin=subprocess.DEVNULL, pass_fds=(channel, lifeline), env=dict(env), process_group=0
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _kill_with_group(pid: int) -> None:
+    """SIGKILL to the worker `pid`, which is not waited for yet, and to its group; harmless if none is left."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)  # it may have left its group

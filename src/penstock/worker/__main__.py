@@ -1,4 +1,4 @@
-"""The entry of a worker process: ``python -m penstock.worker SERVICE STAGE INDEX``, started by the coordinator.
+"""The entry of a worker process: ``python -m penstock.worker ... -- SERVICE STAGE INDEX``, started by the coordinator.
 
 Before any user code: signals that a terminal or a supervisor sends to everybody are ignored (the coordinator decides
 when a worker ends), cores are pinned, and the coordinator's death is watched for.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import gc
 import os
 import select
@@ -15,29 +16,35 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 
 from penstock.errors import ProtocolError
+from penstock.worker import PYTHONPATH_OF_STAGE
 
 GENTLE_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+CLOSED = (OSError, ValueError, AttributeError)
+"""What writing to a standard stream raises that user code has closed or replaced."""
 
 
 def main() -> None:
     """Read what the coordinator passed and be a worker."""
-    parser = argparse.ArgumentParser(prog="penstock.worker")
+    parser = argparse.ArgumentParser(prog="penstock.worker", allow_abbrev=False)
     for name in ("service", "stage", "index"):
         parser.add_argument(name)
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--cpus", default="")
-    parser.add_argument("--pythonpath", default=None)
+    parser.add_argument("--lifeline", type=int, default=None)
     arguments = parser.parse_args()
     _ignore_signals()
-    _restore_python_path(arguments.pythonpath)
+    _restore_python_path()
     if arguments.cpus and hasattr(os, "sched_setaffinity"):  # where cores cannot be pinned, every one is named
         os.sched_setaffinity(0, {int(core) for core in arguments.cpus.split(",")})
     sock = socket.socket(fileno=arguments.fd)
     # A child the stage forks must not hold the channel open after this process has died.
     os.register_at_fork(after_in_child=sock.close)
+    if arguments.lifeline is not None:
+        _hang_on(arguments.lifeline)
     _watch_parent(arguments.parent)
     _work(sock)
 
@@ -54,17 +61,26 @@ def _work(sock: socket.socket) -> None:
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
         # The coordinator has gone, perhaps in the middle of a frame: there is nobody left to work for.
         status = 1
+    except BaseException:  # noqa: BLE001  # whatever it was, a worker that works no more must not seem alive
+        status = 1
+        with contextlib.suppress(*CLOSED):
+            traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(*CLOSED):
+            stream.flush()
     if _hung_up(sock):
         # Nobody is left to end what the stage started, and this process may be gone before its watch has looked.
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # user code may have closed or replaced it
-            sys.stdout.flush()
         _end_group()
+    if status:
+        # At once: `sys.exit` would wait for the threads that the stage started, and the coordinator for this process.
+        os._exit(status)
     end.close()
-    sys.exit(status)
 
 
 def _hung_up(sock: socket.socket) -> bool:
     """Whether the coordinator's end is closed in both directions: to ask a worker to end, it closes only one."""
+    if sock.fileno() < 0:
+        return False
     poll = select.poll()
     poll.register(sock, 0)  # a hang-up is told unasked
     return any(event & select.POLLHUP for _, event in poll.poll(0))
@@ -93,13 +109,29 @@ def _restore_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _restore_python_path(value: str | None) -> None:
+def _restore_python_path() -> None:
     # The coordinator put its own package first so that this module could be found; what the stage starts must not
     # inherit that.
+    value = os.environ.pop(PYTHONPATH_OF_STAGE, None)
     if value is None:
         os.environ.pop("PYTHONPATH", None)
     else:
         os.environ["PYTHONPATH"] = value
+
+
+def _hang_on(lifeline: int) -> None:
+    """Have the kernel end this process and its group when the other end of the pipe `lifeline` is closed.
+
+    The coordinator alone holds that end, and never writes.  The watch below is a thread and needs the interpreter:
+    while a call in C holds it, only the kernel can act.  Not by PR_SET_PDEATHSIG: that ends this process alone, before
+    the watch could end what the stage has started.
+    """
+    if not hasattr(fcntl, "F_SETSIG"):
+        return  # not Linux
+    os.set_inheritable(lifeline, False)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid() if _leads_group() else os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _watch_parent(parent: int) -> None:
@@ -122,7 +154,14 @@ def _wait_for_end(fd: int) -> None:
 
 
 def _end_group() -> None:
-    os.killpg(0, signal.SIGKILL)
+    if _leads_group():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _leads_group() -> bool:
+    """Whether this process's group is its own: one that the stage has joined is not ours to end."""
+    return os.getpgrp() == os.getpid()
 
 
 if __name__ == "__main__":

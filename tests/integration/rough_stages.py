@@ -1,0 +1,83 @@
+"""Stages that are rough with what they are given: their items, their buffers, their process.
+
+Worker processes import this module, so it needs nothing of the tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+import penstock as ps
+
+
+class AddsInPlace(ps.Stage):
+    """Writes into the arrays it was sent."""
+
+    batch = ps.Batch(max_size=8)
+
+    def predict(self, xs: list[Any]) -> list[Any]:
+        for x in xs:
+            x += 1
+        return xs
+
+
+class ChangesAndReuses(ps.Stage):
+    """Changes its items, raises on one of them, and answers from a buffer it keeps."""
+
+    batch = ps.Batch(max_size=8, max_wait=5)
+
+    def setup(self) -> None:
+        self.out = np.zeros((8, 20_000))
+
+    def predict(self, xs: list[list[int]]) -> Any:
+        for x in xs:
+            x[0] += 1
+        out = self.out[: len(xs)]
+        out[:] = [[x[0]] for x in xs]
+        if any(x[0] == 6 for x in xs):
+            raise ValueError("five")
+        return out
+
+
+class RaisesAny(ps.Stage):
+    """Raises what an item names."""
+
+    batch = ps.Batch(max_size=8)
+
+    def predict(self, xs: list[str]) -> list[str]:
+        known = {"KeyboardInterrupt": KeyboardInterrupt, "GeneratorExit": GeneratorExit}
+        known["CancelledError"] = asyncio.CancelledError
+        for x in xs:
+            if x in known:
+                raise known[x]
+        return xs
+
+
+class LeavesAThread(ps.Stage):
+    """Starts a thread that never ends, and breaks the worker around itself: it can answer once and no more."""
+
+    def predict(self, x: Any) -> Any:
+        from penstock.transport.sockets import SocketWorkerEnd
+
+        def broken(*_: Any) -> None:
+            raise RuntimeError("the worker cannot answer")
+
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+        SocketWorkerEnd.send = broken  # type: ignore[method-assign]
+        return x
+
+
+class LeavesItsGroup(ps.Stage):
+    """Joins its coordinator's process group, and runs for ever."""
+
+    def predict(self, x: Any) -> Any:
+        os.setpgid(0, os.getpgid(os.getppid()))
+        while x == "spin":
+            pass
+        return os.getpid()
