@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 
 import pytest
 from waiting import in_group, running, until_now
@@ -118,7 +119,7 @@ GROUP_PROGRAM = """
     async def main() -> None:
         async with ps.Service(join) as service:
             worker = await service.predict(1)
-            sibling = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+            sibling = subprocess.Popen([sys.executable, "sibling.py"])
             print(worker, sibling.pid, flush=True)
             time.sleep(1000)
 
@@ -126,9 +127,19 @@ GROUP_PROGRAM = """
         asyncio.run(main())
 """
 
+SIBLING = """
+import time
+from pathlib import Path
+
+while not Path("asked").exists():
+    time.sleep(0.01)
+Path("answered").touch()
+"""
+
 
 def test_a_worker_that_joined_another_group_does_not_end_that_group_with_itself(tmp_path):
     (tmp_path / "main.py").write_text(textwrap.dedent(GROUP_PROGRAM))
+    (tmp_path / "sibling.py").write_text(SIBLING)
     program = subprocess.Popen(
         [sys.executable, "main.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True, process_group=0
     )
@@ -139,9 +150,12 @@ def test_a_worker_that_joined_another_group_does_not_end_that_group_with_itself(
         program.wait()
         program.stdout.close()
         until_now(lambda: not running(worker), "the worker to end", patience=3)
-        assert running(sibling)
+        (tmp_path / "asked").touch()
+        until_now((tmp_path / "answered").exists, "a sign of the sibling", patience=5)
+        until_now(lambda: not running(sibling), "the sibling to end")
     finally:
-        os.kill(sibling, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(sibling, signal.SIGKILL)
 
 
 FORK_PROGRAM = """
