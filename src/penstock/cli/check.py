@@ -1,150 +1,141 @@
-"""Run a service's examples through it in this process, and say in seconds what is wrong.
+"""Check a service in a process of its own, and show as a table what was found.
 
-The real path is used: inline workers, the same frames, the same codecs as over HTTP.
+The service's code may end its process, crash it or hang: that is a finding too.  Nothing of that process stays behind.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import math
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from penstock.codec.decode import ItemDecoder
-from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
-from penstock.codec.formats import Codec
-from penstock.codec.pickle_ import dumps
-from penstock.codec.schema import Signature, accepts, offers, signature, type_name
-from penstock.core.outcome import Failure, Outcome
-from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
-from penstock.service import Service
-from penstock.worker.loading import pack_setup, reference
+from penstock.cli.findings import Done, Finding, Refused, Report, Step, decode
+from penstock.errors import ConfigError, PenstockError
+
+PATIENCE = 60.0
+"""Seconds that one step of a check may take, unless told otherwise."""
+_LONGEST_MS = 2**31 - 1  # what poll(2) takes
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at; `problem` is "" if it is well."""
+def check(name: str, patience: float, console: Console) -> int:
+    """Check the service `name` and print a table of what was found; 0 if all is well, else 1.
 
-    what: str
-    problem: str = ""
-    note: str = ""
-    skipped: bool = False
-    """Nothing was looked at, and `note` says why."""
-
-    @property
-    def mark(self) -> str:
-        """The word in the table's first column."""
-        if self.problem:
-            return "[red]wrong[/red]"
-        return "[yellow]skipped[/yellow]" if self.skipped else "[green]ok[/green]"
-
-
-def check(service: Service, console: Console) -> int:
-    """Check `service` and print a table of what was found; 0 if all is well, else 1."""
+    `patience` is how many seconds one step may take: the import, the setup, one example in one format.  Raises
+    ConfigError if there is no such service, or no such patience.
+    """
+    if not patience > 0:
+        raise ConfigError(f"--timeout must be more than 0 seconds, got {patience:g}")
     started = time.monotonic()
-    logging.getLogger("penstock").setLevel(logging.CRITICAL)  # what goes wrong is in the table
-    findings = list(_describe(service))
-    if not any(finding.problem for finding in findings):
-        findings += asyncio.run(_run(service))
-    table = Table(title=f"penstock check: {service.name}", title_justify="left")
+    findings = _rehearse(name, patience)
+    if isinstance(findings, Refused):
+        if findings.sentence:
+            raise ConfigError(findings.sentence)
+        sys.stderr.write(findings.traceback)
+        return 1
+    table = Table(title=Text(f"penstock check: {name}"), title_justify="left")
     for column in ("", "what", "found"):
         table.add_column(column, overflow="fold")
     for finding in findings:
-        table.add_row(finding.mark, _plain(finding.what), _plain(finding.problem or finding.note))
-    console.print(table)
+        # As text: what a user's error says may look like markup.
+        table.add_row(_mark(finding), Text(finding.what), Text((finding.problem or finding.note).rstrip()))
     wrong = sum(bool(finding.problem) for finding in findings)
-    seconds = time.monotonic() - started
-    console.print(f"{wrong} wrong, {len(findings) - wrong} well, in {seconds:.1f} s", highlight=False)
+    skipped = sum(finding.skipped for finding in findings)
+    counts = f"{wrong} wrong, {len(findings) - wrong - skipped} well" + (f", {skipped} skipped" if skipped else "")
+    try:
+        console.print(table)
+        console.print(f"{counts}, in {time.monotonic() - started:.1f} s", highlight=False)
+    except OSError as error:
+        raise PenstockError(f"what was found ({counts}) cannot be written: {error.strerror}") from None
     return 1 if wrong else 0
 
 
-def _plain(text: str) -> str:
-    return text.rstrip().replace("[", "\\[")
+def _mark(finding: Finding) -> Text:
+    """The word in the table's first column."""
+    if finding.problem:
+        return Text("wrong", "red")
+    return Text("skipped", "yellow") if finding.skipped else Text("ok", "green")
 
 
-def _describe(service: Service) -> Iterator[Finding]:
-    """What can be said without running anything."""
-    for spec in service.stages:
-        what = f"stage {spec.name}"
-        try:
-            if not service.inline:
-                reference(spec.target)
-            pack_setup(spec.name, dict(spec.setup))
-            types = signature(spec.target, batched=spec.batch is not None)
-        except ConfigError as error:
-            yield Finding(what, str(error))
-        else:
-            yield Finding(what, note=f"{type_name(types.item)} -> {type_name(types.result)}")
-
-
-async def _run(service: Service) -> list[Finding]:
-    """Start the service inline and give it its examples."""
-    rehearsal = service.configured(inline=True, validate=True, validate_results=True)
+def _rehearse(name: str, patience: float) -> list[Finding] | Refused:
+    """What the check's process found, and what became of it; or why it found nothing to check."""
+    findings: list[Finding] = []
+    step, done = "import", False
+    process = _Process(name, patience)
     try:
-        await rehearsal.start()
-    except StartFailed as error:
-        return [Finding("setup and warm-up", str(error))]
-    try:
-        findings = [Finding("setup and warm-up", note="every stage is ready")]
-        examples = service.stages[0].examples
-        if not examples:
-            name = service.stages[0].name
-            note = f"stage {name} has none, so nothing was run through the service: set `examples = [...]` on it"
-            findings.append(Finding("examples", note=note, skipped=True))
-        for index, example in enumerate(examples):
-            findings += await _run_example(rehearsal, f"examples[{index}]", example)
-        return findings
+        for report in process.reports():
+            match report:
+                case Step(what):
+                    step = what
+                case Finding():
+                    findings.append(report)
+                case Refused():
+                    return report
+                case Done():
+                    step, done = "the end of the process", True
+    except TimeoutError:
+        return [*findings, Finding(step, f"it did not finish within {patience:g} s; --timeout gives it longer")]
     finally:
-        await rehearsal.stop()
-
-
-async def _run_example(service: Service, what: str, example: object) -> list[Finding]:
-    first, last = service.stages[0], service.stages[-1]
-    item = signature(first.target, batched=first.batch is not None)
-    result = signature(last.target, batched=last.batch is not None)
-    findings = []
-    formats = sorted(accepts(item.item) - {Codec.MSGPACK}) or [Codec.JSON]
-    for codec_in in formats:
-        try:
-            payload = _as_sent(codec_in, example, item)
-        except InvalidItem as error:
-            findings.append(Finding(f"{what} as {codec_in.name}", f"does not fit {type_name(item.item)}: {error}"))
-            continue
-        except (EncodeFailed, ResultMismatch) as error:
-            findings.append(Finding(f"{what} as {codec_in.name}", f"cannot be sent: {error}"))
-            continue
-        for codec_out in offers(result.result):
-            outcome = await _submit(service, payload, codec_in, codec_out)
-            findings.append(_finding(f"{what} as {codec_in.name}, answered in {codec_out.name}", outcome))
-    findings.append(_finding(f"{what} in process", await _submit(service, dumps(example), Codec.PICKLE, Codec.PICKLE)))
+        ending = process.end()
+    if not done or ending != "exit status 0":
+        findings.append(Finding(step, f"the check's process ended: {ending}"))
     return findings
 
 
-def _as_sent(codec: Codec, example: object, types: Signature) -> bytes:
-    """The example as a client would send it, after seeing that it decodes."""
-    encoded = ItemEncoder(types.item).encode(codec, example)
-    payload = b"".join(encoded) if isinstance(encoded, list) else bytes(encoded)
-    ItemDecoder(types.item).decode(codec, payload)
-    return payload
+class _Process:
+    """The process of a check, leader of a group of its own; `end` must be called."""
 
+    def __init__(self, name: str, patience: float) -> None:
+        self._pipe, theirs = os.pipe()
+        command = [sys.executable, "-P", "-m", "penstock.cli.rehearsal", name, str(theirs), repr(patience)]
+        try:
+            # Our own interpreter and module; the name is an argument of its own, never read by a shell.
+            self._popen = subprocess.Popen(  # noqa: S603
+                command, stdin=subprocess.DEVNULL, pass_fds=(theirs,), process_group=0
+            )
+        finally:
+            os.close(theirs)
+        self._patience = patience
+        self._pidfd = os.pidfd_open(self._popen.pid)
 
-async def _submit(service: Service, payload: object, codec_in: Codec, codec_out: Codec) -> Outcome:
-    engine = service.engine
-    assert engine is not None
-    future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-    engine.submit([payload], codec_in, codec_out, math.inf, future.set_result)
-    return (await future)[0]
+    def reports(self) -> Iterator[Report]:
+        """What the process tells until it ends; TimeoutError if it tells nothing for as long as there is patience."""
+        ready = select.poll()
+        ready.register(self._pipe, select.POLLIN)
+        ready.register(self._pidfd, select.POLLIN)
+        kept = b""
+        while True:
+            found = [fd for fd, _ in ready.poll(min(self._patience * 1000, _LONGEST_MS))]
+            if self._pipe in found:
+                piece = os.read(self._pipe, 1 << 16)
+                if not piece:
+                    ready.unregister(self._pipe)
+                *lines, kept = (kept + piece).split(b"\n")
+                yield from map(decode, lines)
+            elif found:
+                return  # the process has ended; a child of its may still hold the pipe
+            else:
+                raise TimeoutError
 
-
-def _finding(what: str, outcome: Outcome) -> Finding:
-    if not isinstance(outcome, Failure):
-        return Finding(what, note="answered")
-    error: PenstockError = outcome.error
-    if isinstance(error, StageFailed) and error.type_name.startswith("penstock."):
-        return Finding(what, f"stage {error.stage}: {error.message}")
-    return Finding(what, str(error))
+    def end(self) -> str:
+        """Leave nothing of the process running; how it ended."""
+        # Before the wait: until then its id cannot be another group's.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        code = self._popen.wait()
+        os.close(self._pidfd)
+        os.close(self._pipe)
+        if code >= 0:
+            return f"exit status {code}"
+        try:
+            return f"signal {signal.Signals(-code).name}"
+        except ValueError:  # a real-time signal has no name
+            return f"signal {-code}"

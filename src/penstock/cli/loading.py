@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigError
 from penstock.service import Service
+from penstock.worker.loading import GUARD
 
 
 def load_service(name: str) -> Service:
@@ -16,7 +17,7 @@ def load_service(name: str) -> Service:
     The current folder is searched first, as `python -m` does.
     """
     module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
+    if not attribute or not all(module_name.split(".")):  # no module has a path for a name
         raise ConfigError(f"{name!r} does not name a service: write module:service")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -27,6 +28,11 @@ def load_service(name: str) -> Service:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise ConfigError(f"there is no module {error.name!r} in {here} or on the Python path") from None
+    except SystemExit as end:
+        said = f" with {end.code!r}" if end.code is not None else ""
+        raise ConfigError(
+            f"module {module_name!r} ends the program{said} while it is imported: put what does that under `{GUARD}`"
+        ) from None
     found = module
     for part in attribute.split("."):
         if not hasattr(found, part):

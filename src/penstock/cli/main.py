@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 import penstock
-from penstock.cli.check import check
+from penstock.cli.check import PATIENCE, check
 from penstock.cli.loading import load_service
 from penstock.cli.options import add_flags, server_options, service_fields
 from penstock.config import ServerOptions, ServiceOptions
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
 from penstock.server.streams import fill_standard_streams, give_up_broken_streams, tell
 
 
@@ -50,10 +50,16 @@ def _parser() -> argparse.ArgumentParser:
     serving.set_defaults(run=_serve)
     checking = commands.add_parser(
         "check",
-        help="run a service's examples in this process and say what is wrong",
-        description="Run a service's examples through it in this process and say what is wrong.",
+        help="run a service's examples and say what is wrong",
+        description="Run a service's examples through it, in a process of its own, and say what is wrong.",
     )
     checking.add_argument("service", metavar="module:service", help="what to check")
+    checking.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        default=str(PATIENCE),
+        help="longest one step may take: the import, the setup, one example in one format (default %(default)s)",
+    )
     checking.set_defaults(run=_check)
     return parser
 
@@ -95,7 +101,11 @@ def _run_server(arguments: argparse.Namespace, options: ServerOptions, say: Call
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    return check(load_service(arguments.service), Console())
+    try:
+        patience = float(arguments.timeout)
+    except ValueError:
+        raise ConfigError(f"--timeout: cannot read {arguments.timeout!r} as seconds") from None
+    return check(arguments.service, patience, Console())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,57 @@
+"""What a check's process tells the one that started it: one JSON object a line, over a pipe."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+
+class Step(msgspec.Struct, frozen=True, tag="step"):
+    """Something begins that may take long, hang, or end the process."""
+
+    what: str
+
+
+class Finding(msgspec.Struct, frozen=True, tag="finding"):
+    """One thing that was looked at; `problem` is "" if it is well."""
+
+    what: str
+    problem: str = ""
+    note: str = ""
+    skipped: bool = False
+    """Nothing was looked at, and `note` says why."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """There is nothing to check: why, as a sentence, or the traceback of a module that cannot be imported."""
+
+    sentence: str = ""
+    traceback: str = ""
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """Everything was looked at, and whatever ran has ended."""
+
+
+Report: TypeAlias = Step | Finding | Refused | Done
+
+_decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Step | Finding | Refused | Done)
+
+
+def encode(report: Report) -> bytes:
+    """`report` as a line; what UTF-8 cannot carry, and a user's error may hold, is escaped."""
+    clean: dict[str, Any] = {
+        name: _clean(value) if isinstance(value, str) else value
+        for name, value in msgspec.structs.asdict(report).items()
+    }
+    return msgspec.json.encode(type(report)(**clean)) + b"\n"
+
+
+def decode(line: bytes) -> Report:
+    """The report that `encode` made this line of."""
+    return _decoder.decode(line)
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,161 @@
+"""The process of a check: run a service's examples through it, and tell what is found.  Not called by people.
+
+The real path is used: inline workers, the same frames, the same codecs as over HTTP.  Whatever the service's code does
+to this process, the one that started it sees: each step is told before it begins, and the end is told last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+
+from penstock.cli.findings import Done, Finding, Refused, Report, Step, encode
+from penstock.cli.loading import load_service
+from penstock.codec.decode import ItemDecoder
+from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
+from penstock.codec.formats import Codec
+from penstock.codec.pickle_ import dumps
+from penstock.codec.schema import Signature, accepts, offers, signature, type_name
+from penstock.core.outcome import Failure, Outcome
+from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
+from penstock.service import Service
+from penstock.worker.loading import pack_setup, reference
+
+Tell = Callable[[Report], None]
+
+ORPHANED = 5.0
+"""Seconds past its patience after which this process ends itself: whoever should have ended it must be gone."""
+LONGEST = 1e6
+"""Seconds; a longer patience is none, and the system's timers would not take it."""
+
+
+def main() -> None:
+    """Check the service named by the first argument; tell on descriptor `argv[2]`; `argv[3]` is the patience."""
+    name, fd, patience = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    os.set_inheritable(fd, False)
+
+    def tell(report: Report) -> None:
+        faulthandler.dump_traceback_later(min(patience + ORPHANED, LONGEST), exit=True, file=2)
+        left = encode(report)
+        while left:
+            left = left[os.write(fd, left) :]
+
+    try:
+        rehearse(name, tell)
+    except PenstockError as error:
+        tell(Refused(sentence=str(error)))
+    except Exception:  # noqa: BLE001
+        # The user's module failed to import, or the like: their traceback is the best message there is.
+        tell(Refused(traceback=traceback.format_exc()))
+
+
+def rehearse(name: str, tell: Tell) -> None:
+    """Check the service `name`; PenstockError, or what the module raised, if there is nothing to check."""
+    tell(Step("import"))
+    service = load_service(name)
+    logging.getLogger("penstock").setLevel(logging.CRITICAL)  # what goes wrong is told
+    tell(Step("declarations"))
+    well = True
+    for finding in _describe(service):
+        tell(finding)
+        well = well and not finding.problem
+    if well:
+        asyncio.run(_run(service, tell))
+    tell(Done())
+
+
+def _describe(service: Service) -> Iterator[Finding]:
+    """What can be said without running anything."""
+    for spec in service.stages:
+        what = f"stage {spec.name}"
+        try:
+            if not service.inline:
+                reference(spec.target)
+            pack_setup(spec.name, dict(spec.setup))
+            types = signature(spec.target, batched=spec.batch is not None)
+        except ConfigError as error:
+            yield Finding(what, str(error))
+        else:
+            yield Finding(what, note=f"{type_name(types.item)} -> {type_name(types.result)}")
+
+
+async def _run(service: Service, tell: Tell) -> None:
+    """Start the service inline and give it its examples."""
+    rehearsal = service.configured(inline=True, validate=True, validate_results=True)
+    tell(Step("setup and warm-up"))
+    try:
+        await rehearsal.start()
+    except StartFailed as error:
+        tell(Finding("setup and warm-up", str(error)))
+        return
+    try:
+        tell(Finding("setup and warm-up", note="every stage is ready"))
+        examples = service.stages[0].examples
+        if not examples:
+            name = service.stages[0].name
+            note = f"stage {name} has none, so nothing was run through the service: set `examples = [...]` on it"
+            tell(Finding("examples", note=note, skipped=True))
+        for index, example in enumerate(examples):
+            await _run_example(rehearsal, f"examples[{index}]", example, tell)
+    finally:
+        tell(Step("teardown"))
+        await rehearsal.stop()
+
+
+async def _run_example(service: Service, what: str, example: object, tell: Tell) -> None:
+    first, last = service.stages[0], service.stages[-1]
+    item = signature(first.target, batched=first.batch is not None)
+    result = signature(last.target, batched=last.batch is not None)
+    formats = sorted(accepts(item.item) - {Codec.MSGPACK}) or [Codec.JSON]
+    for codec_in in formats:
+        sent = f"{what} as {codec_in.name}"
+        tell(Step(sent))
+        try:
+            payload = _as_sent(codec_in, example, item)
+        except InvalidItem as error:
+            tell(Finding(sent, f"does not fit {type_name(item.item)}: {error}"))
+            continue
+        except (EncodeFailed, ResultMismatch) as error:
+            tell(Finding(sent, f"cannot be sent: {error}"))
+            continue
+        for codec_out in offers(result.result):
+            answered = f"{sent}, answered in {codec_out.name}"
+            tell(Step(answered))
+            tell(_finding(answered, await _submit(service, payload, codec_in, codec_out)))
+    tell(Step(f"{what} in process"))
+    tell(_finding(f"{what} in process", await _submit(service, dumps(example), Codec.PICKLE, Codec.PICKLE)))
+
+
+def _as_sent(codec: Codec, example: object, types: Signature) -> bytes:
+    """The example as a client would send it, after seeing that it decodes."""
+    encoded = ItemEncoder(types.item).encode(codec, example)
+    payload = b"".join(encoded) if isinstance(encoded, list) else bytes(encoded)
+    ItemDecoder(types.item).decode(codec, payload)
+    return payload
+
+
+async def _submit(service: Service, payload: object, codec_in: Codec, codec_out: Codec) -> Outcome:
+    engine = service.engine
+    assert engine is not None
+    future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    engine.submit([payload], codec_in, codec_out, math.inf, future.set_result)
+    return (await future)[0]
+
+
+def _finding(what: str, outcome: Outcome) -> Finding:
+    if not isinstance(outcome, Failure):
+        return Finding(what, note="answered")
+    error: PenstockError = outcome.error
+    if isinstance(error, StageFailed) and error.type_name.startswith("penstock."):
+        return Finding(what, f"stage {error.stage}: {error.message}")
+    return Finding(what, str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""What a service may do to the process that checks it, and `penstock check` still says what is so."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+
+import pytest
+from served import PENSTOCK, Program, run
+
+TEMPLATE = """
+import ctypes
+import os
+import subprocess
+import sys
+import time
+
+import penstock as ps
+
+{at_import}
+
+class Model(ps.Stage):
+    examples = [1.0]
+
+    def setup(self) -> None:
+        {in_setup}
+
+    def predict(self, x: float) -> float:
+        {in_predict}
+        return x
+
+    def teardown(self) -> None:
+        {in_teardown}
+
+service = ps.Service(Model, name="model")
+"""
+
+
+def source(at_import="", in_setup="pass", in_predict="pass", in_teardown="pass"):
+    return TEMPLATE.format(at_import=at_import, in_setup=in_setup, in_predict=in_predict, in_teardown=in_teardown)
+
+
+def checked(folder, *arguments):
+    status, output = run(folder, "check", "model:service", *arguments, env={"COLUMNS": "400"})
+    assert "Traceback" not in output
+    return status, " ".join(output.split())
+
+
+@pytest.mark.parametrize(
+    ("what", "step", "how"),
+    [
+        ({"at_import": "os._exit(0)"}, "import", "exit status 0"),
+        ({"in_setup": "os._exit(0)"}, "setup and warm-up", "exit status 0"),
+        ({"in_predict": "os._exit(3)"}, "setup and warm-up", "exit status 3"),
+        ({"in_predict": "os.kill(os.getpid(), 11)"}, "setup and warm-up", "signal SIGSEGV"),
+        ({"in_teardown": "os._exit(0)"}, "teardown", "exit status 0"),
+        ({"at_import": "import atexit\natexit.register(os._exit, 4)"}, "the end of the process", "exit status 4"),
+    ],
+    ids=["import", "setup", "predict", "crash", "teardown", "end"],
+)
+def test_a_process_that_ends_is_a_finding(module, what, step, how):
+    status, output = checked(module(source(**what)))
+    assert status == 1
+    assert re.search(rf"wrong\W+{step}\W+the check's process ended: {how}", output)
+    assert "1 wrong" in output
+
+
+def test_an_example_that_ends_the_process_is_named(module):
+    counted = source(at_import="calls = []", in_predict="calls.append(x); len(calls) > 1 and os._exit(3)")
+    status, output = checked(module(counted))
+    assert status == 1
+    assert "setup and warm-up │ every stage is ready" in output
+    assert re.search(r"wrong\W+examples\[0\] as JSON, answered in \w+\W+the check's process ended", output)
+
+
+@pytest.mark.parametrize(
+    ("what", "step"),
+    [
+        ({"at_import": "time.sleep(1000)"}, "import"),
+        ({"in_setup": "time.sleep(1000)"}, "setup and warm-up"),
+        ({"in_teardown": "time.sleep(1000)"}, "teardown"),
+        # Holds the interpreter's lock: no thread of that process could tell.
+        ({"in_setup": "ctypes.PyDLL(None).sleep(1000)"}, "setup and warm-up"),
+    ],
+    ids=["import", "setup", "teardown", "lock"],
+)
+def test_a_step_that_hangs_is_a_finding_and_leaves_nothing_behind(module, what, step):
+    status, output = checked(module(source(**what)), "--timeout", "2")
+    assert status == 1
+    assert re.search(rf"wrong\W+{step}\W+it did not finish within 2 s", output)
+
+
+def test_processes_that_the_service_started_do_not_outlive_the_check(module):
+    """`run` looks for survivors."""
+    sleeper = "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])"
+    assert checked(module(source(in_setup=sleeper, in_predict="os._exit(0)")))[0] == 1
+    assert checked(module(source(in_setup=f"self.p = {sleeper}; self.p.returncode = 0")))[0] == 0
+
+
+def test_a_check_that_is_interrupted_leaves_nothing_behind(module):
+    program = Program(
+        module(source(in_setup="print('hangs now', flush=True); time.sleep(1000)")), *PENSTOCK, "check", "model:service"
+    )
+    try:
+        program.wait_for("hangs now")
+        program.signal(signal.SIGINT)
+        assert program.wait() != 0
+    finally:
+        program.destroy()
+
+
+def test_the_time_of_a_step_is_its_own(module):
+    slow = source(at_import="time.sleep(1.5)", in_setup="time.sleep(1.5)")
+    started = time.monotonic()
+    status, output = checked(module(slow), "--timeout", "10")
+    assert status == 0, output
+    assert time.monotonic() - started > 3.0
+
+
+@pytest.mark.parametrize("code", ["", "0", "1", "'no licence'"])
+def test_a_module_that_ends_the_program_is_a_sentence_and_exit_1(module, code):
+    for command in (("check",), ("serve", "--port", "0")):
+        status, output = run(module(source(at_import=f"sys.exit({code})")), command[0], "model:service", *command[1:])
+        assert status == 1
+        assert "penstock: module 'model' ends the program" in output
+        assert code.strip("'") in output
+        assert "Traceback" not in output
+
+
+def test_a_module_that_does_not_import_shows_its_own_traceback(module):
+    status, output = run(module("import penstock\nimport nothing_of_that_name\n"), "check", "model:service")
+    assert status == 1
+    assert 'model.py", line 2' in output
+    assert "ModuleNotFoundError: No module named 'nothing_of_that_name'" in output
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[/red]", "[bold]x", "a \\[b", "[link=x]", "\udcff"],
+    ids=["end of a style", "style", "escaped", "link", "surrogate"],
+)
+def test_what_an_error_says_is_shown_as_it_is(module, text):
+    status, output = run(module(source(in_setup=f"raise OSError({text!r})")), "check", "model:service")
+    assert status == 1
+    shown = text.encode("utf-8", "backslashreplace").decode()
+    assert f"OSError: {shown} " in output
+    assert "1 wrong, 1 well" in output
+
+
+@pytest.mark.parametrize("name", [".:x", "..a:x", "./model.py:service", "model..deep:service", "a.:x"])
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_a_name_no_module_can_have_is_a_sentence(module, command, name):
+    status, output = run(module(source()), command, name)
+    assert status == 1
+    assert f"penstock: {name!r} does not name a service: write module:service" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("0", "--timeout must be more than 0 seconds, got 0"),
+        ("-1", "--timeout must be more than 0 seconds, got -1"),
+        ("nan", "--timeout must be more than 0 seconds, got nan"),
+        ("soon", "--timeout: cannot read 'soon' as seconds"),
+    ],
+)
+def test_a_patience_that_is_none_is_a_sentence(module, given, words):
+    status, output = run(module(source()), "check", "model:service", "--timeout", given)
+    assert status == 1
+    assert f"penstock: {words}" in output
+
+
+def test_a_patience_may_be_infinite(module):
+    status, output = checked(module(source()), "--timeout", "inf")
+    assert status == 0
+    assert "0 wrong, " in output
+
+
+def test_findings_that_cannot_be_written_are_a_sentence_and_exit_1(module):
+    program = Program(module(source()), "sh", "-c", 'exec "$@" >/dev/full', "sh", *PENSTOCK, "check", "model:service")
+    try:
+        assert program.wait() == 1
+    finally:
+        program.destroy()
+    assert program.output.startswith("penstock: what was found (0 wrong, ")
+    assert "Traceback" not in program.output
+
+
+def test_what_was_skipped_does_not_count_as_well(module):
+    status, output = checked(module(source().replace("examples = [1.0]", "")))
+    assert status == 0
+    assert "0 wrong, 2 well, 1 skipped" in output
