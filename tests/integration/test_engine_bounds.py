@@ -171,3 +171,11 @@ async def test_a_deadline_beyond_all_time_leaves_nothing_held(tmp_path, timeout)
         if timeout > 0:
             assert await call == 1
         assert (service.engine.queued, service.engine.held_bytes) == (0, 0)
+
+
+async def test_two_bulk_calls_that_do_not_fit_together_both_come_to_their_end(tmp_path):
+    async with ps.Service(len, max_queued=64, max_queued_bytes=1 << 20) as service:
+        calls = [service.predict_many([b"x" * 2000] * 400, timeout=20) for _ in range(2)]
+        for answers in await asyncio.gather(*calls):
+            assert answers == [2000] * 400
+        await until(lambda: service.engine.held_bytes == 0)

@@ -6,7 +6,8 @@ Contract
 * A request needs room for one item; a bulk call's further items are fed as room appears, at most half of all
   room to bulk calls together, and in turn among them: a large call cannot shut single requests out.
 * When more than `max_bytes` are held nobody comes in, except when nothing at all is held: one item always passes.
-* Whoever waits is let in when there is room for all of its bytes; they are held from then on.
+* Whoever waits is let in when there is room for all of its bytes; they are held from then on.  Those who are in
+  already are not kept waiting by one who is not.
 * Those who wait are fed in the order they came, singles and bulk calls taking turns; while a single request waits
   there is no room for newcomers, so nobody overtakes it.
 """
@@ -35,6 +36,8 @@ class Admission:
         # Ordered by arrival; dicts, so that one of many thousands can leave as cheaply as the first.
         self._singles: OrderedDict[Request, None] = OrderedDict()
         self._bulk: OrderedDict[Request, None] = OrderedDict()
+        self._half_fed: OrderedDict[Request, None] = OrderedDict()
+        """Those of both lanes who are let in and have items left to feed."""
         self._bulk_turn = False
         self._settled = 0
         self._marks: deque[tuple[float, int]] = deque()
@@ -71,6 +74,8 @@ class Admission:
     def wait(self, request: Request) -> None:
         """Let `request` wait until `next_fed` names it."""
         (self._bulk if request.bulk else self._singles)[request] = None
+        if request.admitted:
+            self._half_fed[request] = None
 
     def must_wait(self, bulk: bool) -> bool:
         """Whether one who can wait must, though there is room: others came before, or bulk calls have their half."""
@@ -85,33 +90,34 @@ class Admission:
     def forget(self, request: Request) -> None:
         """Drop a request that waits: it has nothing more to feed."""
         (self._bulk if request.bulk else self._singles).pop(request, None)
+        self._half_fed.pop(request, None)
 
     def next_fed(self) -> Request | None:
         """Whose next item may be fed now, or None; the request is let in if it was not, and the item counted in."""
         if self.items >= self.max_items:
             return None
-        bulk_ready = self._bulk_items < self._bulk_share and self._first_fits(self._bulk)
-        if self._first_fits(self._singles) and not (bulk_ready and self._bulk_turn):
-            lane = self._singles
-        elif bulk_ready:
-            lane = self._bulk
-        else:
+        single = self._first(self._singles, bulk=False)
+        bulk = self._first(self._bulk, bulk=True) if self._bulk_items < self._bulk_share else None
+        request = bulk if single is None or (bulk is not None and self._bulk_turn) else single
+        if request is None:
             return None
-        request = lane.popitem(last=False)[0]
         self._bulk_turn = not request.bulk
+        self.forget(request)
         if not request.admitted:
             self.admit(request)
         self.enter(request.bulk)
         if request.fed + 1 < len(request.payloads):
-            lane[request] = None
+            self.wait(request)
         return request
 
-    def _first_fits(self, lane: OrderedDict[Request, None]) -> bool:
-        """Whether somebody waits in `lane`, and the first has room."""
+    def _first(self, lane: OrderedDict[Request, None], *, bulk: bool) -> Request | None:
+        """Who of `lane` is next: the first, or, where that one has no room yet, the first who is in already."""
         if not lane:
-            return False
+            return None
         first = next(iter(lane))
-        return first.admitted or self._fits(first.unfed_bytes)
+        if first.admitted or self._fits(first.unfed_bytes):
+            return first
+        return next((request for request in self._half_fed if request.bulk is bulk), None)
 
     def _fits(self, nbytes: int) -> bool:
         return self.held + nbytes <= self.max_bytes or self.held == 0
@@ -119,10 +125,10 @@ class Admission:
     # -- when to come again -------------------------------------------------------------------------------------
 
     def mark(self, now: float) -> None:
-        """Note how much was settled by `now`; called about once a second."""
-        self._marks.append((now, self._settled))
-        while self._marks[0][0] < now - RATE_WINDOW and len(self._marks) > 1:
+        """Note how much was settled by `now`; called about once a second while anything is."""
+        while self._marks and self._marks[0][0] < now - RATE_WINDOW:
             self._marks.popleft()
+        self._marks.append((now, self._settled))
 
     def retry_after(self, now: float) -> int:
         """Queue divided by recent rate, in whole seconds, from 1 to 60."""

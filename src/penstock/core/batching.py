@@ -138,10 +138,10 @@ class BatchQueue:
         waiting = len(self._singles) + len(self._bulk)
         if waiting == 0:
             return None
+        if not idle and (waiting < size or (at_most is not None and at_most < size)):
+            return None
         if waiting >= size:
             return self._cut(size if at_most is None else min(size, at_most), Reason.FULL)
-        if not idle:
-            return None
         due, reason = self._due()
         if now < due:
             return None

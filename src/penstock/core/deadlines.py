@@ -2,7 +2,8 @@
 
 Requests are gathered in buckets of ten milliseconds by their deadline, so that adding and removing one costs a set
 operation, whatever the number in hand, and no request needs a timer.  A deadline is noticed up to one bucket late,
-never early.
+never early.  Buckets that were emptied are forgotten as the time goes on, so a long deadline costs no more memory than
+a short one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import math
 from penstock.core.item import Request
 
 BUCKETS_PER_SECOND = 100
+KEPT_EMPTY = 1000
+"""Emptied buckets that may lie ahead before they are swept out."""
 
 
 class Deadlines:
@@ -21,6 +24,7 @@ class Deadlines:
     def __init__(self) -> None:
         self._buckets: dict[int, set[Request]] = {}
         self._order: list[int] = []
+        self._sweep_at = KEPT_EMPTY
 
     def add(self, request: Request) -> bool:
         """Watch `request`; True if `next_moment` may have come nearer."""
@@ -34,6 +38,8 @@ class Deadlines:
             return False
         request.bucket = self._buckets[key] = {request}
         heapq.heappush(self._order, key)
+        if len(self._order) > self._sweep_at:
+            self._sweep()
         return self._order[0] == key
 
     def discard(self, request: Request) -> None:
@@ -44,6 +50,13 @@ class Deadlines:
             if not bucket:
                 bucket.clear()  # an emptied set keeps the table it grew to, and thousands of buckets lie ahead
             request.bucket = None
+
+    def _sweep(self) -> None:
+        """Forget the emptied buckets; next time when as many again may have come."""
+        self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket}
+        self._order = list(self._buckets)
+        heapq.heapify(self._order)
+        self._sweep_at = 2 * len(self._order) + KEPT_EMPTY
 
     def next_moment(self) -> float | None:
         """When to call `expired` next, or None while nothing is watched."""

@@ -265,3 +265,27 @@ def test_only_the_last_ten_seconds_count():
     for _ in range(20):
         admission.enter(bulk=False)
     assert admission.retry_after(30.0) == 20, "one a second lately"
+
+
+def test_a_burst_after_a_quiet_hour_is_measured_by_itself():
+    admission = door(max_items=2000)
+    admission.mark(0.0)
+    admission.mark(3600.0)
+    settle(admission, 500)
+    for _ in range(1000):
+        admission.enter(bulk=False)
+    assert admission.retry_after(3600.5) == 2
+
+
+def test_one_who_has_no_room_yet_does_not_keep_those_waiting_who_are_in(request_of):
+    admission = door(max_items=8, max_bytes=100)
+    a, b = request_of(3, bulk=True), request_of(3, bulk=True)
+    a.unfed_bytes = b.unfed_bytes = 60
+    admission.wait(a)
+    admission.wait(b)
+    assert feed(admission) == [a, a, a], "b comes in when a gives its bytes back"
+    admission.held -= 60
+    for _ in range(3):
+        admission.leave(bulk=True)
+    assert feed(admission) == [b, b, b]
+    assert admission.waiting == 0

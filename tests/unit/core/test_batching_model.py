@@ -83,6 +83,8 @@ class PlainQueue:
             return None
         if not idle and due[1] not in ("full", "retry"):
             return None
+        if not idle and due[1] == "full" and (at_most or 10**9) < self.policy.max_size:
+            return None
         if due[1] == "retry":
             return [self.suspects.pop(0)], "retry"
         count = min(len(self.singles) + len(self.bulk), self.policy.max_size, at_most or 10**9)

@@ -105,3 +105,16 @@ def test_a_bucket_that_is_empty_again_holds_no_memory(request_of):
     for request in requests:
         deadlines.discard(request)
     assert sys.getsizeof(bucket) == sys.getsizeof(set())
+
+
+def test_a_long_deadline_leaves_no_more_behind_than_a_short_one(request_of):
+    deadlines = Deadlines()
+    for i in range(50_000):
+        request = request_of(deadline=3600.0 + i / BUCKETS_PER_SECOND)
+        deadlines.add(request)
+        deadlines.discard(request)
+    kept = request_of(deadline=1e6)
+    deadlines.add(kept)
+    assert len(deadlines._buckets) < 3000
+    assert len(deadlines._order) == len(deadlines._buckets)
+    assert deadlines.expired(2e6) == [kept]
