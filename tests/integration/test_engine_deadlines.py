@@ -144,8 +144,9 @@ async def test_a_timeout_that_is_over_already_runs_nothing(tmp_path):
     async with ps.Service(gated(tmp_path)) as service:
         (tmp_path / "open").touch()
         for timeout in (0, -1):
-            with pytest.raises(ps.DeadlineExceeded):
+            with pytest.raises(ps.DeadlineExceeded) as caught:
                 await service.predict("late", timeout=timeout)
+            assert not caught.value.ran
         assert await service.predict(1) == 1
         assert ran(tmp_path) == [1]
 

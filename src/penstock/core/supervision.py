@@ -5,6 +5,7 @@ Pure: told what happened and when.  Deaths before READY count towards FAILED; la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 FIRST_DELAY = 0.1
@@ -57,8 +58,16 @@ class WorkerHealth:
         if self._whole_failures < SICK_AFTER or now < self._recycle_from:
             return False
         self._whole_failures = 0
-        self._recycle_from = now + self._recycle.next()
+        self._recycle_from = math.inf  # until it is ready again
         return True
+
+    def became_ready(self, now: float) -> None:
+        """The worker reached READY.
+
+        The delay to the next recycling counts from here: a model that takes long to load must serve for a while too.
+        """
+        if self._recycle_from == math.inf:
+            self._recycle_from = now + self._recycle.next()
 
 
 class StageHealth:

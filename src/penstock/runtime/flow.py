@@ -249,6 +249,11 @@ class Flow:
             self._last_mark = now
             self._admission.mark(now)
 
+    def missed(self, items: list[Item]) -> None:
+        """Settle the items whose deadline passed before they could be sent."""
+        for item in items:
+            self._settle(item, Failure(DeadlineExceeded(ran=False)))
+
     def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:
         """Settle the items whose worker died under them for good."""
         for item in items:
@@ -267,7 +272,7 @@ class Flow:
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
         nbytes = payload_size(payload)
         self._admission.held += nbytes - item.nbytes
-        item.payload, item.nbytes = payload, nbytes
+        item.payload, item.nbytes, item.frame = payload, nbytes, None
         item.suspect = False
         item.stage += 1
         item.state = OFFER[item.state]

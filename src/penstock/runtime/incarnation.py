@@ -82,7 +82,11 @@ class ProcessIncarnation:
             theirs.close()
         self._process_alive = self._channel_open = True
         ours.setblocking(False)
-        self._channel = await SocketChannel.open(ours, self)
+        try:
+            self._channel = await SocketChannel.open(ours, self)
+        except BaseException:  # whatever it was, also the end of this task: the process has nobody to talk to
+            self._process.abandon()
+            raise
         self._started = True
         # What ended meanwhile is reported after our caller has got hold of us.
         self._loop.call_soon(self._look)

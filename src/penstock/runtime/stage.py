@@ -44,8 +44,11 @@ class Hub(Protocol):
     def batch_answered(self, stage: StageDriver, items: list[Item], frame: Frame) -> None:
         """A batch has come back."""
 
+    def missed(self, items: list[Item]) -> None:
+        """The deadline of these items passed before they could be sent."""
+
     def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:
-        """These items' worker died under them for the second time."""
+        """These items' worker died under them for good."""
 
     def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
         """A worker of `stage` became ready or ended; `failure` is why, where it ended before it was ready."""
@@ -129,7 +132,14 @@ class StageDriver:
                 if not worker.frames:
                     self._arm(queue.next_deadline(), now)
                 return
-            self._send(worker, batch, now)
+            for item in batch.items:
+                item.state = SEND[item.state]
+            late = [item for item in batch.items if item.deadline <= now]
+            if late:  # between two looks at the deadlines: never run, as if they had been seen in the queue
+                self.hub.missed(late)
+                batch.items = [item for item in batch.items if item.deadline > now]
+            if batch.items:
+                self._send(worker, batch, now)
 
     def _least_busy(self) -> Worker | None:
         best, fewest = None, self.window
@@ -145,7 +155,6 @@ class StageDriver:
         items = batch.items
         sent = SentFrame(next(self._frame_ids), items, worker)
         for item in items:
-            item.state = SEND[item.state]
             item.frame = sent
         self.counters.waited.add_many([now - item.arrived for item in items])
         n = len(items)
@@ -203,6 +212,7 @@ class StageDriver:
     def worker_ready(self, worker: Worker) -> None:
         """A worker reached READY."""
         self.health.became_ready(worker.index)
+        worker.health.became_ready(self.hub.now())
         log.info("%s is ready (pid %s)", worker, worker.pid)
         self.hub.pool_changed(self, None)
         self.hub.wake()

@@ -55,6 +55,7 @@ class Worker:
         self._restart: asyncio.TimerHandle | None = None
         self._hang: asyncio.TimerHandle | None = None
         self._problem: Problem | None = None
+        self._reached_ready = False
         self._innocent = False
         self._broken = False
         """Whether it said what no worker says: nothing it says after that is believed."""
@@ -85,7 +86,7 @@ class Worker:
             return  # abandoned while it waited for its restart
         self._restart = None
         self._problem = None
-        self._innocent = self._broken = False
+        self._innocent = self._broken = self._reached_ready = False
         self._starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
@@ -190,7 +191,7 @@ class Worker:
             # The first frame can come before start() has returned the incarnation.
             asyncio.get_running_loop().call_soon(self._launch)
         elif frame.kind is Kind.READY:
-            self.ready = self.tried = True
+            self.ready = self.tried = self._reached_ready = True
             self.stage.worker_ready(self)
         elif frame.kind is Kind.FAILED:
             self._problem = unpack(frame.payloads[0], Problem)
@@ -203,7 +204,7 @@ class Worker:
 
     def ended(self, reason: str) -> None:
         """From the incarnation: it is gone."""
-        was_ready, self.ready, self.tried = self.ready or self._innocent, False, True
+        was_ready, self.ready, self.tried = self._reached_ready, False, True
         self._incarnation = None
         self._cancel_timers()
         frames, self.frames = list(self.frames), deque()

@@ -10,8 +10,13 @@ DELAYS = [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
 
 
 def fail(health, times, now=0.0):
-    """Report batches that failed whole; the answers."""
-    return [health.batch_finished(whole_failure=True, now=now) for _ in range(times)]
+    """Report batches that failed whole; the answers.  A recycled worker is ready again at once."""
+    answers = []
+    for _ in range(times):
+        answers.append(health.batch_finished(whole_failure=True, now=now))
+        if answers[-1]:
+            health.became_ready(now)
+    return answers
 
 
 def test_the_first_restart_is_immediate_then_a_tenth_of_a_second_doubling_to_thirty():
@@ -136,3 +141,14 @@ def test_a_worker_that_was_ready_has_its_own_tries_whatever_became_of_the_others
         assert not health.failed(live_workers=0)
         health.died_before_ready(0, "no")
     assert health.failed(live_workers=0)
+
+
+def test_the_delay_to_the_next_recycling_counts_from_when_the_worker_is_ready_again():
+    health = WorkerHealth()
+    fail(health, 5)
+    for _ in range(4):
+        health.batch_finished(whole_failure=True, now=0.0)
+    assert health.batch_finished(whole_failure=True, now=0.0)
+    health.became_ready(50.0)
+    assert fail(health, 5, now=50.05) == [False] * 5
+    assert fail(health, 1, now=50.1) == [True]
