@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -13,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import uvloop
 
 from penstock.core.state import State
-from penstock.errors import ConfigError, NotReady
+from penstock.errors import ConfigError, NotReady, RequestError
 
 if TYPE_CHECKING:
     from penstock.service import Service
+    from penstock.streaming import InHand
 
 T = TypeVar("T")
 
@@ -72,26 +72,38 @@ class BlockingService:
     def stream(
         self, xs: Iterable[Any], *, timeout: float | None = None, return_exceptions: bool = False
     ) -> Iterator[Any]:
-        """See `Service.stream`; `xs` is read in the calling thread."""
-        limit = max(1, self._service.options.max_queued // 2)
-        pending: deque[concurrent.futures.Future[list[Any]]] = deque()
+        """See `Service.stream`; `xs` is read, and its items are packed, in the calling thread."""
+        service = self._service
+        in_hand: InHand[concurrent.futures.Future[list[Any]]] = service._in_hand()
+        source = iter(xs)
+        failure: Exception | None = None
 
-        def first() -> Any:
-            answer = pending.popleft().result()[0]
-            if isinstance(answer, BaseException) and not return_exceptions:
-                raise answer
-            return answer
+        def answer() -> Any:
+            (first,) = in_hand.oldest.result()
+            in_hand.drop_first()
+            if isinstance(first, RequestError) and not return_exceptions:
+                raise first
+            return first
 
         try:
-            for x in xs:
-                call = self._service.predict_many([x], timeout=timeout, return_exceptions=True)
-                pending.append(self._submit(call))
-                while pending and (len(pending) >= limit or pending[0].done()):
-                    yield first()
-            while pending:
-                yield first()
+            while True:
+                while in_hand.full or (len(in_hand) and in_hand.oldest.done()):
+                    yield answer()
+                try:
+                    payload = service._packed(next(source))
+                except StopIteration:
+                    break
+                except Exception as error:  # noqa: BLE001  # the user's code; told after the answers to what it gave
+                    failure = error
+                    break
+                future = self._submit(service._answers([payload], timeout, wait=True, bulk=True))
+                in_hand.put(future, len(payload) if isinstance(payload, bytes) else 0)
+            while len(in_hand):
+                yield answer()
+            if failure is not None:
+                raise failure
         finally:
-            for future in pending:
+            for future in in_hand:
                 future.cancel()
 
     # -- the loop's thread --------------------------------------------------------------------------------------------

@@ -6,27 +6,35 @@ import asyncio
 import dataclasses
 import logging
 import math
+import os
 import time
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from penstock.blocking import BlockingService
 from penstock.codec import pickle_
 from penstock.codec.formats import Codec
 from penstock.config import ServerOptions, ServiceOptions
-from penstock.core.item import Request, payload_size
+from penstock.core.item import Request
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.state import State
-from penstock.errors import ConfigError, NotReady, RequestError
+from penstock.errors import ConfigError, InvalidItem, NotReady, RequestError, StageFailed
 from penstock.runtime.engine import Engine
 from penstock.runtime.spec import StageSpec, stage
-from penstock.streaming import StreamWindow
+from penstock.streaming import InHand, StreamWindow
 from penstock.worker.loading import GUARD, ImportState
+from penstock.worker.problems import describe
 
 log = logging.getLogger("penstock")
+
+# Another loop that ends its service may itself be ended, and tells nobody: so often it is looked whether it runs.
+LOOK_AGAIN = 0.5
+
+Packed: TypeAlias = bytes | InvalidItem
+"""An input on its way: its payload, or why it has none."""
 
 
 class Service:
@@ -59,35 +67,36 @@ class Service:
     ) -> None:
         if not stages:
             raise ConfigError("a service needs at least one stage")
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"a service's name is a string that is not empty, got {name!r}")
+        if not isinstance(inline, bool):
+            raise ConfigError(f"service {name!r}: inline must be True or False, got {inline!r}")
         self.name = name
         self.stages: tuple[StageSpec, ...] = tuple(s if isinstance(s, StageSpec) else stage(s) for s in stages)
         self.inline = inline
-        self.cpus = tuple(cpus) if cpus is not None else None
-        if options is not None and fields:
-            raise ConfigError("give options= or its fields one by one, not both")
-        try:
-            self.options = options or ServiceOptions(**fields)
-        except TypeError as error:
-            raise ConfigError(f"service {name!r}: {error}") from None
+        self.cpus = _cores(name, cpus)
+        self.options = _options(name, options, fields)
         names = [spec.name for spec in self.stages]
         twice = {n for n in names if names.count(n) > 1}
         if twice:
             raise ConfigError(f"stage names must differ: {sorted(twice)} is there twice; use stage(name=...)")
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        """The process that started it: the workers are no business of a fork of that."""
 
     def __repr__(self) -> str:
         return f"<Service {self.name!r}: {' -> '.join(spec.name for spec in self.stages)}; {self.state}>"
 
     def configured(self, **fields: Any) -> Service:
-        """The same service with some of its `ServiceOptions` changed; not started."""
-        return Service(
-            *self.stages,
-            name=self.name,
-            cpus=self.cpus,
-            inline=fields.pop("inline", self.inline),
-            options=dataclasses.replace(self.options, **fields),
-        )
+        """The same service with some of its `ServiceOptions`, or `inline`, changed; not started.
+
+        Raises:
+            ConfigError: there is no such option, or it cannot have that value.
+        """
+        inline = fields.pop("inline", self.inline)
+        options = _options(self.name, None, {**dataclasses.asdict(self.options), **fields})
+        return Service(*self.stages, name=self.name, cpus=self.cpus, inline=inline, options=options)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -118,13 +127,28 @@ class Service:
         if self.inline:
             _say_inline(self)
         self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
         self._engine = Engine(self.name, self.stages, self.options, cpus=self.cpus, inline=self.inline)
         await self._engine.start()
 
     async def stop(self, drain: float = 30.0) -> None:
-        """Finish what was accepted for up to `drain` seconds (0: at once), then end the workers."""
-        if self._engine is not None:
-            await self._engine.stop(drain)
+        """Finish what was accepted for up to `drain` seconds (0: at once, inf: however long), then end the workers.
+
+        Any time, any number of times, on any event loop; where the one that started it runs no more, at once.
+
+        Raises:
+            ConfigError: `drain` is no such number; nothing was stopped.
+        """
+        _check_drain(drain)
+        engine, home = self._engine, self._loop
+        if engine is None or home is None or engine.state is State.STOPPED:
+            return
+        if self._pid != os.getpid():
+            self._engine = None
+        elif home is asyncio.get_running_loop():
+            await engine.stop(drain)
+        else:
+            await _stop_elsewhere(engine, home, drain)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -137,7 +161,7 @@ class Service:
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)
-        if engine is not None and engine.state is not State.STOPPED:
+        if engine is not None and engine.state is not State.STOPPED and self._pid == os.getpid():
             warnings.warn(f"{self.name!r} was started and never stopped", ResourceWarning, source=self, stacklevel=2)
             engine.abandon()
 
@@ -155,8 +179,10 @@ class Service:
         Raises:
             RequestError: the way it ended without a result; see `penstock.errors`.
         """
-        outcomes = await self._outcomes([pickle_.dumps(x)], timeout, wait=wait, bulk=False)
-        return _unwrap(outcomes[0])
+        (answer,) = await self._answers([self._packed(x)], timeout, wait=wait, bulk=False)
+        if isinstance(answer, RequestError):
+            raise answer
+        return answer
 
     async def predict_many(
         self, xs: Iterable[Any], *, timeout: float | None = None, wait: bool = True, return_exceptions: bool = False
@@ -166,12 +192,11 @@ class Service:
         Results come in the order of `xs`.  All are waited for; then the first failure in order is raised, or with
         `return_exceptions` failures stand in their places.  Cancelling it discards what is not settled.
         """
-        outcomes = await self._outcomes([pickle_.dumps(x) for x in xs], timeout, wait=wait, bulk=True)
-        answers = [_answer(outcome) for outcome in outcomes]
+        answers = await self._answers([self._packed(x) for x in xs], timeout, wait=wait, bulk=True)
         if not return_exceptions:
-            for outcome in outcomes:
-                if isinstance(outcome, Failure):
-                    raise outcome.error
+            for answer in answers:
+                if isinstance(answer, RequestError):
+                    raise answer
         return answers
 
     async def stream(
@@ -187,12 +212,11 @@ class Service:
         reading of `xs`.  `timeout` is for each item.  A failure is raised in its place, or given there with
         `return_exceptions`; an error of `xs` itself is raised after the answers to what came before it.
         """
-        options = self.options
-        window = StreamWindow[_Pending](max(1, options.max_queued // 2), options.max_queued_bytes // 2)
+        window = StreamWindow[_Pending](self._in_hand())
         feeder = asyncio.get_running_loop().create_task(self._feed(xs, window, timeout))
         try:
             while (pending := await window.first()) is not None:
-                answer = _answer((await pending.future)[0])
+                answer = self._answer((await pending.future)[0])
                 window.drop_first()
                 if isinstance(answer, RequestError) and not return_exceptions:
                     raise answer
@@ -204,7 +228,13 @@ class Service:
             if not feeder.cancelled():
                 feeder.exception()  # looked at: whoever left early does not want to know of it
             for pending in window:
-                self._running_engine.cancel(pending.request)
+                if pending.request is not None:
+                    self._running_engine.cancel(pending.request)
+
+    def _in_hand(self) -> InHand[Any]:
+        """Nothing yet, and room for what one stream may have in hand."""
+        options = self.options
+        return InHand(max(1, options.max_queued // 2), options.max_queued_bytes // 2)
 
     async def _feed(
         self, xs: Iterable[Any] | AsyncIterable[Any], window: StreamWindow[_Pending], timeout: float | None
@@ -212,8 +242,11 @@ class Service:
         """Submit `xs` as the window has room, then end it: also where reading `xs` fails, as the reader will see."""
 
         def put(x: Any) -> None:
-            pending = self._submit([pickle_.dumps(x)], timeout, wait=True, bulk=True)
-            window.put(pending, payload_size(pending.request.payloads[0]))
+            payload = self._packed(x)
+            if isinstance(payload, InvalidItem):
+                window.put(_settled(Failure(payload)), 0)
+            else:
+                window.put(self._submit([payload], timeout, wait=True, bulk=True), len(payload))
 
         try:
             await window.room()
@@ -228,15 +261,40 @@ class Service:
         finally:
             window.end()
 
-    async def _outcomes(self, payloads: list[Any], timeout: float | None, *, wait: bool, bulk: bool) -> list[Outcome]:
+    @staticmethod
+    def _packed(x: Any) -> Packed:
+        """`x` as one payload that shares no memory with it: the caller may change `x` while it waits in a queue."""
+        try:
+            payload = pickle_.dumps(x)
+        except ValueError as error:
+            invalid = InvalidItem(str(error))
+            invalid.__cause__ = error.__cause__
+            return invalid
+        return payload if isinstance(payload, bytes) else b"".join(payload)
+
+    async def _answers(self, packed: list[Packed], timeout: float | None, *, wait: bool, bulk: bool) -> list[Any]:
+        """What became of each, in order: its result, or the RequestError in its place."""
+        payloads = [payload for payload in packed if isinstance(payload, bytes)]
         pending = self._submit(payloads, timeout, wait=wait, bulk=bulk)
         try:
-            return await pending.future
+            outcomes = iter(await pending.future)
         except asyncio.CancelledError:
-            self._running_engine.cancel(pending.request)
+            if pending.request is not None:
+                self._running_engine.cancel(pending.request)
             raise
+        return [p if isinstance(p, InvalidItem) else self._answer(next(outcomes)) for p in packed]
 
-    def _submit(self, payloads: list[Any], timeout: float | None, *, wait: bool, bulk: bool) -> _Pending:
+    def _answer(self, outcome: Outcome) -> Any:
+        match outcome:
+            case Result(payload):
+                try:
+                    return pickle_.loads(payload)
+                except ValueError as error:
+                    return _unreadable(self.stages[-1].name, error)
+            case Failure(error):
+                return error
+
+    def _submit(self, payloads: list[bytes], timeout: float | None, *, wait: bool, bulk: bool) -> _Pending:
         loop = asyncio.get_running_loop()
         engine = self._running_engine
         if loop is not self._loop:
@@ -286,8 +344,55 @@ class Service:
 
 
 class _Pending(NamedTuple):
-    request: Request
+    request: Request | None
+    """What the engine accepted; None: nothing could be sent to it."""
     future: asyncio.Future[list[Outcome]]
+
+
+def _cores(name: str, cpus: Any) -> tuple[int, ...] | None:
+    if cpus is None:
+        return None
+    cores = tuple(cpus) if isinstance(cpus, Iterable) else ()
+    if not cores or not all(isinstance(c, int) and not isinstance(c, bool) and c >= 0 for c in cores):
+        raise ConfigError(f"service {name!r}: cpus takes a list of core numbers that is not empty, got {cpus!r}")
+    return cores
+
+
+def _options(name: str, options: Any, fields: dict[str, Any]) -> ServiceOptions:
+    if options is None:
+        try:
+            return ServiceOptions(**fields)
+        except TypeError as error:
+            raise ConfigError(f"service {name!r}: {error}") from None
+    if fields:
+        raise ConfigError("give options= or its fields one by one, not both")
+    if not isinstance(options, ServiceOptions):
+        raise ConfigError(f"service {name!r}: options takes a penstock.ServiceOptions, got {options!r}")
+    return options
+
+
+def _check_drain(drain: Any) -> None:
+    # Not `drain < 0`: nan is neither.
+    if isinstance(drain, bool) or not isinstance(drain, (int, float)) or not drain >= 0:
+        raise ConfigError(f"drain must be a number of seconds, at least 0, got {drain!r}")
+
+
+async def _stop_elsewhere(engine: Engine, home: asyncio.AbstractEventLoop, drain: float) -> None:
+    """Stop `engine` on its own loop, from another one; at once where that runs no more."""
+    if home.is_running():
+        ending = engine.stop(drain)
+        try:
+            told = asyncio.run_coroutine_threadsafe(ending, home)
+        except RuntimeError:  # closed in this very moment
+            ending.close()
+        else:
+            here = asyncio.wrap_future(told)
+            while not told.done() and home.is_running():
+                await asyncio.wait((here,), timeout=LOOK_AGAIN)
+            if told.done() and not told.cancelled():
+                told.result()
+    if engine.state is not State.STOPPED:
+        engine.abandon()
 
 
 def _say_inline(service: Service) -> None:
@@ -312,15 +417,19 @@ def _resolve(future: asyncio.Future[list[Outcome]], outcomes: list[Outcome]) -> 
         future.set_result(outcomes)
 
 
-def _answer(outcome: Outcome) -> Any:
-    match outcome:
-        case Result(payload):
-            return pickle_.loads(payload)
-        case Failure(error):
-            return error
+def _settled(outcome: Outcome) -> _Pending:
+    future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    future.set_result([outcome])
+    return _Pending(None, future)
 
 
-def _unwrap(outcome: Outcome) -> Any:
-    if isinstance(outcome, Failure):
-        raise outcome.error
-    return _answer(outcome)
+def _unreadable(stage_name: str, error: ValueError) -> StageFailed:
+    """The end of an item whose result this process cannot read."""
+    problem = describe(error.__cause__ or error, skip_frames=1)
+    return StageFailed(
+        f"the result cannot be unpickled here: {problem.message}",
+        stage=stage_name,
+        type_name=problem.type_name,
+        mro=problem.mro,
+        traceback=problem.traceback,
+    )

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import facade_stages
+import numpy as np
 import pytest
 import stages
 from waiting import until
@@ -182,3 +184,64 @@ async def test_state_room_and_counters_tell_what_goes_on(tmp_path):
         counters = service.engine.counters
         assert (counters.accepted, counters.succeeded) == (2, 2)
     assert service.state is ps.State.STOPPED
+
+
+async def test_what_a_caller_does_to_its_arrays_after_the_call_began_is_none_of_the_items_business(tmp_path):
+    async with ps.Service(stages.Act) as service:
+        held = asyncio.create_task(service.predict(("hold", str(tmp_path), 0)))
+        await until(lambda: stages.notes(tmp_path / "ran"))
+        buffer = np.zeros(1000)
+        calls = [asyncio.create_task(service.predict(buffer)) for _ in range(4)]
+        many = asyncio.create_task(service.predict_many([buffer] * 4))
+        await until(lambda: service.engine.queued == 9)
+        buffer[:] = 9
+        (tmp_path / "open").touch()
+        await held
+        for array in [*await asyncio.gather(*calls), *await many]:
+            assert not array.any()
+
+
+async def test_an_input_that_cannot_be_pickled_is_the_callers_fault():
+    def local() -> None: ...
+
+    async with ps.Service(stages.Act) as service:
+        with pytest.raises(ps.InvalidItem, match=r"`function` cannot be pickled: .*local") as caught:
+            await service.predict(local)
+        assert caught.value.__cause__ is not None
+        assert service.engine.queued == 0
+
+
+async def test_an_input_that_cannot_be_pickled_spoils_no_other():
+    items = [1, lambda: None, 3, threading.Lock(), ("raise", "five")]
+    async with ps.Service(stages.Act) as service:
+        first, second, third, fourth, fifth = await service.predict_many(items, return_exceptions=True)
+        assert (first, third) == (1, 3)
+        assert isinstance(second, ps.InvalidItem)
+        assert isinstance(fourth, ps.InvalidItem)
+        assert isinstance(fifth, ps.StageFailed)
+        with pytest.raises(ps.InvalidItem, match="`function` cannot be pickled"):
+            await service.predict_many(items)
+        assert service.engine.counters.succeeded == 4  # all are waited for
+        with pytest.raises(ps.StageFailed, match="five"):
+            await service.predict_many(items[::-1])
+        only = await service.predict_many([lambda: None], return_exceptions=True)
+        assert isinstance(only[0], ps.InvalidItem)
+    with pytest.raises(ps.NotReady):
+        await service.predict_many([lambda: None], return_exceptions=True)
+
+
+async def test_a_result_that_cannot_be_unpickled_here_is_a_failure_of_the_last_stage():
+    async with ps.Service(stages.Echo, facade_stages.estrange) as service:
+        with pytest.raises(ps.StageFailed) as caught:
+            await service.predict("stranger")
+        failure = caught.value
+        assert failure.message == "the result cannot be unpickled here: never seen here"
+        assert (failure.stage, failure.type_name) == ("estrange", "builtins.LookupError")
+        assert failure.is_a(LookupError)
+        assert "in at_home" in failure.traceback
+        assert "pickle_.py" not in failure.traceback
+        first, second, third = await service.predict_many([1, "stranger", 3], return_exceptions=True)
+        assert (first, third) == (1, 3)
+        assert isinstance(second, ps.StageFailed)
+        with pytest.raises(ps.StageFailed, match="cannot be unpickled here"):
+            await service.predict_many([1, "stranger", 3])

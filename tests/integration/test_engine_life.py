@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import threading
 import warnings
@@ -357,3 +358,151 @@ def test_a_service_moves_to_another_event_loop_once_it_is_stopped():
     asyncio.run(once())
     asyncio.run(once())
     until_now(lambda: True)
+
+
+# -- stop in the wrong place ------------------------------------------------------------------------------------------
+
+
+def started_elsewhere(service: ps.Service) -> list[int]:
+    """Start `service` on a loop that is closed when this returns; the pids of its workers."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(service.start())
+    loop.close()
+    return pids(service)
+
+
+@pytest.mark.parametrize("drain", [None, math.nan, -0.1, True, "1"])
+async def test_a_drain_that_is_no_time_stops_nothing(drain):
+    async with ps.Service(stages.Double, inline=True) as service:
+        with pytest.raises(ps.ConfigError, match="drain must be a number of seconds"):
+            await service.stop(drain)
+        assert service.state is ps.State.READY
+        assert await service.predict(2) == 4
+
+
+@pytest.mark.parametrize("drain", [math.inf, 1e300, 10**400])
+async def test_a_drain_may_take_for_ever(drain, tmp_path):
+    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), inline=True)
+    await service.start()
+    call = asyncio.create_task(service.predict(1))
+    await until(lambda: stages.notes(tmp_path / "ran"))
+    stops = [asyncio.create_task(service.stop(drain)) for _ in range(2)]
+    await until(lambda: service.state is ps.State.DRAINING)
+    (tmp_path / "open").touch()
+    await asyncio.gather(*stops)
+    assert await call == 1
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # the loop was closed over its transports
+def test_a_service_whose_loop_is_closed_is_stopped_at_once_and_starts_again():
+    before = os.sched_getaffinity(0)
+    service = ps.Service(ps.stage(stages.Double, workers=2), cpus=[min(before)])
+    started = started_elsewhere(service)
+    assert all(running(pid) for pid in started)
+    asyncio.run(service.stop())
+    assert service.state is ps.State.STOPPED
+    assert not any(running(pid) for pid in started)
+    assert os.sched_getaffinity(0) == before
+    asyncio.run(service.stop())
+
+    async def once() -> None:
+        async with service:
+            assert await service.predict(2) == 4
+
+    asyncio.run(once())
+    gc.collect()
+
+
+def test_an_inline_service_whose_loop_is_closed_is_stopped_and_starts_again():
+    service = ps.Service(stages.Double, inline=True)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(service.start())
+    loop.close()
+    asyncio.run(service.stop())
+    until_now(lambda: not [name for name in threads() if "penstock" in name])
+    with service.blocking() as s:
+        assert s.predict(2) == 4
+
+
+async def test_a_stop_on_another_loop_drains_on_the_services_own(tmp_path):
+    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}))
+    await service.start()
+    call = asyncio.create_task(service.predict(1))
+    await until(lambda: stages.notes(tmp_path / "ran"))
+    stop = asyncio.create_task(asyncio.to_thread(asyncio.run, service.stop()))
+    await until(lambda: service.state is ps.State.DRAINING)
+    (tmp_path / "open").touch()
+    await stop
+    assert await call == 1
+    assert service.state is ps.State.STOPPED
+    assert stages.notes(tmp_path / "torn down") == [0]
+    async with service:
+        assert await service.predict(2) == 2
+
+
+def test_a_stop_while_the_services_loop_stands_still_leaves_no_caller_waiting(tmp_path):
+    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), timeout=math.inf)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(service.start())
+    started, call = pids(service), loop.create_task(service.predict(1))
+    loop.run_until_complete(until(lambda: stages.notes(tmp_path / "ran")))
+    asyncio.run(service.stop())
+    assert service.state is ps.State.STOPPED
+    assert not any(running(pid) for pid in started)
+    with pytest.raises(ps.NotReady, match="has stopped"):
+        loop.run_until_complete(asyncio.wait_for(call, 5))
+    (tmp_path / "open").touch()
+    loop.run_until_complete(service.start())
+    assert loop.run_until_complete(service.predict(2)) == 2
+    loop.run_until_complete(service.stop())
+    loop.close()
+
+
+def test_a_stop_on_another_loop_outlives_the_services_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.service.LOOK_AGAIN", 0.01)
+    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}))
+    home = asyncio.new_event_loop()
+    home.run_until_complete(service.start())
+    call, started = home.create_task(service.predict(1)), pids(service)
+
+    async def elsewhere() -> None:
+        stop = asyncio.create_task(service.stop(drain=math.inf))
+        await until(lambda: service.state is ps.State.DRAINING)
+        home.call_soon_threadsafe(home.stop)
+        await asyncio.wait_for(stop, 10)
+
+    home.call_soon(lambda: None)
+    thread = threading.Thread(target=home.run_forever)
+    thread.start()
+    asyncio.run(elsewhere())
+    thread.join()
+    assert service.state is ps.State.STOPPED
+    assert not any(running(pid) for pid in started)
+    with pytest.raises(ps.NotReady):
+        home.run_until_complete(asyncio.wait_for(call, 5))
+    while left := asyncio.all_tasks(home):
+        home.run_until_complete(asyncio.wait_for(asyncio.wait(left), 5))
+    home.close()
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 5])
+async def test_a_stop_that_is_cut_off_ends_the_workers_and_the_callers_all_the_same(turns, tmp_path):
+    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}))
+    await service.start()
+    (pid,) = pids(service)
+    call = asyncio.create_task(service.predict(1))
+    await until(lambda: stages.notes(tmp_path / "ran"))
+    stop = asyncio.create_task(service.stop(drain=60))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task(), call}:
+        task.cancel()  # as the end of `asyncio.run` does
+    with pytest.raises(asyncio.CancelledError):
+        await stop
+    with pytest.raises(ps.NotReady):
+        await asyncio.wait_for(call, 5)
+    await until(lambda: service.state is ps.State.STOPPED)
+    assert not running(pid)
+    (tmp_path / "open").touch()
+    async with service:
+        assert await service.predict(2) == 2

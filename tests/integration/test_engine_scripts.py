@@ -324,3 +324,38 @@ def test_a_program_that_ends_without_stopping_its_service_ends(tmp_path):
         except ProcessLookupError:
             break
         os.sched_yield()
+
+
+def test_a_fork_that_drops_or_stops_the_service_leaves_its_parents_workers_alone(tmp_path):
+    write(
+        tmp_path / "main.py",
+        """
+        import asyncio, gc, os
+        import penstock as ps
+
+        def pid(x: int) -> int:
+            return os.getpid()
+
+        if __name__ == "__main__":
+            loop = asyncio.new_event_loop()
+            service = ps.Service(pid)
+            loop.run_until_complete(service.start())
+            before = loop.run_until_complete(service.predict(0))
+            for stops in (False, True):
+                child = os.fork()
+                if child == 0:
+                    if stops:
+                        asyncio.run(service.stop())
+                        assert service.state is ps.State.STOPPED
+                    service = None
+                    gc.collect()
+                    os._exit(0)
+                assert os.waitpid(child, 0)[1] == 0
+            assert loop.run_until_complete(service.predict(0)) == before
+            loop.run_until_complete(service.stop())
+            print("unharmed")
+        """,
+    )
+    done = run("-W", "always::ResourceWarning", "main.py", folder=tmp_path)
+    assert done.stdout == "unharmed\n"
+    assert "never stopped" not in done.stderr

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
+import facade_stages
+import numpy as np
 import pytest
 import stages
-from waiting import until
+from waiting import until, until_now
 
 import penstock as ps
 
@@ -29,6 +32,12 @@ class Source:
         for item in self:
             await asyncio.sleep(0)
             yield item
+
+
+def read(stream, answers: list) -> None:
+    """As `drain`, of a blocking stream."""
+    for answer in stream:
+        answers.append(answer)
 
 
 async def drain(stream, answers: list) -> None:
@@ -136,12 +145,57 @@ async def test_a_failure_is_raised_in_its_place_or_stands_there():
         await until(lambda: service.engine.queued == 0)
 
 
-async def test_an_item_that_cannot_be_pickled_ends_the_stream_with_that_reason():
+async def test_an_item_that_cannot_be_pickled_is_invalid_in_its_place():
+    items = [1, lambda: None, 3]
     async with ps.Service(stages.EchoBatch) as service:
         answers = []
-        with pytest.raises(ValueError, match="cannot be pickled"):
-            await drain(service.stream([1, lambda: None, 3]), answers)
+        with pytest.raises(ps.InvalidItem, match="`function` cannot be pickled"):
+            await drain(service.stream(items), answers)
         assert answers == [1]
+        first, second, third = [y async for y in service.stream(items, return_exceptions=True)]
+        assert (first, third) == (1, 3)
+        assert isinstance(second, ps.InvalidItem)
+        assert "Can't pickle" in second.reason or "local object" in second.reason
+        # Many of them are bounded as all others are, and leave nothing behind.
+        stream = service.stream(items * 3000, return_exceptions=True)
+        assert sum(isinstance(y, ps.InvalidItem) for y in [y async for y in stream]) == 3000
+        assert service.engine.queued == 0
+
+
+async def test_a_result_that_cannot_be_unpickled_fails_in_its_place():
+    items = [1, "stranger", 3]
+    async with ps.Service(facade_stages.estrange) as service:
+        answers = []
+        with pytest.raises(ps.StageFailed, match="the result cannot be unpickled here: never seen here"):
+            await drain(service.stream(items), answers)
+        assert answers == [1]
+        first, second, third = [y async for y in service.stream(items, return_exceptions=True)]
+        assert (first, third) == (1, 3)
+        assert second.is_a(LookupError)
+
+
+def reusing_one_buffer(folder):
+    """Arrays that are one and the same, while the stage is held; then its gate opens."""
+    yield ("hold", str(folder), -1)
+    buffer = np.zeros(1000)
+    for i in range(8):
+        buffer[:] = i
+        yield buffer
+    (folder / "open").touch()
+
+
+async def test_a_source_may_reuse_its_buffer_while_items_wait(tmp_path):
+    async with ps.Service(stages.Act) as service:
+        first, *arrays = [y async for y in service.stream(reusing_one_buffer(tmp_path))]
+    assert first == -1
+    assert [set(array) for array in arrays] == [{i} for i in range(8)]
+
+
+def test_the_source_of_a_blocking_stream_may_reuse_its_buffer_too(tmp_path):
+    with ps.Service(stages.Act).blocking() as service:
+        first, *arrays = service.stream(reusing_one_buffer(tmp_path))
+    assert first == -1
+    assert [set(array) for array in arrays] == [{i} for i in range(8)]
 
 
 async def test_the_timeout_of_a_stream_is_for_each_item():
@@ -211,3 +265,56 @@ def test_a_blocking_stream_leaves_failures_in_their_places():
         assert isinstance(answers[1], ps.StageFailed)
         with pytest.raises(ps.StageFailed):
             list(service.stream([1, ("raise",), 3]))
+
+
+def test_a_failing_source_of_a_blocking_stream_is_seen_after_the_answers_before_it(tmp_path):
+    def source():
+        yield ("hold", str(tmp_path), 1)
+        yield 2
+        (tmp_path / "open").touch()
+        raise LookupError("no more")
+
+    answers = []
+    with ps.Service(stages.Act).blocking() as service, pytest.raises(LookupError, match="no more"):
+        read(service.stream(source()), answers)
+    assert answers == [1, 2]
+
+
+def test_a_failure_before_the_end_of_a_blocking_source_is_raised_in_its_place():
+    def source():
+        yield 1
+        yield ("raise", "two")
+        raise LookupError("no more")
+
+    with ps.Service(stages.Act).blocking() as service, pytest.raises(ps.StageFailed, match="two"):
+        list(service.stream(source()))
+
+
+def test_items_of_a_blocking_stream_that_cannot_travel_fail_in_their_places():
+    items = [1, lambda: None, "stranger", 4]
+    with ps.Service(facade_stages.estrange).blocking() as service:
+        first, second, third, fourth = service.stream(items, return_exceptions=True)
+        assert (first, fourth) == (1, 4)
+        assert isinstance(second, ps.InvalidItem)
+        assert isinstance(third, ps.StageFailed)
+        with pytest.raises(ps.InvalidItem):
+            list(service.stream(items))
+
+
+def test_a_blocking_stream_has_no_more_than_its_share_of_bytes_in_hand(tmp_path):
+    answers, ahead = [], []
+
+    def source():
+        for i in range(30):
+            ahead.append(i - len(answers))
+            yield bytes(500_000)
+
+    spec = ps.stage(facade_stages.Held, setup={"folder": str(tmp_path)})
+    with ps.Service(spec, max_queued=1000, max_queued_bytes=4_000_000).blocking() as service:
+        reader = threading.Thread(target=read, args=(service.stream(source()), answers), daemon=True)
+        reader.start()
+        until_now(lambda: len(ahead) == 4, "half of 4 MB to be read")
+        (tmp_path / "open").touch()
+        reader.join(15)
+    assert len(answers) == 30
+    assert max(ahead) == 3

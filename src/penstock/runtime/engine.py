@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Sequence
 
 from penstock.config import ServiceOptions
@@ -19,7 +20,7 @@ from penstock.errors import (
     StartFailed,
 )
 from penstock.runtime.affinity import allowed_cores, check_cores, pin
-from penstock.runtime.flow import Flow
+from penstock.runtime.flow import FOREVER, Flow
 from penstock.runtime.launching import launcher, worker_cores
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage import StageDriver
@@ -48,6 +49,8 @@ class Engine(Flow):
         self._cpus = tuple(cpus) if cpus is not None else None
         self._in_process = inline
         self._affinity_before: frozenset[int] | None = None
+        self._pinned_by = 0
+        """The thread that was pinned."""
         self._started: asyncio.Future[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
         self._hurried = False
@@ -136,6 +139,7 @@ class Engine(Flow):
         cores = [worker_cores(spec, allowed) for spec in self._specs]
         if self._cpus is not None and not self._in_process:
             self._affinity_before = allowed
+            self._pinned_by = threading.get_ident()
             pin(self._cpus)
         self._admission = Admission(self.options.max_queued, self.options.max_queued_bytes)
         self._deadlines = Deadlines()
@@ -158,9 +162,12 @@ class Engine(Flow):
             if self._phase is State.STOPPED:
                 return
             self._hurried = False
+            self._phase = State.DRAINING
+            self._refresh()
             task = self._stop_task = asyncio.get_running_loop().create_task(self._stop(drain))
+            task.add_done_callback(self._stop_ended)
         else:
-            done, _ = await asyncio.wait((task,), timeout=None if drain == math.inf else drain)
+            done, _ = await asyncio.wait((task,), timeout=None if drain > FOREVER else drain)
             if not done:
                 self._hurried = True
                 if self._changed is not None:
@@ -168,55 +175,87 @@ class Engine(Flow):
         await asyncio.shield(task)
 
     async def _stop(self, drain: float) -> None:
-        self._phase = State.DRAINING
-        self._refresh()
-        for stage in self.stages:
-            stage.queue.draining = True
-        self.wake()
-        await self._until(lambda: self.idle or self._hurried, drain)
-        drained = self.idle and drain > 0
-        self._settle_all(lambda _: NotReady(f"service {self.name!r} has stopped", state=State.STOPPED))
-        if drained:
+        try:
             for stage in self.stages:
-                stage.close()
-            await self._until(lambda: self._hurried or not self._workers_alive, TEARDOWN_GRACE)
-        for stage in self.stages:
-            stage.kill()
-        await self._until(lambda: not self._workers_alive, math.inf)
-        self._finish()
+                stage.queue.draining = True
+            self.wake()
+            await self._until(lambda: self.idle or self._hurried, drain)
+            if self.idle and drain > 0:
+                for stage in self.stages:
+                    stage.close()
+                await self._until(lambda: self._hurried or not self._workers_alive, TEARDOWN_GRACE)
+        finally:
+            # Also where the above was cut off: nobody is left waiting, and no worker running.
+            for stage in self.stages:
+                stage.kill()
+            self._settle_stopped()
+            await self._until(lambda: not self._workers_alive, math.inf)
+            self._finish()
+
+    def _stop_ended(self, _: asyncio.Task[None]) -> None:
+        """The short way, where even that went wrong or was cancelled before it began."""
+        if self._phase is not State.STOPPED:
+            self.abandon()
+
+    def _settle_stopped(self) -> None:
+        self._settle_all(lambda _: NotReady(f"service {self.name!r} has stopped", state=State.STOPPED))
 
     def _finish(self) -> None:
+        """Tell who waits for the start, and leave nothing that could come later."""
+        self._phase = State.STOPPED
+        self._stop_task = None
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None
-        if self._affinity_before is not None:
-            pin(self._affinity_before)
-            self._affinity_before = None
         if self._started is not None and not self._started.done():
             self._started.set_exception(StartFailed(f"service {self.name!r} was stopped while it was starting"))
-        self._phase = State.STOPPED
-        self._stop_task = None
+        self._unpin()
+
+    def _unpin(self) -> None:
+        before, self._affinity_before = self._affinity_before, None
+        # An abandoned engine may be told so by another thread, whose cores are none of its business.
+        if before is not None and self._pinned_by == threading.get_ident():
+            pin(before)
 
     @property
     def _workers_alive(self) -> bool:
-        return any(worker.alive for stage in self.stages for worker in stage.workers)
+        # Once abandoned they tell nothing any more.
+        return self._phase is not State.STOPPED and any(
+            worker.alive for stage in self.stages for worker in stage.workers
+        )
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
         assert self._changed is not None
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if seconds == math.inf else seconds):
+            async with asyncio.timeout(None if seconds > FOREVER else seconds):
                 while not condition():
                     self._changed.clear()
                     await self._changed.wait()
 
     def abandon(self) -> None:
-        """End every worker without an event loop: the service was dropped and never stopped."""
+        """End every worker at once, from any thread and without an event loop; the engine is stopped.
+
+        Whoever waits is told on the engine's loop, if that runs once more.
+        """
         for stage in self.stages:
             stage.stopping = True
             for worker in stage.workers:
                 worker.abandon()
         self._phase = State.STOPPED
         self.accepting = False
+        self._stop_task = None
+        self._unpin()
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed, and nobody waits there
+                self._loop.call_soon_threadsafe(self._abandoned)
+
+    def _abandoned(self) -> None:
+        if self._phase is not State.STOPPED:
+            return  # started again meanwhile
+        self._settle_stopped()
+        self._finish()
+        if self._changed is not None:
+            self._changed.set()
 
     def _refresh(self) -> None:
         self.accepting = self.state.serving
