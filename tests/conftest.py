@@ -29,6 +29,10 @@ LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background, where SIGINT is ignored and what is started inherits that; tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def pytest_asyncio_loop_factories(config, item):
     """A module says ``LOOPS = ("asyncio", "uvloop")`` to run its tests on each of these; else asyncio's own."""
