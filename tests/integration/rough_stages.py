@@ -81,3 +81,10 @@ class LeavesItsGroup(ps.Stage):
         while x == "spin":
             pass
         return os.getpid()
+
+
+class LoadsNowhere:
+    """Can be sent, and not be received."""
+
+    def __reduce__(self) -> Any:
+        return int, ("no number",)

@@ -192,6 +192,12 @@ async def test_what_is_no_exception_fails_its_item_and_not_its_worker(kind):
         assert service.engine.stages[0].workers[0].restarts == 0
 
 
+async def test_an_item_that_a_worker_cannot_unpickle_is_no_callers_fault():
+    async with ps.Service(stages.Echo) as service:
+        with pytest.raises(ps.StageFailed, match="cannot be unpickled: ValueError"):
+            await service.predict(rough_stages.LoadsNowhere())
+
+
 async def test_an_item_larger_than_all_bytes_passes_alone():
     async with ps.Service(stages.Echo, stages.Double, max_queued_bytes=1000) as service:
         answers = await asyncio.gather(*(service.predict(b"x" * 5000) for _ in range(5)))

@@ -62,6 +62,7 @@ class ItemDecoder:
             found = invalid_item(exc)
             if found is exc:
                 raise
+            found.__cause__ = exc  # once compiled, `from` does not set it
             raise found from exc
 
     def _raw(self, payload: Buffer) -> Any:
