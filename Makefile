@@ -30,10 +30,10 @@ test: $(STAMP)  ## run every test
 
 check: lint types test test-compiled  ## every static check, then every test
 
-test-compiled: compiled  ## what runs in processes, once more with the path of a request compiled
+test-compiled: compiled  ## the tests of real processes once more, over the compiled build
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) tests/integration tests/faults
 
-compiled: $(STAMP) build/compiled/.built  ## what an install makes: the path of a request as C extensions
+compiled: $(STAMP) build/compiled/.built  ## build in build/compiled what an install makes
 
 build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py')
 	rm -rf build
@@ -71,4 +71,4 @@ docs: $(STAMP)  ## hold the documentation to what it says
 	$(BIN)/python -m pytest -n $(JOBS) tests/test_docs.py
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info

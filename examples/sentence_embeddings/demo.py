@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from service import EXAMPLE, service
+
+import penstock as ps
 
 HOST = "127.0.0.1"
 PORT = int(os.environ.get("PENSTOCK_PORT", "8000"))
@@ -22,4 +25,7 @@ def announce(addresses: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    service.serve(host=HOST, port=PORT, on_ready=announce)
+    try:
+        service.serve(host=HOST, port=PORT, on_ready=announce)
+    except ps.StartFailed as error:
+        sys.exit(f"{error}\nAnother port: PENSTOCK_PORT=8001 make demo")

@@ -231,7 +231,7 @@ def test_a_module_that_cannot_be_imported_in_the_worker_fails_the_start_with_its
     )
     done = run("main.py", folder=tmp_path)
     assert done.returncode == 1
-    assert "penstock.errors.StartFailed: worker 0 of stage 'double' could not be set up: not in a worker" in done.stderr
+    assert "penstock.errors.StartFailed: worker 0 of stage 'double' could not be set up: ImportError: not in a worker" in done.stderr
     assert 'fickle.py", line 6' in done.stderr
 
 

@@ -97,7 +97,7 @@ class Engine(Flow):
             ):
                 started.set_result(None)
         self._refresh()
-        if stage.failed and self._phase is State.READY:
+        if stage.failed and self._phase in (State.READY, State.DRAINING):
             self._settle_all(
                 lambda _: NotReady(f"stage {stage.name!r} has failed: {stage.health.reason}", state=State.FAILED)
             )

@@ -238,7 +238,9 @@ class StageDriver:
         else:
             failure = _start_failure(worker, reason, problem)
             self.health.died_before_ready(worker.index, str(failure).splitlines()[0])
-            log.error("%s", failure)
+            first_setup = problem is not None and not self.health.ever_ready
+            if not first_setup:  # that one ends the start, which raises it
+                log.error("%s", failure)
         if not (failure is not None and problem is not None and not self.health.ever_ready):
             self.counters.restarts += 1
             worker.restart_in(self.health.delay(worker.health.restart, self.live_workers) if not innocent else 0.0)
@@ -300,5 +302,6 @@ def _whole_failure(frame: Frame) -> bool:
 
 def _start_failure(worker: Worker, reason: str, problem: Problem | None) -> StartFailed:
     if problem is not None:
-        return StartFailed(f"{worker} could not be set up: {problem.message}", traceback=problem.traceback)
+        kind = problem.type_name.removeprefix("builtins.")
+        return StartFailed(f"{worker} could not be set up: {kind}: {problem.message}", traceback=problem.traceback)
     return StartFailed(f"{worker} ended before it was ready: {reason}")

@@ -149,7 +149,7 @@ service = ps.Service(ps.stage(Broken, setup={"path": "/weights"}, workers=2), na
 def test_a_setup_that_raises_ends_the_command_with_the_remote_traceback(module):
     status, output = run(module(BROKEN_SETUP), "serve", "model:service", "--port", "0")
     assert status == 1
-    assert "stage 'Broken' could not be set up: no weights at /weights" in output
+    assert "stage 'Broken' could not be set up: FileNotFoundError: no weights at /weights" in output
     assert 'model.py", line 6, in setup' in output
     assert "FileNotFoundError: no weights at /weights" in output
     assert "ready on" not in output
@@ -166,7 +166,7 @@ def written_as_json(folder, *arguments):
 def test_with_json_lines_a_setup_that_raises_is_one_of_them(module):
     line = written_as_json(module(BROKEN_SETUP), "model:service")[-1]
     assert (line["level"], line["logger"], line["error"]) == ("error", "penstock.server", "StartFailed")
-    assert line["message"] == "worker 0 of stage 'Broken' could not be set up: no weights at /weights"
+    assert line["message"] == "worker 0 of stage 'Broken' could not be set up: FileNotFoundError: no weights at /weights"
     assert 'model.py", line 6, in setup' in line["traceback"]
 
 
