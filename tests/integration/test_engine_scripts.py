@@ -231,7 +231,10 @@ def test_a_module_that_cannot_be_imported_in_the_worker_fails_the_start_with_its
     )
     done = run("main.py", folder=tmp_path)
     assert done.returncode == 1
-    assert "penstock.errors.StartFailed: worker 0 of stage 'double' could not be set up: ImportError: not in a worker" in done.stderr
+    assert (
+        "penstock.errors.StartFailed: worker 0 of stage 'double' could not be set up: ImportError: not in a worker"
+        in done.stderr
+    )
     assert 'fickle.py", line 6' in done.stderr
 
 
@@ -359,3 +362,27 @@ def test_a_fork_that_drops_or_stops_the_service_leaves_its_parents_workers_alone
     done = run("-W", "always::ResourceWarning", "main.py", folder=tmp_path)
     assert done.stdout == "unharmed\n"
     assert "never stopped" not in done.stderr
+
+
+def test_an_exception_class_of_the_script_is_known_by_the_name_it_has_there(tmp_path):
+    write(
+        tmp_path / "main.py",
+        """
+        import penstock as ps
+
+        class TooCold(Exception):
+            pass
+
+        def check(x: int) -> int:
+            raise TooCold(x)
+
+        if __name__ == "__main__":
+            with ps.Service(check).blocking() as service:
+                try:
+                    service.predict(1)
+                except ps.StageFailed as failure:
+                    print(failure.type_name, failure.is_a(TooCold), failure.is_a(ValueError))
+        """,
+    )
+    done = run("main.py", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "__main__.TooCold True False\n")

@@ -41,6 +41,7 @@ def main() -> None:
     if arguments.cpus and hasattr(os, "sched_setaffinity"):  # where cores cannot be pinned, every one is named
         os.sched_setaffinity(0, {int(core) for core in arguments.cpus.split(",")})
     sock = socket.socket(fileno=arguments.fd)
+    sock.set_inheritable(False)
     # A child the stage forks must not hold the channel open after this process has died.
     os.register_at_fork(after_in_child=sock.close)
     if arguments.lifeline is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.errors import InvalidItem
 from penstock.transport.messages import Problem
+from penstock.worker.loading import MAIN_NAME
 
 # What user code may raise and the worker survives: everything.  A library that calls sys.exit() on bad input, a
 # cancelled coroutine that was run inside `predict`, an extension that panics: none may take a worker down, and none is
@@ -19,8 +20,9 @@ class WrongLength(Exception):
 
 
 def type_name(kind: type) -> str:
-    """`module.Qualname` of a class."""
-    return f"{kind.__module__}.{kind.__qualname__}"
+    """`module.Qualname` of a class, by the name its author knows: here the main script has another."""
+    module = "__main__" if kind.__module__ == MAIN_NAME else kind.__module__
+    return f"{module}.{kind.__qualname__}"
 
 
 def describe(error: BaseException, *, skip_frames: int = 0) -> Problem:

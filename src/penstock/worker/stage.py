@@ -56,6 +56,7 @@ class FunctionStage(Stage):
     def __init__(self, function: Callable[[Any], Any]) -> None:
         # In the method's place: no call of ours lies around the function, and no line of ours in its tracebacks.
         self.predict = function  # type: ignore[method-assign]
+        self.examples = getattr(function, "examples", ())  # type: ignore[misc]  # this object is the only one
 
 
 def make_stage(target: Any) -> Any:

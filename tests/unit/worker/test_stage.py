@@ -81,3 +81,12 @@ def test_skipping_frames_leaves_at_least_the_one_that_raised():
     with pytest.raises(ValueError, match="x") as caught:
         raise ValueError("x")
     assert __file__ in describe(caught.value, skip_frames=50).traceback
+
+
+def test_a_function_brings_its_examples():
+    def double(x):
+        return 2 * x
+
+    double.examples = [1, 2]
+    assert make_stage(double).examples == [1, 2]
+    assert make_stage(len).examples == ()
