@@ -64,6 +64,7 @@ class _Serving:
         self._on_ready = on_ready
         self._listener = Listener(App(services, options), options)
         self._told = asyncio.Event()
+        self._signal = ""
 
     async def run(self) -> None:
         """Start, wait for a signal, drain."""
@@ -103,13 +104,16 @@ class _Serving:
 
     async def _drain(self) -> None:
         grace = self._options.drain
-        ends = [service.stop(drain=grace) for service in self._services]
+        ends = [asyncio.ensure_future(service.stop(drain=grace)) for service in self._services]
+        await asyncio.sleep(0)  # each has begun: nothing more is accepted, as the line says
+        if self._signal:
+            log.info("%s: draining for up to %g s; a second signal ends at once", self._signal, grace)
         await asyncio.gather(self._listener.close(grace + LAST_ANSWERS), *ends)
 
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
         if not self._told.is_set():
-            log.info("%s: draining for up to %g s; a second signal ends at once", name, self._options.drain)
+            self._signal = name
             self._told.set()
             return
         log.warning("%s again: ending at once", name)
