@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from typing import Final
 
 from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
@@ -41,6 +42,11 @@ log = logging.getLogger("penstock.runtime")
 
 SECONDS_PER_MARK = 1.0
 FOREVER = 1e9
+
+# Looked up for every item, several times: constants cost nothing once compiled, members of an enum do.
+QUEUED: Final = ItemState.QUEUED
+SETTLED: Final = ItemState.SETTLED
+OK: Final = int(Status.OK)
 
 
 class Flow:
@@ -188,7 +194,7 @@ class Flow:
             self._admission.held -= request.unfed_bytes  # what was held besides the items: brackets, commas
             request.unfed_bytes = 0
         if len(request.items) > self._kept_items:
-            request.items = [i for i in request.items if i.state is not ItemState.SETTLED]
+            request.items = [i for i in request.items if i.state is not SETTLED]
         request.items.append(item)
         item.state = OFFER[item.state]
         self.stages[0].queue.offer(item, time.monotonic())
@@ -237,9 +243,9 @@ class Flow:
         last = stage.last
         now = self.now()
         for item, status, payload in zip(items, frame.statuses, frame.payloads, strict=True):
-            if item.state is ItemState.SETTLED:
+            if item.state is SETTLED:
                 continue  # cancelled or expired meanwhile: masked from the next stage
-            if status != Status.OK:
+            if status != OK:
                 self._settle(item, Failure(self._failure(stage, status, payload)))
             elif last:
                 self._settle(item, Result(payload))
@@ -283,10 +289,10 @@ class Flow:
     def _settle(self, item: Item, outcome: Outcome) -> None:
         """Give `item` its outcome; the first one stands, and a caller who has gone is no trouble."""
         before = item.state
-        if before is ItemState.SETTLED:
+        if before is SETTLED:
             return
-        item.state = ItemState.SETTLED
-        if before is ItemState.QUEUED:
+        item.state = SETTLED
+        if before is QUEUED:
             self.stages[item.stage].queue.discard(item)
         request = item.request
         self._admission.leave(request.bulk)
@@ -323,7 +329,7 @@ class Flow:
         if not request.wholly_fed:
             self._end_unfed(request, Failure(error(None)))
         for item in request.items:
-            if item.state is not ItemState.SETTLED:
+            if item.state is not SETTLED:
                 self._settle(item, Failure(error(item)))
 
     def _end_unfed(self, request: Request, failure: Failure) -> None:
