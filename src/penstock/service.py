@@ -139,16 +139,16 @@ class Service:
         Raises:
             ConfigError: `drain` is no such number; nothing was stopped.
         """
-        _check_drain(drain)
+        seconds = _drain_seconds(drain)
         engine, home = self._engine, self._loop
         if engine is None or home is None or engine.state is State.STOPPED:
             return
         if self._pid != os.getpid():
             self._engine = None
         elif home is asyncio.get_running_loop():
-            await engine.stop(drain)
+            await engine.stop(seconds)
         else:
-            await _stop_elsewhere(engine, home, drain)
+            await _stop_elsewhere(engine, home, seconds)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -371,10 +371,14 @@ def _options(name: str, options: Any, fields: dict[str, Any]) -> ServiceOptions:
     return options
 
 
-def _check_drain(drain: Any) -> None:
+def _drain_seconds(drain: Any) -> float:
     # Not `drain < 0`: nan is neither.
     if isinstance(drain, bool) or not isinstance(drain, (int, float)) or not drain >= 0:
         raise ConfigError(f"drain must be a number of seconds, at least 0, got {drain!r}")
+    try:
+        return float(drain)
+    except OverflowError:  # an integer larger than any float
+        return math.inf
 
 
 async def _stop_elsewhere(engine: Engine, home: asyncio.AbstractEventLoop, drain: float) -> None:

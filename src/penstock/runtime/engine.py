@@ -175,25 +175,24 @@ class Engine(Flow):
         await asyncio.shield(task)
 
     async def _stop(self, drain: float) -> None:
-        try:
+        for stage in self.stages:
+            stage.queue.draining = True
+        self.wake()
+        await self._until(lambda: self.idle or self._hurried, drain)
+        drained = self.idle and drain > 0
+        self._settle_stopped()
+        if drained:
             for stage in self.stages:
-                stage.queue.draining = True
-            self.wake()
-            await self._until(lambda: self.idle or self._hurried, drain)
-            if self.idle and drain > 0:
-                for stage in self.stages:
-                    stage.close()
-                await self._until(lambda: self._hurried or not self._workers_alive, TEARDOWN_GRACE)
-        finally:
-            # Also where the above was cut off: nobody is left waiting, and no worker running.
-            for stage in self.stages:
-                stage.kill()
-            self._settle_stopped()
-            await self._until(lambda: not self._workers_alive, math.inf)
-            self._finish()
+                stage.close()
+            await self._until(lambda: self._hurried or not self._workers_alive, TEARDOWN_GRACE)
+        for stage in self.stages:
+            stage.kill()
+        await self._until(lambda: not self._workers_alive, math.inf)
+        self._finish()
 
     def _stop_ended(self, _: asyncio.Task[None]) -> None:
-        """The short way, where even that went wrong or was cancelled before it began."""
+        """The short way, where the long one went wrong or was cut off."""
+        # Not in a `finally`: a task that was cancelled before its first step has none.
         if self._phase is not State.STOPPED:
             self.abandon()
 
