@@ -112,7 +112,7 @@ async def _run_example(service: Service, what: str, example: object, tell: Tell)
     first, last = service.stages[0], service.stages[-1]
     item = signature(first.target, batched=first.batch is not None)
     result = signature(last.target, batched=last.batch is not None)
-    formats = sorted(accepts(item.item) - {Codec.MSGPACK}) or [Codec.JSON]
+    formats = sorted(accepts(item.item))
     for codec_in in formats:
         sent = f"{what} as {codec_in.name}"
         tell(Step(sent))
