@@ -28,15 +28,6 @@ BODILESS = (204, 304)
 """Statuses whose answers have neither body nor length."""
 
 
-def size_of(body: Any) -> int:
-    """The length in bytes of a response body: one buffer, or a sequence of them."""
-    if type(body) is bytes:
-        return len(body)
-    if isinstance(body, (list, tuple)):
-        return sum(map(size_of, body))
-    return body.nbytes if isinstance(body, memoryview) else len(body)
-
-
 class AnswerHeads:
     """Makes heads of answers.  `renew` once a second, so that the date is right."""
 
@@ -69,7 +60,7 @@ class AnswerHeads:
         if type(body) is bytes and nbytes <= JOIN_UP_TO:
             return b"".join((start, _LENGTH, length, named, request_id, extra, ending, body))
         head = b"".join((start, _LENGTH, length, named, request_id, extra, ending))
-        parts = body if isinstance(body, (list, tuple)) else (body,)
+        parts = body if isinstance(body, list) else (body,)
         return b"".join((head, *parts)) if nbytes <= JOIN_UP_TO else [head, *parts]
 
     def _start(self, status: int, content_type: bytes) -> bytes:

@@ -23,23 +23,21 @@ import asyncio
 from collections import deque
 from typing import Final, cast
 
-from penstock.server.answers import BODILESS, CLOSE, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0, size_of
+from penstock.core.item import payload_size
+from penstock.server.answers import BODILESS, CLOSE, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
 from penstock.server.bodies import ChunkedBody, SizedBody
 from penstock.server.exchange import Exchange
 from penstock.server.framing_rules import CHUNKED, END_OF_HEAD, Head, Refused
 from penstock.server.messages import Response
 from penstock.server.shared import TRICKLE, Shared
+from penstock.server.status import CLIENT_LEFT
 from penstock.server.unread import UnreadAnswers
-
-CLIENT_LEFT: Final = 499
 
 SKIPPED_BODY: Final = 64 * 1024
 LINGER: Final = 5.0
 """Seconds a refused client may go on sending before its connection is cut."""
 LINGER_BYTES: Final = 64 * 1024 * 1024
 """Bytes a refused client may go on sending before its connection is cut."""
-BLAMED: Final = 32 * 1024
-"""Answers of at least this many bytes may be what a slow client leaves unread."""
 
 # What the next byte from the client belongs to.
 HEAD, BODY, SKIP, ENDING, CLOSED = range(5)
@@ -319,16 +317,17 @@ class Connection(asyncio.Protocol):
     def settle(self, exchange: Exchange) -> None:
         """Write the answer of `exchange` and those that waited for it, or let it wait for its turn."""
         queue = self._queue
+        exchange.body = b""
         if queue[0] is not exchange:
             assert exchange.response is not None
-            self._app.hold(exchange, size_of(exchange.response.body))
+            self._app.hold(exchange, payload_size(exchange.response.body))
             return
         full = len(queue) >= self._max_pipelined
         self._write(queue.popleft(), 0)
         while queue and queue[0].response is not None:
             waiting = queue.popleft()
             assert waiting.response is not None
-            self._write(waiting, size_of(waiting.response.body))
+            self._write(waiting, payload_size(waiting.response.body))
         if full:
             self._resume()
         if self._continue_due:
@@ -344,24 +343,26 @@ class Connection(asyncio.Protocol):
             return
         exchange.connection = None
         body = response.body
-        nbytes = len(body) if type(body) is bytes else size_of(body)
+        nbytes = len(body) if type(body) is bytes else payload_size(body)
         # A draining connection ends with the last answer it owes.
         last = exchange.last or (self._shared.draining and not self._queue and self._state == HEAD)
         ending = CLOSE if last else KEEP_ALIVE if head is None or head.minor else KEEP_ALIVE_1_0
         if exchange.method == "HEAD" or response.status in BODILESS:
             body = b""
         out = self._shared.answers.encode(response, exchange.id, body, nbytes, ending)
-        if nbytes >= BLAMED:
-            self._unread.blame(exchange)
+        self._unread.last = exchange
         if isinstance(out, bytes):
             self._unread.written += len(out)
             transport.write(out)
         else:
-            self._unread.written += size_of(out)
+            self._unread.written += payload_size(out)
             transport.writelines(out)
+        if self._choked:
+            self._unread.charge(transport.get_write_buffer_size())
         self._idle_since = self._clock()
         if head is not None:
             self._app.answered(exchange, response.status, nbytes if body else 0)
+        exchange.response = None  # the request may stay for a while, to say whose the unread bytes are
         if last:
             self._finish(transport)
 
@@ -444,7 +445,7 @@ class Connection(asyncio.Protocol):
             if exchange.response is None:
                 self._app.cancel(exchange)
             else:
-                self._app.hold(exchange, -size_of(exchange.response.body))
+                self._app.hold(exchange, -payload_size(exchange.response.body))
             if exchange.head is not None:
                 self._app.answered(exchange, CLIENT_LEFT, 0)
 

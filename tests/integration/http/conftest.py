@@ -31,6 +31,8 @@ class SmallApp:
         self.statuses = []
         self.held = 0
         self.most_held = 0
+        self.nobodys = 0
+        """Bytes that were held for no request."""
 
     def admit(self, request):
         request.id = b"id"
@@ -55,6 +57,7 @@ class SmallApp:
 
     def hold(self, request, nbytes):
         self.held += nbytes
+        self.nobodys += nbytes if request is None and nbytes > 0 else 0
         self.most_held = max(self.most_held, self.held)
 
     def overfull(self, request, own):

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import ssl
+import threading
 import time
 
 import pytest
@@ -124,6 +125,18 @@ def test_a_client_that_never_reads_is_not_read_either(serve, knock):
     assert len(server.app.statuses) == 1
     assert client.answer()[2] == server.app.big
     assert [client.answer()[0] for _ in range(10)] == [200] * 10
+    server.until(lambda: server.app.held == 0)
+
+
+def test_many_small_answers_that_nobody_reads_are_held_for_their_requests(serve, knock):
+    server = serve()
+    client = knock(server, small_buffer=True)
+    sender = threading.Thread(target=client.send, args=(post(bytes(31 * 1024)) * 400,))
+    sender.start()
+    server.until(lambda: server.app.held > 0)
+    assert server.app.nobodys == 0
+    assert [client.answer()[0] for _ in range(400)] == [200] * 400
+    sender.join()
     server.until(lambda: server.app.held == 0)
 
 

@@ -16,12 +16,13 @@ from penstock.server.shared import Shared
 
 
 class MemoryTransport(asyncio.Transport):
-    """`sent` is what the client would have received; `unread` is set by the test."""
+    """`sent` is what the client would have received; `unread` is set by the test, or grows where `stuck`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sent = bytearray()
         self.unread = 0
+        self.stuck = False
         self.reading = True
         self.closed = self.aborted = self.half_closed = False
 
@@ -29,6 +30,8 @@ class MemoryTransport(asyncio.Transport):
         assert not self.closed
         assert not self.half_closed
         self.sent += data
+        if self.stuck:
+            self.unread += len(data)
 
     def writelines(self, pieces):
         for piece in pieces:
@@ -72,6 +75,8 @@ class MemoryApp:
         self.full: Response | None = None
         self.admitted: list[HttpRequest] = []
         self.handled: list[HttpRequest] = []
+        self.bodies: dict[int, bytes] = {}
+        """By the id of the request; with its answer a connection lets go of its body."""
         self.replies = {}
         self.cancelled: list[HttpRequest] = []
         self.answers: list[tuple[HttpRequest, int, int]] = []
@@ -86,12 +91,16 @@ class MemoryApp:
 
     def handle(self, request, reply):
         self.handled.append(request)
+        self.bodies[id(request)] = bytes(request.body)
         self.replies[id(request)] = reply
         if not self.patient:
             self.answer(request)
 
     def answer(self, request, body=None, status=200):
-        self.replies[id(request)](Response(status, b"text/plain", bytes(request.body) if body is None else body))
+        self.replies[id(request)](Response(status, b"text/plain", self.body_of(request) if body is None else body))
+
+    def body_of(self, request):
+        return self.bodies[id(request)]
 
     def cancel(self, request):
         assert request in self.admitted

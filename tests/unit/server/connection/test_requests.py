@@ -28,7 +28,7 @@ def test_a_request_arrives_as_it_was_sent(rig):
     (request,) = rig.app.handled
     assert (request.method, request.path, request.query) == ("POST", b"/a%20b", b"c=d?e")
     assert request.headers == {b"host": b"x", b"x-two": b"1, 2", b"content-length": b"3"}
-    assert request.body == b"abc"
+    assert rig.app.body_of(request) == b"abc"
     assert request.arrived == rig.now
 
 

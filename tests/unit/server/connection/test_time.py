@@ -255,14 +255,55 @@ def test_what_is_charged_to_one_answer_is_given_back_to_it(rig):
     client = rig.connect()
     rig.app.patient = True
     client.send(GET * 2)
-    rig.app.answer(rig.app.handled[0], b"small")
+    one, two = rig.app.handled
+    rig.app.answer(one, b"small")
     client.transport.unread = 100
     rig.sweep(rig.now)
-    rig.app.answer(rig.app.handled[1], BIG)
+    rig.app.answer(two, BIG)
     client.transport.unread = len(BIG)
     rig.sweep(rig.now)
-    assert rig.app.held.total() == len(BIG)
+    assert (rig.app.held[id(one)], rig.app.held[id(two)]) == (100, len(BIG) - 100)
+    client.transport.unread = len(BIG) - 150  # what was written first is read first
+    rig.sweep(rig.now)
+    assert (rig.app.held[id(one)], rig.app.held[id(two)]) == (0, len(BIG) - 150)
     # the fixture checks that each owner's sum is 0 in the end
+
+
+def test_a_small_answer_that_stays_unread_is_charged_to_its_request(rig):
+    client = rig.connect()
+    client.send(GET)
+    client.transport.unread = 100
+    rig.sweep(rig.now)
+    assert rig.app.held[id(rig.app.handled[0])] == 100
+
+
+def test_answers_to_one_who_does_not_read_are_charged_as_they_are_written(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET * 3)
+    client.transport.stuck = True
+    one, two, three = rig.app.handled
+    rig.app.answer(one, bytes(65 * 1024))
+    client.connection.pause_writing()  # as a transport does past its high mark
+    rig.app.answer(two, bytes(31 * 1024))
+    rig.app.answer(three, BIG)
+    held = [rig.app.held[id(request)] for request in (one, two, three)]
+    assert sum(held) == len(client.transport.sent)
+    assert [size > body for size, body in zip(held, (65 * 1024, 31 * 1024, len(BIG)), strict=True)] == [True] * 3
+
+
+def test_a_request_that_was_answered_keeps_neither_body_nor_answer(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(SIZED + b"0123456789" + GET)
+    one, two = rig.app.handled
+    rig.app.answer(two, b"second")
+    assert two.body == b""
+    rig.app.answer(one)
+    client.transport.unread = 100
+    rig.sweep(rig.now)
+    assert rig.app.held[id(two)] == 100
+    assert (one.body, one.response, two.response) == (b"", None, None)
 
 
 def test_a_draining_connection_with_a_started_head_keeps_its_time_limit(rig):
