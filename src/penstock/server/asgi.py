@@ -7,6 +7,7 @@ Contract
   lifespan: the outer app enters ours (``FastAPI(lifespan=app.lifespan)``) or uses ``async with service``.  Until one
   of them happened, requests get a 503 that says so.
 * A client that leaves cancels its request.
+* Bytes of half-received bodies count as held; a body that is not whole when too many are held is answered then.
 * Each process of a server with several runs its own workers.
 
 This is the one place in this room where a request has futures and tasks: the interface asks for them.
@@ -107,8 +108,11 @@ class _ClientLeftError(Exception):
     """The client left before its answer."""
 
 
-class _BodyTooLargeError(Exception):
-    """The body is larger than the server takes."""
+class _RefusedError(Exception):
+    """The body is not taken: `response` says why."""
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
 
 
 class _Exchange:
@@ -148,9 +152,8 @@ class _Exchange:
     async def _serve(self) -> Response:
         try:
             self._request.body = await self._read_body()
-        except _BodyTooLargeError:
-            limit = self._app.options.max_body
-            return self._app.refuse(413, f"the body is larger than {limit} bytes", self._request)
+        except _RefusedError as refused:
+            return refused.response
         finally:
             self._app.hold(self._request, -self._held)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
@@ -182,23 +185,28 @@ class _Exchange:
             pass
 
     async def _read_body(self) -> bytes:
-        limit = self._app.options.max_body
         declared = self._request.headers.get(b"content-length", b"")
-        if declared.isdigit() and int(declared) > limit:
-            raise _BodyTooLargeError
+        self._check_size(int(declared) if declared.isdigit() else 0)
         pieces: list[bytes] = []
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise _ClientLeftError
             piece = message.get("body", b"")
-            if self._held + len(piece) > limit:
-                raise _BodyTooLargeError
+            self._check_size(self._held + len(piece))
             self._held += len(piece)
             self._app.hold(self._request, len(piece))
             pieces.append(piece)
             if not message.get("more_body", False):
                 return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            refusal = self._app.overfull(self._request, self._held)
+            if refusal is not None:
+                raise _RefusedError(refusal)
+
+    def _check_size(self, nbytes: int) -> None:
+        limit = self._app.options.max_body
+        if nbytes > limit:
+            raise _RefusedError(self._app.refuse(413, f"the body is larger than {limit} bytes", self._request))
 
     async def _write(self, response: Response) -> int:
         """Send the answer; how many bytes of body it had."""

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from penstock.core.state import State
-from penstock.errors import StartFailed
+from penstock.errors import Overloaded, StartFailed
 from penstock.server.app import App
 from penstock.server.asgi import UNSTARTED, asgi
 
@@ -129,6 +129,36 @@ async def test_a_body_is_held_while_it_comes(fakes):
     await wire.end()
     assert service.engine.held_bytes == 0
     assert service.engine.submissions[0].payloads == [b"1234567"]
+
+
+async def test_bodies_that_come_slowly_are_bounded_together(fakes):
+    service = ready(fakes, max_queued_bytes=10)
+    app = asgi(service)
+    first, second = Wire(app), Wire(app)
+    for wire in (first, second):
+        wire.body(b"123456", more=True)
+        await wire.until(lambda wire=wire: wire.told.empty())
+        service.engine.refused = Overloaded(retry_after=3)  # what an engine says while it holds more than it may
+    await second.end()
+    assert second.sent[0]["status"] == 503
+    assert (b"retry-after", b"3") in second.sent[0]["headers"]
+    assert (service.engine.held_bytes, service.engine.counters.refused) == (6, 1)
+    first.body(b"7")
+    await first.end()
+    assert first.sent[0]["status"] == 200
+    assert service.engine.held_bytes == 0
+
+
+async def test_one_body_passes_however_little_may_be_held(fakes):
+    service = ready(fakes, max_queued_bytes=10)
+    wire = Wire(asgi(service))
+    for _ in range(3):
+        wire.body(b"123456", more=True)
+        await wire.until(wire.told.empty)
+        service.engine.refused = Overloaded()
+    wire.body(b"7")
+    await wire.end()
+    assert wire.sent[0]["status"] == 200
 
 
 async def test_a_request_refused_at_its_head_is_answered_before_its_body(fakes):
