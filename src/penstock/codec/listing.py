@@ -1,11 +1,16 @@
 """Client batches: a body with a list of items taken apart, and its outcomes put together.
 
 Taking apart looks at syntax only: the items stay bytes, each is decoded where it is run, and fails alone.
+
+A list of too many items is refused before it is taken apart, for each item would cost far more memory than its bytes:
+MessagePack tells the number, and in JSON the commas between items are counted until there are too many.  That count
+need only be right for JSON that is well-formed: whatever is not is found out afterwards, and refused as well.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +26,15 @@ _SPLIT = {
 }
 _JOIN = {Codec.JSON: msgspec.json.Encoder().encode, Codec.MSGPACK: msgspec.msgpack.Encoder().encode}
 
+_PIECE = 64 * 1024
+"""Bytes of JSON looked at in one go; between two of them other threads get their turn."""
+_START = re.compile(rb"[ \t\n\r]*+\[")
+_BRACES_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NO_STRUCTURE = bytes(set(range(256)) - set(b'",[]{}'))
+_FIRST_COMMAS = re.compile(rb"\[,++")
+_RUNS = re.compile(rb"\[++|\]++|,++")
+_COMMA, _OPENING = b",["
+
 
 class TooManyItems(PenstockError):
     """The list has more items than one call may have."""
@@ -33,12 +47,14 @@ def split_list(codec: Codec, body: Buffer, limit: float = math.inf) -> list[memo
         InvalidItem: the body is broken or not a list.
         TooManyItems: it has more than `limit`.
     """
+    if _announces_more(codec, body, limit):
+        raise TooManyItems(f"the list has more than {limit} items")
     try:
         items = _SPLIT[codec](body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
         raise invalid_item(exc) from exc
     if len(items) > limit:
-        raise TooManyItems(f"the list has {len(items)} items, more than {limit}")
+        raise TooManyItems(f"the list has more than {limit} items")
     return [memoryview(raw) for raw in items]
 
 
@@ -51,9 +67,56 @@ def join_outcomes(codec: Codec, entries: Sequence[tuple[Buffer | list[Buffer] | 
     return _JOIN[codec]({"outcomes": outcomes})
 
 
-def problem(codec: Codec, obj: dict[str, Any]) -> bytes:
-    """A small dict as JSON or MessagePack."""
-    return _JOIN[codec](obj)
+def _announces_more(codec: Codec, body: Buffer, limit: float) -> bool:
+    """Whether a well-formed list in `body` has more than `limit` items; about any other body it may be wrong."""
+    if len(body) <= limit:  # an item is a byte at least
+        return False
+    if codec is Codec.MSGPACK:
+        return _announced(body) > limit
+    text = bytes(body) if isinstance(body, memoryview) else body
+    return codec is Codec.JSON and text.count(b",") >= limit and _has_commas(text, limit)
+
+
+def _announced(body: Buffer) -> int:
+    """The number of items in the head of a MessagePack array, 0 if it is none."""
+    kind = body[0] if len(body) else 0
+    if kind >> 4 == 0x9:
+        return kind & 0xF
+    size = {0xDC: 2, 0xDD: 4}.get(kind, 0)
+    return int.from_bytes(body[1 : 1 + size], "big")
+
+
+def _has_commas(text: bytes | bytearray, limit: float) -> bool:
+    """Whether a JSON list has at least `limit` commas of its own, neither in strings nor in inner lists and objects."""
+    start, end = _START.match(text), text.rfind(b"]")  # of all brackets between them none is this list's own
+    if start is None:
+        return False
+    if b"\\" in text:  # whatever quotation mark is left after this begins or ends a string
+        text = text.replace(rb"\\", b"  ").replace(rb"\"", b"  ")
+    quoted, depth, commas = 0, 1, 0
+    for at in range(start.end(), end, _PIECE):
+        piece = text[at : min(at + _PIECE, end)].translate(_BRACES_TO_BRACKETS, _NO_STRUCTURE)
+        strings = piece.split(b'"')
+        for run in _RUNS.findall(_without_inner_lists(b"".join(strings[quoted::2]))):
+            if run[0] == _COMMA:
+                commas += len(run) if depth == 1 else 0
+            else:
+                depth += len(run) if run[0] == _OPENING else -len(run)
+        quoted ^= (len(strings) - 1) & 1
+        if commas >= limit or depth <= 0:
+            break
+    return commas >= limit
+
+
+def _without_inner_lists(structure: bytes | bytearray) -> bytes | bytearray:
+    """The brackets and commas of a part of a list, less most of what is deeper than this list.
+
+    Each round removes the innermost lists, and so half of the rest or more, but for runs of brackets and for what
+    reaches beyond this part.  What is left is not worth another round.
+    """
+    for _ in range(4):
+        structure = _FIRST_COMMAS.sub(b"[", structure).replace(b"[]", b"").replace(b",]", b"]")
+    return structure
 
 
 def _whole(payload: Buffer | list[Buffer]) -> Buffer:

@@ -1,15 +1,17 @@
 """Client batches taken apart and put together."""
 
 import contextlib
+import tracemalloc
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.codec import listing
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.formats import Codec
-from penstock.codec.listing import join_outcomes, problem, split_list
+from penstock.codec.listing import TooManyItems, join_outcomes, split_list
 from penstock.errors import InvalidItem
 
 ENCODE = {Codec.JSON: msgspec.json.encode, Codec.MSGPACK: msgspec.msgpack.encode}
@@ -75,6 +77,74 @@ def test_random_bodies_are_a_list_or_refused(body):
             assert all(isinstance(part, memoryview) for part in split_list(codec, body))
 
 
+LEAVES = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(alphabet='ab,"[]{}\\: é\n', max_size=8)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text('a,"]\\', max_size=3), inner, max_size=4),
+)
+
+
+@BOTH
+@given(st.lists(TREES, max_size=8), st.integers(1, 7), st.sampled_from([1, 2, 3, 5, 8, 1000]), st.booleans())
+def test_too_many_items_are_as_many_as_msgspec_counts_and_found_out_beforehand(codec, items, limit, piece, spaced):
+    body = ENCODE[codec](items)
+    if codec is Codec.JSON and spaced:
+        body = b" \n" + msgspec.json.format(body, indent=1) + b"\t"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "_PIECE", piece)  # everything lies across the border of two pieces at some size
+        assert listing._announces_more(codec, body, limit) == (len(items) > limit)
+        if len(items) > limit:
+            with pytest.raises(TooManyItems, match=f"more than {limit} items"):
+                split_list(codec, body, limit)
+        else:
+            assert len(split_list(codec, body, limit)) == len(items)
+
+
+@BOTH
+@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
+@pytest.mark.parametrize("limit", [1, 14, 15, 16, 17, 65_535, 65_536])
+def test_as_many_items_as_the_limit_pass_and_one_more_does_not(codec, wrap, limit):
+    for value in (1, "a,b", [[1, 2], [3, 4]], {"a": [1, "]"], "b": {"c": 2, "d": 3}}):
+        assert len(split_list(codec, wrap(ENCODE[codec]([value] * limit)), limit)) == limit
+        with pytest.raises(TooManyItems):
+            split_list(codec, wrap(ENCODE[codec]([value] * (limit + 1))), limit)
+
+
+@BOTH
+def test_a_list_of_too_many_items_costs_little_more_than_its_bytes(codec):
+    body = ENCODE[codec]([[1]] * 300_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooManyItems):
+            split_list(codec, body, 1000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * 1024 * 1024 + len(body)
+
+
+@pytest.mark.parametrize(
+    "broken", [b'["a,,,,', b"[1,,,,", b"[1,1]]],,,,", b"{1,,,,", b",,,,,,", b'[",\\",,,', b"[[[,,,,,", b"]", b"[}}"]
+)
+def test_a_body_that_is_no_list_is_refused_however_many_commas_it_has(broken):
+    with pytest.raises((InvalidItem, TooManyItems)):
+        split_list(Codec.JSON, broken, 1)
+
+
+@given(st.text(alphabet='[]{},"\\1 ', max_size=40), st.integers(1, 5), st.sampled_from([1, 4, 1000]))
+def test_counting_never_refuses_what_msgspec_would_take_apart(text, limit, piece):
+    body = b"[" + text.encode()
+    try:
+        items = split_list(Codec.JSON, body)
+    except InvalidItem:
+        with pytest.raises((InvalidItem, TooManyItems)):
+            split_list(Codec.JSON, body, limit)
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "_PIECE", piece)
+        assert listing._announces_more(Codec.JSON, body, limit) == (len(items) > limit)
+
+
 @BOTH
 @pytest.mark.parametrize("count", [0, 1, 20, 70_000])
 def test_outcomes_are_put_together_in_order(codec, count):
@@ -93,13 +163,10 @@ def test_a_payload_in_segments_is_joined(codec):
     assert DECODE[codec](join_outcomes(codec, [(segments, None)])) == {"outcomes": [{"result": [1, 2, "three"]}]}
 
 
-@BOTH
-def test_a_problem_is_a_plain_object(codec):
-    assert DECODE[codec](problem(codec, {"status": 503, "detail": "é"})) == {"status": 503, "detail": "é"}
-
-
 def test_a_format_without_lists_is_our_own_mistake():
     with pytest.raises(KeyError):
         split_list(Codec.RAW, b"")
     with pytest.raises(KeyError):
-        problem(Codec.NPY, {})
+        split_list(Codec.NPY, b"1,1", 1)
+    with pytest.raises(KeyError):
+        join_outcomes(Codec.NPY, [])
