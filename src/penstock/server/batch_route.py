@@ -162,14 +162,16 @@ class ClientBatch:
         entries: list[tuple[Any, dict[str, Any] | None]] = []
         faults: dict[str, tuple[RequestError, list[str]]] = {}  # one log entry for many items with one cause
         last: Failure | None = None
+        told: tuple[Any, dict[str, Any] | None] = (None, None)  # the entry of `last`
         for index, outcome in enumerate(outcomes):
             if not isinstance(outcome, Failure):
                 entries.append((outcome.payload, None))
             elif outcome is last:
-                entries.append(entries[-1])  # items that were never run end alike, perhaps by the ten thousand
+                entries.append(told)  # items that were never run end alike, perhaps by the ten thousand
             else:
                 occurrence = f"{request_id}:{index}"
-                entries.append((None, describe(outcome.error, request_id, occurrence)))
+                told = (None, describe(outcome.error, request_id, occurrence))
+                entries.append(told)
                 faults.setdefault(str(outcome.error), (outcome.error, []))[1].append(occurrence)
                 last = outcome
         for error, occurrences in faults.values():

@@ -229,3 +229,13 @@ class TestManyItems:
         assert first == {"result": 1}
         assert second == third
         assert second["error"]["status"] == 503
+
+    async def test_items_that_end_alike_are_told_alike_with_others_between_them(self, fakes):
+        service = fakes.Service()
+        call = batch(fakes, fakes.app(service), b"[1,2,3,4]")
+        late = Failure(DeadlineExceeded())
+        service.engine.submissions[0].done([late, Result(b"1"), late, Result(b"2")])
+        first, second, third, fourth = call.json["outcomes"]
+        assert (second, fourth) == ({"result": 1}, {"result": 2})
+        assert first == third
+        assert first["error"]["status"] == 503
