@@ -12,7 +12,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import uvloop
 
@@ -47,8 +47,20 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
     """
     fill_standard_streams()
     set_up_logging(options.log_format)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with _collector_as_it_was(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Serving(services, options, on_ready or _announce).run())
+
+
+@contextlib.contextmanager
+def _collector_as_it_was() -> Iterator[None]:
+    """Give the process its cycle collector back as it was: the program may go on after the drain."""
+    thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        if not frozen:  # whoever froze something before us wants it to stay so
+            gc.unfreeze()
 
 
 def _announce(addresses: list[str]) -> None:
