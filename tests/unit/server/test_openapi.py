@@ -224,6 +224,26 @@ def test_the_assets_are_there_and_nothing_else_is(fakes):
         assert fakes.call(app, "GET", f"/docs/{name}").status == 404
 
 
+def test_the_style_sheet_fetches_nothing(fakes):
+    style = fakes.call(fakes.app(), "GET", "/docs/swagger-ui.css").response.body.decode()
+    assert "@import" not in style
+    sources = re.findall(r"""url\(\s*["']?([^)]*)""", style)
+    assert [source[:40] for source in sources if not source.startswith("data:")] == []
+
+
+def test_the_page_is_made_of_files_that_this_server_has(fakes):
+    app = fakes.app()
+    page = fakes.call(app, "GET", "/docs").response.body.decode()
+    fetched = re.findall(r"""(?:src|href|url|srcset|action|data)\s*=\s*["']([^"']+)["']""", page)
+    assert sorted(fetched) == sorted(f"docs/{name}" for name in (*ASSETS, "start.js"))
+    policy = dict(fakes.call(app, "GET", "/docs").headers)[b"content-security-policy"].decode()
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert {source for value in rules.values() for source in value.split()} <= {
+        "'none'", "'self'", "'unsafe-inline'", "data:",
+    }  # fmt: skip
+
+
 def test_the_bundle_is_one_that_reads_openapi_3_1(fakes):
     bundle = fakes.call(fakes.app(), "GET", "/docs/swagger-ui-bundle.js").response.body
     assert b"SwaggerUIBundle" in bundle
