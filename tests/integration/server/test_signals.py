@@ -156,7 +156,7 @@ def test_a_coordinator_that_is_killed_leaves_no_worker(tmp_path):
         workers = server.workers()
         server.signal(signal.SIGKILL)
         assert server.wait(limit=5) == -signal.SIGKILL
-        assert not any(map(running, workers))
+        server.until(lambda: not any(map(running, workers)), "the workers to end")
 
 
 GRANDCHILDREN = """
