@@ -323,22 +323,20 @@ class Connection(asyncio.Protocol):
             self._app.hold(exchange, payload_size(exchange.response.body))
             return
         full = len(queue) >= self._max_pipelined
-        self._write(queue.popleft(), 0)
+        self._write(queue.popleft(), False)
         while queue and queue[0].response is not None:
-            waiting = queue.popleft()
-            assert waiting.response is not None
-            self._write(waiting, payload_size(waiting.response.body))
+            self._write(queue.popleft(), True)
         if full:
             self._resume()
         if self._continue_due:
             self._send_continue()
 
-    def _write(self, exchange: Exchange, held: int) -> None:
-        """Write one answer whose turn has come; `held` bytes of it had been reported as held."""
+    def _write(self, exchange: Exchange, held: bool) -> None:
+        """Write one answer whose turn has come; `held` says that it was reported as held."""
         response, head, transport = exchange.response, exchange.head, self._transport
         assert response is not None
         if held:
-            self._app.hold(exchange, -held)
+            self._app.hold(exchange, -payload_size(response.body))
         if transport is None or self._state == CLOSED:
             return
         exchange.connection = None
