@@ -166,7 +166,7 @@ class Flow:
             self.wake()
 
     def _has_room(self, nbytes: int) -> bool:
-        return self._admission.has_room(nbytes) and (self._first_limit is None or self._first_queue_open)
+        return self._admission.has_room(nbytes) and self._first_queue_open
 
     @property
     def _first_queue_open(self) -> bool:

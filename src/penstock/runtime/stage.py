@@ -233,15 +233,15 @@ class StageDriver:
             self.hub.pool_changed(self, None)
             return
         failure = None
+        ends_start = problem is not None and not self.health.ever_ready
         if was_ready:
             log.error("%s ended: %s", worker, reason)
         else:
             failure = _start_failure(worker, reason, problem)
             self.health.died_before_ready(worker.index, str(failure).splitlines()[0])
-            first_setup = problem is not None and not self.health.ever_ready
-            if not first_setup:  # that one ends the start, which raises it
+            if not ends_start:  # else the start raises it
                 log.error("%s", failure)
-        if not (failure is not None and problem is not None and not self.health.ever_ready):
+        if not ends_start:
             self.counters.restarts += 1
             worker.restart_in(self.health.delay(worker.health.restart, self.live_workers) if not innocent else 0.0)
         self.hub.pool_changed(self, failure)
@@ -278,17 +278,18 @@ class StageDriver:
 
     def close(self) -> None:
         """Let every worker end in good order."""
-        self._stop_timer()
+        self._begin_stop()
         for worker in self.workers:
             worker.close()
 
     def kill(self) -> None:
         """End every worker now."""
-        self._stop_timer()
+        self._begin_stop()
         for worker in self.workers:
             worker.kill()
 
-    def _stop_timer(self) -> None:
+    def _begin_stop(self) -> None:
+        """From here on a worker that ends is not started again, and nothing is sent by the timer."""
         self.stopping = True
         if self._timer is not None:
             self._timer.cancel()
