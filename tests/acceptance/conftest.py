@@ -13,7 +13,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from read_process import ReadProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PENSTOCK = Path(sys.executable).parent / "penstock"
@@ -29,12 +29,12 @@ START_LIMIT = 50.0  # seconds; generous, since the machine may be busy with othe
 STOP_LIMIT = 20.0
 
 
-class Program:
+class Program(ReadProcess):
     """A command in an example's folder; its output, both streams together, is read as it comes."""
 
     def __init__(self, folder: str, command: list[str], env: dict[str, str]) -> None:
         self.mark = uuid.uuid4().hex
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             command,
             cwd=EXAMPLES / folder,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **env, MARK: self.mark},
@@ -42,29 +42,11 @@ class Program:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.output = ""
-        self._grown = threading.Condition()
-        self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.read(process)
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._grown:
-                self.output += line
-                self._grown.notify_all()
-        with self._grown:
-            self._ended = True
-            self._grown.notify_all()
-
-    def wait_for(self, pattern: str) -> re.Match[str]:
+    def wait_for(self, pattern: str, limit: float = START_LIMIT) -> re.Match[str]:
         """The first match of `pattern` in the output, now or later."""
-        with self._grown:
-            self._grown.wait_for(lambda: self._ended or re.search(pattern, self.output), START_LIMIT)
-            found = re.search(pattern, self.output)
-        assert found, f"no {pattern!r} in the output:\n{self.output}"
-        return found
+        return super().wait_for(pattern, limit)
 
     def end(self, with_signal: int | None = None, limit: float = STOP_LIMIT) -> int:
         """Wait for the exit, having asked for it if `with_signal`; the exit status."""
@@ -96,7 +78,7 @@ class Program:
             except ProcessLookupError:
                 continue
         self.process.wait(STOP_LIMIT)
-        self._reader.join(STOP_LIMIT)
+        self.read_to_end(STOP_LIMIT)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from typing import Any
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
+from read_process import ReadProcess
 
 ORDERS = Path(__file__).parent / "server" / "orders.py"
 """The services that most of these tests serve."""
@@ -36,14 +36,14 @@ PATIENCE = 20.0
 """Seconds; only a broken test waits this long."""
 
 
-class Program:
+class Program(ReadProcess):
     """A command in a folder; what it writes is read as it comes, both streams into one text."""
 
     def __init__(self, folder: Path, *command: str, env: dict[str, str] | None = None) -> None:
         self.folder = folder
         self.mark = uuid.uuid4().hex
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             command,
             cwd=folder,
             env={**inherited, "PYTHONUNBUFFERED": "1", **(env or {}), MARK: self.mark},
@@ -53,22 +53,8 @@ class Program:
             text=True,
             start_new_session=True,  # so that a test can signal the whole group, as a terminal does
         )
-        self.output = ""
         self.signalled = False
-        self._grown = threading.Condition()
-        self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._grown:
-                self.output += line
-                self._grown.notify_all()
-        with self._grown:
-            self._ended = True
-            self._grown.notify_all()
+        self.read(process)
 
     @property
     def pid(self) -> int:
@@ -76,11 +62,7 @@ class Program:
 
     def wait_for(self, pattern: str, limit: float = START_LIMIT) -> re.Match[str]:
         """The first match of `pattern` in the output, now or later."""
-        with self._grown:
-            self._grown.wait_for(lambda: self._ended or re.search(pattern, self.output), limit)
-            found = re.search(pattern, self.output)
-        assert found, f"no {pattern!r} in the output:\n{self.output}"
-        return found
+        return super().wait_for(pattern, limit)
 
     def signal(self, number: int) -> None:
         self.signalled = True
@@ -93,7 +75,7 @@ class Program:
         while (left := self.survivors()) and time.monotonic() < deadline:
             time.sleep(0.005)
         assert not left, f"processes left behind: {left}\n{self.output}"
-        self._reader.join(STOP_LIMIT)
+        self.read_to_end(STOP_LIMIT)
         return status
 
     def survivors(self) -> dict[int, str]:
@@ -112,7 +94,7 @@ class Program:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait(STOP_LIMIT)
-        self._reader.join(STOP_LIMIT)
+        self.read_to_end(STOP_LIMIT)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
