@@ -23,9 +23,9 @@ from penstock.config import ServerOptions
 from penstock.core.outcome import Outcome, Result
 from penstock.runtime.engine import Engine
 from penstock.server.app import App
-from penstock.server.connection import Connection
-from penstock.server.messages import HttpRequest, Reply, Response
-from penstock.server.shared import Shared
+from penstock.server.application import HttpRequest, Reply, Response
+from penstock.server.http1.connection import Connection
+from penstock.server.http1.connections import Connections
 from penstock.transport.framing import Frame, FrameDecoder, Kind, encode_control
 from penstock.transport.messages import Hello, pack
 from penstock.worker.runner import Runner
@@ -128,7 +128,7 @@ async def running_engine() -> AsyncIterator[tuple[Engine, ListedWorker]]:
         workers.append(await ListedWorker.start(*arguments))
         return workers[0]
 
-    with mock.patch("penstock.runtime.worker.ProcessIncarnation.start", start):
+    with mock.patch("penstock.runtime.worker_slot.ProcessIncarnation.start", start):
         await service.start()
         try:
             yield service.engine, workers[0]
@@ -167,11 +167,11 @@ async def floor(watch: Watch) -> None:
 
 def crowd(app: Any) -> list[Connection]:
     """Open connections to `app`."""
-    shared = Shared(app, ServerOptions())
-    connections = [Connection(shared) for _ in range(CROWD)]
-    for connection in connections:
-        connection.connection_made(Sink())
-    return connections
+    shared = Connections(app, ServerOptions())
+    opened = [Connection(shared) for _ in range(CROWD)]
+    for each in opened:
+        each.connection_made(Sink())
+    return opened
 
 
 async def connection(watch: Watch) -> None:

@@ -23,6 +23,7 @@ LEVELS = {
     "core": 0,
     "codec": 1,
     "transport": 2,
+    "hosting": 2,
     "worker": 3,
     "runtime": 4,
     "server": 5,
@@ -49,10 +50,10 @@ PACKAGE_ITSELF = {
 HEAVY = {
     "numpy": {"codec/numpy_.py"},
     "pydantic": {"codec/pydantic_.py"},
-    "prometheus_client": {"server/metrics.py"},
+    "prometheus_client": {"hosting/service_metrics.py", "server/pages/metrics.py"},
     "swagger_ui": set(),  # its assets are read as files
-    "httptools": {"server/framing_rules.py"},
-    "uvloop": {"server/serve.py", "blocking.py"},
+    "httptools": {"server/http1/heads.py"},
+    "uvloop": {"hosting/run.py", "blocking.py"},
     "rich": {"cli/main.py", "cli/check.py"},
 }
 """The libraries with weight, and the files that may import each."""

@@ -26,7 +26,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 from read_process import ReadProcess
 
-ORDERS = Path(__file__).parent / "server" / "orders.py"
+ORDERS = Path(__file__).parent / "program" / "orders.py"
 """The services that most of these tests serve."""
 PENSTOCK = (sys.executable, "-m", "penstock.cli.main")
 MARK = "PENSTOCK_SERVED_RUN"

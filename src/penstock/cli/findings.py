@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from penstock.codec.text import utf8
+
 
 class Step(msgspec.Struct, frozen=True, tag="step"):
     """Something begins that may take long, hang, or end the process."""
@@ -42,8 +44,7 @@ _decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Step | Finding | R
 def encode(report: Report) -> bytes:
     """`report` as a line; what UTF-8 cannot carry, and a user's error may hold, is escaped."""
     clean: dict[str, Any] = {
-        name: _clean(value) if isinstance(value, str) else value
-        for name, value in msgspec.structs.asdict(report).items()
+        name: utf8(value) if isinstance(value, str) else value for name, value in msgspec.structs.asdict(report).items()
     }
     return msgspec.json.encode(type(report)(**clean)) + b"\n"
 
@@ -51,7 +52,3 @@ def encode(report: Report) -> bytes:
 def decode(line: bytes) -> Report:
     """The report that `encode` made this line of."""
     return _decoder.decode(line)
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()

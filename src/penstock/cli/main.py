@@ -13,11 +13,11 @@ from rich.console import Console
 
 import penstock
 from penstock.cli.check import PATIENCE, check
-from penstock.cli.loading import load_service
+from penstock.cli.find_service import load_service
 from penstock.cli.options import add_flags, server_options, service_fields
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
-from penstock.server.streams import fill_standard_streams, give_up_broken_streams, tell
+from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, tell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +69,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     if options.log_format == "text":
         return _run_server(arguments, options, tell)
     # Every line is to be JSON: also those that tell how a start and an end go.
-    from penstock.server.logs import log, log_failure, set_up_logging
+    from penstock.hosting.logs import log, log_failure, set_up_logging
 
     set_up_logging(options.log_format)
     try:

@@ -15,8 +15,8 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 
+from penstock.cli.find_service import load_service
 from penstock.cli.findings import Done, Finding, Refused, Report, Step, encode
-from penstock.cli.loading import load_service
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
 from penstock.codec.formats import Codec

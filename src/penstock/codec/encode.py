@@ -14,10 +14,10 @@ import msgspec
 
 from penstock.codec import pickle_
 from penstock.codec.annotations import is_array, type_name
-from penstock.codec.check import TypeCheck
 from penstock.codec.custom import write_custom
 from penstock.codec.formats import Buffer, Codec
 from penstock.codec.invalid import explain
+from penstock.codec.type_check import TypeCheck
 from penstock.errors import PenstockError
 
 

@@ -23,7 +23,7 @@ from penstock.runtime.affinity import allowed_cores, check_cores, pin
 from penstock.runtime.flow import FOREVER, Flow
 from penstock.runtime.launching import launcher, worker_cores
 from penstock.runtime.spec import StageSpec
-from penstock.runtime.stage import StageDriver
+from penstock.runtime.stage_driver import StageDriver
 
 # After the last answer a worker tears its stage down; one that takes longer is killed.
 TEARDOWN_GRACE = 5.0

@@ -34,7 +34,7 @@ from penstock.errors import (
     StageFailed,
     WorkerLost,
 )
-from penstock.runtime.stage import TIMER_TICK, StageDriver
+from penstock.runtime.stage_driver import TIMER_TICK, StageDriver
 from penstock.transport.framing import Frame, Status
 from penstock.transport.messages import Problem, invalid_item, stage_failure, unpack
 

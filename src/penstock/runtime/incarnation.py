@@ -19,7 +19,7 @@ from penstock.transport.sockets import SocketChannel
 from penstock.worker.loop import serve
 
 
-class Listener(Protocol):
+class IncarnationOwner(Protocol):
     """Whoever wants to know what an incarnation says."""
 
     def frame_received(self, frame: Frame) -> None:
@@ -52,8 +52,8 @@ class Incarnation(Protocol):
 class ProcessIncarnation:
     """A worker process.  It has ended when the process is gone and the channel has been read to its end."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self, owner: IncarnationOwner) -> None:
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._process: WorkerProcess | None = None
         self._channel: SocketChannel | None = None
@@ -66,10 +66,10 @@ class ProcessIncarnation:
 
     @classmethod
     async def start(
-        cls, listener: Listener, label: tuple[str, str, int], cores: frozenset[int], env: Mapping[str, str]
+        cls, owner: IncarnationOwner, label: tuple[str, str, int], cores: frozenset[int], env: Mapping[str, str]
     ) -> ProcessIncarnation:
         """Start the worker process `label` on `cores`; OSError or ValueError if the system refuses."""
-        self = cls(listener)
+        self = cls(owner)
         ours, theirs = socket.socketpair()
         try:
             self._process = WorkerProcess.start(
@@ -122,7 +122,7 @@ class ProcessIncarnation:
 
     def frame_received(self, frame: Frame) -> None:
         """From the channel."""
-        self._listener.frame_received(frame)
+        self._owner.frame_received(frame)
 
     def channel_ended(self, error: Exception | None) -> None:
         """From the channel: a worker that no longer speaks is of no use, unless it was asked to end."""
@@ -157,14 +157,14 @@ class ProcessIncarnation:
         reason = self._process.exit_reason
         # They refer to us: without this a dead worker's read buffer would lie about until the cycle collector came.
         self._process = self._channel = None
-        self._listener.ended(f"{self._channel_error} ({reason})" if self._channel_error else reason)
+        self._owner.ended(f"{self._channel_error} ({reason})" if self._channel_error else reason)
 
 
 class ThreadIncarnation:
     """A worker in a thread of this process: the same loop, the same frames."""
 
-    def __init__(self, listener: Listener, label: tuple[str, str, int], target: Any) -> None:
-        self._listener = listener
+    def __init__(self, owner: IncarnationOwner, label: tuple[str, str, int], target: Any) -> None:
+        self._owner = owner
         self._channel = MemoryChannel(self)
         service, stage, index = label
         self._thread = threading.Thread(
@@ -195,11 +195,11 @@ class ThreadIncarnation:
 
     def frame_received(self, frame: Frame) -> None:
         """From the channel."""
-        self._listener.frame_received(frame)
+        self._owner.frame_received(frame)
 
     def channel_ended(self, error: Exception | None) -> None:
         """From the channel."""
-        self._listener.ended(str(error) if error else "the thread ended")
+        self._owner.ended(str(error) if error else "the thread ended")
 
     def _work(self, target: Any) -> None:
         end = self._channel.worker_end

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import penstock
 from penstock.worker import PYTHONPATH_OF_STAGE
 
 THREAD_VARIABLES = (
@@ -37,7 +36,7 @@ def worker_environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]
     """
     defaults = dict.fromkeys(THREAD_VARIABLES, str(threads))
     # A PYTHONPATH that leads to this very package: the worker takes it out again as soon as it runs.
-    package_root = str(Path(penstock.__file__).resolve().parent.parent)
+    package_root = str(Path(__file__).resolve().parents[2])
     before = os.environ.get("PYTHONPATH")
     path = package_root if not before else os.pathsep.join((package_root, before))
     merged = {**defaults, **os.environ, **extra}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.server.messages import HttpRequest
+from penstock.server.application import HttpRequest
 
 log = logging.getLogger("penstock.access")
 

@@ -25,17 +25,17 @@ import msgspec
 
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError, Overloaded
+from penstock.hosting.servable import Servable
 from penstock.server.access_log import write_line
+from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Reply, Response
 from penstock.server.auth import read_keys
-from penstock.server.batch_route import BatchRoute
-from penstock.server.docs_page import docs_routes
-from penstock.server.health import JSON, Health
-from penstock.server.messages import HttpRequest, Reply, Response
-from penstock.server.metrics import Metrics
-from penstock.server.openapi import openapi
-from penstock.server.routes import PageRoute, PredictRoute, Route, ServiceRoute, Traffic
-from penstock.server.servable import Servable
-from penstock.server.shared import TRICKLE
+from penstock.server.pages.docs import docs_routes
+from penstock.server.pages.health import JSON, Health
+from penstock.server.pages.metrics import Metrics
+from penstock.server.pages.openapi import openapi
+from penstock.server.protocols.batch import BatchRoute
+from penstock.server.protocols.predict import PredictRoute
+from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
 from penstock.server.status import Problems
 
 _PROPER_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -145,7 +145,7 @@ class App:
         route = request.route.route
         if isinstance(route, ServiceRoute):
             return route.deadline(request)
-        return request.arrived + TRICKLE * self.options.body_timeout
+        return request.arrived + BODY_TIMEOUTS_PER_BODY * self.options.body_timeout
 
     def answered(self, request: HttpRequest, status: int, nbytes: int) -> None:
         """An answer was written, or the client left before it (499): count it, and log it if that is wanted."""

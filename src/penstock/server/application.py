@@ -1,4 +1,7 @@
-"""What a connection needs from the application behind it, and nothing else.
+"""What carries HTTP requests and what answers them: the request, its response, and the contract between the two.
+
+A carrier (the native connection, the ASGI adapter) makes an `HttpRequest` and writes its `Response`.  The application
+answers through the `Application` Protocol: no socket, no event loop, no parser.
 
 Every call is made from the event loop's thread and must return soon.  For each request the order is `admit`, then
 either a refusal or `handle`, then `answered` exactly once; `cancel` may come any time after `admit` if the client
@@ -7,9 +10,60 @@ leaves.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, TypeAlias
 
-from penstock.server.messages import HttpRequest, Reply, Response
+BODY_TIMEOUTS_PER_BODY: Final = 4
+"""A body that no deadline ends may take this many times `body_timeout`, however well its pieces come."""
+
+
+class HttpRequest:
+    """One request: its head as it was read, then its body, then whatever `App` remembers about it.
+
+    `path` and `query` are the two halves of the target, undecoded; header names are lower case, a repeated field's
+    values are joined with ", "; `arrived` is the monotonic time at which its head was complete.
+    """
+
+    __slots__ = ("arrived", "body", "headers", "id", "method", "path", "query", "route", "ticket")
+
+    def __init__(self, method: str, path: bytes, query: bytes, headers: Mapping[bytes, bytes], arrived: float) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.arrived = arrived
+        self.body: bytes | bytearray | memoryview = b""
+        self.id: bytes = b""
+        """The request id, set by `App.admit`; it comes back in `X-Request-ID` and stands in the log."""
+        self.route: Any = None
+        """Set by `App.admit`; meaningless to whoever carries the request."""
+        self.ticket: Any = None
+        """What `App.cancel` needs to take the request back, once the engine has it."""
+
+
+class Response:
+    """An answer to be written.
+
+    `body` is one bytes-like object or a list of them to be written in order; the carrier adds `Content-Length`,
+    `Date` and `Connection`, and leaves the body out for HEAD.  `headers` are further fields, lower-case names.
+    """
+
+    __slots__ = ("body", "content_type", "headers", "status")
+
+    def __init__(
+        self,
+        status: int,
+        content_type: bytes,
+        body: Any,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        self.status = status
+        self.content_type = content_type
+        self.body = body
+        self.headers = headers
+
+
+Reply: TypeAlias = Callable[[Response], None]
 
 
 class Application(Protocol):

@@ -25,9 +25,9 @@ from urllib.parse import quote
 
 from penstock.config import ServerOptions
 from penstock.core.state import State
+from penstock.hosting.servable import Servable
 from penstock.server.app import App
-from penstock.server.messages import HttpRequest, Response
-from penstock.server.servable import Servable
+from penstock.server.application import HttpRequest, Response
 from penstock.server.status import CLIENT_LEFT
 
 Scope: TypeAlias = MutableMapping[str, Any]

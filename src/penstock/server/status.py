@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.codec.text import one_line
 from penstock.config import ServerOptions
 from penstock.errors import (
     Cancelled,
@@ -23,8 +24,8 @@ from penstock.errors import (
     StageFailed,
     WorkerLost,
 )
-from penstock.server.logs import report_fault
-from penstock.server.messages import HttpRequest, Response
+from penstock.hosting.logs import report_fault
+from penstock.server.application import HttpRequest, Response
 
 PROBLEM_JSON = b"application/problem+json"
 CLIENT_LEFT = 499
@@ -46,15 +47,6 @@ KINDS: dict[type[RequestError], tuple[str, str]] = {
 def phrase(status: int) -> str:
     """The name of an HTTP status."""
     return "Client Closed Request" if status == CLIENT_LEFT else HTTPStatus(status).phrase
-
-
-def one_line(text: str) -> str:
-    """The first line of `text`, in characters that every format can carry.
-
-    Error texts may hold a remote traceback after their first line, and lone surrogates anywhere.
-    """
-    line = text.strip().partition("\n")[0]
-    return line.encode("utf-8", "replace").decode()
 
 
 class Problems:

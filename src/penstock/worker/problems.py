@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
+from penstock.codec.text import utf8
 from penstock.errors import InvalidItem
 from penstock.transport.messages import Problem
 from penstock.worker.loading import MAIN_NAME
@@ -51,5 +52,4 @@ def _text(value: Any) -> str:
         text = str(value)
     except USER_ERRORS as broken:
         return f"<{type(value).__name__} whose message cannot be made: {type(broken).__name__}>"
-    # A name of a file that is no UTF-8 has surrogates in Python, and the wire has none.
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return utf8(text)

@@ -16,7 +16,7 @@ from penstock.core.outcome import Failure, Result
 from penstock.core.state import State, WorkerState
 from penstock.errors import Cancelled
 from penstock.server.app import App
-from penstock.server.messages import HttpRequest
+from penstock.server.application import HttpRequest
 
 
 class Echo:

@@ -1,0 +1,16 @@
+"""Text that can travel: UTF-8 has no lone surrogates, and file names and error texts may hold them."""
+
+from __future__ import annotations
+
+
+def utf8(text: str) -> str:
+    """`text` with each lone surrogate written as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def one_line(text: str) -> str:
+    """The first line of `text`, each lone surrogate in it replaced by a question mark.
+
+    Error texts may hold a remote traceback after their first line.
+    """
+    return text.strip().partition("\n")[0].encode("utf-8", "replace").decode()

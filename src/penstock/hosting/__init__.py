@@ -1,0 +1,1 @@
+"""What every process that hosts services needs, whatever feeds it: HTTP, ASGI, a queue."""

@@ -1,0 +1,109 @@
+"""Log lines: how they look, and what is written when a stage fails.
+
+Faults go to the logger ``penstock.server`` with the id that the client was given, so that one can be found from the
+other.  `JsonLines` writes each record as one JSON object on one line.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+import msgspec
+
+from penstock.codec.text import utf8
+from penstock.config import LogFormat
+from penstock.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidItem,
+    NotReady,
+    Overloaded,
+    PenstockError,
+    RequestError,
+    StageFailed,
+    StartFailed,
+)
+
+log = logging.getLogger("penstock.server")
+
+_NO_FAULT = (InvalidItem, Overloaded, DeadlineExceeded, NotReady, Cancelled)
+"""Endings that metrics count and nobody needs to be woken for."""
+
+_NAMED = 10
+"""Most ids in one line: a client batch may fail as a whole."""
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What every record has; anything else in a record came with ``extra=``."""
+
+
+def report_fault(error: RequestError, occurrences: Sequence[str]) -> None:
+    """Write what went wrong, with its traceback, under the ids that the client was given."""
+    if isinstance(error, _NO_FAULT):
+        return
+    ids = ", ".join(occurrences[:_NAMED])
+    if len(occurrences) > _NAMED:
+        ids += f" and {len(occurrences) - _NAMED} more"
+    extra = {"request_id": occurrences[0].partition(":")[0]}
+    if isinstance(error, StageFailed):
+        extra |= {"stage": error.stage, "error": error.type_name}
+    log.error("%s: %s", ids, error, extra=extra)
+
+
+def log_failure(error: Exception) -> None:
+    """Write why the server could not start, or had to end: a remote traceback or the local one is a field."""
+    extra = {"error": type(error).__name__}
+    if isinstance(error, StartFailed) and error.traceback:
+        extra["traceback"] = error.traceback.rstrip()
+    message = error.args[0] if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
+    log.error("%s", message, exc_info=None if isinstance(error, PenstockError) else error, extra=extra)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (UTC), level, logger, message, whatever came as ``extra``, and a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON; what JSON cannot carry is written as its `repr`."""
+        moment = dt.datetime.fromtimestamp(record.created, dt.UTC)
+        line = {
+            "time": moment.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": utf8(record.getMessage()),
+        }
+        for name, value in vars(record).items():
+            if name not in _STANDARD:
+                line.setdefault(name, utf8(value) if isinstance(value, str) else value)
+        if record.exc_info:
+            line["traceback"] = utf8(self.formatException(record.exc_info))
+        return msgspec.json.encode(line, enc_hook=repr).decode()
+
+
+class _Lines(logging.StreamHandler[IO[str]]):
+    """Writes log lines; one that cannot be written is lost, for there is nowhere to say so."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        """Say what is wrong with a record, but not that the stream is full, closed or gone."""
+        if not (self.stream.closed or isinstance(sys.exc_info()[1], OSError)):
+            super().handleError(record)
+
+
+def set_up_logging(log_format: LogFormat, *, level: int = logging.INFO, stream: IO[str] | None = None) -> None:
+    """Send Penstock's log lines to `stream` (standard error).  A second call replaces what the first one set up."""
+    where: logging.Handler = logging.NullHandler()
+    if stream or sys.stderr:  # there is none where it was closed at the start
+        where = _Lines(stream or sys.stderr)
+    if log_format == "json":
+        where.setFormatter(JsonLines())
+    else:
+        where.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger("penstock")
+    for old in list(root.handlers):
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(where)
+    root.setLevel(level)
+    root.propagate = False

@@ -1,0 +1,168 @@
+"""What the HTTP side needs to know of a service and of its running engine: attributes to read, four calls to make.
+
+`penstock.Service` satisfies `Servable`; the engine it starts satisfies `HostedEngine`.  Everything in this room reads
+through these Protocols, so a test can stand in for an engine with a dozen lines and no process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from penstock.codec.formats import Codec
+from penstock.config import Batch, ServiceOptions
+from penstock.core.counters import ServiceCounters, StageCounters
+from penstock.core.outcome import Outcome
+from penstock.core.state import State, WorkerState
+from penstock.errors import RequestError
+
+
+class WorkerView(Protocol):
+    """One worker as `/health` and `/metrics` show it."""
+
+    @property
+    def index(self) -> int:
+        """Its place in the pool, from 0."""
+
+    @property
+    def state(self) -> WorkerState:
+        """What it is doing now."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, or None while it has none."""
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+
+
+class StageView(Protocol):
+    """One running stage as `/health` and `/metrics` show it."""
+
+    @property
+    def name(self) -> str:
+        """Its name, unique in the service."""
+
+    @property
+    def counters(self) -> StageCounters:
+        """What it has done since the start."""
+
+    @property
+    def queued(self) -> int:
+        """Items waiting for a worker."""
+
+    @property
+    def in_flight(self) -> int:
+        """Items handed to workers and not answered."""
+
+    @property
+    def workers(self) -> Sequence[WorkerView]:
+        """Its pool."""
+
+
+class HostedEngine(Protocol):
+    """The running half of a service.  Every call is made on the event loop's thread."""
+
+    @property
+    def state(self) -> State:
+        """What the service is doing."""
+
+    @property
+    def reason(self) -> str:
+        """Why it FAILED, else ""."""
+
+    @property
+    def counters(self) -> ServiceCounters:
+        """What became of the items."""
+
+    @property
+    def options(self) -> ServiceOptions:
+        """Its bounds."""
+
+    @property
+    def queued(self) -> int:
+        """Accepted, unsettled items, wherever they are."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of queued payloads, half-received bodies and unread answers."""
+
+    @property
+    def stages(self) -> Sequence[StageView]:
+        """The running stages, in order."""
+
+    def refusal(self, nbytes: int = 0) -> RequestError | None:
+        """Why a new request of `nbytes` would be refused now, or None if it would be accepted."""
+
+    def submit(
+        self,
+        payloads: Sequence[Any],
+        codec_in: Codec,
+        codec_out: Codec,
+        deadline: float,
+        done: Callable[[list[Outcome]], None],
+        *,
+        bulk: bool = False,
+        nbytes: int | None = None,
+    ) -> Any:
+        """Accept items and call `done` exactly once with their outcomes in order; returns a ticket for `cancel`.
+
+        `deadline` is a monotonic time, or inf; `nbytes` is the size of all items, where it is known.  Raises NotReady
+        or Overloaded without accepting anything.
+        """
+
+    def cancel(self, ticket: Any) -> None:
+        """Settle as Cancelled what is not settled yet; harmless when everything is."""
+
+    def abandon(self) -> None:
+        """End every worker at once, answering nobody."""
+
+    def hold(self, nbytes: int) -> None:
+        """Count bytes that lie outside the queues; a negative number gives them back."""
+
+
+class StageDescription(Protocol):
+    """A stage as its author described it."""
+
+    @property
+    def name(self) -> str:
+        """Its name, unique in the service."""
+
+    @property
+    def target(self) -> Any:
+        """The class or function."""
+
+    @property
+    def batch(self) -> Batch | None:
+        """Its batch policy; None takes items one by one."""
+
+    @property
+    def examples(self) -> Sequence[Any]:
+        """Inputs of this stage."""
+
+
+class Servable(Protocol):
+    """A service that can be put behind HTTP."""
+
+    @property
+    def name(self) -> str:
+        """Names its routes where there are several, and its metrics."""
+
+    @property
+    def options(self) -> ServiceOptions:
+        """Its bounds."""
+
+    @property
+    def engine(self) -> HostedEngine | None:
+        """The engine, once `start` made it."""
+
+    @property
+    def stages(self) -> Sequence[StageDescription]:
+        """Its stages, in order."""
+
+    async def start(self) -> Any:
+        """Return once every stage is ready; raises StartFailed."""
+
+    async def stop(self, *, drain: float) -> Any:
+        """Finish what was accepted for at most `drain` seconds, then settle the rest and end the workers."""

@@ -1,0 +1,55 @@
+"""What each service of a process is doing, as plain data for whoever asks: a load balancer, a person, a log line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.codec.text import one_line
+from penstock.core.state import State
+from penstock.hosting.servable import Servable, StageView
+
+_WORST_FIRST = (State.FAILED, State.STOPPED, State.DRAINING, State.STARTING, State.BUSY, State.READY)
+
+
+def version() -> str:
+    """The installed version of Penstock, or "unknown" where it runs without having been installed."""
+    try:
+        return importlib.metadata.version("penstock")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def state_of(service: Servable) -> State:
+    """The state of a service, STARTING while it has no engine."""
+    engine = service.engine
+    return State.STARTING if engine is None else engine.state
+
+
+def worst_state(services: Sequence[Servable]) -> State:
+    """The state that needs attention most."""
+    return min((state_of(service) for service in services), key=_WORST_FIRST.index)
+
+
+def describe_service(service: Servable) -> dict[str, Any]:
+    """What one service is doing, in the words of the glossary."""
+    engine = service.engine
+    if engine is None:
+        return {"state": State.STARTING, "reason": "", "queued": 0, "in_flight": 0, "bytes": 0, "stages": {}}
+    return {
+        "state": engine.state,
+        "reason": one_line(engine.reason),
+        "queued": engine.queued,
+        "in_flight": sum(stage.in_flight for stage in engine.stages),
+        "bytes": engine.held_bytes,
+        "stages": {stage.name: _describe_stage(stage) for stage in engine.stages},
+    }
+
+
+def _describe_stage(stage: StageView) -> dict[str, Any]:
+    return {
+        "queued": stage.queued,
+        "in_flight": stage.in_flight,
+        "workers": [{"index": w.index, "state": w.state, "pid": w.pid, "restarts": w.restarts} for w in stage.workers],
+    }

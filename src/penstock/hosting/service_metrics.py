@@ -1,0 +1,193 @@
+"""The plain counters of services and their stages as metrics for Prometheus, read and named at scrape time.
+
+Nothing here is touched by a request.  Names begin with ``penstock_``, units are seconds, bytes, items or batches,
+and each help text says what the number means to somebody who was woken up by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from penstock.core.counters import Histogram, StageCounters
+from penstock.core.state import State, WorkerState
+from penstock.hosting.servable import HostedEngine, Servable, StageView
+from penstock.hosting.service_health import state_of, version
+
+STAGE = ("service", "stage")
+
+_ENDINGS = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away")
+
+
+class ServiceCollector(Collector):
+    """Reads services and their engines when it is asked to."""
+
+    def __init__(self, services: Sequence[Servable]) -> None:
+        self._services = services
+        self._version = version()
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family once, with a sample for each service or stage."""
+        yield InfoMetricFamily("penstock", "The Penstock that wrote this.", value={"version": self._version})
+        yield _states(self._services)
+        running = [(service, engine) for service in self._services if (engine := service.engine) is not None]
+        yield from _service_families(running)
+        stages = [(service.name, stage) for service, engine in running for stage in engine.stages]
+        yield from _stage_gauges(stages)
+        yield from _stage_counters(stages)
+        yield from _stage_histograms(stages)
+
+
+def _states(services: Sequence[Servable]) -> Metric:
+    family = GaugeMetricFamily(
+        "penstock_state",
+        "1 for the state the service is in, 0 for the others. ready and busy take traffic; busy refuses new work "
+        "because it is full; failed means that a stage has no worker and cannot get one.",
+        labels=("service", "state"),
+    )
+    for service in services:
+        current = state_of(service)
+        for state in State:
+            family.add_metric((service.name, state.value), float(state is current))
+    return family
+
+
+def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Iterator[Metric]:
+    accepted = CounterMetricFamily("penstock_items_accepted", "Items taken in.", labels=("service",))
+    refused = CounterMetricFamily(
+        "penstock_items_refused",
+        "Items never taken in: the service was full or not ready. A client batch refused at its head counts as one.",
+        labels=("service",),
+    )
+    ended = CounterMetricFamily(
+        "penstock_items_ended",
+        "Accepted items by what became of them. failed: a stage raised. invalid: the client's input. expired: its "
+        "deadline passed. cancelled: the client left. lost: a worker died twice under it. turned_away: the service "
+        "stopped first.",
+        labels=("service", "ending"),
+    )
+    gauges = {
+        "queued": ("penstock_items_in_hand", "Accepted items without an outcome, wherever they are."),
+        "max_queued": ("penstock_items_in_hand_limit", "Refuse new work at so many items (max_queued)."),
+        "held": ("penstock_held_bytes", "Bytes of queued payloads, half-received bodies and unread answers."),
+        "max_held": ("penstock_held_bytes_limit", "Refuse new work at so many bytes (max_queued_bytes)."),
+    }
+    made = {key: GaugeMetricFamily(*words, labels=("service",)) for key, words in gauges.items()}
+    for service, engine in running:
+        label = (service.name,)
+        accepted.add_metric(label, engine.counters.accepted)
+        refused.add_metric(label, engine.counters.refused)
+        for ending in _ENDINGS:
+            ended.add_metric((service.name, ending), getattr(engine.counters, ending))
+        made["queued"].add_metric(label, engine.queued)
+        made["max_queued"].add_metric(label, service.options.max_queued)
+        made["held"].add_metric(label, engine.held_bytes)
+        made["max_held"].add_metric(label, service.options.max_queued_bytes)
+    yield from (accepted, refused, ended, *made.values())
+
+
+def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
+    queued = GaugeMetricFamily(
+        "penstock_stage_queued_items",
+        "Items waiting for a worker of this stage. Growing while its workers are busy: the bottleneck is here.",
+        labels=STAGE,
+    )
+    in_flight = GaugeMetricFamily(
+        "penstock_stage_in_flight_items", "Items handed to workers and not answered yet.", labels=STAGE
+    )
+    workers = GaugeMetricFamily(
+        "penstock_stage_workers",
+        "Workers by state. idle and busy are up; down is dead and due to be started again.",
+        labels=(*STAGE, "state"),
+    )
+    up = GaugeMetricFamily(
+        "penstock_stage_workers_up", "Workers that are set up and can run batches: idle or busy.", labels=STAGE
+    )
+    for service, stage in stages:
+        label = (service, stage.name)
+        queued.add_metric(label, stage.queued)
+        in_flight.add_metric(label, stage.in_flight)
+        states = [worker.state for worker in stage.workers]
+        for state in WorkerState:
+            workers.add_metric((*label, state.value), states.count(state))
+        up.add_metric(label, states.count(WorkerState.IDLE) + states.count(WorkerState.BUSY))
+    yield from (queued, in_flight, workers, up)
+
+
+_STAGE_COUNTERS = {
+    "batches": ("penstock_stage_batches", "Batches sent to workers; what ran again after a death counts again."),
+    "restarts": (
+        "penstock_stage_worker_restarts",
+        "Workers started again after a death. Each may have cost a batch its time; the log has the exit code.",
+    ),
+    "recycled": (
+        "penstock_stage_worker_recycled",
+        "Workers ended because every batch of theirs failed: as dead as if they had crashed.",
+    ),
+    "retried": ("penstock_stage_retried_items", "Items run again because a worker died under them."),
+    "bisected": (
+        "penstock_stage_bisected_batches",
+        "Batches that raised as a whole and were taken apart to find the items at fault.",
+    ),
+}
+
+
+def _stage_counters(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
+    for attribute, (name, words) in _STAGE_COUNTERS.items():
+        family = CounterMetricFamily(name, words, labels=STAGE)
+        for service, stage in stages:
+            family.add_metric((service, stage.name), getattr(stage.counters, attribute))
+        yield family
+    cuts = CounterMetricFamily(
+        "penstock_stage_cuts",
+        "Batches by why they were cut: full, idle (a worker was free and need not wait), waited (max_wait), gap "
+        "(max_gap), bulk (a client batch is never held), deadline, drain, retry (alone, after a death).",
+        labels=(*STAGE, "reason"),
+    )
+    for service, stage in stages:
+        for reason, count in sorted(stage.counters.cuts.items()):
+            cuts.add_metric((service, stage.name, str(reason)), count)
+    yield cuts
+
+
+_STAGE_HISTOGRAMS = {
+    "batch_size": (
+        "penstock_stage_batch_items",
+        "Items in a batch. Always 1 under load: max_size or the callers, not the model, set the pace.",
+    ),
+    "waited": (
+        "penstock_stage_waited_seconds",
+        "Time an item lay in this stage's queue. High while computed is low: more workers or larger batches.",
+    ),
+    "computed": ("penstock_stage_computed_seconds", "Time a worker spent on a batch."),
+}
+
+
+def _stage_histograms(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
+    for attribute, (name, words) in _STAGE_HISTOGRAMS.items():
+        family = HistogramMetricFamily(name, words, labels=STAGE)
+        for service, stage in stages:
+            add_histogram(family, (service, stage.name), _histogram(stage.counters, attribute))
+        yield family
+
+
+def _histogram(counters: StageCounters, attribute: str) -> Histogram:
+    found: Histogram = getattr(counters, attribute)
+    return found
+
+
+def add_histogram(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> None:
+    """Our counts are of each interval, Prometheus wants them up to each bound."""
+    buckets, below = [], 0
+    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+        below += count
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), float(below)))
+    family.add_metric(labels, buckets, histogram.total)

@@ -1,0 +1,308 @@
+"""Drives one stage: its queue, its workers, the timer between them.  The decisions are in `core`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Protocol
+
+from penstock.codec.formats import Codec
+from penstock.core.batching import BatchQueue, CutBatch
+from penstock.core.counters import StageCounters
+from penstock.core.item import OFFER, SEND, Item, ItemState
+from penstock.core.supervision import StageHealth
+from penstock.errors import StartFailed
+from penstock.runtime.process import worker_environment
+from penstock.runtime.spec import StageSpec
+from penstock.runtime.worker_slot import SentFrame, Worker
+from penstock.transport.framing import Frame, Status, encode_batch
+from penstock.transport.messages import Launch, Problem
+
+log = logging.getLogger("penstock.runtime")
+
+# Timers of the event loop have a resolution of a millisecond; to ask a hair too early would be to ask twice.
+TIMER_TICK = 0.001
+
+# To the worker and back, timers and a busy loop included: items held for company leave so much before they must run.
+TRIP = 0.010
+
+
+class Hub(Protocol):
+    """What a stage needs of the engine around it."""
+
+    name: str
+
+    def now(self) -> float:
+        """The time."""
+
+    def wake(self) -> None:
+        """Pump the stages, once, at the end of this turn of the event loop."""
+
+    def batch_answered(self, stage: StageDriver, items: list[Item], frame: Frame) -> None:
+        """A batch has come back."""
+
+    def missed(self, items: list[Item]) -> None:
+        """The deadline of these items passed before they could be sent."""
+
+    def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:
+        """These items' worker died under them for good."""
+
+    def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
+        """A worker of `stage` became ready or ended; `failure` is why, where it ended before it was ready."""
+
+
+class StageDriver:
+    """One running stage."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        spec: StageSpec,
+        index: int,
+        *,
+        launch: Callable[[int], Launch],
+        inline: bool,
+        cores: list[frozenset[int]],
+        threads: list[int],
+    ) -> None:
+        self.hub = hub
+        self.spec = spec
+        self.index = index
+        self.inline = inline
+        self.service = hub.name
+        self.launch = launch
+        self.queue = BatchQueue(spec.policy, trip=TRIP)
+        self.counters = StageCounters()
+        self.health = StageHealth(spec.workers)
+        self.in_flight = 0
+        self.workers = [Worker(self, i) for i in range(spec.workers)]
+        self.window = 1 + spec.prefetch
+        self.last = False
+        self.stopping = False
+        self._cores = cores
+        self._threads = threads
+        self._frame_ids = count(1)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = math.inf
+
+    # -- what others read -----------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The stage's name."""
+        return self.spec.name
+
+    @property
+    def queued(self) -> int:
+        """Items that wait for this stage."""
+        return len(self.queue)
+
+    @property
+    def live_workers(self) -> int:
+        """Workers that are ready."""
+        return sum(worker.ready for worker in self.workers)
+
+    @property
+    def failed(self) -> bool:
+        """Whether no worker is left and none can be started."""
+        return self.health.failed(self.live_workers)
+
+    def place(self, index: int) -> tuple[frozenset[int], Mapping[str, str]]:
+        """The cores and the environment of worker `index`."""
+        extra = self.spec.env[index] if self.spec.env else {}
+        return self._cores[index], worker_environment(self._threads[index], extra)
+
+    # -- from queue to workers ------------------------------------------------------------------------------------
+
+    def pump(self, now: float, room: Callable[[], int | None]) -> None:
+        """Send every batch that may leave now; `room` tells how many items the queue behind takes, None: any."""
+        queue = self.queue
+        while len(queue):
+            worker = self._least_busy()
+            if worker is None:
+                return
+            at_most = room()
+            if at_most == 0:
+                return
+            batch = queue.take(now, idle=not worker.frames, at_most=at_most)
+            if batch is None:
+                if not worker.frames:
+                    self._arm(queue.next_deadline(), now)
+                return
+            for item in batch.items:
+                item.state = SEND[item.state]
+            late = [item for item in batch.items if item.deadline <= now]
+            if late:  # between two looks at the deadlines: never run, as if they had been seen in the queue
+                self.hub.missed(late)
+                batch.items = [item for item in batch.items if item.deadline > now]
+            if batch.items:
+                self._send(worker, batch, now)
+
+    def _least_busy(self) -> Worker | None:
+        best, fewest = None, self.window
+        for worker in self.workers:
+            held = len(worker.frames)
+            if worker.ready and held < fewest:
+                if held == 0:
+                    return worker
+                best, fewest = worker, held
+        return best
+
+    def _send(self, worker: Worker, batch: CutBatch, now: float) -> None:
+        items = batch.items
+        sent = SentFrame(next(self._frame_ids), items, worker)
+        for item in items:
+            item.frame = sent
+        self.counters.waited.add_many([now - item.arrived for item in items])
+        n = len(items)
+        self.in_flight += n
+        self.counters.batches += 1
+        self.counters.batch_size.add(n)
+        self.counters.cuts[batch.reason] = self.counters.cuts.get(batch.reason, 0) + 1
+        worker.send(
+            sent,
+            encode_batch(
+                sent.frame_id,
+                now,
+                [item.id for item in items],
+                [item.payload for item in items],
+                [item.nbytes for item in items],
+                [item.deadline - now for item in items],
+                [item.request.codec_in for item in items] if self.index == 0 else [Codec.PICKLE] * n,
+                [item.request.codec_out for item in items] if self.last else [Codec.PICKLE] * n,
+            ),
+        )
+
+    def _arm(self, due: float | None, now: float) -> None:
+        if due is None or due >= self._timer_due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = due
+        delay = math.ceil(max(due - now, 0.0) / TIMER_TICK) * TIMER_TICK
+        self._timer = asyncio.get_running_loop().call_later(delay, self._timer_rang)
+
+    def _timer_rang(self) -> None:
+        self._timer = None
+        self._timer_due = math.inf
+        self.hub.wake()
+
+    # -- from workers -----------------------------------------------------------------------------------------------
+
+    def answered(self, worker: Worker, sent: SentFrame, frame: Frame) -> None:
+        """A worker answered a batch."""
+        self.in_flight -= len(sent.items)
+        counters = self.counters
+        counters.computed.add(frame.seconds)
+        if frame.calls > 1 and self.spec.batch is not None:
+            counters.bisected += 1
+        if frame.calls:
+            self.queue.ran(frame.seconds)
+        sick = worker.health.batch_finished(whole_failure=_whole_failure(frame), now=self.hub.now())
+        self.hub.batch_answered(self, sent.items, frame)
+        if sick and not self.stopping and not self.inline:
+            counters.recycled += 1
+            log.error("%s: every batch fails; the worker is restarted", worker)
+            worker.recycle()
+        self.hub.wake()
+
+    def worker_ready(self, worker: Worker) -> None:
+        """A worker reached READY."""
+        self.health.became_ready(worker.index)
+        worker.health.became_ready(self.hub.now())
+        log.info("%s is ready (pid %s)", worker, worker.pid)
+        self.hub.pool_changed(self, None)
+        self.hub.wake()
+
+    def worker_ended(
+        self,
+        worker: Worker,
+        reason: str,
+        *,
+        frames: list[SentFrame],
+        was_ready: bool,
+        innocent: bool,
+        problem: Problem | None,
+    ) -> None:
+        """A worker is gone: its items are queued again or settled, and it is started again when that is due."""
+        self._reclaim(frames, innocent=innocent)
+        if self.stopping:
+            self.hub.pool_changed(self, None)
+            return
+        failure = None
+        ends_start = problem is not None and not self.health.ever_ready
+        if was_ready:
+            log.error("%s ended: %s", worker, reason)
+        else:
+            failure = _start_failure(worker, reason, problem)
+            self.health.died_before_ready(worker.index, str(failure).splitlines()[0])
+            if not ends_start:  # else the start raises it
+                log.error("%s", failure)
+        if not ends_start:
+            self.counters.restarts += 1
+            worker.restart_in(self.health.delay(worker.health.restart, self.live_workers) if not innocent else 0.0)
+        self.hub.pool_changed(self, failure)
+        self.hub.wake()
+
+    def _reclaim(self, frames: list[SentFrame], *, innocent: bool) -> None:
+        self.in_flight -= sum(len(sent.items) for sent in frames)
+        for position, sent in reversed(list(enumerate(frames))):
+            items = [item for item in sent.items if item.state is not ItemState.SETTLED]
+            if position > 0 or innocent or self.stopping:
+                self._requeue(items)
+                continue
+            final = [item for item in items if item.suspect or not self.spec.retry or self.inline]
+            self.hub.worker_lost(self, final)
+            suspects = [item for item in items if item.state is not ItemState.SETTLED]
+            for item in suspects:
+                item.state = OFFER[item.state]
+                item.suspect = True
+            self.counters.retried += len(suspects)
+            self.queue.retry(suspects)
+
+    def _requeue(self, items: list[Item]) -> None:
+        for item in items:
+            item.state = OFFER[item.state]
+        self.queue.retry([item for item in items if item.suspect])
+        self.queue.put_back([item for item in items if not item.suspect])
+
+    # -- life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start every worker."""
+        for worker in self.workers:
+            worker.start()
+
+    def close(self) -> None:
+        """Let every worker end in good order."""
+        self._begin_stop()
+        for worker in self.workers:
+            worker.close()
+
+    def kill(self) -> None:
+        """End every worker now."""
+        self._begin_stop()
+        for worker in self.workers:
+            worker.kill()
+
+    def _begin_stop(self) -> None:
+        """From here on a worker that ends is not started again, and nothing is sent by the timer."""
+        self.stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _whole_failure(frame: Frame) -> bool:
+    """Whether no item had a result and at least one failed by no fault of its caller."""
+    return Status.OK not in frame.statuses and Status.FAILED in frame.statuses
+
+
+def _start_failure(worker: Worker, reason: str, problem: Problem | None) -> StartFailed:
+    if problem is not None:
+        kind = problem.type_name.removeprefix("builtins.")
+        return StartFailed(f"{worker} could not be set up: {kind}: {problem.message}", traceback=problem.traceback)
+    return StartFailed(f"{worker} ended before it was ready: {reason}")

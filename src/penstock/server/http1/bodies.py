@@ -1,0 +1,129 @@
+"""Take bodies out of a stream of bytes: of a known length, or in chunks.  No socket, no parser.
+
+Contract
+--------
+* `feed(data, at)` reads from `at` and returns the place where it stopped: the body's end, or the data's.  `done` tells
+  which; the bytes gather in `body`.
+* The outcome does not depend on how the bytes were cut into pieces.
+* What a `ChunkedBody` accepts, h11 reads as the same bytes with the same end.
+"""
+
+from __future__ import annotations
+
+import re
+
+from penstock.server.http1.heads import Refused
+
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[\t\x20-\x7e\x80-\xff]*")
+_NEVER_TRAILING = frozenset(
+    (b"host", b"content-length", b"transfer-encoding", b"content-encoding", b"content-type", b"connection",
+     b"expect", b"authorization")
+)  # fmt: skip
+_MAX_CHUNK_LINE = 1024  # extensions are read and dropped, so they need not be long
+
+
+class SizedBody:
+    """A body of `length` bytes."""
+
+    __slots__ = ("body", "done", "length")
+
+    def __init__(self, length: int) -> None:
+        # Grown as bytes come, not made at full size: a length is easily announced.
+        self.body = bytearray()
+        self.length = length
+        self.done = length == 0
+
+    def feed(self, data: bytes | bytearray, at: int) -> int:
+        """Read `data` from `at`."""
+        stop = min(len(data), at + self.length - len(self.body))
+        self.body += memoryview(data)[at:stop]
+        self.done = len(self.body) == self.length
+        return stop
+
+
+class ChunkedBody:
+    """Takes a chunked body apart: `feed` until `done`; the bytes gather in `body`.
+
+    The body may grow to `max_body` bytes, and the trailers, which are dropped, to `max_header`.
+    """
+
+    __slots__ = ("_line", "_max_body", "_max_header", "_missing", "_trailing", "_trailing_bytes", "body", "done")
+
+    def __init__(self, max_body: int, max_header: int) -> None:
+        self.body = bytearray()
+        self.done = False
+        self._max_body = max_body
+        self._max_header = max_header
+        self._line = bytearray()
+        self._missing = 0  # of the current chunk, with the CRLF after it
+        self._trailing = False
+        self._trailing_bytes = 0
+
+    def feed(self, data: bytes | bytearray, at: int) -> int:
+        """Read `data` from `at`; the place where reading stopped: the body's end, or the data's.
+
+        Raises Refused: 400 for what is no chunk, 413 as soon as a chunk is announced that is too much, 431.
+        """
+        end = len(data)
+        while at < end and not self.done:
+            if self._missing > 2:
+                take = min(self._missing - 2, end - at)
+                self.body += memoryview(data)[at : at + take]
+                self._missing -= take
+                at += take
+            elif self._missing:
+                if data[at] != b"?\n\r"[self._missing]:
+                    raise Refused(400, "a chunk does not end where it said")
+                self._missing -= 1
+                at += 1
+            else:
+                at = self._feed_line(data, at)
+        return at
+
+    def _feed_line(self, data: bytes | bytearray, at: int) -> int:
+        """Read on in a chunk-size line or a trailer, and act on it once it is complete."""
+        limit = self._max_header - self._trailing_bytes if self._trailing else _MAX_CHUNK_LINE
+        room = limit - len(self._line)
+        feed = data.find(b"\n", at, at + room)
+        if feed < 0:
+            self._line += data[at : at + room]
+            if len(data) - at >= room:
+                raise self._too_long()
+            return len(data)
+        self._line += data[at : feed + 1]
+        line = bytes(self._line)
+        self._line.clear()
+        if not line.endswith(b"\r\n"):
+            raise Refused(400, "a line of a chunked body does not end in CRLF")
+        if self._trailing:
+            self._trailing_bytes += len(line)
+            self._end_trailer(line[:-2])
+        else:
+            self._start_chunk(line[:-2])
+        return feed + 1
+
+    def _too_long(self) -> Refused:
+        if self._trailing:
+            return Refused(431, f"the trailers are longer than {self._max_header} bytes")
+        return Refused(400, f"a chunk size line is longer than {_MAX_CHUNK_LINE} bytes")
+
+    def _start_chunk(self, line: bytes) -> None:
+        match = _CHUNK_SIZE.fullmatch(line)
+        if match is None:
+            raise Refused(400, "a chunk size is malformed")
+        size = int(match[1], 16)
+        if size == 0:
+            self._trailing = True
+        elif len(self.body) + size > self._max_body:
+            raise Refused(413, f"the body is larger than {self._max_body} bytes")
+        else:
+            self._missing = size + 2
+
+    def _end_trailer(self, line: bytes) -> None:
+        if not line:
+            self.done = True
+            return
+        match = _TRAILER.fullmatch(line)
+        if match is None or match[1].lower() in _NEVER_TRAILING:
+            raise Refused(400, "a trailer is malformed or not allowed there")

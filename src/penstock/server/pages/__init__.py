@@ -1,0 +1,1 @@
+"""Pages to read that need no model: health, metrics, the OpenAPI document."""

@@ -1,0 +1,92 @@
+"""`GET /docs`: a page that reads the OpenAPI document to a person, from the installed `swagger-ui-py` alone.
+
+Every file comes from this server, and the page's own policy forbids the browser to ask anybody else: it works where
+there is no network.  Links are relative, so the page works under any mount point.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import json
+from functools import partial
+from pathlib import Path
+
+from penstock.server.application import HttpRequest, Response
+from penstock.server.protocols.route import PageRoute
+
+ASSETS: dict[str, bytes] = {
+    "swagger-ui.css": b"text/css; charset=utf-8",
+    "swagger-ui-bundle.js": b"text/javascript; charset=utf-8",
+    "favicon-32x32.png": b"image/png",
+}
+"""The only files that are ever read, whatever a path says."""
+
+_POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    b"font-src 'self' data:; connect-src 'self'; base-uri 'none'; frame-ancestors 'self'"
+)
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>{title}</title>
+<link rel="stylesheet" href="docs/swagger-ui.css">
+<link rel="icon" type="image/png" href="docs/favicon-32x32.png">
+</head>
+<body>
+<div id="docs"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/start.js"></script>
+</body>
+</html>
+"""
+
+# Without validatorUrl the page would send the document to a public checker to draw a badge.
+_SETTINGS = {"url": "openapi.json", "dom_id": "#docs", "deepLinking": True, "validatorUrl": None}
+_START = f"window.ui = SwaggerUIBundle({json.dumps(_SETTINGS)});\n"
+
+
+def docs_routes(title: str) -> dict[bytes, PageRoute]:
+    """The page, its start script and its assets, by path."""
+    page = _PAGE.format(title=html.escape(title)).encode()
+    routes = {
+        b"/docs": PageRoute("/docs", partial(_show, page)),
+        b"/docs/start.js": PageRoute("/docs/start.js", partial(_start, _START.encode())),
+    }
+    for name, media in ASSETS.items():
+        routes[b"/docs/" + name.encode()] = PageRoute(f"/docs/{name}", Asset(name, media))
+    return routes
+
+
+def _show(page: bytes, _request: HttpRequest) -> Response:
+    headers = ((b"content-security-policy", _POLICY), (b"x-content-type-options", b"nosniff"))
+    return Response(200, b"text/html; charset=utf-8", page, headers)
+
+
+def _start(script: bytes, _request: HttpRequest) -> Response:
+    return Response(200, b"text/javascript; charset=utf-8", script)
+
+
+class Asset:
+    """One file of Swagger UI, read when it is first asked for and kept."""
+
+    def __init__(self, name: str, media: bytes) -> None:
+        self._name = name
+        self._media = media
+        self._content: bytes | None = None
+
+    def __call__(self, _request: HttpRequest) -> Response:
+        """The file."""
+        if self._content is None:
+            self._content = (asset_folder() / self._name).read_bytes()
+        return Response(200, self._media, self._content, ((b"cache-control", b"max-age=3600"),))
+
+
+def asset_folder() -> Path:
+    """Where `swagger-ui-py` keeps its files.  It is found, not imported: importing it costs a template engine."""
+    spec = importlib.util.find_spec("swagger_ui")
+    assert spec is not None, "swagger-ui-py is a dependency of penstock"
+    assert spec.origin is not None, "swagger_ui is a package with files"
+    return Path(spec.origin).parent / "static"

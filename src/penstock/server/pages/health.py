@@ -1,0 +1,63 @@
+"""What a load balancer and a person may ask: is the process alive, should traffic come here, what is going on.
+
+`/livez` answers while the process works.  `/readyz` is 200 for READY and BUSY of every service, else 503 with state
+and reason.  `/health` is always 200 and tells everything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.codec.text import one_line
+from penstock.core.state import State
+from penstock.errors import NotReady
+from penstock.hosting.servable import Servable
+from penstock.hosting.service_health import describe_service, state_of, version, worst_state
+from penstock.server.application import HttpRequest, Response
+from penstock.server.status import Problems
+
+JSON = b"application/json"
+_FRESH = ((b"cache-control", b"no-store"),)
+
+
+class Health:
+    """Answers the three questions for a set of services."""
+
+    def __init__(self, services: Sequence[Servable], problems: Problems) -> None:
+        self._services = services
+        self._problems = problems
+        self._born = time.monotonic()
+        self._version = version()
+
+    def livez(self, _request: HttpRequest) -> Response:
+        """200: whoever reads this reached a working process."""
+        return Response(200, JSON, b'{"status":"alive"}', _FRESH)
+
+    def readyz(self, request: HttpRequest) -> Response:
+        """200 if every service takes traffic, else 503 that names those which do not."""
+        down = [service for service in self._services if not state_of(service).serving]
+        if not down:
+            return Response(200, JSON, msgspec.json.encode({"state": worst_state(self._services)}), _FRESH)
+        said = "; ".join(self._said(service) for service in down)
+        return self._problems.answer(NotReady(said, state=worst_state(self._services)), request)
+
+    def _said(self, service: Servable) -> str:
+        engine = service.engine
+        if engine is None:
+            return f"{service.name} is {State.STARTING}: {self._problems.unstarted}"
+        # What follows the first line may be a traceback, and nobody was asked for a key.
+        reason = one_line(engine.reason)
+        return f"{service.name} is {engine.state}" + (f": {reason}" if reason else "")
+
+    def health(self, _request: HttpRequest) -> Response:
+        """Always 200: the state is in the body."""
+        body = {
+            "state": worst_state(self._services),
+            "version": self._version,
+            "uptime": round(time.monotonic() - self._born, 3),
+            "services": {service.name: describe_service(service) for service in self._services},
+        }
+        return Response(200, JSON, msgspec.json.encode(body), _FRESH)

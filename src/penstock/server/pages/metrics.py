@@ -1,0 +1,61 @@
+"""`GET /metrics`: the counters of the HTTP traffic, of the services and of this process.
+
+Nothing here is touched by a request: everything is read at scrape time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from penstock.hosting.servable import Servable
+from penstock.hosting.service_metrics import ServiceCollector, add_histogram
+from penstock.server.application import HttpRequest, Response
+from penstock.server.protocols.route import Traffic
+
+
+class Metrics:
+    """Makes the text of `/metrics`, in its own registry: what a user's stages register elsewhere stays out."""
+
+    def __init__(self, services: Sequence[Servable], traffic: Sequence[Traffic]) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(TrafficCollector(traffic))
+        self._registry.register(ServiceCollector(services))
+        ProcessCollector(registry=self._registry)
+
+    def page(self, request: HttpRequest) -> Response:
+        """The metrics, as Prometheus text or as OpenMetrics if the scraper asks for that."""
+        encode, media = choose_encoder(request.headers.get(b"accept", b"").decode("latin-1"))
+        return Response(200, media.encode(), encode(self._registry), ((b"cache-control", b"no-store"),))
+
+
+class TrafficCollector(Collector):
+    """Reads what became of the requests to each route."""
+
+    def __init__(self, traffic: Sequence[Traffic]) -> None:
+        self._traffic = traffic
+
+    def collect(self) -> Iterator[Metric]:
+        """Both families once, with a sample for each route."""
+        requests = CounterMetricFamily(
+            "penstock_http_requests",
+            "Requests answered, by route and status. 499: the client left before its answer. "
+            "503 and 429 are refusals under load or while not ready; 500 and 504 are the service's own faults.",
+            labels=("service", "route", "status"),
+        )
+        seconds = HistogramMetricFamily(
+            "penstock_http_request_seconds",
+            "Time from a complete request head to its written answer, refusals included.",
+            labels=("service", "route"),
+        )
+        for each in self._traffic:
+            for status, count in sorted(each.statuses.items()):
+                requests.add_metric((each.service, each.route, str(status)), count)
+            if each.statuses:
+                add_histogram(seconds, (each.service, each.route), each.seconds)
+        yield requests
+        yield seconds

@@ -1,0 +1,239 @@
+"""`GET /openapi.json`: the API as OpenAPI 3.1, made from the types and examples of the stages.
+
+Every path a client may call is in it, every format, and every status that can come back, so that a generated client
+knows them all.  The document depends on nothing but the services' descriptions and the options: it is made once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from penstock.codec.encode import ItemEncoder
+from penstock.codec.formats import MEDIA_TYPES, Codec
+from penstock.codec.schema import json_schema, signature
+from penstock.config import ServerOptions
+from penstock.hosting.servable import Servable
+from penstock.hosting.service_health import version
+from penstock.server.protocols.route import ServiceRoute
+from penstock.server.status import PROBLEM_JSON, phrase
+
+Json = dict[str, Any]
+
+_REF = "#/components/schemas/"
+
+_REFUSALS = {
+    400: "The request is malformed: its framing, its X-Request-Timeout, or the array of a batch.",
+    406: "Nothing in Accept can be given.",
+    408: "The client took too long to send the request.",
+    413: "The body is larger than the server takes.",
+    414: "The target is longer than the server takes.",
+    415: "The body is in a format that this path does not take, or is compressed.",
+    417: "Expect holds something other than 100-continue.",
+    431: "The head is larger than the server takes.",
+    500: "A stage raised an exception, or its worker died twice. `id` finds it in the server's log.",
+    501: "The transfer coding is not one the server knows.",
+    503: "The service is full, not ready, or the deadline passed before the item ran. Try again later.",
+    504: "The deadline passed while a stage was at work on the item.",
+}
+"""Statuses that every call of a service may come back with."""
+
+_PROBLEM: Json = {
+    "type": "object",
+    "description": "Why there is no result (RFC 9457).",
+    "required": ["type", "title", "status", "detail", "request_id"],
+    "properties": {
+        "type": {"type": "string", "description": "Names the kind of problem; stable."},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "request_id": {"type": "string", "description": "Also in the X-Request-ID header and in the log."},
+        "id": {"type": "string", "description": "For a fault of the service: what to look for in its log."},
+        "path": {"type": "string", "description": "For an invalid item: where in it, as `$.x[3]`."},
+        "state": {"type": "string", "description": "For a service that is not ready: what it is doing."},
+        "retry_after": {"type": "integer", "description": "Seconds after which to try again."},
+    },
+}
+
+_PARAMETERS: Json = {
+    "RequestId": {
+        "name": "X-Request-ID",
+        "in": "header",
+        "description": "Kept as the request's id if it is 1 to 128 letters, digits, dots, dashes or underscores.",
+        "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+    },
+    "RequestTimeout": {
+        "name": "X-Request-Timeout",
+        "in": "header",
+        "description": "Seconds after which the answer is worthless; the server's own limit still holds.",
+        "schema": {"type": "number", "exclusiveMinimum": 0},
+    },
+}
+
+_SECURITY: Json = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "api_key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+
+_PAGES = {
+    "/livez": ("Whether the process works", "application/json", False),
+    "/readyz": ("Whether traffic should be sent here", "application/json", False),
+    "/health": ("What every service, stage and worker is doing", "application/json", True),
+    "/metrics": ("Counters for Prometheus", "text/plain", True),
+}
+
+
+def openapi(
+    services: Sequence[Servable], routes: Mapping[str, ServiceRoute], options: ServerOptions, *, keys: bool
+) -> Json:
+    """The document for `services`, whose calls are `routes` by path; with `keys`, an API key is asked for."""
+    refusals = dict(_REFUSALS)
+    refusals[422] = "The item is not valid input; `path` says where."
+    if options.overload_status == 429:
+        refusals[429] = "The service is full. Try again later."
+    if keys:
+        refusals[401] = "No accepted API key came with the request."
+    schemas: Json = {"Problem": _PROBLEM}
+    paths: Json = {}
+    for service in services:
+        own = _own_routes(service, routes)
+        types = ServiceTypes(service, schemas, prefix="" if len(services) == 1 else f"{service.name}.")
+        for path, route in own.items():
+            paths[path] = {"post": _call(path, route, types, refusals, named=len(services) > 1)}
+    for path, (words, media, guarded) in _PAGES.items():
+        paths[path] = {"get": _page(path, words, media, guarded=guarded and keys)}
+    document: Json = {
+        "openapi": "3.1.0",
+        "info": {"title": ", ".join(service.name for service in services), "version": version()},
+        "servers": [{"url": "."}],  # relative to this document: right under every mount point
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": {f"Status{status}": _problem(status, words) for status, words in refusals.items()},
+            "parameters": _PARAMETERS,
+        },
+    }
+    if keys:
+        document["components"]["securitySchemes"] = _SECURITY
+        document["security"] = [{"bearer": []}, {"api_key": []}]
+    return document
+
+
+def _own_routes(service: Servable, routes: Mapping[str, ServiceRoute]) -> dict[str, ServiceRoute]:
+    return {path: route for path, route in routes.items() if route.service is service}
+
+
+class ServiceTypes:
+    """The schemas of one service's items and results, and its examples as JSON."""
+
+    def __init__(self, service: Servable, schemas: Json, *, prefix: str) -> None:
+        first, last = service.stages[0], service.stages[-1]
+        item = signature(first.target, batched=first.batch is not None).item
+        result = signature(last.target, batched=last.batch is not None).result
+        self.item = _add_schema(item, schemas, prefix)
+        self.result = _add_schema(result, schemas, prefix)
+        self.examples = list(_examples(item, first.examples))
+
+
+def _add_schema(kind: Any, schemas: Json, prefix: str) -> Json:
+    """The schema of `kind`, its components added to `schemas` under names that nothing else has there."""
+    lead = base = re.sub(r"[^A-Za-z0-9._-]", "_", prefix)
+    for attempt in count(2):
+        schema, components = json_schema(kind, ref_template=f"{_REF}{lead}{{name}}")
+        named = {lead + name: component for name, component in components.items()}
+        if all(schemas.get(name, component) == component for name, component in named.items()):
+            schemas.update(named)
+            return schema
+        lead = f"{base}{attempt}."  # another type of that name: an item's and a result's, or a Problem
+    raise AssertionError("count() does not end")
+
+
+def _examples(kind: Any, examples: Iterable[Any]) -> Iterable[Any]:
+    """The examples as JSON values; one that JSON cannot carry is left out."""
+    encoder = ItemEncoder(kind)
+    for example in examples:
+        try:
+            encoded = encoder.encode(Codec.JSON, example)
+        except Exception:  # noqa: BLE001, S112  # runs the user's own encoding; the document does without
+            continue
+        yield msgspec.json.decode(b"".join(encoded) if isinstance(encoded, list) else encoded)
+
+
+def _call(path: str, route: ServiceRoute, types: ServiceTypes, refusals: Mapping[int, str], *, named: bool) -> Json:
+    """`POST` to a service: one item, or a list of them."""
+    verb = path.rpartition("/")[2]
+    many = verb == "batch"
+    item = {"type": "array", "items": types.item} if many else types.item
+    result = _outcomes(types.result) if many else types.result
+    examples = [types.examples] if many and types.examples else [] if many else types.examples
+    answers: Json = {"200": _answer("Every item has a result." if many else "The result.", route, result)}
+    if many:
+        answers["207"] = _answer("Some items have no result: look at each outcome.", route, result)
+    for status in sorted(refusals):
+        if not (many and status == 422):  # in a batch an invalid item is an outcome
+            answers[str(status)] = {"$ref": f"#/components/responses/Status{status}"}
+    return {
+        "operationId": f"{route.service.name}_{verb}" if named else verb,
+        "summary": "Many items in, their outcomes in order out" if many else "One item in, its result out",
+        "tags": [route.service.name],
+        "parameters": [{"$ref": f"#/components/parameters/{name}"} for name in _PARAMETERS],
+        "requestBody": {"required": True, "content": _content(route.accepts, item, examples)},
+        "responses": answers,
+    }
+
+
+def _content(codecs: Iterable[Codec], schema: Json, examples: Sequence[Any] = ()) -> Json:
+    """One entry for each format; the binary ones are not described by a schema."""
+    content: Json = {}
+    for codec in sorted(codecs):
+        described = codec in (Codec.JSON, Codec.MSGPACK)
+        content[MEDIA_TYPES[codec]] = {"schema": schema} if described else {}
+        if codec is Codec.JSON and examples:
+            content[MEDIA_TYPES[codec]]["examples"] = {
+                f"example{number}": {"value": value} for number, value in enumerate(examples, 1)
+            }
+    return content
+
+
+def _answer(words: str, route: ServiceRoute, schema: Json) -> Json:
+    return {"description": words, "headers": _id_header(), "content": _content(route.offers, schema)}
+
+
+def _outcomes(result: Json) -> Json:
+    problem = {"$ref": f"{_REF}Problem"}
+    entries = [
+        {"type": "object", "required": [key], "properties": {key: schema}, "additionalProperties": False}
+        for key, schema in (("result", result), ("error", problem))
+    ]
+    outcomes = {"type": "array", "items": {"oneOf": entries}}
+    return {"type": "object", "required": ["outcomes"], "properties": {"outcomes": outcomes}}
+
+
+def _problem(status: int, words: str) -> Json:
+    headers = _id_header()
+    if status in (429, 503):
+        headers["Retry-After"] = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+    if status == 401:
+        headers["WWW-Authenticate"] = {"schema": {"type": "string"}}
+    content = {PROBLEM_JSON.decode(): {"schema": {"$ref": f"{_REF}Problem"}}}
+    return {"description": f"{phrase(status)}. {words}", "headers": headers, "content": content}
+
+
+def _id_header() -> Json:
+    return {"X-Request-ID": {"description": "The request's id.", "schema": {"type": "string"}}}
+
+
+def _page(path: str, words: str, media: str, *, guarded: bool) -> Json:
+    responses: Json = {"200": {"description": words, "content": {media: {}}}}
+    if path == "/readyz":
+        responses["503"] = {"$ref": "#/components/responses/Status503"}
+    if guarded:
+        responses["401"] = {"$ref": "#/components/responses/Status401"}
+    page: Json = {"operationId": path.strip("/"), "summary": words, "tags": ["server"], "responses": responses}
+    if path in ("/livez", "/readyz"):
+        page["security"] = []
+    return page

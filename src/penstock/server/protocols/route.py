@@ -1,0 +1,206 @@
+"""What each path does: refuse at the head, or take the body and call `reply` exactly once.
+
+A route refuses before the body is read whatever can be refused then: a format it does not speak, a timeout that is
+no number, a service that is not ready or full.  What it accepts goes to the engine, and `reply` is called from the
+engine's completion.  The path of a single item makes no task, future or timer, and looks each pair of format headers
+up in a table instead of parsing it again.
+
+`POST /batch` is in `batch_route`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from penstock.codec.formats import Codec
+from penstock.codec.media_types import answer_codec, content_codec, media_names
+from penstock.codec.schema import accepts, offers, signature
+from penstock.core.counters import SECONDS, Histogram
+from penstock.core.state import State
+from penstock.errors import NotReady, RequestError
+from penstock.hosting.servable import HostedEngine, Servable
+from penstock.server.application import HttpRequest, Reply, Response
+from penstock.server.status import Problems
+
+_TABLE_SIZE = 128
+"""Most pairs of format headers remembered by a route; a client that invents more empties the table, no harm done."""
+_TABLE_KEY = 256
+"""Longest pair of format headers worth remembering."""
+
+
+class Traffic:
+    """What became of the requests to one route: plain numbers, read at scrape time."""
+
+    __slots__ = ("route", "seconds", "service", "statuses")
+
+    def __init__(self, service: str, route: str) -> None:
+        self.service = service
+        self.route = route
+        self.statuses: dict[int, int] = {}
+        self.seconds = Histogram(SECONDS)
+
+
+class Target:
+    """A route and the formats of one request to it; `HttpRequest.route` once a route was found."""
+
+    __slots__ = ("codec_in", "codec_out", "media", "route", "traffic")
+
+    def __init__(
+        self, route: Route, codec_in: Codec = Codec.JSON, codec_out: Codec = Codec.JSON, media: bytes = b""
+    ) -> None:
+        self.route = route
+        self.traffic = route.traffic
+        self.codec_in = codec_in
+        self.codec_out = codec_out
+        self.media = media
+
+
+class Route:
+    """One path: the method it answers, and the numbers of its traffic."""
+
+    guarded = True
+    """Whether an API key is asked for, where there are keys."""
+
+    def __init__(self, method: str, service: str, path: str) -> None:
+        self.method = method
+        self.allow = b"GET, HEAD, OPTIONS" if method == "GET" else b"%s, OPTIONS" % method.encode()
+        self.traffic = Traffic(service, path)
+        self.plain = Target(self)
+        """For a request whose formats do not matter, or were not settled."""
+
+    def admit(self, request: HttpRequest) -> Response | None:
+        """Refuse the request by its head, or None to go on."""
+        raise NotImplementedError
+
+    def handle(self, request: HttpRequest, reply: Reply) -> None:
+        """Answer the request, now or later, exactly once."""
+        raise NotImplementedError
+
+    def cancel(self, request: HttpRequest) -> None:
+        """The client has left."""
+
+    def engine(self) -> HostedEngine | None:
+        """The engine behind this route, if there is one now."""
+        return None
+
+
+class PageRoute(Route):
+    """Something to read that needs no model: health, metrics, documents."""
+
+    def __init__(self, path: str, make: Callable[[HttpRequest], Response], *, guarded: bool = True) -> None:
+        super().__init__("GET", "", path)
+        self.guarded = guarded
+        self._make = make
+
+    def admit(self, request: HttpRequest) -> Response | None:
+        """Never refuses: health has to answer when nothing else does."""
+        request.route = self.plain
+        return None
+
+    def handle(self, request: HttpRequest, reply: Reply) -> None:
+        """Answer at once."""
+        reply(self._make(request))
+
+
+class ServiceRoute(Route):
+    """A path that leads to a service's engine."""
+
+    def __init__(self, path: str, service: Servable, problems: Problems, max_body: int) -> None:
+        super().__init__("POST", service.name, path)
+        self.service = service
+        self.problems = problems
+        first, last = service.stages[0], service.stages[-1]
+        self.accepts = accepts(signature(first.target, batched=first.batch is not None).item)
+        self.offers = offers(signature(last.target, batched=last.batch is not None).result)
+        self._timeout = service.options.timeout
+        self._max_body = max_body
+        self._targets: dict[tuple[bytes | None, bytes | None], Target] = {}
+
+    def engine(self) -> HostedEngine | None:
+        """The service's engine, once it was started."""
+        return self.service.engine
+
+    def admit(self, request: HttpRequest) -> Response | None:
+        """Formats (415, 406), timeout (400), then state and room (503, 429)."""
+        headers = request.headers
+        formats = (headers.get(b"content-type"), headers.get(b"accept"))
+        target = self._targets.get(formats)
+        if target is None:
+            negotiated = self._negotiate(request, *formats)
+            if isinstance(negotiated, Response):
+                return negotiated
+            target = negotiated
+        request.route = target
+        if b"x-request-timeout" in headers and math.isnan(read_timeout(headers[b"x-request-timeout"])):
+            return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
+        engine = self.service.engine
+        size = _declared_size(headers)
+        # A body that may never come in is no matter of room: the carrier refuses it as too large, not as "try later".
+        room = size if size <= self._max_body else 0
+        refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(room)
+        if refusal is None:
+            return None
+        if engine is not None:
+            engine.counters.refused += 1
+        return self._refused(refusal, request)
+
+    def _refused(self, refusal: RequestError, request: HttpRequest) -> Response:
+        engine = self.service.engine
+        if isinstance(refusal, NotReady) and (engine is None or engine.state is State.STOPPED):
+            refusal = NotReady(self.problems.unstarted, state=refusal.state)
+        return self.problems.answer(refusal, request)
+
+    def _negotiate(self, request: HttpRequest, content_type: bytes | None, accept: bytes | None) -> Target | Response:
+        """Settle the formats of a pair of headers not seen lately."""
+        request.route = self.plain  # a refusal belongs to this route too
+        codec_in = content_codec(content_type)
+        if codec_in is None or codec_in not in self.accepts:
+            given = (content_type or b"").decode("ascii", "replace")
+            names = media_names(self.accepts)
+            return self.problems.refuse(
+                415,
+                f"Content-Type {given!r} is not taken here; send one of: {names} (text in UTF-8)",
+                request.id,
+                ((b"accept", names.encode()),),
+            )
+        answer = answer_codec(accept, self._preferred(codec_in))
+        if answer is None:
+            names = media_names(self.offers)
+            return self.problems.refuse(406, f"nothing in Accept can be given; this route gives: {names}", request.id)
+        target = Target(self, codec_in, *answer)
+        if len(content_type or b"") + len(accept or b"") <= _TABLE_KEY:
+            if len(self._targets) >= _TABLE_SIZE:
+                self._targets.clear()
+            self._targets[content_type, accept] = target
+        return target
+
+    def _preferred(self, codec_in: Codec) -> list[Codec]:
+        """What to answer with when the client leaves the choice to us, best first.
+
+        Raw bytes if that is what the result is, else the format of the request, else JSON.
+        """
+        if self.offers[0] is Codec.RAW:
+            return list(self.offers)
+        first = codec_in if codec_in in (Codec.JSON, Codec.MSGPACK) else Codec.JSON
+        return sorted(self.offers, key=lambda codec: codec is not first)
+
+    def deadline(self, request: HttpRequest) -> float:
+        """The moment after which the answer is worthless: the service's limit or the client's, if that is shorter."""
+        asked = request.headers.get(b"x-request-timeout")
+        return request.arrived + (self._timeout if asked is None else min(self._timeout, read_timeout(asked)))
+
+
+def _declared_size(headers: Mapping[bytes, bytes]) -> int:
+    """The length of the body that is to come, 0 where it is not told."""
+    declared = headers.get(b"content-length", b"0")
+    return int(declared) if declared.isdigit() else 0
+
+
+def read_timeout(value: bytes) -> float:
+    """The seconds that `value` names, or NaN if it is no positive, finite number."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        return math.nan
+    return seconds if 0 < seconds < math.inf and b"_" not in value else math.nan

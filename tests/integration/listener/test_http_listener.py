@@ -1,0 +1,203 @@
+"""Opening the door, and closing it."""
+
+import os
+import resource
+import socket
+import stat
+import threading
+
+import pytest
+
+from penstock.config import ServerOptions
+from penstock.errors import ConfigError, StartFailed
+from penstock.server.http1.binding import SPARE_FILES, raise_file_limit, share_files
+from penstock.server.http1.connections import CROWD
+from penstock.server.http1.listener import Listener
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LATER = b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_port_zero_takes_a_free_port_and_says_which(serve, knock):
+    server = serve()
+    assert server.listener.addresses == [f"http://127.0.0.1:{server.port}"]
+    client = knock(server)
+    client.send(GET)
+    assert client.answer()[0] == 200
+
+
+def test_ipv6_is_served(serve, knock):
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("no IPv6 here")
+    server = serve(host="::1")
+    assert server.listener.addresses == [f"http://[::1]:{server.port}"]
+    client = knock(server)
+    client.send(GET)
+    assert client.answer()[0] == 200
+
+
+def test_a_port_in_use_is_an_error_that_says_so(serve):
+    port = serve().port
+    with pytest.raises(StartFailed, match=rf"127\.0\.0\.1:{port}: something else listens there"):
+        serve(port=port)
+
+
+def test_a_port_can_be_taken_again_at_once(serve, knock):
+    server = serve()
+    port = server.port
+    client = knock(server)
+    client.send(GET)
+    assert client.answer()[0] == 200
+    server.stop()
+    assert serve(port=port).port == port
+
+
+def test_an_address_that_is_not_ours_is_an_error(serve):
+    with pytest.raises(StartFailed, match="this machine has no such address"):
+        serve(host="192.0.2.1")
+
+
+def test_a_host_that_is_none_is_an_error(serve):
+    with pytest.raises(ConfigError, match="is no address to listen on"):
+        serve(host="no such host")
+
+
+@pytest.mark.parametrize("spoil", ["missing", "empty", "mismatched"])
+def test_a_certificate_that_cannot_be_used_is_an_error(serve, certificate, tmp_path, spoil):
+    cert, _ = certificate
+    bad = tmp_path / "bad.pem"
+    if spoil == "empty":
+        bad.write_text("")
+    elif spoil == "mismatched":
+        bad.write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        serve(tls_cert=cert, tls_key=str(bad))
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+@pytest.mark.parametrize("mode", [0o600, 0o660])
+def test_a_unix_socket_has_the_mode_asked_for_whatever_the_umask(serve, knock, tmp_path, mode, umask):
+    path = tmp_path / "s"
+    before = os.umask(umask)
+    try:
+        server = serve(uds=str(path), uds_mode=mode)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert server.listener.addresses == [f"unix:{path}"]
+    client = knock(server)
+    client.send(GET)
+    assert client.answer()[0] == 200
+    server.stop()
+    assert not path.exists()
+
+
+def test_a_stale_unix_socket_is_replaced(serve, knock, tmp_path):
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    server = serve(uds=str(path))
+    client = knock(server)
+    client.send(GET)
+    assert client.answer()[0] == 200
+
+
+def test_a_live_unix_socket_is_refused_and_left_alone(serve, knock, tmp_path):
+    path = tmp_path / "s"
+    first = serve(uds=str(path))
+    with pytest.raises(StartFailed, match="another server listens there"):
+        serve(uds=str(path))
+    client = knock(first)
+    client.send(GET)
+    assert client.answer()[0] == 200
+
+
+def test_a_file_that_is_no_socket_is_left_alone(serve, tmp_path):
+    path = tmp_path / "precious"
+    path.write_text("data")
+    with pytest.raises(StartFailed, match="not a socket"):
+        serve(uds=str(path))
+    assert path.read_text() == "data"
+
+
+def test_another_servers_socket_is_not_removed(serve, tmp_path):
+    path = tmp_path / "s"
+    server = serve(uds=str(path))
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        server.stop()
+        assert path.exists()
+
+
+def test_the_soft_limit_of_files_is_raised_and_never_lowered():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        low = min(512, before[1] if before[1] > 0 else 512)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (low, before[1]))
+        assert raise_file_limit(10) == (10, CROWD)
+        raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        assert raised == 1034
+        raise_file_limit(1)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == raised
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("files", [64, 256, 1024, 4096, 10_500])
+def test_where_files_are_few_connections_leave_some_to_the_rest(files):
+    seats = share_files(files)
+    assert seats.connections >= 1
+    assert files - sum(seats) >= min(files // 4, 768)
+    assert 0 <= seats.crowd <= min(CROWD, files // 4)
+
+
+def test_the_files_wanted_are_those_of_all_connections():
+    assert share_files(10_000 + SPARE_FILES) == (10_000, CROWD)
+
+
+def test_draining_answers_what_was_accepted_and_closes_what_is_idle(serve, knock):
+    server = serve()
+    idle, busy = knock(server), knock(server)
+    idle.send(GET)
+    idle.answer()
+    busy.send(LATER)
+    server.until(lambda: len(server.app.waiting) == 1)
+    stopping = threading.Thread(target=server.stop, args=(10.0,))
+    stopping.start()
+    assert idle.ended()
+    with pytest.raises(OSError, match="refused"):
+        knock(server)
+    server.call(server.app.release)
+    status, head, body = busy.answer()
+    assert (status, body) == (200, b"released")
+    assert b"connection: close" in head
+    assert busy.ended()
+    stopping.join(10)
+    assert not stopping.is_alive()
+    assert server.app.cancelled == []
+
+
+def test_what_is_not_answered_within_the_grace_is_cut(serve, knock):
+    server = serve()
+    client = knock(server)
+    client.send(LATER)
+    server.until(lambda: len(server.app.waiting) == 1)
+    server.run(server.listener.close(0.2))
+    assert client.ended()
+    assert server.app.cancelled == [b"/later"]
+    assert server.listener.connections == 0
+
+
+def test_closing_is_allowed_at_any_time_and_again(serve):
+    server = serve()
+
+    async def close_an_unstarted_one():
+        await Listener(server.app, ServerOptions(port=0)).close(0.0)
+
+    server.run(close_an_unstarted_one())
+    server.run(server.listener.close(0.0))
+    server.run(server.listener.close(0.0))

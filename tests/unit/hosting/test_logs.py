@@ -1,0 +1,89 @@
+"""How log lines look."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import sys
+
+import pytest
+
+from penstock.hosting.logs import JsonLines, set_up_logging
+
+
+def line(message, *args, exc_info=None, **extra):
+    record = logging.getLogger("penstock.server").makeRecord(
+        "penstock.server", logging.ERROR, __file__, 1, message, args, exc_info, extra=extra
+    )
+    text = JsonLines().format(record)
+    assert "\n" not in text
+    return json.loads(text)
+
+
+def test_a_record_is_one_json_object_with_its_extras():
+    found = line("%s: gone\nreally", "abc", request_id="abc", status=500)
+    assert found["message"] == "abc: gone\nreally"
+    assert (found["level"], found["logger"]) == ("error", "penstock.server")
+    assert (found["request_id"], found["status"]) == ("abc", 500)
+    assert found["time"].endswith("+00:00")
+    assert set(found) == {"time", "level", "logger", "message", "request_id", "status"}
+
+
+def test_an_exception_is_a_field_of_its_own():
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        found = line("failed", exc_info=sys.exc_info())
+    assert "ValueError: boom" in found["traceback"]
+
+
+def test_what_json_cannot_carry_is_written_all_the_same():
+    found = line("bad \ud800", thing=object, text="\udfff")
+    assert found["message"] == "bad \\ud800"
+    assert found["thing"] == "<class 'object'>"
+    assert found["text"] == "\\udfff"
+
+
+def test_an_extra_cannot_take_the_place_of_a_field_of_ours():
+    assert line("x", level="none", logger="none")["level"] == "error"
+
+
+@pytest.fixture
+def penstock_logger():
+    logger = logging.getLogger("penstock")
+    before = (list(logger.handlers), logger.level, logger.propagate)
+    yield logger
+    logger.handlers[:], logger.level, logger.propagate = before
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_setting_up_twice_writes_each_line_once(penstock_logger, log_format):
+    old, new = io.StringIO(), io.StringIO()
+    set_up_logging(log_format, stream=old)
+    set_up_logging(log_format, stream=new)
+    logging.getLogger("penstock.access").info("hello")
+    assert not old.getvalue()
+    (written,) = new.getvalue().splitlines()
+    assert written.startswith("{") == (log_format == "json")
+    assert "hello" in written
+
+
+@pytest.mark.parametrize("spoil", ["closed", "full"])
+def test_a_stream_that_takes_no_line_is_no_error(penstock_logger, capsys, spoil):
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        stream = io.StringIO() if spoil == "closed" else full
+        set_up_logging("text", stream=stream)
+        if spoil == "closed":
+            stream.close()
+        logging.getLogger("penstock.server").error("lost")
+        with contextlib.suppress(OSError):
+            stream.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_where_there_is_no_standard_error_lines_are_lost_without_a_word(penstock_logger, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    set_up_logging("text")
+    logging.getLogger("penstock.server").error("lost")

@@ -1,0 +1,224 @@
+"""A connection without a socket: a transport that remembers, and an application that answers when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+
+from penstock.config import ServerOptions
+from penstock.server.application import HttpRequest, Response
+from penstock.server.http1.connection import Connection
+from penstock.server.http1.connections import Connections
+
+
+class MemoryTransport(asyncio.Transport):
+    """`sent` is what the client would have received; `unread` is set by the test, or grows where `stuck`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = bytearray()
+        self.unread = 0
+        self.stuck = False
+        self.reading = True
+        self.closed = self.aborted = self.half_closed = False
+
+    def write(self, data):
+        assert not self.closed
+        assert not self.half_closed
+        self.sent += data
+        if self.stuck:
+            self.unread += len(data)
+
+    def writelines(self, pieces):
+        for piece in pieces:
+            self.write(piece)
+
+    def get_write_buffer_size(self):
+        return self.unread
+
+    def can_write_eof(self):
+        return True
+
+    def write_eof(self):
+        self.half_closed = True
+
+    def pause_reading(self):
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self):
+        assert not self.reading
+        self.reading = True
+
+    def close(self):
+        self.closed = True
+
+    def abort(self):
+        self.closed = self.aborted = True
+
+    def is_closing(self):
+        return self.closed
+
+
+class MemoryApp:
+    """Echoes bodies at once, or keeps requests until `answer` where `patient`."""
+
+    def __init__(self) -> None:
+        self.patient = False
+        self.patience = math.inf
+        """Seconds a body may take in all."""
+        self.refusing: Response | None = None
+        self.full: Response | None = None
+        self.admitted: list[HttpRequest] = []
+        self.handled: list[HttpRequest] = []
+        self.bodies: dict[int, bytes] = {}
+        """By the id of the request; with its answer a connection lets go of its body."""
+        self.replies = {}
+        self.cancelled: list[HttpRequest] = []
+        self.answers: list[tuple[HttpRequest, int, int]] = []
+        self.held: Counter[int | None] = Counter()
+        self.most_held = 0
+
+    def admit(self, request):
+        assert request.body == b""
+        self.admitted.append(request)
+        request.id = b"id-%d" % len(self.admitted)
+        return self.refusing
+
+    def handle(self, request, reply):
+        self.handled.append(request)
+        self.bodies[id(request)] = bytes(request.body)
+        self.replies[id(request)] = reply
+        if not self.patient:
+            self.answer(request)
+
+    def answer(self, request, body=None, status=200):
+        self.replies[id(request)](Response(status, b"text/plain", self.body_of(request) if body is None else body))
+
+    def body_of(self, request):
+        return self.bodies[id(request)]
+
+    def cancel(self, request):
+        assert request in self.admitted
+        self.cancelled.append(request)
+
+    def refuse(self, status, detail, request=None):
+        assert detail
+        return Response(status, b"application/problem+json", b"{}")
+
+    def hold(self, request, nbytes):
+        self.held[None if request is None else id(request)] += nbytes
+        self.most_held = max(self.most_held, self.held.total())
+
+    def overfull(self, request, own):
+        assert own == self.held[id(request)]
+        return self.full
+
+    def body_due(self, request):
+        return request.arrived + self.patience
+
+    def answered(self, request, status, nbytes):
+        self.answers.append((request, status, nbytes))
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+@dataclass
+class Client:
+    """The other end of one connection."""
+
+    connection: Connection
+    transport: MemoryTransport
+    methods: list[str] = field(default_factory=list)
+
+    def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            if not self.transport.closed:
+                self.connection.data_received(piece)
+
+    def send_bytewise(self, data: bytes) -> None:
+        self.send(*(data[i : i + 1] for i in range(len(data))))
+
+    def leave(self) -> None:
+        self.connection.eof_received()
+        self.connection.connection_lost(None)
+
+    def answers(self, heads_of: tuple[int, ...] = ()) -> list[Answer]:
+        """What was received; the answers numbered in `heads_of` have no body, whatever length they announce."""
+        data, found = bytes(self.transport.sent), []
+        while data:
+            head, _, data = data.partition(b"\r\n\r\n")
+            line, *fields = head.split(b"\r\n")
+            assert line.startswith(b"HTTP/1.1 ")
+            status = int(line.split(b" ")[1])
+            if status == 100:
+                continue
+            headers = dict(f.split(b": ", 1) for f in fields)
+            assert len(headers) == len(fields)
+            assert status == 204 or b"content-length" in headers
+            length = 0 if len(found) in heads_of else int(headers.get(b"content-length", 0))
+            found.append(Answer(status, headers, data[:length]))
+            assert len(found[-1].body) == length
+            data = data[length:]
+        return found
+
+    def statuses(self) -> list[int]:
+        return [answer.status for answer in self.answers()]
+
+
+class Rig:
+    """One listener's worth of connections at a time that the test sets."""
+
+    def __init__(self, **options) -> None:
+        self.now = 1000.0
+        self.app = MemoryApp()
+        self.connections = Connections(self.app, ServerOptions(**options), clock=lambda: self.now)
+        self.clients: list[Client] = []
+
+    def connect(self) -> Client:
+        client = Client(Connection(self.connections), MemoryTransport())
+        client.connection.connection_made(client.transport)
+        self.clients.append(client)
+        return client
+
+    def sweep(self, now: float) -> None:
+        self.now = now
+        self.connections.sweep(now)
+
+    def check_promises(self) -> None:
+        """After everybody left: each admitted request was answered once, and nothing is held."""
+        for client in self.clients:
+            if client.connection in self.connections.open:
+                client.connection.connection_lost(None)
+        assert not self.connections.open
+        ended = Counter(id(request) for request, _, _ in self.app.answers)
+        assert ended == Counter(id(request) for request in self.app.admitted)
+        assert not {owner: held for owner, held in self.app.held.items() if held}
+
+
+@pytest.fixture
+def rig_with():
+    """Makes a rig of these options; its promises are checked when the test is over."""
+    rigs = []
+
+    def make(**options):
+        rigs.append(Rig(**options))
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        rig.check_promises()
+
+
+@pytest.fixture
+def rig(rig_with):
+    return rig_with()

@@ -1,0 +1,160 @@
+"""Every limit at its edge: at the limit passes, one over is refused."""
+
+import dataclasses
+
+import pytest
+
+from penstock.config import ServerOptions
+from penstock.server.application import Response
+
+LINE = b"POST / HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = LINE + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def sized(size: int) -> bytes:
+    return LINE + b"Content-Length: %d\r\n\r\n" % size + bytes(size)
+
+
+def both_ways(rig, wire: bytes) -> list[int]:
+    """The statuses, which must be the same at once and a byte at a time."""
+    at_once, bytewise = rig.connect(), rig.connect()
+    at_once.send(wire)
+    bytewise.send_bytewise(wire)
+    assert at_once.statuses() == bytewise.statuses()
+    return at_once.statuses()
+
+
+def test_the_defaults_are_those_of_the_contract():
+    options = ServerOptions()
+    assert dataclasses.asdict(options).items() >= {
+        "max_body": 16 * 1024**2, "max_header": 64 * 1024, "max_header_fields": 100, "max_target": 8 * 1024,
+        "header_timeout": 10.0, "body_timeout": 30.0, "keep_alive": 75.0, "unread_timeout": 30.0,
+        "max_connections": 10_000, "max_pipelined": 32,
+    }.items()  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [0, 1, 100])
+def test_the_body_limit_is_read_from_the_length(rig_with, limit):
+    rig = rig_with(max_body=limit)
+    assert both_ways(rig, sized(limit)) == [200]
+    assert both_ways(rig, sized(limit + 1)) == [413]
+    assert rig.app.most_held <= limit
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_sent(rig_with):
+    client = rig_with(max_body=100_000).connect()
+    client.send(LINE + b"Expect: 100-continue\r\nContent-Length: 100001\r\n\r\n")
+    assert client.statuses() == [413]
+    assert b"100 Continue" not in client.transport.sent
+
+
+def test_the_body_limit_holds_while_a_chunked_body_grows(rig_with):
+    rig = rig_with(max_body=10)
+    assert both_ways(rig, CHUNKED + b"5\r\n01234\r\n5\r\n56789\r\n0\r\n\r\n") == [200]
+    assert both_ways(rig, CHUNKED + b"5\r\n01234\r\n6\r\n56789x\r\n0\r\n\r\n") == [413]
+
+
+def test_a_chunk_that_is_too_much_is_refused_when_it_is_announced(rig_with):
+    rig = rig_with(max_body=10)
+    client = rig.connect()
+    client.send(CHUNKED + b"5\r\n01234\r\n6\r\n")
+    assert client.statuses() == [413]
+    assert client.transport.half_closed
+    assert rig.app.held.total() == 0
+
+
+@pytest.mark.parametrize("limit", [64, 1000, 64 * 1024])
+def test_header_bytes_are_counted_with_the_request_line_and_the_empty_line(rig_with, limit):
+    rig = rig_with(max_header=limit)
+    start, end = b"GET / HTTP/1.1\r\nHost: x\r\nX-A: ", b"\r\n\r\n"
+    fits = start + b"a" * (limit - len(start) - len(end)) + end
+    assert both_ways(rig, fits) == [200]
+    assert both_ways(rig, fits.replace(b"aa", b"aaa", 1)) == [431]
+
+
+def test_an_endless_header_is_refused_without_its_end(rig_with):
+    rig = rig_with(max_header=1000)
+    start = b"GET / HTTP/1.1\r\nHost: x\r\nX-A: "
+    client = rig.connect()
+    client.send_bytewise(start + b"a" * (999 - len(start)))
+    assert client.answers() == []
+    client.send(b"a")
+    assert client.statuses() == [431]
+    assert both_ways(rig, start + b"a" * 2000) == [431]
+
+
+def test_the_limit_is_each_heads_own(rig_with):
+    client = rig_with(max_header=64).connect()
+    client.send((b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n" % (b"a" * 30)) * 10)
+    assert client.statuses() == [200] * 10
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_header_fields_are_counted(rig_with, limit):
+    rig = rig_with(max_header_fields=limit)
+    for repeated in (b"X-A: b\r\n", b"X-%d: b\r\n"):
+        fields = [repeated % n if b"%" in repeated else repeated for n in range(limit)]
+        line = b"GET / HTTP/1.1\r\nHost: x\r\n"
+        assert both_ways(rig, line + b"".join(fields[1:]) + b"\r\n") == [200]
+        assert both_ways(rig, line + b"".join(fields) + b"\r\n") == [431]
+
+
+@pytest.mark.parametrize("limit", [1, 50, 8 * 1024])
+def test_the_target_has_a_limit(rig_with, limit):
+    rig = rig_with(max_target=limit)
+    request = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert both_ways(rig, request % (b"a" * (limit - 1))) == [200]
+    assert both_ways(rig, request % (b"a" * limit)) == [414]
+
+
+def test_a_target_that_fills_the_whole_head_is_a_target_too_long(rig_with):
+    rig = rig_with(max_target=100, max_header=200)
+    assert both_ways(rig, b"GET /" + b"a" * 500) == [414]
+
+
+def test_trailers_are_counted(rig_with):
+    rig = rig_with(max_header=100)
+    trailer = b"X-A: " + b"a" * 91 + b"\r\n"
+    assert both_ways(rig, CHUNKED + b"0\r\n" + trailer + b"\r\n") == [200]
+    assert both_ways(rig, CHUNKED + b"0\r\n" + trailer.replace(b"aa", b"aaa", 1) + b"\r\n") == [431]
+    assert both_ways(rig, CHUNKED + b"0\r\n" + b"X-A: b\r\n" * 1000) == [431]
+
+
+def test_half_received_bodies_are_held_and_given_back(rig):
+    client = rig.connect()
+    client.send(sized(1000)[:-400])
+    assert rig.app.held.total() == 600
+    client.send(bytes(399))
+    assert rig.app.held.total() == 999
+    client.send(bytes(1))
+    assert rig.app.held.total() == 0
+    client.send(CHUNKED + b"64\r\n" + bytes(99))
+    assert rig.app.held.total() == 99
+    client.leave()
+    assert rig.app.held.total() == 0
+
+
+def test_a_body_that_comes_whole_is_not_held_by_the_connection(rig):
+    rig.connect().send(sized(1000))
+    assert rig.app.most_held == 0
+
+
+def test_heads_are_remembered_only_within_bounds(rig):
+    client = rig.connect()
+    for n in range(2000):
+        client.send(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % n)
+    client.send(b"GET / HTTP/1.1\r\nHost: x\r\nX-A: %s\r\n\r\n" % (b"a" * 4000))
+    assert [r.path for r in rig.app.handled[:2000]] == [b"/%d" % n for n in range(2000)]
+    cache = rig.connections.heads._cache
+    assert len(cache) <= 512
+    assert max(map(len, cache)) <= 2048
+
+
+def test_a_body_that_grows_while_too_much_is_held_is_turned_away(rig):
+    client = rig.connect()
+    client.send(CHUNKED + b"5\r\n01234\r\n")
+    assert client.answers() == []
+    rig.app.full = Response(503, b"application/problem+json", b"{}")
+    client.send(b"5\r\n56789\r\n")
+    assert client.statuses() == [503]
+    assert rig.app.held.total() == 0

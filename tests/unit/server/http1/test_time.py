@@ -1,0 +1,315 @@
+"""The sweep: what it ends and when, told the time."""
+
+import pytest
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+SIZED = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+BIG = bytes(100_000)
+
+
+def test_a_head_that_takes_too_long_is_answered_408(rig):
+    client = rig.connect()
+    rig.now = 2000.0
+    client.send(GET[:5])
+    rig.now = 2005.0
+    client.send(GET[5:-1])  # a sign of life buys no time
+    rig.sweep(2009.9)
+    assert client.answers() == []
+    rig.sweep(2010.0)
+    assert client.statuses() == [408]
+    assert client.transport.half_closed
+
+
+def test_the_time_of_a_head_starts_with_its_first_byte(rig):
+    client = rig.connect()
+    client.send(GET)
+    rig.now += 60.0
+    client.send(GET[:5])
+    rig.sweep(rig.now + 9.9)
+    assert client.statuses() == [200]
+    rig.sweep(rig.now + 0.1)
+    assert client.statuses() == [200, 408]
+
+
+def test_a_late_head_is_answered_after_what_is_in_hand(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET + GET[:5])
+    rig.sweep(rig.now + 10.0)
+    assert client.answers() == []
+    rig.app.answer(rig.app.handled[0])
+    assert client.statuses() == [200, 408]
+
+
+@pytest.mark.parametrize("start", [SIZED + b"01234", SIZED, CHUNKED + b"5\r\n012", CHUNKED])
+def test_a_stalled_body_is_answered_408(rig, start):
+    client = rig.connect()
+    client.send(start)
+    rig.sweep(rig.now + 29.9)
+    assert client.answers() == []
+    rig.sweep(rig.now + 0.1)
+    assert client.statuses() == [408]
+    assert client.transport.half_closed
+    assert rig.app.handled == rig.app.cancelled == []
+    assert rig.app.held.total() == 0
+
+
+def test_a_body_that_moves_is_not_stalled(rig):
+    client = rig.connect()
+    client.send(SIZED)
+    for n in range(10):
+        rig.sweep(rig.now + 29.0)
+        client.send(b"%d" % n)
+    assert client.answers()[0].body == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"), [(SIZED.replace(b"10", b"1000"), b"x"), (CHUNKED, b"1\r\nx\r\n")], ids=["sized", "chunked"]
+)
+def test_a_trickle_ends_when_its_request_has_no_time_left(rig, start, piece):
+    client = rig.connect()
+    rig.app.patience = 60.0
+    client.send(start)
+    for seconds in (29.0, 29.0, 1.9):
+        client.send(piece)
+        rig.sweep(rig.now + seconds)
+    assert client.answers() == []
+    rig.sweep(rig.now + 0.1)
+    assert client.statuses() == [408]
+    assert client.transport.half_closed
+    assert rig.app.handled == rig.app.cancelled == []
+    assert rig.app.held.total() == 0
+
+
+def test_waiting_for_our_continue_is_not_stalling(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET + SIZED.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
+    rig.sweep(rig.now + 1000.0)
+    rig.app.answer(rig.app.handled[0])
+    rig.sweep(rig.now + 29.0)
+    client.send(b"0123456789")
+    rig.app.answer(rig.app.handled[1])
+    assert client.statuses() == [200, 200]
+
+
+def test_an_idle_connection_is_closed_without_a_word(rig):
+    client = rig.connect()
+    rig.now += 5.0
+    client.send(GET)
+    rig.sweep(rig.now + 74.9)
+    assert not client.transport.closed
+    rig.sweep(rig.now + 0.1)
+    assert client.transport.closed
+    assert client.statuses() == [200]
+
+
+def test_idleness_is_counted_from_the_last_answer(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET)
+    rig.sweep(rig.now + 1000.0)
+    assert not client.transport.closed
+    rig.app.answer(rig.app.handled[0])
+    rig.sweep(rig.now + 74.9)
+    assert not client.transport.closed
+
+
+def test_a_connection_that_never_asks_gets_the_time_of_a_head(rig):
+    client = rig.connect()
+    rig.sweep(rig.now + 9.9)
+    assert not client.transport.closed
+    rig.sweep(rig.now + 0.1)
+    assert client.transport.closed
+    assert client.transport.sent == b""
+
+
+def test_a_refused_body_that_stalls_ends_the_connection(rig):
+    client = rig.connect()
+    client.send(SIZED.replace(b"Host: x", b"Host: x\r\nContent-Encoding: gzip") + b"0")
+    rig.sweep(rig.now + 29.9)
+    assert not client.transport.closed
+    rig.sweep(rig.now + 0.1)
+    assert client.transport.closed
+
+
+def test_a_refused_body_that_trickles_ends_the_connection(rig):
+    client = rig.connect()
+    client.send(SIZED.replace(b"10\r", b"1000\r\nContent-Encoding: gzip\r"))
+    for _ in range(4):
+        assert not client.transport.closed
+        client.send(b"0")
+        rig.sweep(rig.now + 29.0)
+    client.send(b"0")
+    rig.sweep(rig.now + 4.0)
+    assert client.transport.closed
+
+
+def test_a_client_that_reads_nothing_is_cut_off(rig):
+    client = rig.connect()
+    client.send(GET)
+    client.transport.unread = 50
+    rig.sweep(rig.now)
+    assert rig.app.held.total() == 50
+    rig.sweep(rig.now + 29.9)
+    assert not client.transport.closed
+    rig.sweep(rig.now + 0.2)
+    assert client.transport.aborted
+    client.connection.connection_lost(None)
+    assert rig.app.held.total() == 0
+
+
+def test_a_client_that_reads_slowly_is_kept(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET)
+    rig.app.answer(rig.app.handled[0], bytes(1024 * 1024))
+    for unread in range(1024 * 1024, 0, -64 * 1024):
+        client.transport.unread = unread
+        rig.sweep(rig.now + 29.0)
+        assert rig.app.held.total() == unread
+    client.transport.unread = 0
+    rig.sweep(rig.now + 29.0)
+    assert not client.transport.closed
+    assert rig.app.held.total() == 0
+
+
+def test_a_trickle_is_not_reading(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET)
+    rig.app.answer(rig.app.handled[0], BIG)
+    for taken in range(31):
+        client.transport.unread = len(BIG) - taken
+        rig.sweep(rig.now + 1.0)
+    assert client.transport.aborted
+
+
+def test_a_closed_connection_whose_answer_stays_unread_is_cut_off(rig):
+    client = rig.connect()
+    client.send(GET.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+    assert client.transport.closed
+    client.transport.unread = 100
+    rig.sweep(rig.now)
+    rig.sweep(rig.now + 30.1)
+    assert client.transport.aborted
+
+
+def test_a_slow_reader_is_not_read(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET)
+    rig.app.answer(rig.app.handled[0], BIG)
+    client.transport.unread = len(BIG)
+    client.connection.pause_writing()
+    assert not client.transport.reading
+    assert rig.app.held.total() == len(BIG)
+    client.send(GET)  # what was already on its way
+    assert len(rig.app.admitted) == 1
+    client.transport.unread = 0
+    client.connection.resume_writing()
+    assert client.transport.reading
+    assert rig.app.held.total() == 0
+    assert len(rig.app.admitted) == 2
+
+
+def test_a_slow_reader_is_not_blamed_for_the_body_we_do_not_read(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET + SIZED + b"0")
+    rig.app.answer(rig.app.handled[0], BIG)
+    client.connection.pause_writing()
+    rig.sweep(rig.now + 100.0)
+    client.connection.resume_writing()
+    rig.sweep(rig.now + 29.0)
+    client.send(b"123456789")
+    rig.app.answer(rig.app.handled[1])
+    assert client.statuses() == [200, 200]
+
+
+def test_a_slow_reader_is_not_blamed_for_the_head_we_do_not_read(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET + GET[:5])
+    rig.app.answer(rig.app.handled[0], BIG)
+    client.connection.pause_writing()
+    rig.sweep(rig.now + 100.0)
+    client.connection.resume_writing()
+    rig.sweep(rig.now + 9.0)
+    client.send(GET[5:])
+    rig.app.answer(rig.app.handled[1])
+    assert client.statuses() == [200, 200]
+
+
+def test_a_connection_that_ends_is_read_so_that_its_end_is_seen(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET + GET.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+    rig.app.answer(rig.app.handled[0], BIG)
+    client.connection.pause_writing()
+    assert client.transport.reading
+
+
+def test_what_is_charged_to_one_answer_is_given_back_to_it(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET * 2)
+    one, two = rig.app.handled
+    rig.app.answer(one, b"small")
+    client.transport.unread = 100
+    rig.sweep(rig.now)
+    rig.app.answer(two, BIG)
+    client.transport.unread = len(BIG)
+    rig.sweep(rig.now)
+    assert (rig.app.held[id(one)], rig.app.held[id(two)]) == (100, len(BIG) - 100)
+    client.transport.unread = len(BIG) - 150  # what was written first is read first
+    rig.sweep(rig.now)
+    assert (rig.app.held[id(one)], rig.app.held[id(two)]) == (0, len(BIG) - 150)
+    # the fixture checks that each owner's sum is 0 in the end
+
+
+def test_a_small_answer_that_stays_unread_is_charged_to_its_request(rig):
+    client = rig.connect()
+    client.send(GET)
+    client.transport.unread = 100
+    rig.sweep(rig.now)
+    assert rig.app.held[id(rig.app.handled[0])] == 100
+
+
+def test_answers_to_one_who_does_not_read_are_charged_as_they_are_written(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET * 3)
+    client.transport.stuck = True
+    one, two, three = rig.app.handled
+    rig.app.answer(one, bytes(65 * 1024))
+    client.connection.pause_writing()  # as a transport does past its high mark
+    rig.app.answer(two, bytes(31 * 1024))
+    rig.app.answer(three, BIG)
+    held = [rig.app.held[id(request)] for request in (one, two, three)]
+    assert sum(held) == len(client.transport.sent)
+    assert [size > body for size, body in zip(held, (65 * 1024, 31 * 1024, len(BIG)), strict=True)] == [True] * 3
+
+
+def test_a_request_that_was_answered_keeps_neither_body_nor_answer(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(SIZED + b"0123456789" + GET)
+    one, two = rig.app.handled
+    rig.app.answer(two, b"second")
+    assert two.body == b""
+    rig.app.answer(one)
+    client.transport.unread = 100
+    rig.sweep(rig.now)
+    assert rig.app.held[id(two)] == 100
+    assert (one.body, one.response, two.response) == (b"", None, None)
+
+
+def test_a_draining_connection_with_a_started_head_keeps_its_time_limit(rig):
+    client = rig.connect()
+    client.send(GET[:5])
+    rig.connections.drain()
+    assert not client.transport.closed
+    rig.sweep(rig.now + 10.0)
+    assert client.statuses() == [408]

@@ -1,0 +1,250 @@
+"""`/openapi.json` and `/docs`: what a client and a person can read about a service."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.config import Batch
+from penstock.server.pages.docs import ASSETS
+
+
+class Point(msgspec.Struct):
+    x: float
+    tags: list[str] = []
+
+
+class Length:
+    def predict(self, points: list[Point]) -> list[float]:
+        return [p.x for p in points]
+
+
+class Raw:
+    def predict(self, image: bytes) -> bytes:
+        return image
+
+
+def other_point() -> type:
+    class Point(msgspec.Struct):
+        y: int
+
+    return Point
+
+
+def document(fakes, *services, **options):
+    call = fakes.call(fakes.app(*services, **options), "GET", "/openapi.json")
+    assert (call.status, call.response.content_type) == (200, b"application/json")
+    return call.json
+
+
+def check(doc):
+    """What 3.1 asks of a document's structure, as far as ours goes; every $ref must lead somewhere."""
+    assert re.fullmatch(r"3\.1\.\d+", doc["openapi"])
+    assert {"title", "version"} <= set(doc["info"])
+    operations = [op for path in doc["paths"].values() for op in path.values()]
+    ids = [op["operationId"] for op in operations]
+    assert len(ids) == len(set(ids))
+    for path in doc["paths"]:
+        assert path.startswith("/")
+    for op in operations:
+        assert op["responses"]
+        for status, response in op["responses"].items():
+            assert re.fullmatch(r"[2-5]\d\d", status)
+            response = resolve(doc, response)
+            assert response["description"]
+            for media, content in response.get("content", {}).items():
+                assert "/" in media
+                check_schema(doc, content.get("schema", {}))
+        for parameter in op.get("parameters", []):
+            parameter = resolve(doc, parameter)
+            assert {"name", "in", "schema"} <= set(parameter)
+        if "requestBody" in op:
+            assert op["requestBody"]["content"]
+            for content in op["requestBody"]["content"].values():
+                check_schema(doc, content.get("schema", {}))
+    for section in doc["components"].values():
+        for name in section:
+            assert re.fullmatch(r"[A-Za-z0-9._-]+", name)
+    for schema in doc["components"]["schemas"].values():
+        check_schema(doc, schema)
+
+
+def resolve(doc, node):
+    if "$ref" not in node:
+        return node
+    found: Any = doc
+    for step in node["$ref"].removeprefix("#/").split("/"):
+        found = found[step]
+    return found
+
+
+def check_schema(doc, schema, depth=0):
+    assert depth < 30
+    if "$ref" in schema:
+        assert isinstance(resolve(doc, schema), dict)
+        return
+    kinds = schema.get("type", "object")
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        assert kind in {"object", "array", "string", "number", "integer", "boolean", "null"}
+    for inner in [*schema.get("properties", {}).values(), *schema.get("oneOf", ()), *schema.get("anyOf", ())]:
+        check_schema(doc, inner, depth + 1)
+    if "items" in schema and isinstance(schema["items"], dict):
+        check_schema(doc, schema["items"], depth + 1)
+
+
+def test_the_document_is_sound_and_names_every_path_a_client_may_call(fakes):
+    doc = document(fakes)
+    check(doc)
+    assert set(doc["paths"]) == {"/predict", "/batch", "/livez", "/readyz", "/health", "/metrics"}
+    assert doc["paths"]["/predict"]["post"]["operationId"] == "predict"
+
+
+def test_items_and_results_have_the_schemas_of_their_types(fakes):
+    doc = document(fakes, fakes.Service(Length, batch=Batch()))
+    check(doc)
+    predict, batch = (doc["paths"][path]["post"] for path in ("/predict", "/batch"))
+    item = predict["requestBody"]["content"]["application/json"]["schema"]
+    point = resolve(doc, item)
+    assert point["required"] == ["x"]
+    assert point["properties"]["x"] == {"type": "number"}
+    assert batch["requestBody"]["content"]["application/json"]["schema"] == {"type": "array", "items": item}
+    assert predict["responses"]["200"]["content"]["application/msgpack"]["schema"] == {"type": "number"}
+    outcomes = batch["responses"]["207"]["content"]["application/json"]["schema"]["properties"]["outcomes"]
+    assert [list(entry["properties"]) for entry in outcomes["items"]["oneOf"]] == [["result"], ["error"]]
+
+
+def test_a_binary_format_stands_where_it_is_taken_and_given(fakes):
+    doc = document(fakes, fakes.Service(Raw))
+    check(doc)
+    predict = doc["paths"]["/predict"]["post"]
+    assert "application/octet-stream" in predict["requestBody"]["content"]
+    assert "application/octet-stream" in predict["responses"]["200"]["content"]
+    assert "application/octet-stream" not in doc["paths"]["/batch"]["post"]["requestBody"]["content"]
+
+
+def test_the_examples_of_the_first_stage_are_its_examples(fakes):
+    doc = document(fakes, fakes.Service(Length, batch=Batch(), examples=[Point(1.0), Point(2.0, ["a"]), object()]))
+    content = doc["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]
+    values = [example["value"] for example in content["examples"].values()]
+    assert values == [{"x": 1.0, "tags": []}, {"x": 2.0, "tags": ["a"]}]
+    content = doc["paths"]["/batch"]["post"]["requestBody"]["content"]["application/json"]
+    assert [example["value"] for example in content["examples"].values()] == [values]
+
+
+@pytest.mark.parametrize("path", ["/predict", "/batch"])
+def test_every_status_a_call_can_end_with_is_a_response(fakes, path):
+    doc = document(fakes, overload_status=429, expired_status=408)
+    responses = doc["paths"][path]["post"]["responses"]
+    expected = {"200", "400", "406", "408", "413", "414", "415", "417", "429", "431", "500", "501", "503", "504"}
+    assert set(responses) == expected | ({"207"} if path == "/batch" else {"422"})
+    for status in expected - {"200"}:
+        assert resolve(doc, responses[status])["content"]["application/problem+json"]
+
+
+def test_a_security_scheme_is_there_if_a_key_is(fakes, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    app = fakes.app(api_key_file=str(keys))
+    doc = fakes.call(app, "GET", "/openapi.json", x_api_key="secret").json
+    check(doc)
+    assert doc["security"] == [{"bearer": []}, {"api_key": []}]
+    assert set(doc["components"]["securitySchemes"]) == {"bearer", "api_key"}
+    assert "401" in doc["paths"]["/predict"]["post"]["responses"]
+    assert doc["paths"]["/livez"]["get"]["security"] == []
+    assert "security" not in document(fakes)
+
+
+def test_types_of_one_name_do_not_mix(fakes):
+    namesake = other_point()
+
+    class Swap:
+        def predict(self, x):
+            return x
+
+    Swap.predict.__annotations__ = {"x": Point, "return": namesake}
+    doc = document(fakes, fakes.Service(Swap))
+    check(doc)
+    predict = doc["paths"]["/predict"]["post"]
+    item = resolve(doc, predict["requestBody"]["content"]["application/json"]["schema"])
+    result = resolve(doc, predict["responses"]["200"]["content"]["application/json"]["schema"])
+    assert (list(item["properties"]), list(result["properties"])) == (["x", "tags"], ["y"])
+
+
+def test_a_users_type_named_problem_does_not_replace_ours(fakes):
+    class Problem(msgspec.Struct):
+        mine: int
+
+    class Odd:
+        def predict(self, x):
+            return x
+
+    Odd.predict.__annotations__ = {"x": Problem, "return": Problem}
+    doc = document(fakes, fakes.Service(Odd))
+    check(doc)
+    assert "request_id" in doc["components"]["schemas"]["Problem"]["properties"]
+
+
+def test_several_services_are_told_apart(fakes):
+    doc = document(fakes, fakes.Service(Length, name="a b", batch=Batch()), fakes.Service(Raw, name="raw"))
+    check(doc)
+    assert {"/a%20b/predict", "/a%20b/batch", "/raw/predict", "/raw/batch"} <= set(doc["paths"])
+    assert "a_b.Point" in doc["components"]["schemas"]
+
+
+def test_the_page_asks_nobody_but_this_server(fakes):
+    app = fakes.app(fakes.Service(name="<script>"))
+    page = fakes.call(app, "GET", "/docs")
+    html = page.response.body.decode()
+    assert page.response.content_type == b"text/html; charset=utf-8"
+    script = fakes.call(app, "GET", "/docs/start.js").response.body.decode()
+    for text in (html, script):
+        assert not re.search(r"https?:|//\w", text)
+    links = re.findall(r'(?:src|href)="([^"]+)"', html)
+    assert len(links) == 4
+    for link in links:
+        assert fakes.call(app, "GET", f"/{link}").status == 200
+    assert "<title>&lt;script&gt;</title>" in html
+    assert '"url": "openapi.json"' in script
+    assert '"validatorUrl": null' in script
+    policy = page.headers[b"content-security-policy"]
+    assert b"default-src 'none'" in policy
+    assert b"http" not in policy
+
+
+def test_the_assets_are_there_and_nothing_else_is(fakes):
+    app = fakes.app()
+    for name, media in ASSETS.items():
+        call = fakes.call(app, "GET", f"/docs/{name}")
+        assert (call.status, call.response.content_type) == (200, media)
+        assert len(call.response.body) > 500
+    for name in ("", "swagger-ui.js", "../__init__.py", "%2e%2e/__init__.py", "LICENSE"):
+        assert fakes.call(app, "GET", f"/docs/{name}").status == 404
+
+
+def test_the_style_sheet_fetches_nothing(fakes):
+    style = fakes.call(fakes.app(), "GET", "/docs/swagger-ui.css").response.body.decode()
+    assert "@import" not in style
+    sources = re.findall(r"""url\(\s*["']?([^)]*)""", style)
+    assert [source[:40] for source in sources if not source.startswith("data:")] == []
+
+
+def test_the_page_is_made_of_files_that_this_server_has(fakes):
+    app = fakes.app()
+    page = fakes.call(app, "GET", "/docs").response.body.decode()
+    fetched = re.findall(r"""(?:src|href|url|srcset|action|data)\s*=\s*["']([^"']+)["']""", page)
+    assert sorted(fetched) == sorted(f"docs/{name}" for name in (*ASSETS, "start.js"))
+    policy = dict(fakes.call(app, "GET", "/docs").headers)[b"content-security-policy"].decode()
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert {source for value in rules.values() for source in value.split()} <= {
+        "'none'", "'self'", "'unsafe-inline'", "data:",
+    }  # fmt: skip
+
+
+def test_the_bundle_is_one_that_reads_openapi_3_1(fakes):
+    bundle = fakes.call(fakes.app(), "GET", "/docs/swagger-ui-bundle.js").response.body
+    assert b"SwaggerUIBundle" in bundle
+    assert b"jsonSchemaDialect" in bundle
