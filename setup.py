@@ -25,6 +25,7 @@ COMPILED = [
     "core/deadlines.py",
     "core/item.py",
     "core/outcome.py",
+    "core/payload.py",
     "core/supervision.py",
     "runtime/engine.py",
     "runtime/flow.py",

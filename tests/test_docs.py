@@ -395,7 +395,7 @@ def test_the_reference_has_every_error_with_its_status():
 def test_the_reference_has_every_status_http_refuses_with():
     told = set(re.findall(r"^\| (\d{3}) \|", (DOCS / "reference" / "http.md").read_text(), flags=re.MULTILINE))
     pattern = r"(?:[Rr]efused?\(\s*|\(|return |or \()([45]\d\d), f?\""
-    sources = (ROOT / "src" / "penstock" / "server").glob("*.py")
+    sources = (ROOT / "src" / "penstock" / "server").rglob("*.py")
     used = {status for source in sources for status in re.findall(pattern, source.read_text())}
     assert len(used) > 10, "the way refusals are written has changed"
     assert used - {"500"} <= told  # a fault of our own, for which there is no rule

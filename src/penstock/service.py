@@ -20,6 +20,7 @@ from penstock.codec.formats import Codec
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.core.item import Request
 from penstock.core.outcome import Failure, Outcome, Result
+from penstock.core.payload import join_payload
 from penstock.core.state import State
 from penstock.errors import ConfigError, InvalidItem, NotReady, RequestError, StageFailed
 from penstock.runtime.engine import Engine
@@ -270,7 +271,7 @@ class Service:
             invalid = InvalidItem(str(error))
             invalid.__cause__ = error.__cause__
             return invalid
-        return payload if isinstance(payload, bytes) else b"".join(payload)
+        return bytes(join_payload(payload))
 
     async def _answers(self, packed: list[Packed], timeout: float | None, *, wait: bool, bulk: bool) -> list[Any]:
         """What became of each, in order: its result, or the RequestError in its place."""

@@ -23,6 +23,7 @@ from penstock.codec.formats import Codec
 from penstock.codec.pickle_ import dumps
 from penstock.codec.schema import Signature, accepts, offers, signature, type_name
 from penstock.core.outcome import Failure, Outcome
+from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
 from penstock.service import Service
 from penstock.worker.loading import pack_setup, reference
@@ -135,12 +136,12 @@ async def _run_example(service: Service, what: str, example: object, tell: Tell)
 def _as_sent(codec: Codec, example: object, types: Signature) -> bytes:
     """The example as a client would send it, after seeing that it decodes."""
     encoded = ItemEncoder(types.item).encode(codec, example)
-    payload = b"".join(encoded) if isinstance(encoded, list) else bytes(encoded)
+    payload = bytes(join_payload(encoded))
     ItemDecoder(types.item).decode(codec, payload)
     return payload
 
 
-async def _submit(service: Service, payload: object, codec_in: Codec, codec_out: Codec) -> Outcome:
+async def _submit(service: Service, payload: Payload, codec_in: Codec, codec_out: Codec) -> Outcome:
     engine = service.engine
     assert engine is not None
     future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()

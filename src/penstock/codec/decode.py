@@ -14,9 +14,10 @@ import msgspec
 from penstock.codec import pickle_
 from penstock.codec.annotations import array_kind, bytes_kind, type_name
 from penstock.codec.custom import model_reader, read_custom
-from penstock.codec.formats import Buffer, Codec
+from penstock.codec.formats import Codec
 from penstock.codec.invalid import Refused, invalid_item
 from penstock.codec.type_check import TypeCheck
+from penstock.core.payload import Buffer
 
 
 class ItemDecoder:

@@ -15,9 +15,10 @@ import msgspec
 from penstock.codec import pickle_
 from penstock.codec.annotations import is_array, type_name
 from penstock.codec.custom import write_custom
-from penstock.codec.formats import Buffer, Codec
+from penstock.codec.formats import Codec
 from penstock.codec.invalid import explain
 from penstock.codec.type_check import TypeCheck
+from penstock.core.payload import Buffer
 from penstock.errors import PenstockError
 
 

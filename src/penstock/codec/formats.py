@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TypeAlias
 
 
 class Codec(IntEnum):
@@ -25,6 +24,3 @@ MEDIA_TYPES: dict[Codec, str] = {
     Codec.RAW: "application/octet-stream",
     Codec.NPY: "application/x-npy",
 }
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
-"""A payload in one piece; a memoryview is of bytes, so that its length is its size."""

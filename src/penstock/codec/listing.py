@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.codec.formats import Buffer, Codec
+from penstock.codec.formats import Codec
 from penstock.codec.invalid import invalid_item
+from penstock.core.payload import Buffer, Payload, join_payload
 from penstock.errors import PenstockError
 
 _SPLIT = {
@@ -58,10 +59,10 @@ def split_list(codec: Codec, body: Buffer, limit: float = math.inf) -> list[memo
     return [memoryview(raw) for raw in items]
 
 
-def join_outcomes(codec: Codec, entries: Sequence[tuple[Buffer | list[Buffer] | None, dict[str, Any] | None]]) -> bytes:
+def join_outcomes(codec: Codec, entries: Sequence[tuple[Payload | None, dict[str, Any] | None]]) -> bytes:
     """``{"outcomes": [{"result": ...} | {"error": {...}}]}`` of payloads already in `codec`, and of problems."""
     outcomes = [
-        {"result": msgspec.Raw(_whole(payload))} if payload is not None else {"error": error}
+        {"result": msgspec.Raw(join_payload(payload))} if payload is not None else {"error": error}
         for payload, error in entries
     ]
     return _JOIN[codec]({"outcomes": outcomes})
@@ -117,7 +118,3 @@ def _without_inner_lists(structure: bytes | bytearray) -> bytes | bytearray:
     for _ in range(4):
         structure = _FIRST_COMMAS.sub(b"[", structure).replace(b"[]", b"").replace(b",]", b"]")
     return structure
-
-
-def _whole(payload: Buffer | list[Buffer]) -> Buffer:
-    return b"".join(payload) if isinstance(payload, list) else payload

@@ -17,8 +17,8 @@ from typing import Annotated, Any, get_args
 import msgspec
 import numpy as np
 
-from penstock.codec.formats import Buffer
 from penstock.codec.invalid import Refused, explain
+from penstock.core.payload import Buffer
 
 MAX_AXES = 32
 """Deepest nesting read as an array; numpy's own limit was 32 for long and is 64 now."""

@@ -16,7 +16,7 @@ import pickle
 import struct
 from typing import Any
 
-from penstock.codec.formats import Buffer
+from penstock.core.payload import Buffer
 
 ALIGNMENT = 64
 OUT_OF_BAND = 1024

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pydantic
 
-from penstock.codec.formats import Buffer
 from penstock.codec.invalid import Refused
+from penstock.core.payload import Buffer
 
 _SYNTAX = msgspec.json.Decoder()
 

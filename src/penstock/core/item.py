@@ -12,9 +12,7 @@ from enum import IntEnum
 from typing import Any, TypeAlias
 
 from penstock.core.outcome import Outcome
-
-Payload: TypeAlias = Any
-"""One bytes-like object, or a list of them to be read as if joined."""
+from penstock.core.payload import Payload
 
 Done: TypeAlias = Callable[[list[Outcome]], None]
 
@@ -126,12 +124,3 @@ class Item:
         self.suspect = False
         self.frame: Any = None
         self.arrived: float
-
-
-def payload_size(payload: Payload) -> int:
-    """How many bytes a payload is, one buffer or several."""
-    if type(payload) is bytes:
-        return len(payload)
-    if isinstance(payload, list):
-        return sum(map(payload_size, payload))
-    return payload.nbytes if isinstance(payload, memoryview) else len(payload)

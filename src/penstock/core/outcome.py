@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
+from penstock.core.payload import Payload
 from penstock.errors import RequestError
 
 
 class Result:
-    """The item's answer, as bytes in the format its caller asked for.
-
-    `payload` is one bytes-like object, or a list of them to be read as if joined.
-    """
+    """The item's answer, as bytes in the format its caller asked for."""
 
     __match_args__: ClassVar[tuple[str, ...]] = ("payload",)
     __slots__ = ("payload",)
 
-    def __init__(self, payload: Any) -> None:
+    def __init__(self, payload: Payload) -> None:
         self.payload = payload
 
     def __repr__(self) -> str:

@@ -23,8 +23,9 @@ from penstock.config import ServiceOptions
 from penstock.core.admission import Admission
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
-from penstock.core.item import OFFER, Done, Item, ItemState, Payload, Request, payload_size
+from penstock.core.item import OFFER, Done, Item, ItemState, Request
 from penstock.core.outcome import Failure, Outcome, Result
+from penstock.core.payload import Payload, payload_size
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -297,7 +298,8 @@ class Flow:
         request = item.request
         self._admission.leave(request.bulk)
         self._admission.held -= item.nbytes
-        item.payload = item.frame = None
+        item.payload = b""
+        item.frame = None
         self._record(request, item.index, outcome)
 
     def _record(self, request: Request, index: int, outcome: Outcome) -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
+from penstock.core.payload import Payload
+
 BODY_TIMEOUTS_PER_BODY: Final = 4
 """A body that no deadline ends may take this many times `body_timeout`, however well its pieces come."""
 
@@ -44,7 +46,7 @@ class HttpRequest:
 class Response:
     """An answer to be written.
 
-    `body` is one bytes-like object or a list of them to be written in order; the carrier adds `Content-Length`,
+    The carrier adds `Content-Length`,
     `Date` and `Connection`, and leaves the body out for HEAD.  `headers` are further fields, lower-case names.
     """
 
@@ -54,7 +56,7 @@ class Response:
         self,
         status: int,
         content_type: bytes,
-        body: Any,
+        body: Payload,
         headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
         self.status = status

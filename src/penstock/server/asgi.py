@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from penstock.config import ServerOptions
+from penstock.core.payload import payload_pieces
 from penstock.core.state import State
 from penstock.hosting.servable import Servable
 from penstock.server.app import App
@@ -210,8 +211,7 @@ class _Exchange:
 
     async def _write(self, response: Response) -> int:
         """Send the answer; how many bytes of body it had."""
-        body = response.body if isinstance(response.body, list) else [response.body]
-        pieces = [piece if isinstance(piece, bytes) else bytes(piece) for piece in body]
+        pieces = [piece if isinstance(piece, bytes) else bytes(piece) for piece in payload_pieces(response.body)]
         nbytes = sum(map(len, pieces))
         headers = [(b"x-request-id", self._request.id), *response.headers]
         if response.content_type:

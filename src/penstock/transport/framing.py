@@ -23,7 +23,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from penstock.core.item import Payload, payload_size
+from penstock.core.payload import Payload, payload_pieces, payload_size
 from penstock.errors import ProtocolError
 
 VERSION = 1
@@ -172,7 +172,7 @@ def _assemble(
 def _flat(parts: list[Any]) -> list[Any]:
     if list not in map(type, parts):
         return parts
-    return [buffer for part in parts for buffer in (_flat(part) if isinstance(part, list) else (part,))]
+    return [buffer for part in parts for buffer in payload_pieces(part)]
 
 
 def _padding(offset: int, length: int) -> int:

@@ -12,6 +12,7 @@ from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
+from penstock.core.payload import join_payload
 from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
 from penstock.transport.messages import pack
@@ -197,7 +198,7 @@ class Runner:
             except USER_ERRORS as error:  # EncodeFailed, or what pickling raised that is no Exception
                 work.end(i, error, skip_frames=1)
                 continue
-            work.payloads[i] = payload if shared or isinstance(payload, bytes) else b"".join(payload)
+            work.payloads[i] = payload if shared else join_payload(payload)
 
     def failure(self, error: BaseException) -> tuple[int, bytes]:
         """The answer of items whose batch raised `error`."""
@@ -234,6 +235,6 @@ def _copy(example: Any) -> Any:
     """An example as it would arrive from another process, all of it writable; itself if it cannot travel."""
     try:
         payload = pickle_.dumps(example)
-        return pickle_.loads(bytearray(payload if isinstance(payload, bytes) else b"".join(payload)))
+        return pickle_.loads(bytearray(join_payload(payload)))
     except USER_ERRORS:
         return example

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -284,10 +286,16 @@ service = ps.Service(Fragile, name="fragile")
 """
 
 
+def listens(path: Path) -> bool:
+    """Whether somebody answers at `path`: the file is there a moment before its owner listens."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 def test_while_the_service_starts_the_port_is_open_and_requests_are_503(serve, tmp_path):
     with_port = serve("--access-log", source=SLOW_TO_START, ready=False, where=("--uds", "socket"))
     path = with_port.folder / "socket"
-    with_port.until(path.exists)
+    with_port.until(lambda: listens(path), "a socket that listens")
     with_port.address = f"unix:{path}"
     answer = with_port.wire().post("/predict", 1).answer()
     assert problem(answer, 503, "not-ready")["state"] == "starting"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from penstock.core.item import OFFER, SEND, IllegalMove, Item, ItemState, Request, payload_size
+from penstock.core.item import OFFER, SEND, IllegalMove, Item, ItemState, Request
 
 LEGAL = {
     ("offer", ItemState.NEW): ItemState.QUEUED,
@@ -39,19 +39,3 @@ def test_an_item_has_its_requests_deadline_and_starts_new():
     request = Request([b"abc"], 1, 2, 5.0, print, bulk=False)
     item = Item(7, b"abc", 3, request, 0)
     assert (item.deadline, item.state, item.stage, item.suspect) == (5.0, ItemState.NEW, 0, False)
-
-
-@pytest.mark.parametrize(
-    ("payload", "size"),
-    [
-        (b"", 0),
-        (b"abc", 3),
-        (bytearray(4), 4),
-        (memoryview(b"abcd").cast("I"), 4),
-        ([], 0),
-        ([b"ab", memoryview(b"cde"), bytearray(1)], 6),
-        ([[b"ab"], [b"c", [b"d"]]], 4),
-    ],
-)
-def test_a_payload_is_as_large_as_its_buffers_together(payload, size):
-    assert payload_size(payload) == size

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.item import payload_size
+from penstock.core.payload import payload_size
 from penstock.errors import ProtocolError
 from penstock.transport import framing
 from penstock.transport.framing import (
@@ -113,7 +113,7 @@ def test_the_numbers_that_travel_never_change():
 
 
 def test_a_payload_in_several_buffers_is_read_as_if_joined():
-    pieces = [[b"ab", memoryview(b"cd")], [b"e", [bytearray(b"f"), b"g"]], []]
+    pieces = [[b"ab", memoryview(b"cd")], [b"e", bytearray(b"f"), b"g"], []]
     assert [bytes(p) for p in decode(batch(pieces))[0].payloads] == [b"abcd", b"efg", b""]
     large = [[b"a" * 700, b"b" * 700], b"c"]
     assert [bytes(p) for p in decode(batch(large))[0].payloads] == [b"a" * 700 + b"b" * 700, b"c"]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
+from penstock.core.payload import Buffer, Payload, payload_pieces
 from penstock.server.application import Response
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -42,7 +43,9 @@ class AnswerHeads:
             self._date = date
             self._kept.clear()
 
-    def encode(self, response: Response, request_id: bytes, body: Any, nbytes: int, ending: bytes) -> bytes | list[Any]:
+    def encode(
+        self, response: Response, request_id: bytes, body: Payload, nbytes: int, ending: bytes
+    ) -> bytes | list[Buffer]:
         """What to write: one buffer, or a list of them where `body` is too large to be worth copying.
 
         `body` is the response's, or b"" where it is left out; `nbytes` is the length the head announces; `ending`
@@ -60,8 +63,8 @@ class AnswerHeads:
         if type(body) is bytes and nbytes <= JOIN_UP_TO:
             return b"".join((start, _LENGTH, length, named, request_id, extra, ending, body))
         head = b"".join((start, _LENGTH, length, named, request_id, extra, ending))
-        parts = body if isinstance(body, list) else (body,)
-        return b"".join((head, *parts)) if nbytes <= JOIN_UP_TO else [head, *parts]
+        pieces = payload_pieces(body)
+        return b"".join((head, *pieces)) if nbytes <= JOIN_UP_TO else [head, *pieces]
 
     def _start(self, status: int, content_type: bytes) -> bytes:
         start = b"HTTP/1.1 %d %s\r\ndate: %s" % (status, _REASONS.get(status, b"Unknown"), self._date)

@@ -23,7 +23,7 @@ import asyncio
 from collections import deque
 from typing import Final, cast
 
-from penstock.core.item import payload_size
+from penstock.core.payload import payload_size
 from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Response
 from penstock.server.http1.answers import BODILESS, CLOSE, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
 from penstock.server.http1.bodies import ChunkedBody, SizedBody

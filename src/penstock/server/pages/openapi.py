@@ -17,6 +17,7 @@ from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import MEDIA_TYPES, Codec
 from penstock.codec.schema import json_schema, signature
 from penstock.config import ServerOptions
+from penstock.core.payload import join_payload
 from penstock.hosting.servable import Servable
 from penstock.hosting.service_health import version
 from penstock.server.protocols.route import ServiceRoute
@@ -160,7 +161,7 @@ def _examples(kind: Any, examples: Iterable[Any]) -> Iterable[Any]:
             encoded = encoder.encode(Codec.JSON, example)
         except Exception:  # noqa: BLE001, S112  # runs the user's own encoding; the document does without
             continue
-        yield msgspec.json.decode(b"".join(encoded) if isinstance(encoded, list) else encoded)
+        yield msgspec.json.decode(join_payload(encoded))
 
 
 def _call(path: str, route: ServiceRoute, types: ServiceTypes, refusals: Mapping[int, str], *, named: bool) -> Json:

@@ -1,0 +1,24 @@
+"""The clock of a running process: the host's monotonic clock, and timers of the event loop that runs."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+
+TIMER_TICK_SECONDS = 0.001
+"""Timers of an event loop have a resolution of a millisecond: a delay is rounded up to the next one, because a timer
+that rings a hair too early would have to be set again."""
+
+
+class LoopClock:
+    """Implements `core.clock.Clock`."""
+
+    def __init__(self) -> None:
+        self.now: Callable[[], float] = time.monotonic
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        """Call `callback` after `delay` seconds on the running loop."""
+        ticks = math.ceil(max(delay, 0.0) / TIMER_TICK_SECONDS)
+        return asyncio.get_running_loop().call_later(ticks * TIMER_TICK_SECONDS, callback)
