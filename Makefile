@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: help demo test test-compiled check lint types fix soak compiled bench bench-quick hops docs clean
+.PHONY: help demo test test-compiled check lint types fix soak compiled bench bench-quick hops docs pictures clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,9 @@ $(VENV)/.bench: pyproject.toml $(STAMP)
 
 docs: $(STAMP)  ## hold the documentation to what it says
 	$(BIN)/python -m pytest -n $(JOBS) tests/test_docs.py
+
+pictures: $(STAMP)  ## draw the pictures of the documentation from the sources
+	$(BIN)/python docs/pictures.py --write
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info

@@ -18,8 +18,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
+TESTS = Path(__file__).parent
 # Stage classes that worker processes import, and the functions that wait; workers get this process's sys.path.
-sys.path.append(str(Path(__file__).parent / "integration"))
+sys.path.append(str(TESTS / "integration"))
+# The rules of the layers, and the program that draws the pictures of the documentation.
+sys.path += [str(TESTS), str(TESTS.parent / "docs")]
 
 PR_SET_CHILD_SUBREAPER = 36
 GRACE = 3.0  # seconds for a child that is on its way out; nothing waits this long when all is well

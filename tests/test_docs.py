@@ -11,6 +11,8 @@ folder of their own:
                               after one is its answer, where "..." stands for anything
     <!-- client -->           run it against that server
     <!-- metrics -->          lines that stand in the answer to the `curl` before
+
+A picture, behind `<!-- picture: NAME -->`, is what `docs/pictures.py` draws from the sources.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock as ps
+import pictures
 from penstock.cli.main import _parser
 from penstock.config import environment_name
 from penstock.core.batching import Reason
@@ -74,7 +77,7 @@ def blocks(page: Path) -> list[Block]:
                 fence.append(line)
         elif line.startswith("```"):
             fence = [line[3:]]
-        elif comment:
+        elif comment and comment[1] != "picture":
             directives.append((comment[1], comment[2] or ""))
     assert fence is None, f"{page.name}: a block is not closed"
     return found
@@ -434,6 +437,67 @@ def test_the_words_for_states_reasons_and_endings_are_those_of_the_code():
     assert set(re.findall(r"^\| `(\w+)` \|", reasons, flags=re.MULTILINE)) == set(Reason)
     states = sections(DOCS / "reference" / "python.md", 3)["State"]
     assert set(re.findall(r"^\| `(\w+)` \|", states, flags=re.MULTILINE)) == set(State)
+
+
+# -- pictures -------------------------------------------------------------------------------------------------------
+
+
+@each(PAGES)
+def test_every_picture_is_what_the_sources_say(page):
+    assert pictures.drawn(page.read_text()) == page.read_text(), "stale: `make pictures`"
+
+
+def test_every_picture_stands_in_a_page():
+    told = [name for page in PAGES for name in re.findall(r"^<!-- picture: (.+) -->$", page.read_text(), re.MULTILINE)]
+    assert sorted(told) == sorted(pictures.PICTURES)
+
+
+@pytest.mark.parametrize("arrow", ["    server --> hosting\n", "    new --> queued: offer\n"])
+def test_a_stale_picture_is_caught_and_drawn_anew(arrow, tmp_path, capsys):
+    good = (DOCS / "explanation" / "design.md").read_text()
+    assert arrow in good
+    page = tmp_path / "design.md"
+    page.write_text(good.replace(arrow, ""))
+    assert pictures.main(["--check", str(page)]) == 1
+    assert "design.md: stale" in capsys.readouterr().out
+    assert pictures.main(["--write", str(page)]) == 0
+    assert page.read_text() == good
+    assert pictures.main(["--check", str(page)]) == 0
+
+
+def test_a_picture_of_rooms_has_no_arrow_that_follows_from_others():
+    tree = {
+        "server/a.py": "import penstock.codec.b, penstock.errors",
+        "codec/b.py": "import penstock.codec.c, penstock.errors",
+        "codec/c.py": "",
+        "errors.py": "",
+        "__init__.py": "import penstock.server.a",
+    }
+    arrows = [line.strip() for line in pictures.room_picture(tree).splitlines() if "-->" in line]
+    assert arrows == ["codec --> errors", "server --> codec"]
+
+
+def test_rooms_in_a_circle_stay_connected():
+    graph = {"a": {"b", "c"}, "b": {"a", "c"}, "c": {"a", "b"}}
+    smaller = pictures.reduced(graph)
+    assert all(pictures.shortest_path(smaller, start, end) for start in graph for end in graph)
+    assert sum(map(len, smaller.values())) < sum(map(len, graph.values()))
+
+
+def test_a_diagram_of_states_shows_where_life_begins_and_ends():
+    rows = [("start", "down", "warming up"), ("answer", "warming up", "down"), ("retire", "down", "gone")]
+    assert pictures.state_diagram(rows).splitlines() == [
+        "stateDiagram-v2",
+        '    state "warming up" as warming_up',
+        "    [*] --> down",
+        "    down --> warming_up: start",
+        "    warming_up --> down: answer",
+        "    down --> gone: retire",
+        "    gone --> [*]",
+    ]
+
+
+# -- the whole ------------------------------------------------------------------------------------------------------
 
 
 def test_the_changelog_tells_of_this_version():

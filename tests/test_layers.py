@@ -1,51 +1,45 @@
 """Lower rooms never import higher ones, rooms of one level never each other, and heavy libraries stay where named.
 
-Every import counts, also one inside a function; what is imported for type checking only does not.
+No circle of imports, no name for two things, nothing that only the compiled build would refuse, no look at a clock
+where the time is told.  Every import counts, also one inside a function or for type checking only.
+
+An exception to a rule is a line in a table, with its reason; one that is no longer needed fails.
 """
 
 from __future__ import annotations
 
-import ast
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import penstock
+from layer_rules import (
+    FRONT,
+    LEVELS,
+    asks_the_time,
+    circles,
+    compiled_bases,
+    import_graph,
+    imported,
+    missing_modules,
+    named_as_libraries,
+    read_compiled,
+    read_tree,
+    room_of,
+    shared_basenames,
+    shared_names,
+    shortest_path,
+    without,
+)
 
-ROOT = Path(penstock.__file__).parent
-FILES = sorted(str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py"))
-
-LEVELS = {
-    "errors": 0,
-    "config": 0,
-    "core": 0,
-    "codec": 1,
-    "transport": 2,
-    "hosting": 2,
-    "worker": 3,
-    "runtime": 4,
-    "server": 5,
-    "service": 6,
-    "blocking": 6,
-    "streaming": 6,
-    "cli": 7,
-    "testing": 7,
-}
-"""The rooms, by the first part of their name."""
+TREE = read_tree()
+FILES = sorted(TREE)
+COMPILED = read_compiled()
 
 GROUND = {("core", "config"), ("core", "errors"), ("config", "errors")}
 """Level 0 is three rooms, one on the other: the core needs the errors and the options."""
-FACADE = {("service", "blocking"), ("service", "streaming")}
+FACADE = {("service", "blocking"), ("service", "streaming"), ("blocking", "streaming")}
 """One room in three files: what people import, its synchronous face, and its streams."""
-
-FRONT = "__init__.py"
-"""What `import penstock` gives: it may name everything, and loads what is heavy on first use."""
-PACKAGE_ITSELF = {
-    "runtime/process.py": "asks where the package lies, so that a worker finds the same one",
-    "cli/main.py": "tells the version",
-}
 
 HEAVY = {
     "numpy": {"codec/numpy_.py"},
@@ -60,78 +54,81 @@ HEAVY = {
 LIGHT = {"msgspec"}
 """Third-party, and everywhere."""
 
-
-def room(module: str) -> str:
-    """`core` for ``penstock.core.item``; "" for the package itself."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 else ""
-
-
-def is_type_checking(node: ast.AST) -> bool:
-    if not isinstance(node, ast.If):
-        return False
-    test = node.test
-    return getattr(test, "id", getattr(test, "attr", "")) == "TYPE_CHECKING"
-
-
-def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node that runs."""
-    for node in ast.iter_child_nodes(tree):
-        if is_type_checking(node):
-            yield from (inner for other in node.orelse for inner in (other, *statements(other)))
-            continue
-        yield node
-        yield from statements(node)
-
-
-def imported(source: str) -> set[str]:
-    """The modules `source` imports; for ``from penstock import core`` it is ``penstock.core``."""
-    found = set()
-    for node in statements(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute here"
-            assert node.module is not None
-            deep = node.module == "penstock" or (ROOT.parent / Path(*node.module.split("."))).is_dir()
-            found.update(f"{node.module}.{alias.name}" for alias in node.names) if deep else found.add(node.module)
-    return found
+MOVES_SOON = "moves soon"
+UPWARD = {
+    ("blocking.py", "penstock.service"): MOVES_SOON,
+    ("cli/main.py", "penstock"): "tells the version",
+}
+"""Imports of what does not lie below, or of the front of the package: file and module."""
+CIRCULAR = {
+    ("blocking.py", "service.py"): MOVES_SOON,
+    ("runtime/worker_slot.py", "runtime/stage_driver.py"): MOVES_SOON,
+}
+"""Imports that close a circle: file and file."""
+BASENAMES: dict[str, str] = {}
+LIBRARY_NAMES = {"worker/bisect.py": "halves a batch; it is not about Python's module of that name"}
+NAMES: dict[str, str] = {}
+SUBCLASSES: dict[str, str] = {}
+"""Interpreted classes below a compiled one, as ``file:Class``."""
+NOT_THERE: dict[str, str] = {}
+TIMED = {
+    "runtime/engine.py": MOVES_SOON,
+    "runtime/flow.py": MOVES_SOON,
+    "runtime/incarnation.py": MOVES_SOON,
+    "runtime/stage_driver.py": MOVES_SOON,
+    "runtime/worker_slot.py": MOVES_SOON,
+    "server/app.py": MOVES_SOON,
+    "server/asgi.py": MOVES_SOON,
+    "server/http1/connections.py": MOVES_SOON,
+    "server/http1/listener.py": MOVES_SOON,
+}
+"""Files that take the time, or a timer, from the world."""
 
 
 def offence(file: str, module: str) -> str | None:
-    """Why `file` may not import `module`, or None."""
+    """Why `file` should not import `module`, or None.  The front names everything, and loads the heavy on first use."""
     top = module.partition(".")[0]
     if top in HEAVY:
         return None if file in HEAVY[top] else f"{top} belongs in {sorted(HEAVY[top])}"
     if top != "penstock" or file == FRONT:
         return None
-    ours, theirs = Path(file).parts[0].removesuffix(".py"), room(module)
+    ours, theirs = room_of(file), module.removeprefix("penstock").strip(".").partition(".")[0]
     if theirs not in LEVELS:
-        return None if file in PACKAGE_ITSELF else "the front of the package is for those who use it"
+        return "the front of the package is for those who use it"
     if ours == theirs or (ours, theirs) in GROUND | FACADE:
         return None
     return None if LEVELS[theirs] < LEVELS[ours] else f"{ours} is at level {LEVELS[ours]}, {theirs} at {LEVELS[theirs]}"
 
 
+def upward_imports() -> dict[tuple[str, str], str]:
+    arrows = sorted((file, module) for file, source in TREE.items() for module in imported(source, TREE))
+    return {arrow: why for arrow in arrows if (why := offence(*arrow)) is not None}
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_imports_only_what_lies_below_it(file):
-    found = imported((ROOT / file).read_text())
+    found = imported(TREE[file], TREE)
     offences = {module: why for module in sorted(found) if (why := offence(file, module)) is not None}
-    assert offences == {}
+    assert {module: why for module, why in offences.items() if (file, module) not in UPWARD} == {}
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_file_is_in_a_room(file):
-    assert file == FRONT or Path(file).parts[0].removesuffix(".py") in LEVELS
+    assert file == FRONT or room_of(file) in LEVELS
+
+
+def test_every_pair_of_rooms_on_one_level_is_still_needed():
+    pairs = {(room_of(file), room_of(there)) for file, others in import_graph(TREE).items() for there in others}
+    assert pairs >= GROUND | FACADE
 
 
 def test_third_party_libraries_are_known_here():
-    found = {module.split(".")[0] for file in FILES for module in imported((ROOT / file).read_text())}
+    found = {module.split(".")[0] for file in FILES for module in imported(TREE[file], TREE)}
     assert found - set(sys.stdlib_module_names) - {"penstock"} <= {*HEAVY, *LIGHT}
 
 
 def test_every_heavy_library_is_still_used_where_it_is_allowed():
-    used = {(module.split(".")[0], file) for file in FILES for module in imported((ROOT / file).read_text())}
+    used = {(module.split(".")[0], file) for file in FILES for module in imported(TREE[file], TREE)}
     assert {(library, file) for library, files in HEAVY.items() for file in files} <= used
 
 
@@ -139,8 +136,47 @@ def test_the_pure_rooms_touch_no_world():
     world = {"asyncio", "threading", "socket", "time", "os", "subprocess", "select", "signal", "multiprocessing"}
     for file in FILES:
         if Path(file).parts[0] in ("core", "errors.py", "config.py", "codec"):
-            found = {module.split(".")[0] for module in imported((ROOT / file).read_text())}
+            found = {module.split(".")[0] for module in imported(TREE[file], TREE)}
             assert not found & world, file
+
+
+# -- circles, names, the compiled build, time -------------------------------------------------------------------------
+
+RULES = {
+    "levels": (upward_imports, UPWARD),
+    "basenames": (lambda: shared_basenames(FILES), BASENAMES),
+    "names_of_libraries": (lambda: named_as_libraries(FILES, {*HEAVY, *LIGHT}), LIBRARY_NAMES),
+    "public_names": (lambda: shared_names(TREE), NAMES),
+    "compiled_bases": (lambda: compiled_bases(TREE, COMPILED), SUBCLASSES),
+    "compiled_modules": (lambda: missing_modules(TREE, COMPILED), NOT_THERE),
+    "time": (lambda: asks_the_time(TREE), TIMED),
+}
+"""What each rule objects to in the tree, and what is let pass."""
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_tree_keeps_each_rule(rule):
+    find_offences, exceptions = RULES[rule]
+    found = find_offences()
+    assert set(found) - set(exceptions) == set(), found
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_exception_to_a_rule_is_still_needed(rule):
+    find_offences, exceptions = RULES[rule]
+    assert set(exceptions) - set(find_offences()) == set()
+
+
+def test_no_imports_go_in_a_circle():
+    assert circles(without(import_graph(TREE), CIRCULAR)) == set()
+
+
+def test_every_import_that_may_close_a_circle_still_closes_one():
+    graph = import_graph(TREE)
+    for edge in CIRCULAR:
+        others = without(graph, set(CIRCULAR) - {edge})
+        assert edge[1] in graph.get(edge[0], ()), edge
+        assert shortest_path(others, edge[1], edge[0]) is not None, edge
 
 
 # -- the walk itself --------------------------------------------------------------------------------------------------
@@ -154,13 +190,13 @@ def test_the_pure_rooms_touch_no_world():
         ("from penstock import errors, config", {"penstock.errors", "penstock.config"}),
         ("from penstock.codec import pickle_", {"penstock.codec.pickle_"}),
         ("def f():\n    import late", {"late"}),
-        ("if TYPE_CHECKING:\n    import never\nelse:\n    import always", {"always"}),
-        ("if typing.TYPE_CHECKING:\n    import never", set()),
+        ("if TYPE_CHECKING:\n    import never\nelse:\n    import always", {"never", "always"}),
+        ("if typing.TYPE_CHECKING:\n    import never", {"never"}),
         ("try:\n    import a\nexcept ImportError:\n    import b", {"a", "b"}),
     ],
 )
-def test_every_import_that_runs_is_found(source, found):
-    assert imported(source) == found
+def test_every_import_is_found(source, found):
+    assert imported(source, TREE) == found
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from penstock.runtime.engine import Engine
 from penstock.runtime.spec import StageSpec, stage
 from penstock.streaming import InHand, StreamWindow
 from penstock.worker.loading import GUARD, ImportState
-from penstock.worker.problems import describe
+from penstock.worker.problems import describe_error
 
 log = logging.getLogger("penstock")
 
@@ -430,7 +430,7 @@ def _settled(outcome: Outcome) -> _Pending:
 
 def _unreadable(stage_name: str, error: ValueError) -> StageFailed:
     """The end of an item whose result this process cannot read."""
-    problem = describe(error.__cause__ or error, skip_frames=1)
+    problem = describe_error(error.__cause__ or error, skip_frames=1)
     return StageFailed(
         f"the result cannot be unpickled here: {problem.message}",
         stage=stage_name,

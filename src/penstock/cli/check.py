@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.findings import Done, Finding, Refused, Report, Step, decode
+from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, decode
 from penstock.errors import ConfigError, PenstockError
 
 PATIENCE = 60.0
@@ -36,7 +36,7 @@ def check(name: str, patience: float, console: Console) -> int:
         raise ConfigError(f"--timeout must be more than 0 seconds, got {patience:g}")
     started = time.monotonic()
     findings = _rehearse(name, patience)
-    if isinstance(findings, Refused):
+    if isinstance(findings, NothingToCheck):
         if findings.sentence:
             raise ConfigError(findings.sentence)
         sys.stderr.write(findings.traceback)
@@ -65,7 +65,7 @@ def _mark(finding: Finding) -> Text:
     return Text("skipped", "yellow") if finding.skipped else Text("ok", "green")
 
 
-def _rehearse(name: str, patience: float) -> list[Finding] | Refused:
+def _rehearse(name: str, patience: float) -> list[Finding] | NothingToCheck:
     """What the check's process found, and what became of it; or why it found nothing to check."""
     findings: list[Finding] = []
     step, done = "import", False
@@ -77,7 +77,7 @@ def _rehearse(name: str, patience: float) -> list[Finding] | Refused:
                     step = what
                 case Finding():
                     findings.append(report)
-                case Refused():
+                case NothingToCheck():
                     return report
                 case Done():
                     step, done = "the end of the process", True

@@ -25,7 +25,7 @@ class Finding(msgspec.Struct, frozen=True, tag="finding"):
     """Nothing was looked at, and `note` says why."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class NothingToCheck(msgspec.Struct, frozen=True, tag="refused"):
     """There is nothing to check: why, as a sentence, or the traceback of a module that cannot be imported."""
 
     sentence: str = ""
@@ -36,9 +36,9 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     """Everything was looked at, and whatever ran has ended."""
 
 
-Report: TypeAlias = Step | Finding | Refused | Done
+Report: TypeAlias = Step | Finding | NothingToCheck | Done
 
-_decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Step | Finding | Refused | Done)
+_decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Step | Finding | NothingToCheck | Done)
 
 
 def encode(report: Report) -> bytes:

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator
 
 from penstock.cli.find_service import load_service
-from penstock.cli.findings import Done, Finding, Refused, Report, Step, encode
+from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, encode
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
 from penstock.codec.formats import Codec
@@ -50,10 +50,10 @@ def main() -> None:
     try:
         rehearse(name, tell)
     except PenstockError as error:
-        tell(Refused(sentence=str(error)))
+        tell(NothingToCheck(sentence=str(error)))
     except Exception:  # noqa: BLE001
         # The user's module failed to import, or the like: their traceback is the best message there is.
-        tell(Refused(traceback=traceback.format_exc()))
+        tell(NothingToCheck(traceback=traceback.format_exc()))
 
 
 def rehearse(name: str, tell: Tell) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def read_custom(type_: Any, value: Any) -> Any:
     """The object of `type_` that builtins stand for; a value of an unknown type is left for msgspec to refuse.
 
-    Raises Refused.
+    Raises UnreadablePart.
     """
     if is_array(type_):
         from penstock.codec import numpy_
@@ -52,11 +52,11 @@ def _writer_of(kind: Any) -> Callable[[Any], Any]:
     if is_array(kind) or is_numpy_scalar(kind):
         from penstock.codec import numpy_
 
-        return numpy_.plain
+        return numpy_.plain_numbers
     if is_pydantic(kind):
         from penstock.codec import pydantic_
 
-        return pydantic_.plain
+        return pydantic_.plain_fields
     return _refuse
 
 
@@ -71,4 +71,4 @@ def model_reader(type_: Any) -> ModelReader | None:
         return None
     from penstock.codec import pydantic_
 
-    return pydantic_.model_reader(type_)
+    return pydantic_.reader_for(type_)

@@ -15,7 +15,7 @@ from penstock.codec import pickle_
 from penstock.codec.annotations import array_kind, bytes_kind, type_name
 from penstock.codec.custom import model_reader, read_custom
 from penstock.codec.formats import Codec
-from penstock.codec.invalid import Refused, invalid_item
+from penstock.codec.invalid import UnreadablePart, invalid_item
 from penstock.codec.type_check import TypeCheck
 from penstock.core.payload import Buffer
 
@@ -68,7 +68,7 @@ class ItemDecoder:
 
     def _raw(self, payload: Buffer) -> Any:
         if self._bytes_kind is None:
-            raise Refused(f"expected `{type_name(self._type)}`, which plain bytes are not")
+            raise UnreadablePart(f"expected `{type_name(self._type)}`, which plain bytes are not")
         return self._checked(self._bytes_kind(payload))
 
     def _checked(self, value: Any) -> Any:
@@ -76,7 +76,7 @@ class ItemDecoder:
 
     def _npy(self, payload: Buffer) -> Any:
         if self._array_kind is None:
-            raise Refused(f"expected `{type_name(self._type)}`, which an array is not")
+            raise UnreadablePart(f"expected `{type_name(self._type)}`, which an array is not")
         from penstock.codec import numpy_
 
         return numpy_.read_npy(payload, self._array_kind)
@@ -98,6 +98,6 @@ def _typed_readers(type_: Any) -> tuple[Callable[[Buffer], Any], Callable[[Buffe
         reason = f"`{type_name(type_)}` cannot be read from JSON or MessagePack: {exc}"
 
     def refuse(_: Buffer) -> Any:
-        raise Refused(reason)
+        raise UnreadablePart(reason)
 
     return refuse, refuse

@@ -17,7 +17,7 @@ _LOCATION = re.compile(r"(?s)(.*) - at (`key` in )?`(\$.*)`")
 _OPENINGS = ("Expected ", "Object ", "Number ", "Invalid ", "Integer ", "Input data ", "Array ")
 
 
-class Refused(ValueError):
+class UnreadablePart(ValueError):
     """Part of an item cannot be read.
 
     `path` leads from that part (``$``) to what is wrong in it.  It is a ValueError because that is what msgspec
@@ -40,7 +40,7 @@ def invalid_item(exc: BaseException) -> InvalidItem:
 
 def explain(exc: BaseException) -> tuple[str, str]:
     """The reason and the path behind `exc`; the path is "" where the whole item is meant."""
-    if isinstance(exc, Refused):
+    if isinstance(exc, UnreadablePart):
         return exc.reason, exc.path
     if isinstance(exc, msgspec.MsgspecError):
         return _from_msgspec(exc)
@@ -61,7 +61,7 @@ def _from_msgspec(exc: msgspec.MsgspecError) -> tuple[str, str]:
         if in_key:
             text += " as a key"
     cause = exc.__cause__
-    if isinstance(cause, Refused):
+    if isinstance(cause, UnreadablePart):
         text, path = cause.reason, join_paths(path, cause.path)
     elif cause is None and text.startswith(_OPENINGS):
         text = text[0].lower() + text[1:]

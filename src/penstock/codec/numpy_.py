@@ -17,7 +17,7 @@ from typing import Annotated, Any, get_args
 import msgspec
 import numpy as np
 
-from penstock.codec.invalid import Refused, explain
+from penstock.codec.invalid import UnreadablePart, explain
 from penstock.core.payload import Buffer
 
 MAX_AXES = 32
@@ -78,7 +78,7 @@ def read_array(value: Any, type_: Any) -> np.ndarray[Any, Any]:
     """The array that nested lists of numbers stand for; an array is taken as it is, or cast.
 
     Raises:
-        Refused: not lists of numbers, rows of unequal length, or numbers that the declared dtype cannot hold.
+        UnreadablePart: not lists of numbers, rows of unequal length, or numbers that the declared dtype cannot hold.
     """
     declared = declared_dtype(type_)
     if isinstance(value, np.ndarray):
@@ -87,36 +87,36 @@ def read_array(value: Any, type_: Any) -> np.ndarray[Any, Any]:
     try:
         numbers = msgspec.convert(value, _nested(depth, declared.default))
     except msgspec.ValidationError as exc:
-        raise Refused(*explain(exc)) from None
+        raise UnreadablePart(*explain(exc)) from None
     try:
         with np.errstate(over="ignore"):
             array = np.array(numbers, dtype=declared.default)
     except OverflowError:
-        raise Refused(f"number out of range for `{declared.name}`") from None
+        raise UnreadablePart(f"number out of range for `{declared.name}`") from None
     except ValueError:
-        raise Refused("expected rows of equal length") from None
+        raise UnreadablePart("expected rows of equal length") from None
     if array.dtype.kind not in "biufc":
-        raise Refused("number out of range for an array")
+        raise UnreadablePart("number out of range for an array")
     if array.dtype in _NARROW and not np.isfinite(array).all():
         _refuse_overflow(np.array(numbers, dtype=np.float64), array)
     return array
 
 
 def read_scalar(value: Any, kind: Any) -> Any:
-    """The numpy scalar of class `kind` that a number stands for.  Raises Refused."""
+    """The numpy scalar of class `kind` that a number stands for.  Raises UnreadablePart."""
     if isinstance(value, kind):
         return value
     try:
         return read_array([value], np.ndarray[Any, np.dtype[kind]])[0]
-    except Refused as exc:  # what is wrong is wrong with the scalar, not with the first of a list
-        raise Refused(exc.reason) from None
+    except UnreadablePart as exc:  # what is wrong is wrong with the scalar, not with the first of a list
+        raise UnreadablePart(exc.reason) from None
 
 
 def as_declared(array: np.ndarray[Any, Any], declared: DeclaredDtype) -> np.ndarray[Any, Any]:
     """The array itself if its dtype is right, or a cast one that holds the same numbers.
 
     Raises:
-        Refused: the dtype cannot hold them.
+        UnreadablePart: the dtype cannot hold them.
     """
     if declared.allows(array.dtype):
         return array
@@ -124,26 +124,26 @@ def as_declared(array: np.ndarray[Any, Any], declared: DeclaredDtype) -> np.ndar
     kinds = array.dtype.kind + ("?" if wanted is None else wanted.kind)
     castable = wanted is not None and np.can_cast(array.dtype, wanted, "same_kind")
     if not set(kinds) <= set("biufc") or not (castable or set(kinds) <= set("iu")):
-        raise Refused(f"expected an array of `{declared.name}`, got `{array.dtype}`")
+        raise UnreadablePart(f"expected an array of `{declared.name}`, got `{array.dtype}`")
     with np.errstate(over="ignore"):
         cast = array.astype(wanted)
     if kinds[1] in "iu" and not np.array_equal(cast, array):
-        raise Refused(f"number out of range for `{wanted}`")
+        raise UnreadablePart(f"number out of range for `{wanted}`")
     if kinds[1] in "fc":
         _refuse_overflow(array, cast)
     return cast
 
 
 def check_dtype(array: Any, type_: Any) -> None:
-    """Raise Refused unless `array` is an array of exactly the declared dtype."""
+    """Raise UnreadablePart unless `array` is an array of exactly the declared dtype."""
     declared = declared_dtype(type_)
     if not isinstance(array, np.ndarray):
-        raise Refused(f"expected `ndarray`, got `{type(array).__name__}`")
+        raise UnreadablePart(f"expected `ndarray`, got `{type(array).__name__}`")
     if not declared.allows(array.dtype):
-        raise Refused(f"expected an array of `{declared.name}`, got `{array.dtype}`")
+        raise UnreadablePart(f"expected an array of `{declared.name}`, got `{array.dtype}`")
 
 
-def plain(value: Any) -> Any:
+def plain_numbers(value: Any) -> Any:
     """The numbers of an array or a numpy scalar as Python's own: lists, ints, floats.
 
     Raises:
@@ -177,7 +177,7 @@ def read_npy(payload: Buffer, type_: Any) -> np.ndarray[Any, Any]:
     """The array in a `.npy` payload: a view of it, unless the declared dtype asks for a cast.
 
     Raises:
-        Refused: not a `.npy`, an object or structured dtype, or a header that claims another size than the
+        UnreadablePart: not a `.npy`, an object or structured dtype, or a header that claims another size than the
             payload has.
     """
     view = memoryview(payload)
@@ -185,15 +185,15 @@ def read_npy(payload: Buffer, type_: Any) -> np.ndarray[Any, Any]:
     dtype, fortran_order, shape = _parse_npy_header(text)
     claimed = prod(shape) * dtype.itemsize
     if claimed != len(view) - start:
-        raise Refused(f"the header claims {claimed} bytes of array, the payload has {len(view) - start}")
+        raise UnreadablePart(f"the header claims {claimed} bytes of array, the payload has {len(view) - start}")
     if claimed == 0 and prod(n or 1 for n in shape) > MAX_EMPTY:
-        raise Refused(f"an array without elements claims the shape {shape}")
+        raise UnreadablePart(f"an array without elements claims the shape {shape}")
     try:
         array: np.ndarray[Any, Any] = np.ndarray(
             shape, dtype, buffer=view[start:] if claimed else None, order="F" if fortran_order else "C"
         )
     except ValueError as exc:  # more axes than numpy has
-        raise Refused(str(exc)) from None
+        raise UnreadablePart(str(exc)) from None
     if not dtype.isnative:
         array = array.astype(dtype.newbyteorder("="))
     return as_declared(array, declared_dtype(type_))
@@ -229,7 +229,7 @@ def _depth(value: Any) -> int:
             break
         value = value[0]
     if depth > MAX_AXES:
-        raise Refused(f"an array has at most {MAX_AXES} axes")
+        raise UnreadablePart(f"an array has at most {MAX_AXES} axes")
     return max(depth, 1)  # a bare number is refused as "expected `array`"
 
 
@@ -254,7 +254,7 @@ def _nested(depth: int, dtype: np.dtype[Any] | None) -> Any:
     elif dtype.kind == "b":
         type_ = bool
     else:
-        raise Refused(f"an array of `{dtype}` cannot be read from lists")
+        raise UnreadablePart(f"an array of `{dtype}` cannot be read from lists")
     for _ in range(depth):
         type_ = list[type_]
     return type_
@@ -263,21 +263,21 @@ def _nested(depth: int, dtype: np.dtype[Any] | None) -> Any:
 def _refuse_overflow(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) -> None:
     """Refuse a cast that made an infinity where there was none."""
     if (np.isinf(after) & np.isfinite(before)).any():
-        raise Refused(f"number out of range for `{after.dtype}`")
+        raise UnreadablePart(f"number out of range for `{after.dtype}`")
 
 
 def _npy_header(view: memoryview) -> tuple[str, int]:
     """The header's text, and where the array's bytes start."""
     if bytes(view[:6]) != b"\x93NUMPY" or len(view) < 12:
-        raise Refused("not an .npy file")
+        raise UnreadablePart("not an .npy file")
     if view[6] == 1:
         start, size = 10, struct.unpack_from("<H", view, 8)[0]
     elif view[6] in (2, 3):
         start, size = 12, struct.unpack_from("<I", view, 8)[0]
     else:
-        raise Refused(f"version {view[6]} of .npy is not known")
+        raise UnreadablePart(f"version {view[6]} of .npy is not known")
     if size > MAX_NPY_HEADER or start + size > len(view):
-        raise Refused(f"an .npy header of {size} bytes: it ends after the payload or is too long")
+        raise UnreadablePart(f"an .npy header of {size} bytes: it ends after the payload or is too long")
     return bytes(view[start : start + size]).decode("latin1").strip(), start + size
 
 
@@ -303,19 +303,19 @@ def _parse_npy_header(text: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     order = fields.get("fortran_order", (None,) * 3)[1]
     shape = fields.get("shape", (None,) * 3)[2]
     if text[:1] + text[-1:] != "{}" or position < len(inner) or descr is None or order is None or shape is None:
-        raise Refused("the .npy header is not one of a plain array")
+        raise UnreadablePart("the .npy header is not one of a plain array")
     lengths = [part.strip() for part in shape.split(",")]
     if lengths[-1] == "":
         lengths.pop()
     if not all(_NPY_LENGTH.fullmatch(length) for length in lengths):
-        raise Refused("the .npy header has no valid shape")
+        raise UnreadablePart("the .npy header has no valid shape")
     return _npy_dtype(descr), order == "True", tuple(map(int, lengths))
 
 
 def _npy_dtype(descr: str) -> np.dtype[Any]:
     if _NPY_DTYPE.fullmatch(descr) is None:
-        raise Refused(f"the dtype {descr[:40]!r} is not read from .npy")
+        raise UnreadablePart(f"the dtype {descr[:40]!r} is not read from .npy")
     try:
         return np.dtype(descr)
     except (TypeError, ValueError, OverflowError):
-        raise Refused(f"the dtype {descr!r} does not exist") from None
+        raise UnreadablePart(f"the dtype {descr!r} does not exist") from None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pydantic
 
-from penstock.codec.invalid import Refused
+from penstock.codec.invalid import UnreadablePart
 from penstock.core.payload import Buffer
 
 _SYNTAX = msgspec.json.Decoder()
@@ -20,7 +20,7 @@ class ModelReader:
         self._adapter = adapter
 
     def json(self, payload: Buffer) -> Any:
-        """The item of a JSON payload.  Raises Refused, or what msgspec raises for broken JSON."""
+        """The item of a JSON payload.  Raises UnreadablePart, or what msgspec raises for broken JSON."""
         # pydantic alone would let NaN, Infinity and 1e999 in, which are not JSON
         _SYNTAX.decode(payload)
         try:
@@ -29,14 +29,14 @@ class ModelReader:
             raise _refused(exc) from exc
 
     def value(self, value: Any) -> Any:
-        """The item that a plain value stands for.  Raises Refused."""
+        """The item that a plain value stands for.  Raises UnreadablePart."""
         try:
             return self._adapter.validate_python(value)
         except pydantic.ValidationError as exc:
             raise _refused(exc) from exc
 
 
-def model_reader(type_: Any) -> ModelReader | None:
+def reader_for(type_: Any) -> ModelReader | None:
     """A reader for the whole annotation, or None if part of it is a type pydantic does not know."""
     try:
         return ModelReader(pydantic.TypeAdapter(type_))
@@ -45,27 +45,27 @@ def model_reader(type_: Any) -> ModelReader | None:
 
 
 def read_model(value: Any, model: type[pydantic.BaseModel]) -> pydantic.BaseModel:
-    """The model that a plain value stands for.  Raises Refused."""
+    """The model that a plain value stands for.  Raises UnreadablePart."""
     try:
         return model.model_validate(value)
     except pydantic.ValidationError as exc:
         raise _refused(exc) from exc
 
 
-def plain(model: pydantic.BaseModel) -> Any:
+def plain_fields(model: pydantic.BaseModel) -> Any:
     """The model's fields, under the names its schema shows."""
     return model.model_dump(mode="json", by_alias=True)
 
 
-def json_schema(type_: Any, ref_template: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The schema of an annotation that `model_reader` can read, and the schemas it refers to by name."""
+def model_schema(type_: Any, ref_template: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The schema of an annotation that `reader_for` can read, and the schemas it refers to by name."""
     schema = pydantic.TypeAdapter(type_).json_schema(ref_template=ref_template.replace("{name}", "{model}"))
     components = schema.pop("$defs", {})
     return schema, components
 
 
-def _refused(exc: pydantic.ValidationError) -> Refused:
+def _refused(exc: pydantic.ValidationError) -> UnreadablePart:
     """What the first of pydantic's errors says, and where."""
     first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
     location = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-    return Refused(first["msg"], f"${location}" if location else "")
+    return UnreadablePart(first["msg"], f"${location}" if location else "")

@@ -64,7 +64,7 @@ def json_schema(type_: Any, *, ref_template: str = REF_TEMPLATE) -> tuple[dict[s
     if model_reader(type_) is not None:
         from penstock.codec import pydantic_
 
-        return pydantic_.json_schema(type_, ref_template)
+        return pydantic_.model_schema(type_, ref_template)
     components: dict[str, dict[str, Any]] = {}
     if is_array(type_):  # msgspec would not tell the hook about its dtype
         return _custom_schema(type_, ref_template, components), {}
@@ -94,7 +94,7 @@ def _custom_schema(type_: Any, ref_template: str, components: dict[str, dict[str
     if is_pydantic(type_):
         from penstock.codec import pydantic_
 
-        schema, found = pydantic_.json_schema(type_, ref_template)
+        schema, found = pydantic_.model_schema(type_, ref_template)
         components.update(found)
         return schema
     return {"description": f"An object of type `{type_name(get_origin(type_) or type_)}`."}

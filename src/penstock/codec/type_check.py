@@ -44,7 +44,7 @@ class TypeCheck:
     def item(self, value: Any) -> Any:
         """The item itself, or what it stands for where builtins stand for an object, as a dict for a Struct.
 
-        Raises Refused, msgspec.ValidationError or what the type's own checks raise.
+        Raises UnreadablePart, msgspec.ValidationError or what the type's own checks raise.
         """
         if self._type is Any:
             return value

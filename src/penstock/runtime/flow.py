@@ -37,7 +37,7 @@ from penstock.errors import (
 )
 from penstock.runtime.stage_driver import TIMER_TICK, StageDriver
 from penstock.transport.framing import Frame, Status
-from penstock.transport.messages import Problem, invalid_item, stage_failure, unpack
+from penstock.transport.messages import Problem, invalid_input, stage_failure, unpack
 
 log = logging.getLogger("penstock.runtime")
 
@@ -274,7 +274,7 @@ class Flow:
         except ProtocolError as broken:
             # The batch has left the worker's hands already: the item must be settled here, or nobody would.
             return StageFailed(str(broken), stage=stage.name)
-        return invalid_item(problem) if status == Status.INVALID else stage_failure(problem, stage.name)
+        return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage.name)
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
         nbytes = payload_size(payload)

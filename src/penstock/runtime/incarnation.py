@@ -16,7 +16,7 @@ from penstock.runtime.process import LAST_WORDS, WorkerProcess
 from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel
 from penstock.transport.sockets import SocketChannel
-from penstock.worker.loop import serve
+from penstock.worker.loop import work
 
 
 class IncarnationOwner(Protocol):
@@ -205,7 +205,7 @@ class ThreadIncarnation:
         end = self._channel.worker_end
         error: Exception | None = None
         try:
-            serve(end, target=target)
+            work(end, target=target)
         except BrokenPipeError:
             return
         except BaseException as unexpected:  # noqa: BLE001  # whatever ends the thread, its end is reported

@@ -93,6 +93,6 @@ def stage_failure(problem: Problem, stage: str) -> StageFailed:
     )
 
 
-def invalid_item(problem: Problem) -> InvalidItem:
+def invalid_input(problem: Problem) -> InvalidItem:
     """The error a caller sees for an item that is not valid."""
     return InvalidItem(problem.message, path=problem.path)

@@ -53,12 +53,12 @@ def main() -> None:
 def _work(sock: socket.socket) -> None:
     # Imported late: user code may rely on the environment that was set up above.
     from penstock.transport.sockets import SocketWorkerEnd
-    from penstock.worker.loop import serve
+    from penstock.worker.loop import work
 
     end = SocketWorkerEnd(sock)
     status = 0
     try:
-        serve(end, on_ready=_freeze)
+        work(end, on_ready=_freeze)
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
         # The coordinator has gone, perhaps in the middle of a frame: there is nobody left to work for.
         status = 1

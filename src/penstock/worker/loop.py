@@ -21,14 +21,14 @@ from penstock.transport.channel import WorkerEnd
 from penstock.transport.framing import Frame, Kind, encode_control
 from penstock.transport.messages import Hello, Launch, pack, unpack
 from penstock.worker.loading import load
-from penstock.worker.problems import USER_ERRORS, describe
+from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.runner import Runner
 from penstock.worker.stage import WorkerInfo, make_stage
 
 log = logging.getLogger("penstock.worker")
 
 
-def serve(end: WorkerEnd, *, target: Any = None, on_ready: Callable[[], None] = lambda: None) -> None:
+def work(end: WorkerEnd, *, target: Any = None, on_ready: Callable[[], None] = lambda: None) -> None:
     """Work until the coordinator ends the stream.
 
     `target` is given where the class need not be imported; `on_ready` is called once the stage is warmed up.
@@ -42,7 +42,7 @@ def serve(end: WorkerEnd, *, target: Any = None, on_ready: Callable[[], None] = 
     try:
         stage, runner = _prepare(launch, target)
     except USER_ERRORS as error:
-        end.send(encode_control(Kind.FAILED, pack(describe(error, skip_frames=2))))
+        end.send(encode_control(Kind.FAILED, pack(describe_error(error, skip_frames=2))))
         return
     on_ready()
     end.send(encode_control(Kind.READY, b""))

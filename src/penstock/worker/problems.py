@@ -20,21 +20,21 @@ class WrongLength(Exception):
     """`predict` returned another number of results than it was given items."""
 
 
-def type_name(kind: type) -> str:
+def author_name(kind: type) -> str:
     """`module.Qualname` of a class, by the name its author knows: here the main script has another."""
     module = "__main__" if kind.__module__ == MAIN_NAME else kind.__module__
     return f"{module}.{kind.__qualname__}"
 
 
-def describe(error: BaseException, *, skip_frames: int = 0) -> Problem:
+def describe_error(error: BaseException, *, skip_frames: int = 0) -> Problem:
     """`error` as text; `skip_frames` leaves out our own frames at the top of its traceback."""
     trace = error.__traceback__
     for _ in range(skip_frames):
         if trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
     return Problem(
-        type_name=_text(type_name(type(error))),
-        mro=tuple(_text(type_name(kind)) for kind in type(error).__mro__),
+        type_name=_text(author_name(type(error))),
+        mro=tuple(_text(author_name(kind)) for kind in type(error).__mro__),
         message=_text(error),
         traceback=_text("".join(traceback.format_exception(type(error), error, trace))),
     )

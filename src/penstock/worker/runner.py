@@ -17,7 +17,7 @@ from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
 from penstock.transport.messages import pack
 from penstock.worker.bisect import Bisection
-from penstock.worker.problems import USER_ERRORS, WrongLength, describe, describe_invalid
+from penstock.worker.problems import USER_ERRORS, WrongLength, describe_error, describe_invalid
 from penstock.worker.stage import wants_pre
 
 
@@ -63,7 +63,7 @@ def _failure(error: BaseException, skip_frames: int) -> tuple[int, bytes]:
     """The answer of an item that ended with `error`."""
     if isinstance(error, InvalidItem):
         return Status.INVALID, pack(describe_invalid(error))
-    return Status.FAILED, pack(describe(error, skip_frames=skip_frames))
+    return Status.FAILED, pack(describe_error(error, skip_frames=skip_frames))
 
 
 class Runner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.findings import Done, Finding, Refused, Step, decode, encode
+from penstock.cli.findings import Done, Finding, NothingToCheck, Step, decode, encode
 
 
 @pytest.mark.parametrize(
@@ -13,8 +13,8 @@ from penstock.cli.findings import Done, Finding, Refused, Step, decode, encode
         Step("setup and warm-up"),
         Finding("a\nb", problem="[red]\x1b\n\n\u2028é"),
         Finding("examples", note="none", skipped=True),
-        Refused(sentence="there is no module"),
-        Refused(traceback="Traceback\n  File"),
+        NothingToCheck(sentence="there is no module"),
+        NothingToCheck(traceback="Traceback\n  File"),
         Done(),
     ],
     ids=repr,

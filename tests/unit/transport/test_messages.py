@@ -10,7 +10,7 @@ from penstock.transport.messages import (
     Launch,
     Problem,
     StageRef,
-    invalid_item,
+    invalid_input,
     pack,
     stage_failure,
     unpack,
@@ -60,5 +60,5 @@ def test_a_stage_failure_says_all_that_the_problem_said():
 
 
 def test_an_invalid_item_keeps_its_reason_and_path():
-    error = invalid_item(PROBLEM)
+    error = invalid_input(PROBLEM)
     assert (error.reason, error.path, str(error)) == ("'x'", "$.x", "'x' at `$.x`")

@@ -14,7 +14,7 @@ from penstock.codec.formats import Codec
 from penstock.errors import ProtocolError
 from penstock.transport.framing import VERSION, FrameDecoder, Kind, encode_batch, encode_control
 from penstock.transport.messages import Hello, Launch, Problem, StageRef, pack, unpack
-from penstock.worker.loop import serve
+from penstock.worker.loop import work
 from penstock.worker.stage import Stage, WorkerInfo
 
 
@@ -88,7 +88,7 @@ def log():
 
 def test_a_worker_greets_is_set_up_works_and_tears_down(log):
     end = ScriptedEnd(launch(setup={"a": 1}), batch(7, 1), batch(8, 2))
-    serve(end, target=Recorded)
+    work(end, target=Recorded)
     assert kinds(end) == [Kind.HELLO, Kind.READY, Kind.ANSWERS, Kind.ANSWERS]
     assert unpack(end.sent[0].payloads[0], Hello) == Hello(os.getpid(), VERSION)
     assert [frame.frame_id for frame in end.sent[2:]] == [7, 8]
@@ -102,7 +102,7 @@ def test_a_worker_greets_is_set_up_works_and_tears_down(log):
 
 def test_a_worker_whose_coordinator_leaves_before_launch_ends_quietly(log):
     end = ScriptedEnd()
-    serve(end, target=Recorded)
+    work(end, target=Recorded)
     assert kinds(end) == [Kind.HELLO]
     assert log == []
 
@@ -118,7 +118,7 @@ def test_a_worker_runs_its_examples_before_it_is_ready():
             return xs
 
     end = ScriptedEnd(launch(batched=True))
-    serve(end, target=Warm)
+    work(end, target=Warm)
     assert kinds(end) == [Kind.HELLO, Kind.READY]
     assert seen == [[1], [2], [1, 2, 1, 2]]
 
@@ -136,7 +136,7 @@ def fails(where):
 @pytest.mark.parametrize("where", ["__init__", "setup", "predict"])
 def test_a_stage_that_cannot_be_set_up_tells_why_and_the_worker_ends(where):
     end = ScriptedEnd(launch(), batch(7, 1))
-    serve(end, target=fails(where))
+    work(end, target=fails(where))
     assert kinds(end) == [Kind.HELLO, Kind.FAILED]
     problem = unpack(end.sent[1].payloads[0], Problem)
     assert (problem.type_name, problem.message) == ("builtins.OSError", "no weights\\udc80")
@@ -145,14 +145,14 @@ def test_a_stage_that_cannot_be_set_up_tells_why_and_the_worker_ends(where):
 
 def test_the_traceback_of_a_failed_setup_begins_at_the_users_code():
     end = ScriptedEnd(launch())
-    serve(end, target=fails("setup"))
+    work(end, target=fails("setup"))
     problem = unpack(end.sent[1].payloads[0], Problem)
     assert problem.traceback.splitlines()[1].startswith(f'  File "{__file__}"')
 
 
 def test_a_class_that_is_not_there_is_told_like_a_failed_setup():
     end = ScriptedEnd(launch(ref=StageRef("penstock.worker.stage", "Missing")))
-    serve(end)
+    work(end)
     assert kinds(end) == [Kind.HELLO, Kind.FAILED]
     assert "penstock.worker.stage has no Missing" in unpack(end.sent[1].payloads[0], Problem).message
 
@@ -160,7 +160,7 @@ def test_a_class_that_is_not_there_is_told_like_a_failed_setup():
 def test_a_worker_imports_its_stage_with_the_coordinators_path(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     end = ScriptedEnd(launch(ref=StageRef("math", "sqrt")), batch(1, 9.0))
-    serve(end)
+    work(end)
     assert pickle.loads(end.sent[-1].payloads[0]) == 3.0
 
 
@@ -170,7 +170,7 @@ def test_a_teardown_that_raises_is_logged_and_the_worker_ends(caplog):
 
     end = ScriptedEnd(launch())
     with caplog.at_level(logging.ERROR, "penstock.worker"):
-        serve(end, target=type("T", (Stage,), {"predict": lambda self, x: x, "teardown": fail}))
+        work(end, target=type("T", (Stage,), {"predict": lambda self, x: x, "teardown": fail}))
     assert "stage 'embed': teardown failed" in caplog.text
 
 
@@ -184,4 +184,4 @@ def test_a_teardown_that_raises_is_logged_and_the_worker_ends(caplog):
 )
 def test_a_worker_takes_frames_in_their_turn_only(wires, reason, log):
     with pytest.raises(ProtocolError, match=reason):
-        serve(ScriptedEnd(*wires), target=Recorded)
+        work(ScriptedEnd(*wires), target=Recorded)

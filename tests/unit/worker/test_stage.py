@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.worker.problems import describe, type_name
+from penstock.worker.problems import author_name, describe_error
 from penstock.worker.stage import Stage, make_stage, wants_pre
 
 
@@ -68,19 +68,19 @@ def test_postprocess_wants_what_preprocess_made_if_it_takes_two_arguments(name, 
 
 
 def test_a_type_is_named_by_module_and_qualname():
-    assert type_name(KeyError) == "builtins.KeyError"
-    assert type_name(Plain) == f"{__name__}.Plain"
+    assert author_name(KeyError) == "builtins.KeyError"
+    assert author_name(Plain) == f"{__name__}.Plain"
 
 
 def test_an_error_that_was_never_raised_is_described_without_a_traceback():
-    problem = describe(ValueError("x"), skip_frames=3)
+    problem = describe_error(ValueError("x"), skip_frames=3)
     assert problem.traceback == "ValueError: x\n"
 
 
 def test_skipping_frames_leaves_at_least_the_one_that_raised():
     with pytest.raises(ValueError, match="x") as caught:
         raise ValueError("x")
-    assert __file__ in describe(caught.value, skip_frames=50).traceback
+    assert __file__ in describe_error(caught.value, skip_frames=50).traceback
 
 
 def test_a_function_brings_its_examples():

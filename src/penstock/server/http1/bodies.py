@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.server.http1.heads import Refused
+from penstock.server.http1.heads import RequestRefused
 
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[\t\x20-\x7e\x80-\xff]*")
@@ -63,7 +63,7 @@ class ChunkedBody:
     def feed(self, data: bytes | bytearray, at: int) -> int:
         """Read `data` from `at`; the place where reading stopped: the body's end, or the data's.
 
-        Raises Refused: 400 for what is no chunk, 413 as soon as a chunk is announced that is too much, 431.
+        Raises RequestRefused: 400 for what is no chunk, 413 as soon as a chunk is announced that is too much, 431.
         """
         end = len(data)
         while at < end and not self.done:
@@ -74,7 +74,7 @@ class ChunkedBody:
                 at += take
             elif self._missing:
                 if data[at] != b"?\n\r"[self._missing]:
-                    raise Refused(400, "a chunk does not end where it said")
+                    raise RequestRefused(400, "a chunk does not end where it said")
                 self._missing -= 1
                 at += 1
             else:
@@ -95,7 +95,7 @@ class ChunkedBody:
         line = bytes(self._line)
         self._line.clear()
         if not line.endswith(b"\r\n"):
-            raise Refused(400, "a line of a chunked body does not end in CRLF")
+            raise RequestRefused(400, "a line of a chunked body does not end in CRLF")
         if self._trailing:
             self._trailing_bytes += len(line)
             self._end_trailer(line[:-2])
@@ -103,20 +103,20 @@ class ChunkedBody:
             self._start_chunk(line[:-2])
         return feed + 1
 
-    def _too_long(self) -> Refused:
+    def _too_long(self) -> RequestRefused:
         if self._trailing:
-            return Refused(431, f"the trailers are longer than {self._max_header} bytes")
-        return Refused(400, f"a chunk size line is longer than {_MAX_CHUNK_LINE} bytes")
+            return RequestRefused(431, f"the trailers are longer than {self._max_header} bytes")
+        return RequestRefused(400, f"a chunk size line is longer than {_MAX_CHUNK_LINE} bytes")
 
     def _start_chunk(self, line: bytes) -> None:
         match = _CHUNK_SIZE.fullmatch(line)
         if match is None:
-            raise Refused(400, "a chunk size is malformed")
+            raise RequestRefused(400, "a chunk size is malformed")
         size = int(match[1], 16)
         if size == 0:
             self._trailing = True
         elif len(self.body) + size > self._max_body:
-            raise Refused(413, f"the body is larger than {self._max_body} bytes")
+            raise RequestRefused(413, f"the body is larger than {self._max_body} bytes")
         else:
             self._missing = size + 2
 
@@ -126,4 +126,4 @@ class ChunkedBody:
             return
         match = _TRAILER.fullmatch(line)
         if match is None or match[1].lower() in _NEVER_TRAILING:
-            raise Refused(400, "a trailer is malformed or not allowed there")
+            raise RequestRefused(400, "a trailer is malformed or not allowed there")

@@ -28,7 +28,7 @@ from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Res
 from penstock.server.http1.answers import BODILESS, CLOSE, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
 from penstock.server.http1.bodies import ChunkedBody, SizedBody
 from penstock.server.http1.connections import Connections
-from penstock.server.http1.heads import CHUNKED, END_OF_HEAD, Head, Refused
+from penstock.server.http1.heads import CHUNKED, END_OF_HEAD, Head, RequestRefused
 from penstock.server.http1.unread import UnreadAnswers
 from penstock.server.status import CLIENT_LEFT
 
@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
         partial = data[at:] if at else data
         try:
             self._connections.heads.judge_unfinished(partial, self._scanned)
-        except Refused as refused:
+        except RequestRefused as refused:
             self._refuse(refused.status, refused.detail)
             return False
         if not self._scanned:
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
         raw = data[at:stop]
         try:
             head = self._connections.heads.read(raw if type(raw) is bytes else bytes(raw))
-        except Refused as refused:
+        except RequestRefused as refused:
             self._refuse(refused.status, refused.detail)
             return len(data)
         self._fresh = False
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
         self._input_since = self._clock()
         try:
             at = body.feed(data, at)
-        except Refused as refused:
+        except RequestRefused as refused:
             self._turn_away(exchange, self._app.refuse(refused.status, refused.detail, exchange))
             return len(data)
         if body.done:

@@ -35,7 +35,7 @@ _CACHED_HEADS = 512
 _CACHED_HEAD_BYTES = 2048  # longer heads are rare, and 512 of them would be a megabyte and more
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request is refused by its framing; nothing after it on the connection can be trusted."""
 
     def __init__(self, status: int, detail: str) -> None:
@@ -77,7 +77,7 @@ class HeadReader:
         self._fields: list[tuple[bytes, bytes]] = []
 
     def read(self, head: bytes) -> Head:
-        """What `head`, its empty line included, says; raises Refused."""
+        """What `head`, its empty line included, says; raises RequestRefused."""
         known = self._cache.get(head)
         if known is None:
             known = self._parse(head)
@@ -88,15 +88,15 @@ class HeadReader:
         return known
 
     def judge_unfinished(self, data: bytes | bytearray, scanned: int) -> None:
-        """Raise Refused if `data`, the start of a head without its end, can no longer become acceptable.
+        """Raise RequestRefused if `data`, the start of a head without its end, can no longer become acceptable.
 
         The first `scanned` bytes were judged before.
         """
         size = min(len(data), self._max_header)
         if size and data[0] not in _UPPER:
-            raise Refused(400, "the request does not start with a method")
+            raise RequestRefused(400, "the request does not start with a method")
         if _BARE_LF.search(data, scanned, size):
-            raise Refused(400, "a line of the request head does not end in CRLF")
+            raise RequestRefused(400, "a line of the request head does not end in CRLF")
         if len(data) >= self._max_header:
             self._refuse_endless(bytes(data[:size]))
 
@@ -104,8 +104,8 @@ class HeadReader:
         line = start.split(b"\r\n", 1)[0]
         target = line.split(b" ", 2)[1:2]
         if target and len(target[0]) > self._max_target:
-            raise Refused(414, f"the request target is longer than {self._max_target} bytes")
-        raise Refused(431, f"the request head is longer than {self._max_header} bytes")
+            raise RequestRefused(414, f"the request target is longer than {self._max_target} bytes")
+        raise RequestRefused(431, f"the request head is longer than {self._max_header} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by llhttp for each field."""
@@ -122,32 +122,32 @@ class HeadReader:
         except httptools.HttpParserError as error:
             raise _refusal_of(error, line, head) from None
         if line is None:
-            raise Refused(400, "the request line is malformed")
+            raise RequestRefused(400, "the request line is malformed")
         method, target, version = line.groups()
         if version not in (b"1.1", b"1.0"):
-            raise Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+            raise RequestRefused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
         if len(target) > self._max_target:
-            raise Refused(414, f"the request target is longer than {self._max_target} bytes")
+            raise RequestRefused(414, f"the request target is longer than {self._max_target} bytes")
         if len(self._fields) > self._max_fields:
-            raise Refused(431, f"the request has more than {self._max_fields} header fields")
+            raise RequestRefused(431, f"the request has more than {self._max_fields} header fields")
         if method == b"CONNECT":
-            raise Refused(405, "CONNECT is not served here")
+            raise RequestRefused(405, "CONNECT is not served here")
         headers = _gather(self._fields)
         if b"host" not in headers and version == b"1.1":
-            raise Refused(400, "the Host field is missing")
+            raise RequestRefused(400, "the Host field is missing")
         path, query = _split_target(target)
         return Head(method.decode("ascii"), int(version == b"1.1"), path, query, headers)
 
 
-def _refusal_of(error: Exception, line: re.Match[bytes] | None, head: bytes) -> Refused:
+def _refusal_of(error: Exception, line: re.Match[bytes] | None, head: bytes) -> RequestRefused:
     """The refusal for a head that llhttp does not accept."""
     if line is None or _BARE_LF.search(head):
-        return Refused(400, "the request head is malformed")
+        return RequestRefused(400, "the request head is malformed")
     if line[3] not in (b"1.1", b"1.0"):
-        return Refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        return RequestRefused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
     if isinstance(error, httptools.HttpParserInvalidMethodError):
-        return Refused(501, f"the method {line[1].decode('ascii')[:32]} is not known")
-    return Refused(400, f"the request head is malformed: {error}")
+        return RequestRefused(501, f"the method {line[1].decode('ascii')[:32]} is not known")
+    return RequestRefused(400, f"the request head is malformed: {error}")
 
 
 def _gather(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -156,7 +156,7 @@ def _gather(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
         name, value = raw_name.lower(), raw_value.strip(b" \t")
         if name in headers:
             if name in _ONCE:
-                raise Refused(400, f"the field {name.decode('ascii')} is repeated")
+                raise RequestRefused(400, f"the field {name.decode('ascii')} is repeated")
             value = headers[name] + b", " + value
         headers[name] = value
     return headers
@@ -165,11 +165,11 @@ def _gather(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 def _split_target(target: bytes) -> tuple[bytes, bytes]:
     """Path and query of a target in origin, absolute or asterisk form."""
     if b"#" in target:
-        raise Refused(400, "a request target has no fragment")
+        raise RequestRefused(400, "a request target has no fragment")
     if not target.startswith((b"/", b"*")):
         scheme, _, rest = target.partition(b"://")
         if scheme.lower() not in (b"http", b"https"):
-            raise Refused(400, "a request target in absolute form is an http or https one")
+            raise RequestRefused(400, "a request target in absolute form is an http or https one")
         start = min((i for i in (rest.find(b"/"), rest.find(b"?")) if i >= 0), default=len(rest))
         target = rest[start:]
     path, _, query = target.partition(b"?")
@@ -180,16 +180,16 @@ def _body_length(headers: dict[bytes, bytes], minor: int) -> int:
     length, coding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
     if coding is not None:
         if minor == 0:
-            raise Refused(400, "HTTP/1.0 has no Transfer-Encoding")
+            raise RequestRefused(400, "HTTP/1.0 has no Transfer-Encoding")
         if length is not None:
-            raise Refused(400, "Content-Length and Transfer-Encoding exclude each other")
+            raise RequestRefused(400, "Content-Length and Transfer-Encoding exclude each other")
         if coding.lower() != b"chunked":
-            raise Refused(501, "the only Transfer-Encoding understood is chunked")
+            raise RequestRefused(501, "the only Transfer-Encoding understood is chunked")
         return CHUNKED
     if length is None:
         return 0
     if not length.isdigit() or len(length) > _MAX_DIGITS:
-        raise Refused(400, "Content-Length is not a number")
+        raise RequestRefused(400, "Content-Length is not a number")
     return int(length)
 
 

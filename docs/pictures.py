@@ -1,0 +1,153 @@
+"""Draw the pictures of the documentation from the sources, between the markers of a page.
+
+    python docs/pictures.py --check    # exit 1 where a page shows something else than the sources say
+    python docs/pictures.py --write    # draw what is stale
+
+A picture stands between `<!-- picture: NAME -->` and `<!-- end of picture -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from enum import Enum
+from itertools import product
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from layer_rules import FRONT, LEVELS, Graph, Tree, import_graph, read_tree, room_of, shortest_path, without
+from penstock.core.item import OFFER, SEND, IllegalMove, ItemState
+
+DOCS = Path(__file__).resolve().parent
+MARKED = re.compile(r"^<!-- picture: (?P<name>.+?) -->\n.*?^<!-- end of picture -->$", re.MULTILINE | re.DOTALL)
+
+Row: TypeAlias = tuple[str, str, str]
+"""A legal move: its name, the state it starts from, and the state it leads to."""
+
+
+# -- rooms ------------------------------------------------------------------------------------------------------------
+
+
+def room_graph(tree: Tree) -> Graph:
+    """Which room imports which.  The front of the package is no room: it names everything, for those who use it."""
+    rooms: Graph = defaultdict(set)
+    for file, others in import_graph(tree).items():
+        if file != FRONT:
+            rooms[room_of(file)] |= {room_of(there) for there in others if there != FRONT} - {room_of(file)}
+    return dict(rooms)
+
+
+def reduced(graph: Graph) -> Graph:
+    """The graph less every arrow that follows from others: each room is reached from where it was before."""
+    for start in sorted(graph):
+        for end in sorted(graph[start]):
+            smaller = without(graph, [(start, end)])
+            if shortest_path(smaller, start, end) is not None:
+                graph = smaller
+    return graph
+
+
+def room_picture(tree: Tree) -> str:
+    """The rooms as a Mermaid flowchart: the highest level on top, an arrow from a room to what it imports."""
+    graph = room_graph(tree)
+    lines = ["flowchart TD"]
+    for level in sorted({LEVELS[room] for room in graph}, reverse=True):
+        lines.append(f'    subgraph level{level} ["level {level}"]')
+        lines += [f"        {room}" for room in sorted(graph) if LEVELS[room] == level]
+        lines.append("    end")
+    for room, others in sorted(reduced(graph).items()):
+        lines += [f"    {room} --> {other}" for other in sorted(others)]
+    return "\n".join(lines) + "\n"
+
+
+# -- states -----------------------------------------------------------------------------------------------------------
+
+
+class Moves(Protocol):
+    """One kind of move of a table: looked up by a state, it gives the next one or raises IllegalMove."""
+
+    name: str
+
+    def __getitem__(self, state: Any) -> Enum: ...
+
+
+def word(state: Enum) -> str:
+    """A state as it is called in errors."""
+    return state.name.lower().replace("_", " ")
+
+
+def legal_moves(tables: Iterable[Moves], states: Iterable[Enum]) -> list[Row]:
+    """The rows of tables, found by trying each move from each state."""
+    rows = []
+    for move, state in product(tables, states):
+        with suppress(IllegalMove):
+            rows.append((move.name, word(state), word(move[state])))
+    return rows
+
+
+def item_moves() -> list[Row]:
+    """The moves of an item, and settling, which is legal from every state and has no table."""
+    end = ItemState.SETTLED
+    settling = [("settle", word(state), word(end)) for state in ItemState if state is not end]
+    return legal_moves((OFFER, SEND), ItemState) + settling
+
+
+def state_diagram(moves: Iterable[Row]) -> str:
+    """A Mermaid state diagram of legal moves.
+
+    Life begins in the state that the first row starts from, and ends in each state that no row leaves.
+    """
+    rows = list(moves)
+    names = dict.fromkeys(state for _, *states in rows for state in states)
+    ids = {name: name.replace(" ", "_") for name in names}
+    lines = ["stateDiagram-v2"]
+    lines += [f'    state "{name}" as {ids[name]}' for name in names if ids[name] != name]
+    lines.append(f"    [*] --> {ids[rows[0][1]]}")
+    lines += [f"    {ids[start]} --> {ids[end]}: {name}" for name, start, end in rows]
+    left = {start for _, start, _ in rows}
+    lines += [f"    {ids[name]} --> [*]" for name in names if name not in left]
+    return "\n".join(lines) + "\n"
+
+
+# -- pages ------------------------------------------------------------------------------------------------------------
+
+PICTURES = {
+    "rooms": lambda: room_picture(read_tree()),
+    "states of an item": lambda: state_diagram(item_moves()),
+}
+
+
+def picture(name: str) -> str:
+    """A picture as it stands in a page.  Raises KeyError where nobody draws it."""
+    return f"<!-- picture: {name} -->\n```mermaid\n{PICTURES[name]()}```\n<!-- end of picture -->"
+
+
+def drawn(page: str) -> str:
+    """The text of a page with its pictures drawn anew."""
+    return MARKED.sub(lambda found: picture(found["name"]), page)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check or write the pages; the exit status."""
+    parser = argparse.ArgumentParser(description="Draw the pictures of the documentation from the sources.")
+    wish = parser.add_mutually_exclusive_group(required=True)
+    wish.add_argument("--check", action="store_true", help="exit 1 where a page is stale")
+    wish.add_argument("--write", action="store_true", help="draw what is stale")
+    parser.add_argument("pages", nargs="*", type=Path, default=sorted(DOCS.rglob("*.md")), help="default: all of docs/")
+    options = parser.parse_args(arguments)
+    stale = [page for page in options.pages if drawn(page.read_text()) != page.read_text()]
+    for page in stale:
+        print(f"{page}: {'stale, draw it with `make pictures`' if options.check else 'drawn anew'}")
+        if options.write:
+            page.write_text(drawn(page.read_text()))
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
