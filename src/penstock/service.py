@@ -23,7 +23,9 @@ from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.payload import join_payload
 from penstock.core.state import State
 from penstock.errors import ConfigError, InvalidItem, NotReady, RequestError, StageFailed
+from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
+from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation
 from penstock.runtime.spec import StageSpec, stage
 from penstock.streaming import InHand, StreamWindow
 from penstock.worker.loading import GUARD, ImportState
@@ -129,7 +131,16 @@ class Service:
             _say_inline(self)
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._engine = Engine(self.name, self.stages, self.options, cpus=self.cpus, inline=self.inline)
+        clock = LoopClock()
+        self._engine = Engine(
+            self.name,
+            self.stages,
+            self.options,
+            clock=clock,
+            start_incarnation=ThreadIncarnation.start if self.inline else partial(ProcessIncarnation.start, clock),
+            cpus=self.cpus,
+            inline=self.inline,
+        )
         await self._engine.start()
 
     async def stop(self, drain: float = 30.0) -> None:
