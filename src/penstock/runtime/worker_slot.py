@@ -284,8 +284,8 @@ class WorkerSlot:
             return
         self._move(CLOSE)
         self._cancel_timers()
-        if self._incarnation is not None:
-            self._incarnation.close()
+        assert self._incarnation is not None
+        self._incarnation.close()
 
     def kill(self) -> None:
         """End the worker now, for good; `worker_ended` follows where anything is there to be ended."""
@@ -307,8 +307,8 @@ class WorkerSlot:
 
     def _end_incarnation(self) -> None:
         self._move(REPLACE)
-        if self._incarnation is not None:
-            self._incarnation.kill()
+        assert self._incarnation is not None
+        self._incarnation.kill()
 
     def restart_in(self, delay: float) -> None:
         """Start again after `delay` seconds."""
@@ -373,8 +373,8 @@ class WorkerSlot:
             raise ProtocolError(f"the worker sent a {frame.kind.name} frame")
 
     def _launch(self) -> None:
-        if self._incarnation is not None:
-            self._incarnation.send(encode_control(Kind.LAUNCH, pack(self._owner.launch_of(self.index))))
+        assert self._incarnation is not None
+        self._incarnation.send(encode_control(Kind.LAUNCH, pack(self._owner.launch_of(self.index))))
 
     def ended(self, reason: str) -> None:
         """The incarnation is gone."""
