@@ -2,14 +2,16 @@
 
 Contract
 --------
-* At most `max_items` items are in hand (accepted and fed, not yet settled).
-* A request needs room for one item; a bulk call's further items are fed as room appears, at most half of all
-  room to bulk calls together, and in turn among them: a large call cannot shut single requests out.
-* When more than `max_bytes` are held nobody comes in, except when nothing at all is held: one item always passes.
-* A request that waits is let in when there is room for all of its bytes; they are held from then on.  A request that
-  is in already is fed although another one, before it, has no room for its bytes yet.
-* Those who wait are fed in the order they came, singles and bulk calls taking turns; while a single request waits
-  there is no room for newcomers, so nobody overtakes it.
+* At most `max_items` items are in hand: fed, and not yet settled.
+* A request is let in when there is room for one item and for all of its bytes; they are held from then on.  Its further
+  items are fed as room appears.
+* No more than `max_bytes` are held once a request was let in.  Where nothing was held before, it may be of any size.
+* A bulk call is fed further only while bulk calls together have less than half of all room for items: a large call
+  cannot shut single requests out.
+* Requests of one lane are fed one item each, in the order they came; one that has more to feed lines up again.  The
+  lanes take turns.
+* A request that is in already is fed although another one, before it, has no room for its bytes yet.
+* While a single request waits there is no room for newcomers, so nobody overtakes it.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane, Turns
 from penstock.core.ledger import ByteLedger
 
-RATE_WINDOW_SECONDS = 10.0
-"""How far back the rate is measured by which a caller is told when to come again."""
+RATE_SPAN_SECONDS = 10.0
+"""How far back the rate is measured that a caller's time to come again is reckoned from."""
 LONGEST_RETRY_SECONDS = 60
+"""The longest time that a caller is told to wait; a service that has settled nothing lately has no rate."""
 
 
 class AdmissionLane:
@@ -71,7 +74,7 @@ class Admission:
             return False
         return self.ledger.has_room(nbytes)
 
-    def must_wait(self, lane: Lane) -> bool:
+    def must_wait(self, lane: int) -> bool:
         """Whether a request of `lane` that can wait must, though there is room.
 
         It must where others of its lane came before, or where the lane has all the items in hand that it may have.
@@ -148,7 +151,7 @@ class Admission:
 
     def mark(self, now: float) -> None:
         """Note how much was settled by `now`; called about once a second while anything is."""
-        while self._marks and self._marks[0][0] < now - RATE_WINDOW_SECONDS:
+        while self._marks and self._marks[0][0] < now - RATE_SPAN_SECONDS:
             self._marks.popleft()
         self._marks.append((now, self._settled))
 
@@ -156,6 +159,6 @@ class Admission:
         """Queue divided by recent rate, in whole seconds, from 1 to 60."""
         then, settled = self._marks[0] if self._marks else (now, self._settled)
         span = max(now - then, 1.0)
-        # With nothing settled for the whole window, one item per window is the most that can be said.
+        # Where nothing was settled in all that time, one item is the most that can be said.
         rate = max(self._settled - settled, 1) / span
         return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(self.items / rate)))

@@ -6,13 +6,15 @@ Contract
 * Items of one lane leave in the order they were offered; an item put back goes to the head.
 * Lanes take turns item by item while more than one of them waits.
 * A batch holds at most `policy.max_size` items; a suspect (see `retry`) is always a batch of its own.
-* An idle worker that asks at or after `next_deadline()` gets a batch; a busy one, with room for one more batch in
-  its channel, gets one only if the batch is full, so that few callers are not split into slivers.
+* An idle worker that asks at or after `next_deadline()` gets a batch.
+* A busy worker, with room for one more batch in its channel, gets one only if the batch is full, so that few callers
+  are not split into slivers.
 * Every batch knows the reason it was cut.
 
 A batch is due when it is full, at min(oldest + max_wait, newest + max_gap), when an item's deadline less the
 expected run time (and `trip`, the time to the worker and back) comes, at once when bulk items wait, and at once when
-draining.  Times are counted from an item's arrival at this stage, not from when somebody looked.
+draining.  Only single requests wait for company.  Times are counted from an item's arrival at this stage, not from when
+somebody looked.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from penstock.config import Batch
 from penstock.core.item import Item
 from penstock.core.lanes import Lane, Turns
 
-SINGLE: Final = Lane.SINGLE  # looked up for every item: a constant costs nothing once compiled
+SINGLE: Final = int(Lane.SINGLE)  # looked up for every item: a constant costs nothing once compiled
 
 # How far one run moves the estimate of the next: a handful of batches decide, one outlier does not.
 RUN_TIME_WEIGHT = 0.2
@@ -44,11 +46,11 @@ class Reason(StrEnum):
     GAP = "gap"
     """Nothing arrived for `max_gap`."""
     IDLE = "idle"
-    """A worker was free and the policy never holds."""
+    """A worker was free and the policy lets nobody wait for company."""
     DEADLINE = "deadline"
     """An item had to run now or miss its deadline."""
     BULK = "bulk"
-    """Items that came as a batch are not held."""
+    """Items that came together do not wait for company."""
     RETRY = "retry"
     """A suspect, run alone after the death of a worker."""
     DRAIN = "drain"
@@ -68,8 +70,9 @@ class CutBatch:
 class BatchQueue:
     """The items that wait for one stage.
 
-    `nbytes` is the size of their payloads; `len()` their number.  Set `draining` to hold nothing any longer.  `trip` is
-    how many seconds a batch takes besides its run: one that leaves later than that before a deadline misses it.
+    `nbytes` is the size of their payloads; `len()` their number.  Set `draining` to let nobody wait for company any
+    longer.  `trip` is how many seconds a batch takes besides its run: one that leaves later than that before a deadline
+    misses it.
     """
 
     def __init__(self, policy: Batch, *, trip: float = 0.0) -> None:
@@ -81,8 +84,8 @@ class BatchQueue:
         # Ordered by arrival and keyed by item, so that discarding one of many thousands is as cheap as taking one.
         self._lanes: list[OrderedDict[Item, None]] = [OrderedDict() for _ in Lane]
         self._singles = self._lanes[Lane.SINGLE]
-        self._unheld = [self._lanes[lane] for lane in Lane if lane is not Lane.SINGLE]
-        """The lanes whose items are never held for company."""
+        self._at_once = [self._lanes[lane] for lane in Lane if lane is not Lane.SINGLE]
+        """The lanes whose items never wait for company."""
         self._suspects: deque[Item] = deque()
         self._turns = Turns(len(self._lanes))
         # The earliest deadline among the singles; None means "look again".
@@ -102,7 +105,7 @@ class BatchQueue:
         self.nbytes += item.nbytes
         lane = item.request.lane
         self._lanes[lane][item] = None
-        if self._earliest is not None and item.deadline < self._earliest and lane is SINGLE:
+        if self._earliest is not None and item.deadline < self._earliest and lane == SINGLE:
             self._earliest = item.deadline
 
     def put_back(self, items: list[Item]) -> None:
@@ -178,7 +181,7 @@ class BatchQueue:
 
     def _due(self) -> tuple[float, Reason]:
         """When the open batch is due and why; something waits in a lane."""
-        for lane in self._unheld:
+        for lane in self._at_once:
             if lane:
                 return next(iter(lane)).arrived, Reason.BULK
         oldest = next(iter(self._singles)).arrived

@@ -63,7 +63,8 @@ class Request:
         self.codec_out = codec_out
         self.deadline = deadline
         self.done = done
-        self.lane = lane
+        self.lane: int = lane
+        """A `Lane`; as a number, because lanes lie in lists."""
         self.fed = 0
         self.admitted = False
         """Whether it is let in, and its payloads are held."""

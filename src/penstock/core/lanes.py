@@ -12,9 +12,9 @@ class Lane(IntEnum):
     """How a request came.  Numbers, because lanes lie in lists in this order."""
 
     SINGLE = 0
-    """One item.  It may be held for company."""
+    """By itself.  Its items may wait for company."""
     BULK = 1
-    """Items that came together: a client batch, `predict_many`, `stream`.  They are never held for company."""
+    """As one of many: a client batch, `predict_many`, `stream`.  Its items never wait for company."""
 
 
 class Turns:

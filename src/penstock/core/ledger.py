@@ -69,7 +69,7 @@ class ByteLedger:
 
     def keep_result(self, request: Request, payload: Payload) -> None:
         """Hold a result until `request` completes.  That of a lone item is not held: its caller has it at once."""
-        if len(request.payloads) > 1:
+        if len(request.outcomes) > 1:
             nbytes = payload_size(payload)
             request.result_bytes += nbytes
             self.held += nbytes

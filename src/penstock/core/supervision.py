@@ -1,6 +1,6 @@
 """Decide when a dead worker is started again, when a live one is past saving, and when a stage has failed.
 
-Pure: told what happened and when.  Deaths before READY count towards FAILED; later ones only cost a restart.
+Pure: it is told what happened and when.  A death before READY counts towards FAILED; a later one only costs a restart.
 """
 
 from __future__ import annotations

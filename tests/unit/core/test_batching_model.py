@@ -42,7 +42,7 @@ class PlainQueue:
 
     def offer(self, item, now):
         self.arrived[item] = now
-        (self.bulk if item.request.lane is Lane.BULK else self.singles).append(item)
+        (self.bulk if item.request.lane == Lane.BULK else self.singles).append(item)
 
     def everything(self):
         return [*self.suspects, *self.singles, *self.bulk]
@@ -53,8 +53,8 @@ class PlainQueue:
                 lane.remove(item)
 
     def put_back(self, items):
-        self.singles[:0] = [item for item in items if item.request.lane is Lane.SINGLE]
-        self.bulk[:0] = [item for item in items if item.request.lane is Lane.BULK]
+        self.singles[:0] = [item for item in items if item.request.lane == Lane.SINGLE]
+        self.bulk[:0] = [item for item in items if item.request.lane == Lane.BULK]
 
     def due(self):
         """(moment, reason), where a moment of -inf means at once; None while nothing waits."""

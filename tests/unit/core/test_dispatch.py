@@ -35,6 +35,7 @@ def test_a_holder_starts_empty_and_not_ready():
 def test_a_worker_runs_the_oldest_of_its_frames():
     worker = holder(True, frames=2)
     running, ahead = worker.frames
+    assert (running.frame_id, ahead.frame_id) == (0, 1)
     assert (running.running, ahead.running) == (True, False)
     worker.frames.popleft()
     assert (running.running, ahead.running) == (False, True)
