@@ -166,7 +166,7 @@ class Flow:
         """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
 
         `deadline` is a moment of the monotonic clock, or inf.  `lane` is where the request and its items wait; those of
-        `Lane.BULK` are not held for company.  With `wait` the request waits for room until its deadline; without, a
+        `Lane.BULK` do not wait for company.  With `wait` the request waits for room until its deadline; without, a
         full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they are
         measured.  What is returned is what `cancel` takes.
 
