@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, TypeAlias
 
+from penstock.core.lanes import Lane
 from penstock.core.moves import Move
 from penstock.core.outcome import Outcome
 from penstock.core.payload import Payload
@@ -44,7 +45,7 @@ class Request:
     """
 
     __slots__ = (
-        "admitted", "bucket", "bulk", "codec_in", "codec_out", "deadline", "done", "fed", "items", "outcomes",
+        "admitted", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "items", "lane", "outcomes",
         "payloads", "result_bytes", "unfed_bytes", "unsettled",
     )  # fmt: skip
 
@@ -55,14 +56,15 @@ class Request:
         codec_out: int,
         deadline: float,
         done: Done,
-        bulk: bool,
+        lane: Lane,
     ) -> None:
         self.payloads = payloads
         self.codec_in = codec_in
         self.codec_out = codec_out
         self.deadline = deadline
         self.done = done
-        self.bulk = bulk
+        self.lane: int = lane
+        """A `Lane`; as a number, because lanes lie in lists."""
         self.fed = 0
         self.admitted = False
         """Whether it is let in, and its payloads are held."""

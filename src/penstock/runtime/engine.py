@@ -13,6 +13,7 @@ from penstock.config import ServiceOptions
 from penstock.core.clock import FOREVER_SECONDS, Clock
 from penstock.core.counters import ServiceCounters
 from penstock.core.item import Done, Request
+from penstock.core.lanes import Lane
 from penstock.core.payload import Payload
 from penstock.core.state import State
 from penstock.errors import (
@@ -126,22 +127,22 @@ class Engine:
         deadline: float,
         done: Done,
         *,
-        bulk: bool = False,
+        lane: Lane = Lane.SINGLE,
         wait: bool = False,
         nbytes: int | None = None,
     ) -> Request:
         """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
 
-        `deadline` is a moment of the monotonic clock, or inf.  `bulk` marks items that came as one and are not held
-        for company.  With `wait` the request waits for room until its deadline; without, a full service refuses.
-        `nbytes` is what the payloads take in memory, where that is known; else they are measured.  What is returned is
-        what `cancel` takes.
+        `deadline` is a moment of the monotonic clock, or inf.  `lane` is where the request and its items wait; those of
+        `Lane.BULK` do not wait for company.  With `wait` the request waits for room until its deadline; without, a
+        full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they are
+        measured.  What is returned is what `cancel` takes.
 
         Raises:
             NotReady: the service is not serving.
             Overloaded: it is full, and `wait` is False.
         """
-        return self._flow.submit(payloads, codec_in, codec_out, deadline, done, bulk=bulk, wait=wait, nbytes=nbytes)
+        return self._flow.submit(payloads, codec_in, codec_out, deadline, done, lane=lane, wait=wait, nbytes=nbytes)
 
     def cancel(self, request: Request) -> None:
         """The caller has left: what is queued is forgotten, what runs is masked from the next stage."""

@@ -23,7 +23,9 @@ from penstock.core.admission import Admission
 from penstock.core.clock import FOREVER_SECONDS, Clock, Timer
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
+from penstock.core.dispatch import room_behind
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
+from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.payload import Payload, payload_size
 from penstock.errors import (
@@ -132,7 +134,7 @@ class Flow:
     @property
     def held_bytes(self) -> int:
         """Bytes held for requests in hand: payloads, half-received bodies, unread answers."""
-        return self._admission.held
+        return self._admission.ledger.held
 
     @property
     def idle(self) -> bool:
@@ -157,16 +159,16 @@ class Flow:
         deadline: float,
         done: Done,
         *,
-        bulk: bool = False,
+        lane: Lane = Lane.SINGLE,
         wait: bool = False,
         nbytes: int | None = None,
     ) -> Request:
         """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
 
-        `deadline` is a moment of the monotonic clock, or inf.  `bulk` marks items that came as one and are not held
-        for company.  With `wait` the request waits for room until its deadline; without, a full service refuses.
-        `nbytes` is what the payloads take in memory, where that is known; else they are measured.  What is returned is
-        what `cancel` takes.
+        `deadline` is a moment of the monotonic clock, or inf.  `lane` is where the request and its items wait; those of
+        `Lane.BULK` do not wait for company.  With `wait` the request waits for room until its deadline; without, a
+        full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they are
+        measured.  What is returned is what `cancel` takes.
 
         Raises:
             NotReady: the service is not serving.
@@ -183,7 +185,7 @@ class Flow:
             raise refusal
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
-        request = Request(payloads, codec_in, codec_out, deadline, done, bulk)
+        request = Request(payloads, codec_in, codec_out, deadline, done, lane)
         self.counters.accepted += n
         if n == 0:
             self._running_loop().call_soon(done, [])
@@ -192,12 +194,11 @@ class Flow:
         request.unfed_bytes = nbytes
         if self._deadlines.add(request):
             self._arm_deadlines()
-        if has_room and not (wait and admission.must_wait(bulk)):
-            admission.admit(request)
-            admission.enter(bulk)
+        if has_room and not (wait and admission.must_wait(lane)):
+            admission.let_in(request)
             self._feed_one(request)
         if request.fed < n:
-            admission.wait(request)
+            admission.line_up(request)
         if not self._waking:
             self.wake()
         return request
@@ -211,7 +212,7 @@ class Flow:
 
     def hold(self, nbytes: int) -> None:
         """Count bytes held outside the queues; negative gives them back."""
-        self._admission.held += nbytes
+        self._admission.ledger.hold(nbytes)
         if nbytes < 0 and self._admission.waiting:
             self.wake()
 
@@ -223,7 +224,7 @@ class Flow:
         """Let in who waits, as far as there is room; whether that was anybody."""
         fed = False
         while self._first_queue_open:
-            request = self._admission.next_fed()
+            request = self._admission.feed_next()
             if request is None:
                 break
             self._feed_one(request)
@@ -233,13 +234,8 @@ class Flow:
     def _feed_one(self, request: Request) -> None:
         index = request.fed
         payload = request.payloads[index]
-        nbytes = payload_size(payload)
-        item = Item(next(self._item_ids), payload, nbytes, request, index)
-        request.fed = index + 1
-        request.unfed_bytes -= nbytes
-        if request.fed == len(request.payloads):
-            self._admission.held -= request.unfed_bytes  # what was held besides the items: brackets, commas
-            request.unfed_bytes = 0
+        item = Item(next(self._item_ids), payload, payload_size(payload), request, index)
+        self._admission.ledger.feed(item)
         if len(request.items) > self._kept_items:
             request.items = [i for i in request.items if i.state is not SETTLED]
         request.items.append(item)
@@ -276,10 +272,8 @@ class Flow:
         limit = behind.spec.max_queued
 
         def room() -> int | None:
-            # One batch always passes: an empty queue takes whatever comes, so a large result cannot block for ever.
-            if behind.queue.nbytes > self._share and len(behind.queue):
-                return 0
-            return None if limit is None else max(0, limit - len(behind.queue) - stage.in_flight)
+            queue = behind.queue
+            return room_behind(len(queue), queue.nbytes, stage.in_flight, max_queued=limit, max_bytes=self._share)
 
         return room
 
@@ -327,9 +321,8 @@ class Flow:
         return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage.name)
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
-        nbytes = payload_size(payload)
-        self._admission.held += nbytes - item.nbytes
-        item.payload, item.nbytes, item.frame = payload, nbytes, None
+        self._admission.ledger.advance(item, payload)
+        item.payload, item.frame = payload, None
         item.suspect = False
         item.stage += 1
         item.state = OFFER[item.state]
@@ -346,8 +339,7 @@ class Flow:
         if before is QUEUED:
             self.stages[item.stage].queue.discard(item)
         request = item.request
-        self._admission.leave(request.bulk)
-        self._admission.held -= item.nbytes
+        self._admission.settle(item)
         item.payload = b""
         item.frame = None
         self._record(request, item.index, outcome)
@@ -355,10 +347,7 @@ class Flow:
     def _record(self, request: Request, index: int, outcome: Outcome) -> None:
         if isinstance(outcome, Result):
             self.counters.succeeded += 1
-            if len(request.outcomes) > 1:
-                nbytes = payload_size(outcome.payload)
-                request.result_bytes += nbytes
-                self._admission.held += nbytes
+            self._admission.ledger.keep_result(request, outcome.payload)
         else:
             _count_failure(self.counters, outcome.error, 1)
         request.outcomes[index] = outcome
@@ -368,7 +357,7 @@ class Flow:
 
     def _complete(self, request: Request) -> None:
         """Tell the caller: every outcome is there."""
-        self._admission.held -= request.result_bytes
+        self._admission.ledger.complete(request)
         self._deadlines.discard(request)
         request.items = []  # they refer to the request: without this only the cycle collector could free either
         try:
@@ -386,13 +375,10 @@ class Flow:
 
     def _end_unfed(self, request: Request, failure: Failure) -> None:
         """Settle what was never fed, all alike and at once: there may be many thousands."""
-        self._admission.forget(request)
-        if request.admitted:
-            self._admission.held -= request.unfed_bytes
+        self._admission.drop_unfed(request)
         n = len(request.payloads) - request.fed
         request.outcomes[request.fed :] = [failure] * n
         request.fed += n
-        request.unfed_bytes = 0
         _count_failure(self.counters, failure.error, n)
         request.unsettled -= n
         if not request.unsettled:

@@ -12,13 +12,14 @@ from penstock.codec.formats import Codec
 from penstock.core.batching import BatchQueue, CutBatch
 from penstock.core.clock import Clock, Timer
 from penstock.core.counters import StageCounters
-from penstock.core.item import OFFER, SEND, Item, ItemState
+from penstock.core.dispatch import SentFrame, least_busy, reclaim
+from penstock.core.item import OFFER, SEND, Item
 from penstock.core.supervision import StageHealth
 from penstock.errors import StartFailed
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import StageSpec
-from penstock.runtime.worker_slot import SentFrame, WorkerEnd, WorkerSlot
+from penstock.runtime.worker_slot import WorkerEnd, WorkerSlot
 from penstock.transport.framing import Frame, Status, encode_batch
 from penstock.transport.messages import Launch
 
@@ -141,14 +142,7 @@ class StageDriver:
                 self._send(worker, batch, now)
 
     def _least_busy(self) -> WorkerSlot | None:
-        best, fewest = None, self.window
-        for worker in self.workers:
-            held = len(worker.frames)
-            if worker.ready and held < fewest:
-                if held == 0:
-                    return worker
-                best, fewest = worker, held
-        return best
+        return least_busy(self.workers, self.window)
 
     def _send(self, worker: WorkerSlot, batch: CutBatch, now: float) -> None:
         items = batch.items
@@ -249,19 +243,13 @@ class StageDriver:
 
     def _reclaim(self, frames: list[SentFrame], *, innocent: bool) -> None:
         self.in_flight -= sum(len(sent.items) for sent in frames)
-        for position, sent in reversed(list(enumerate(frames))):
-            items = [item for item in sent.items if item.state is not ItemState.SETTLED]
-            if position > 0 or innocent or self.stopping:
-                self._requeue(items)
-                continue
-            final = [item for item in items if item.suspect or not self.spec.retry or self.inline]
-            self.hub.worker_lost(self, final)
-            suspects = [item for item in items if item.state is not ItemState.SETTLED]
-            for item in suspects:
-                item.state = OFFER[item.state]
-                item.suspect = True
-            self.counters.retried += len(suspects)
-            self.queue.retry(suspects)
+        found = reclaim(frames, innocent=innocent or self.stopping, retry=self.spec.retry and not self.inline)
+        for item in found.suspects:
+            item.suspect = True
+        self.counters.retried += len(found.suspects)
+        self._requeue([*found.returned, *found.suspects])
+        # Last: whoever is told may cancel another request, and then all its items must be where they belong.
+        self.hub.worker_lost(self, found.lost)
 
     def _requeue(self, items: list[Item]) -> None:
         for item in items:

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any, Final, Protocol
 
 from penstock.core.clock import Clock, Timer
-from penstock.core.item import Item
+from penstock.core.dispatch import FrameHolder, SentFrame
 from penstock.core.moves import Move
 from penstock.core.state import WorkerState
 from penstock.core.supervision import WorkerHealth
@@ -122,23 +122,6 @@ END = Move(
 READY: Final = SlotState.READY
 
 
-class SentFrame:
-    """A batch in a worker's hands."""
-
-    __slots__ = ("frame_id", "items", "worker")
-
-    def __init__(self, frame_id: int, items: list[Item], worker: WorkerSlot) -> None:
-        self.frame_id = frame_id
-        self.items = items
-        self.worker = worker
-
-    @property
-    def running(self) -> bool:
-        """Whether the worker is at work on it: it answers frames in order, so it is the oldest one."""
-        frames = self.worker.frames
-        return bool(frames) and frames[0] is self
-
-
 class SlotOwner(Protocol):
     """The stage that a slot belongs to: it gives the orders, and is told what became of them."""
 
@@ -177,7 +160,7 @@ class WorkerEnd:
         """Why it could not be set up, where it said so."""
 
 
-class WorkerSlot:
+class WorkerSlot(FrameHolder):
     """One of a stage's workers, across its deaths and restarts."""
 
     def __init__(
@@ -190,13 +173,10 @@ class WorkerSlot:
         clock: Clock,
         start_incarnation: StartIncarnation,
     ) -> None:
+        super().__init__()
         self.stage = stage
         """The stage's name."""
         self.index = index
-        self.frames: deque[SentFrame] = deque()
-        """The batches it holds, oldest first; it runs the first one."""
-        self.ready = False
-        """Whether it takes batches: the state is READY.  Kept beside the state, because each batch asks for it."""
         self.restarts = 0
         self.health = WorkerHealth()
         self.tried = False
@@ -228,7 +208,7 @@ class WorkerSlot:
 
     def _move(self, move: Move[SlotState]) -> None:
         self._state = move[self._state]
-        self.ready = self._state is READY
+        self.ready = self._state is READY  # kept beside the state, because each batch asks for it
 
     @property
     def pid(self) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.clock import FOREVER_SECONDS
 from penstock.core.counters import SECONDS, SIZES, Histogram, ServiceCounters, StageCounters
 from penstock.core.outcome import Failure, Result
 from penstock.core.state import State, WorkerState
@@ -60,3 +61,7 @@ def test_only_ready_and_busy_take_traffic():
 def test_states_are_their_names():
     assert [str(state) for state in State] == ["starting", "ready", "busy", "failed", "draining", "stopped"]
     assert [str(state) for state in WorkerState] == ["starting", "idle", "busy", "down"]
+
+
+def test_a_span_that_never_ends_is_a_generation_or_more():
+    assert 30 < FOREVER_SECONDS / (365 * 24 * 3600) < 100

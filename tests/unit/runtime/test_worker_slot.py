@@ -9,12 +9,14 @@ from itertools import product
 
 import pytest
 
+from penstock.core.dispatch import SentFrame
 from penstock.core.item import Item, Request
+from penstock.core.lanes import Lane
 from penstock.core.moves import IllegalMove
 from penstock.core.state import WorkerState
 from penstock.runtime import worker_slot
 from penstock.runtime.incarnation import WorkerStart
-from penstock.runtime.worker_slot import SentFrame, SlotState, WorkerSlot
+from penstock.runtime.worker_slot import SlotState, WorkerSlot
 from penstock.testing.fake_workers import FakeWorkers
 from penstock.testing.virtual_clock import VirtualClock, rest
 from penstock.transport.framing import Kind, encode_answers, encode_batch
@@ -78,7 +80,7 @@ class Rig:
         return self
 
     def send(self, frame_id, *payloads):
-        request = Request(payloads, 1, 1, math.inf, lambda outcomes: None, False)
+        request = Request(payloads, 1, 1, math.inf, lambda outcomes: None, Lane.SINGLE)
         held = [Item(i, payload, len(payload), request, i) for i, payload in enumerate(payloads)]
         sent = SentFrame(frame_id, held, self.slot)
         n = len(payloads)
