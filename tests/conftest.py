@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import uvloop
 
@@ -26,6 +27,10 @@ sys.path += [str(TESTS), str(TESTS.parent / "docs")]
 
 PR_SET_CHILD_SUBREAPER = 36
 GRACE = 3.0  # seconds for a child that is on its way out; nothing waits this long when all is well
+
+# By default an example fails after 200 ms, which one that has to wait for the CPU may take.
+hypothesis.settings.register_profile("without a deadline", hypothesis.settings(deadline=None))
+hypothesis.settings.load_profile("without a deadline")
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

@@ -105,7 +105,7 @@ def cut(wire: bytes, places: list[int]) -> list[bytes]:
     return [wire[a:b] for a, b in pairwise(edges)]
 
 
-quick = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @quick
