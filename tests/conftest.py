@@ -1,10 +1,11 @@
-"""What every test is held to: nothing it starts outlives it.
+"""What every test is held to: one whole build of Penstock under it, and nothing it starts outlives it.
 
 Orphans are given to this process instead of to init, so that a child of a worker that lost its parent is seen too.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import ctypes
@@ -13,6 +14,8 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from importlib.machinery import ExtensionFileLoader, PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
@@ -40,6 +43,42 @@ if sys.platform == "linux":
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background, where SIGINT is ignored and what is started inherits that; tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def modules_to_compile() -> set[str]:
+    """What `setup.py` hands to the compiler: files below the package."""
+    setup = Path(__file__).parents[1] / "setup.py"
+    for statement in ast.parse(setup.read_text()).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name("COMPILED")], value=names):
+                return set(ast.literal_eval(names))
+    raise AssertionError("setup.py has no list COMPILED")
+
+
+def extension_modules() -> set[str]:
+    """The files below the package that are imported as extension modules; nothing is imported to find out."""
+    (root,) = find_spec("penstock").submodule_search_locations
+    return {
+        path.relative_to(root).as_posix()
+        for path in Path(root).rglob("*.py")
+        if isinstance(PathFinder.find_spec(path.stem, [str(path.parent)]).loader, ExtensionFileLoader)
+    }
+
+
+def pytest_configure() -> None:
+    """End the run where only a part of Penstock is compiled: it would test a build that nobody installs."""
+    found, wanted = extension_modules(), modules_to_compile()
+    if found and found != wanted:
+        raise pytest.UsageError(
+            "penstock is neither sources nor compiled: "
+            f"not compiled {sorted(wanted - found)}, compiled without being in setup.py's list {sorted(found - wanted)}"
+        )
+
+
+def pytest_report_header() -> str:
+    """Say which build of Penstock is tested."""
+    count = len(extension_modules())
+    return f"penstock: compiled, {count} modules" if count else "penstock: sources"
 
 
 def pytest_asyncio_loop_factories(config, item):
