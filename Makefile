@@ -30,8 +30,9 @@ test: $(STAMP)  ## run every test
 
 check: lint types test test-compiled  ## every static check, then every test
 
-test-compiled: compiled  ## the tests of real processes once more, over the compiled build
-	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) tests/integration tests/faults
+test-compiled: compiled  ## the tests of what Penstock does once more, over the compiled build
+	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
+		tests/unit tests/conformance tests/integration tests/faults
 
 compiled: $(STAMP) build/compiled/.built  ## build in build/compiled what an install makes
 
