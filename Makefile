@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
+ROUNDS ?= 5
 
-.PHONY: help demo test test-compiled check lint types fix soak compiled bench bench-quick hops docs pictures clean
+.PHONY: help demo test test-compiled check lint types fix soak compiled bench bench-quick bench-against hops docs pictures mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,6 +61,10 @@ bench: compiled $(VENV)/.bench  ## measure against the floor and mosec, interlea
 
 bench-quick: compiled $(VENV)/.bench  ## the same, in about one
 	$(BIN)/python bench/run.py --rounds 3 --seconds 1
+
+bench-against: compiled  ## measure against the commit REF=..., interleaved, within limits: seven minutes
+	$(if $(REF),,$(error say which commit: make bench-against REF=HEAD))
+	$(BIN)/python bench/against.py $(REF) --rounds $(ROUNDS)
 
 hops: compiled  ## the CPU budget of a request, hop by hop
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/hops.py --loaded
