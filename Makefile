@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 ROUNDS ?= 5
+COUNT ?= 300
+SEED ?= 1
 
 .PHONY: help demo test test-compiled check lint types fix soak compiled bench bench-quick bench-against hops docs pictures mutants clean
 
@@ -55,6 +57,9 @@ fix: $(STAMP)  ## mend what a tool can mend
 
 soak: $(STAMP)  ## a million requests, and chaos: minutes, not part of `test`
 	$(BIN)/python -m pytest -m soak --timeout 3000 tests
+
+mutants: $(STAMP)  ## change the code COUNT times, drawn with SEED, and list what no unit test notices: an hour
+	$(BIN)/python tests/mutation/sample.py --count $(COUNT) --seed $(SEED) --jobs $(JOBS)
 
 bench: compiled $(VENV)/.bench  ## measure against the floor and mosec, interleaved: about five minutes
 	$(BIN)/python bench/run.py
