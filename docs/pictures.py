@@ -22,7 +22,8 @@ from typing import Any, Protocol, TypeAlias
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from layer_rules import FRONT, LEVELS, Graph, Tree, import_graph, read_tree, room_of, shortest_path, without
-from penstock.core.item import OFFER, SEND, IllegalMove, ItemState
+from penstock.core.item import OFFER, SEND, ItemState
+from penstock.core.moves import IllegalMove
 
 DOCS = Path(__file__).resolve().parent
 MARKED = re.compile(r"^<!-- picture: (?P<name>.+?) -->\n.*?^<!-- end of picture -->$", re.MULTILINE | re.DOTALL)

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from penstock.core.item import OFFER, SEND, IllegalMove, Item, ItemState, Request
+from penstock.core.item import OFFER, SEND, Item, ItemState, Request
+from penstock.core.moves import IllegalMove
 
 LEGAL = {
     ("offer", ItemState.NEW): ItemState.QUEUED,
