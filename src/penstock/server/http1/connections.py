@@ -1,4 +1,4 @@
-"""What the connections of one listener have in common, and the sweep that is their only clock."""
+"""What the connections of one listener have in common, and the sweep that tells them the time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from penstock.config import ServerOptions
+from penstock.core.clock import FOREVER_SECONDS, Clock
 from penstock.server.application import Application
 from penstock.server.http1.answers import AnswerHeads
 from penstock.server.http1.heads import HeadReader
 
-CROWD: Final = 256
-"""Connections beyond `max_connections` that are answered 503; past these they are cut without a word."""
+EXCESS_CONNECTIONS: Final = 256
+"""Connections beyond `max_connections` that are answered 503 at a time; any more are aborted without an answer."""
 
 
 class OpenConnection(Protocol):
@@ -30,30 +31,37 @@ class OpenConnection(Protocol):
 
 
 class Connections:
-    """The application, the options and the open connections, `turned_away` of which only wait for their 503 to be read.
+    """The application, the options and the open connections.
 
-    `clock` gives monotonic seconds; `sweep` must be called about once a second, with its time.  `crowd` is the most
-    that are turned away with an answer at a time.
+    `sweep` must be called about once a second, with the time of `clock`.  `wall_time` gives seconds since the epoch,
+    for the Date field.  `excess` counts the open connections that came when there were too many: they only wait for
+    their 503 to be read, and there are at most `max_excess` of them.
     """
 
     def __init__(
         self,
         app: Application,
         options: ServerOptions,
-        clock: Callable[[], float] = time.monotonic,
-        crowd: int = CROWD,
+        clock: Clock,
+        wall_time: Callable[[], float] = time.time,
+        max_excess: int = EXCESS_CONNECTIONS,
     ) -> None:
         self.app = app
         self.options = options
         self.clock = clock
         self.heads = HeadReader(options)
         self.answers = AnswerHeads()
-        self.answers.renew(time.time())
+        self.answers.renew(wall_time())
         self.open: set[OpenConnection] = set()
-        self.crowd = crowd
-        self.turned_away = 0
+        self.max_excess = max_excess
+        self.excess = 0
         self.draining = False
+        self._wall_time = wall_time
         self._empty = asyncio.Event()
+
+    def full(self) -> bool:
+        """Whether as many connections are served as may be."""
+        return len(self.open) - self.excess >= self.options.max_connections
 
     def leave(self, connection: OpenConnection) -> None:
         """Forget a connection that was lost."""
@@ -63,7 +71,7 @@ class Connections:
 
     def sweep(self, now: float) -> None:
         """Renew the date, and end what has taken too long at `now`."""
-        self.answers.renew(time.time())
+        self.answers.renew(self._wall_time())
         for connection in tuple(self.open):
             connection.sweep(now)
 
@@ -83,8 +91,10 @@ class Connections:
         self._empty.clear()
         if not self.open:
             return True
+        timer = self.clock.call_later(within, self._empty.set) if within < FOREVER_SECONDS else None
         try:
-            await asyncio.wait_for(self._empty.wait(), within)
-        except TimeoutError:
-            return False
-        return True
+            await self._empty.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return not self.open

@@ -175,13 +175,39 @@ class Client:
         return [answer.status for answer in self.answers()]
 
 
+class RigTimer:
+    """A timer of a rig's clock: the test calls `callback` when it is due."""
+
+    def __init__(self, due, callback) -> None:
+        self.due = due
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self):
+        self.cancelled = True
+
+
+class RigClock:
+    """Tells a rig's time, and remembers its timers."""
+
+    def __init__(self, rig) -> None:
+        self.now = lambda: rig.now
+        self.timers: list[RigTimer] = []
+
+    def call_later(self, delay, callback):
+        self.timers.append(RigTimer(self.now() + delay, callback))
+        return self.timers[-1]
+
+
 class Rig:
     """One listener's worth of connections at a time that the test sets."""
 
     def __init__(self, **options) -> None:
         self.now = 1000.0
+        self.wall_time = 1e9
         self.app = MemoryApp()
-        self.connections = Connections(self.app, ServerOptions(**options), clock=lambda: self.now)
+        self.clock = RigClock(self)
+        self.connections = Connections(self.app, ServerOptions(**options), self.clock, wall_time=lambda: self.wall_time)
         self.clients: list[Client] = []
 
     def connect(self) -> Client:

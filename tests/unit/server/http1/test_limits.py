@@ -150,7 +150,7 @@ def test_heads_are_remembered_only_within_bounds(rig):
     assert max(map(len, cache)) <= 2048
 
 
-def test_a_body_that_grows_while_too_much_is_held_is_turned_away(rig):
+def test_a_body_that_grows_while_too_much_is_held_is_refused(rig):
     client = rig.connect()
     client.send(CHUNKED + b"5\r\n01234\r\n")
     assert client.answers() == []
