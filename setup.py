@@ -44,6 +44,7 @@ COMPILED = [
     "server/http1/reading.py",
     "server/http1/refusals.py",
     "server/http1/states.py",
+    "server/http1/time_limits.py",
     "server/http1/unread.py",
     "server/protocols/batch.py",
     "server/protocols/predict.py",

@@ -22,10 +22,10 @@ from collections import deque
 from typing import cast
 
 from penstock.core.payload import payload_size
-from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Response
+from penstock.server.application import Application, HttpRequest, Response
 from penstock.server.fields import RequestRefused
 from penstock.server.http1.answers import BODILESS, CLOSING, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
-from penstock.server.http1.connections import Connections
+from penstock.server.http1.connections import ABORTED, REFUSED, Connections
 from penstock.server.http1.heads import END_OF_HEAD, Head
 from penstock.server.http1.intake import BodyIntake
 from penstock.server.http1.reading import ReadingFlow
@@ -33,7 +33,6 @@ from penstock.server.http1.refusals import (
     CLOSE_AFTER,
     LINGER_AFTER,
     LINGER_BYTES,
-    LINGER_SECONDS,
     SKIP_BODY,
     after_refusal,
 )
@@ -85,6 +84,16 @@ class Exchange(HttpRequest):
             self.response = response
             connection.settle(self)
 
+    def cancel(self, app: Application) -> None:
+        """The client has left before the answer was written."""
+        self.connection = None
+        if self.response is None:
+            app.cancel(self)
+        else:
+            app.hold(self, -payload_size(self.response.body))
+        if self.head is not None:
+            app.answered(self, CLIENT_LEFT, 0)
+
 
 class Connection(asyncio.Protocol):
     """The protocol object of one connection."""
@@ -93,8 +102,8 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._app = connections.app
         self._options = connections.options
+        self._limits = connections.limits
         self._max_header = connections.options.max_header
-        self._max_body = connections.options.max_body
         self._now = connections.clock.now
         self._transport: asyncio.Transport | None = None
         self._state: ConnectionState = READING_HEAD
@@ -117,14 +126,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket, or refuse it where there are too many."""
         self._transport = cast("asyncio.Transport", transport)
-        connections = self._connections
-        full = connections.full()
-        connections.open.add(self)
-        if full and connections.excess < connections.max_excess and not connections.draining:
+        entry = self._connections.enter(self)
+        if entry is REFUSED:
             self._excess = True
-            connections.excess += 1
             self._refuse(503, "the server has as many connections as it may")
-        elif full or connections.draining:
+        elif entry is ABORTED:
             self.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -146,10 +152,7 @@ class Connection(asyncio.Protocol):
         self._leave()
         self._unread.charge(0)
         self._transport = None
-        if self._excess:
-            self._excess = False
-            self._connections.excess -= 1
-        self._connections.leave(self)
+        self._connections.leave(self, self._excess)
 
     def pause_writing(self) -> None:
         """The client reads too slowly: stop reading from it."""
@@ -213,10 +216,9 @@ class Connection(asyncio.Protocol):
         exchange.last = not head.keep_alive or not self._options.keep_alive
         self._queue.append(exchange)
         refusal = self._app.admit(exchange)
+        if refusal is None:
+            refusal = self._intake.judge(exchange, head)
         length = head.length
-        if refusal is None and (head.objection is not None or length > self._max_body):
-            status, detail = head.objection or (413, f"the body is larger than {self._max_body} bytes")
-            refusal = self._app.refuse(status, detail, exchange)
         if refusal is not None:
             self._refuse_request(exchange, refusal)
         elif 0 <= length <= len(data) - stop:
@@ -252,21 +254,14 @@ class Connection(asyncio.Protocol):
         if self._state is AWAITING_TURN:
             self._state = EXPECT[self._state]
         self._reading.sign_of_life()
-        try:
-            at = intake.feed(data, at)
-        except RequestRefused as refused:
-            self._refuse_request(exchange, self._app.refuse(refused.status, refused.detail, exchange))
-            return len(data)
-        if intake.whole():
+        refusal = intake.feed(exchange, data, at)
+        if refusal is not None:
+            self._refuse_request(exchange, refusal)
+        elif intake.whole():
             exchange.body = intake.take(exchange)
             self._state = END_BODY[self._state]
             self._complete(exchange)
-            return at
-        refusal = intake.report(exchange)
-        if refusal is None:
-            return at
-        self._refuse_request(exchange, refusal)
-        return len(data)
+        return intake.position
 
     def _complete(self, exchange: Exchange) -> None:
         """Pass on a request whose body is whole."""
@@ -404,13 +399,7 @@ class Connection(asyncio.Protocol):
         self._queue.clear()
         self._intake.drop(left[-1])
         for exchange in left:
-            exchange.connection = None
-            if exchange.response is None:
-                self._app.cancel(exchange)
-            else:
-                self._app.hold(exchange, -payload_size(exchange.response.body))
-            if exchange.head is not None:
-                self._app.answered(exchange, CLIENT_LEFT, 0)
+            exchange.cancel(self._app)
 
     # ---- time
 
@@ -425,38 +414,21 @@ class Connection(asyncio.Protocol):
         elif unread:
             self._idle_since = now
         elif not self._queue and not self._reading.kept:
-            self._sweep_idle(now)
-        self._sweep_input(now)
+            idle, silent = now - self._idle_since, now - self._reading.waiting_since
+            if self._limits.end_idle(self._state, self._fresh, idle, silent):
+                self.abort() if self._state is LINGERING else self._close()
+        self._refuse_late(now)
 
-    def _sweep_idle(self, now: float) -> None:
-        """End a connection that is owed nothing and asks for nothing."""
-        options, idle_seconds = self._options, now - self._idle_since
-        if self._state is READING_HEAD:
-            # One that never asked anything gets the time of a head, and goes without a word.
-            if idle_seconds >= (options.header_timeout if self._fresh else options.keep_alive):
-                self._close()
-        elif self._state is SKIPPING:
-            silent_seconds, limit = now - self._reading.waiting_since, options.body_timeout
-            if silent_seconds >= limit or idle_seconds >= BODY_TIMEOUTS_PER_BODY * limit:
-                self._close()
-        elif self._state is LINGERING and idle_seconds >= LINGER_SECONDS:
-            self.abort()
-
-    def _sweep_input(self, now: float) -> None:
+    def _refuse_late(self, now: float) -> None:
         """Refuse a head or a body that takes too long, where the client is to blame for that."""
-        reading, silent_seconds = self._reading, now - self._reading.waiting_since
-        if self._state is READING_HEAD:
-            limit = self._options.header_timeout
-            if reading.judged_bytes and not reading.blocked(len(self._queue)) and silent_seconds >= limit:
-                self._refuse(408, f"the request head took longer than {limit:g} s")
+        reading, silent = self._reading, now - self._reading.waiting_since
+        if self._state is READING_HEAD and reading.judged_bytes and not reading.blocked(len(self._queue)):
+            detail = self._limits.late_head(silent)
+            if detail is not None:
+                self._refuse(408, detail)
         elif self._state is READING_BODY and reading.on:
-            exchange, limit = self._queue[-1], self._options.body_timeout
-            due = self._app.body_due(exchange)
-            if silent_seconds >= limit:
-                detail = f"nothing of the body came for {limit:g} s"
-            elif now >= due:
-                took = due - exchange.arrived
-                detail = f"the body was not whole within {took:g} s, the time this request has"
-            else:
-                return
-            self._refuse_request(exchange, self._app.refuse(408, detail, exchange))
+            exchange = self._queue[-1]
+            arrived = exchange.arrived
+            detail = self._limits.late_body(silent, now - arrived, self._app.body_due(exchange) - arrived)
+            if detail is not None:
+                self._refuse_request(exchange, self._app.refuse(408, detail, exchange))

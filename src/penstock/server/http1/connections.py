@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from enum import IntEnum
 from typing import Final, Protocol
 
 from penstock.config import ServerOptions
@@ -12,9 +13,25 @@ from penstock.core.clock import FOREVER_SECONDS, Clock
 from penstock.server.application import Application
 from penstock.server.http1.answers import AnswerHeads
 from penstock.server.http1.heads import HeadReader
+from penstock.server.http1.time_limits import TimeLimits
 
 EXCESS_CONNECTIONS: Final = 256
 """Connections beyond `max_connections` that are answered 503 at a time; any more are aborted without an answer."""
+
+
+class Entry(IntEnum):
+    """What becomes of a new connection."""
+
+    SERVED = 0
+    REFUSED = 1
+    """There are too many: it is answered 503."""
+    ABORTED = 2
+    """There are far too many, or the server drains: it gets no answer."""
+
+
+SERVED: Final[Entry] = Entry.SERVED
+REFUSED: Final[Entry] = Entry.REFUSED
+ABORTED: Final[Entry] = Entry.ABORTED
 
 
 class OpenConnection(Protocol):
@@ -49,6 +66,7 @@ class Connections:
         self.app = app
         self.options = options
         self.clock = clock
+        self.limits = TimeLimits(options)
         self.heads = HeadReader(options)
         self.answers = AnswerHeads()
         self.answers.renew(wall_time())
@@ -59,12 +77,21 @@ class Connections:
         self._wall_time = wall_time
         self._empty = asyncio.Event()
 
-    def full(self) -> bool:
-        """Whether as many connections are served as may be."""
-        return len(self.open) - self.excess >= self.options.max_connections
+    def enter(self, connection: OpenConnection) -> Entry:
+        """Count a connection that was made, and say what becomes of it."""
+        full = len(self.open) - self.excess >= self.options.max_connections
+        self.open.add(connection)
+        if self.draining or (full and self.excess >= self.max_excess):
+            return ABORTED
+        if full:
+            self.excess += 1
+            return REFUSED
+        return SERVED
 
-    def leave(self, connection: OpenConnection) -> None:
-        """Forget a connection that was lost."""
+    def leave(self, connection: OpenConnection, refused: bool) -> None:
+        """Forget a connection that was lost; `refused` says what `enter` said of it."""
+        if connection in self.open and refused:
+            self.excess -= 1
         self.open.discard(connection)
         if not self.open:
             self._empty.set()

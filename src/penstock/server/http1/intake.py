@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from penstock.config import ServerOptions
 from penstock.server.application import Application, HttpRequest, Response
+from penstock.server.fields import RequestRefused
 from penstock.server.http1.bodies import ChunkedBody, SizedBody
-from penstock.server.http1.heads import CHUNKED
+from penstock.server.http1.heads import CHUNKED, Head
 
 
 class BodyIntake:
@@ -15,7 +16,7 @@ class BodyIntake:
     down.
     """
 
-    __slots__ = ("_app", "_body", "_held_bytes", "_max_body", "_max_header", "skipping_bytes")
+    __slots__ = ("_app", "_body", "_held_bytes", "_max_body", "_max_header", "position", "skipping_bytes")
 
     def __init__(self, app: Application, options: ServerOptions) -> None:
         self._app = app
@@ -24,31 +25,47 @@ class BodyIntake:
         self._body: SizedBody | ChunkedBody | None = None
         self._held_bytes = 0
         """Bytes of `_body` that were reported as held."""
+        self.position = 0
+        """Where the last `feed` stopped in its data."""
         self.skipping_bytes = 0
         """Bytes of a refused body that are still to pass."""
+
+    def judge(self, request: HttpRequest, head: Head) -> Response | None:
+        """Refuse the body of `request` by what `head` says of it, or None to take it."""
+        if head.objection is None and head.length <= self._max_body:
+            return None
+        status, detail = head.objection or (413, f"the body is larger than {self._max_body} bytes")
+        return self._app.refuse(status, detail, request)
 
     def expect(self, length: int) -> None:
         """A body of `length` bytes begins with the next byte; `CHUNKED` is one in chunks."""
         self._body = ChunkedBody(self._max_body, self._max_header) if length == CHUNKED else SizedBody(length)
 
-    def feed(self, data: bytes | bytearray, at: int) -> int:
-        """Read on from `at`; the position where the body, or `data`, ends.  Raises RequestRefused."""
-        assert self._body is not None
-        return self._body.feed(data, at)
+    def feed(self, request: HttpRequest, data: bytes | bytearray, at: int) -> Response | None:
+        """Read on from `at` in the body of `request`; the answer that refuses it, or None.
+
+        `position` is then where the body, or `data`, ends.  What follows a refusal is not read.
+        """
+        body = self._body
+        assert body is not None
+        self.position = len(data)
+        try:
+            at = body.feed(data, at)
+        except RequestRefused as refused:
+            return self._app.refuse(refused.status, refused.detail, request)
+        came = len(body.body)
+        if not body.done and came > self._held_bytes:
+            self._app.hold(request, came - self._held_bytes)
+            self._held_bytes = came
+            refusal = self._app.overfull(request, came)
+            if refusal is not None:
+                return refusal
+        self.position = at
+        return None
 
     def whole(self) -> bool:
         """Whether the last byte of the body came."""
         return self._body is not None and self._body.done
-
-    def report(self, request: HttpRequest) -> Response | None:
-        """Report what came of the body of `request` as held; the answer that ends it where too much is held."""
-        assert self._body is not None
-        came = len(self._body.body)
-        if came <= self._held_bytes:
-            return None
-        self._app.hold(request, came - self._held_bytes)
-        self._held_bytes = came
-        return self._app.overfull(request, came)
 
     def take(self, request: HttpRequest) -> bytearray:
         """The body of `request`, which is whole.  It is no longer reported as held by this connection."""
