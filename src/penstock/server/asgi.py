@@ -133,7 +133,7 @@ class _Exchange:
         """Answer the request, or count it as one whose client left."""
         request = self._request
         try:
-            response = self._app.admit(request) or self._judge_head()
+            response = self._judge_head()
             if response is None:
                 response = await self._serve()
             nbytes = await self._write(response)
@@ -148,15 +148,19 @@ class _Exchange:
             self._app.answered(request, response.status, nbytes)
 
     def _judge_head(self) -> Response | None:
-        """Refuse a body by what the head says about it, or None to read it."""
-        headers = self._request.headers
-        objection = judge_encoding(headers.get(b"content-encoding"))
-        if objection is not None:
-            return self._app.refuse(*objection, self._request)
+        """Refuse a request by its head, or None to read its body.  The order is that of the native server."""
+        request = self._request
         try:
-            return self._judge_size(read_length(headers.get(b"content-length")))
+            length = read_length(request.headers.get(b"content-length"))
         except RequestRefused as refused:
-            return self._app.refuse(refused.status, refused.detail, self._request)
+            return self._app.refuse(refused.status, refused.detail, request)
+        refusal = self._app.admit(request)
+        if refusal is not None:
+            return refusal
+        objection = judge_encoding(request.headers.get(b"content-encoding"))
+        if objection is not None:
+            return self._app.refuse(*objection, request)
+        return self._judge_size(length)
 
     async def _serve(self) -> Response:
         try:

@@ -327,10 +327,9 @@ class Connection(asyncio.Protocol):
         """Write one answer whose turn has come; `held` says that it was reported as held."""
         response, head, transport = exchange.response, exchange.head, self._transport
         assert response is not None
+        assert transport is not None
         if held:
             self._app.hold(exchange, -payload_size(response.body))
-        if transport is None or self._state is CLOSED:
-            return
         exchange.connection = None
         body = response.body
         nbytes = len(body) if type(body) is bytes else payload_size(body)
@@ -385,8 +384,8 @@ class Connection(asyncio.Protocol):
         """Close once what was written has been sent; cancel what is in hand."""
         if self._state is not CLOSED:
             self._leave()
-            if self._transport is not None:
-                self._transport.close()
+            assert self._transport is not None
+            self._transport.close()
 
     def _leave(self) -> None:
         """Take the connection for closed, and cancel every request in hand: its client has left."""

@@ -23,6 +23,7 @@ class MemoryTransport(asyncio.Transport):
         self.sent = bytearray()
         self.unread = 0
         self.stuck = False
+        self.encrypted = False
         self.reading = True
         self.closed = self.aborted = self.half_closed = False
 
@@ -41,17 +42,20 @@ class MemoryTransport(asyncio.Transport):
         return self.unread
 
     def can_write_eof(self):
-        return True
+        return not self.encrypted  # TLS has no end of one side
 
     def write_eof(self):
+        assert not self.encrypted
         self.half_closed = True
 
     def pause_reading(self):
         assert self.reading
+        assert not self.closed
         self.reading = False
 
     def resume_reading(self):
         assert not self.reading
+        assert not self.closed
         self.reading = True
 
     def close(self):

@@ -14,9 +14,7 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LENGTHS = (CHUNKED, 0, 1, SKIPPED_BODY_BYTES, SKIPPED_BODY_BYTES + 1)
 SMALL = (1, SKIPPED_BODY_BYTES)
 CASES = list(product(LENGTHS, (False, True), (False, True), (False, True)))
-POSSIBLE = [
-    (length, begun, expects, last) for length, begun, expects, last in CASES if length or not (begun or expects)
-]
+POSSIBLE = [case for case in CASES if case[0] or not (case[1] or case[2])]
 """Without a body nothing of it can be read, and no client waits to send it."""
 
 by_row = pytest.mark.parametrize(("length", "begun", "expects", "last"), POSSIBLE)

@@ -3,6 +3,8 @@
 import pytest
 
 from penstock.server.application import Response
+from penstock.server.fields import RequestRefused
+from penstock.server.http1.heads import Head
 from penstock.server.http1.refusals import LINGER_BYTES, LINGER_SECONDS, SKIPPED_BODY_BYTES
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -122,6 +124,13 @@ def test_the_refusal_does_not_depend_on_how_the_bytes_came(rig, name):
     client.send_bytewise(wire + GET)
     assert client.statuses() == [status]
     assert rig.app.handled == []
+
+
+def test_two_lengths_are_refused_whatever_the_parser_thinks_of_them():
+    fields = {b"host": b"x", b"content-length": b"3", b"transfer-encoding": b"chunked"}
+    with pytest.raises(RequestRefused) as refused:
+        Head("POST", 1, b"/", b"", fields)
+    assert (refused.value.status, refused.value.detail[:14]) == (400, "Content-Length")
 
 
 @pytest.mark.parametrize(
