@@ -40,25 +40,24 @@ DISCARDING: Final[ConnectionState] = ConnectionState.DISCARDING
 LINGERING: Final[ConnectionState] = ConnectionState.LINGERING
 CLOSED: Final[ConnectionState] = ConnectionState.CLOSED
 
-_THING = "a connection"
+_ON = "on a connection"
+_A = "a connection"
 
-POSTPONE: Final = Move("postpone the body on", _THING, {READING_HEAD: AWAITING_TURN})
+POSTPONE: Final = Move("postpone a body", _ON, {READING_HEAD: AWAITING_TURN})
 """The client asks whether it may send its body, and earlier answers are still owed."""
-EXPECT: Final = Move("expect a body on", _THING, {READING_HEAD: READING_BODY, AWAITING_TURN: READING_BODY})
+EXPECT: Final = Move("expect a body", _ON, {READING_HEAD: READING_BODY, AWAITING_TURN: READING_BODY})
 """A body follows the head; or "100 Continue" was written; or the body came without waiting for it."""
-SKIP: Final = Move("skip a body on", _THING, {READING_HEAD: SKIPPING})
+SKIP: Final = Move("skip a body", _ON, {READING_HEAD: SKIPPING})
 """A request with a small body was refused by its head."""
-END_BODY: Final = Move("end a body on", _THING, {READING_BODY: READING_HEAD, SKIPPING: READING_HEAD})
+END_BODY: Final = Move("end a body", _ON, {READING_BODY: READING_HEAD, SKIPPING: READING_HEAD})
 """The last byte of a body came, read or skipped."""
-FINISH: Final = Move("finish", _THING, {READING_HEAD: FINISHING})
+FINISH: Final = Move("finish", _A, {READING_HEAD: FINISHING})
 """The request that ends the connection was read whole."""
-DISCARD: Final = Move(
-    "discard input of", _THING, {READING_HEAD: DISCARDING, READING_BODY: DISCARDING, FINISHING: DISCARDING}
-)
+DISCARD: Final = Move("discard input", _ON, {READING_HEAD: DISCARDING, READING_BODY: DISCARDING, FINISHING: DISCARDING})
 """A refusal ends the connection while the client may be sending; or something came behind the last request."""
-HALF_CLOSE: Final = Move("half-close", _THING, {READING_HEAD: LINGERING, DISCARDING: LINGERING})
+HALF_CLOSE: Final = Move("half-close", _A, {READING_HEAD: LINGERING, DISCARDING: LINGERING})
 """The last answer was written, and the client may still be sending; when draining, unread requests lie behind it."""
-CLOSE: Final = Move("close", _THING, {state: CLOSED for state in ConnectionState if state is not CLOSED})
+CLOSE: Final = Move("close", _A, {state: CLOSED for state in ConnectionState if state is not CLOSED})
 """The connection ends: by its last answer, by a limit of time, or because the client left."""
 
 MOVES: Final = (POSTPONE, EXPECT, SKIP, END_BODY, FINISH, DISCARD, HALF_CLOSE, CLOSE)
