@@ -21,6 +21,7 @@ from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.config import ServerOptions
 from penstock.core.outcome import Outcome, Result
+from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
 from penstock.server.app import App
 from penstock.server.application import HttpRequest, Reply, Response
@@ -167,7 +168,7 @@ async def floor(watch: Watch) -> None:
 
 def crowd(app: Any) -> list[Connection]:
     """Open connections to `app`."""
-    shared = Connections(app, ServerOptions())
+    shared = Connections(app, ServerOptions(), LoopClock())
     opened = [Connection(shared) for _ in range(CROWD)]
     for each in opened:
         each.connection_made(Sink())

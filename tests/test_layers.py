@@ -72,9 +72,6 @@ SUBCLASSES: dict[str, str] = {}
 NOT_THERE: dict[str, str] = {}
 TIMED = {
     "server/app.py": MOVES_SOON,
-    "server/asgi.py": MOVES_SOON,
-    "server/http1/connections.py": MOVES_SOON,
-    "server/http1/listener.py": MOVES_SOON,
 }
 """Files that take the time, or a timer, from the world."""
 

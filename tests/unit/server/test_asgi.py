@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from penstock.core.state import State
 from penstock.errors import Overloaded, StartFailed
 from penstock.server.app import App
-from penstock.server.asgi import UNSTARTED, asgi
+from penstock.server.asgi import UNSTARTED, AsgiApp, asgi
 
 
 def client(app, **options):
@@ -93,6 +93,47 @@ async def test_options_has_neither_length_nor_type(fakes):
     assert (answer.status_code, answer.headers["allow"]) == (204, "POST, OPTIONS")
     assert "content-length" not in answer.headers
     assert "content-type" not in answer.headers
+
+
+async def test_a_compressed_body_is_refused_in_the_words_of_the_native_server(fakes):
+    async with client(asgi(ready(fakes))) as http:
+        answer = await http.post("/predict", content=b"x", headers={"content-encoding": "gzip"})
+    assert answer.json()["detail"] == "compressed request bodies are not accepted"
+
+
+@pytest.mark.parametrize("announced", [b"9" * 5000, b"0" * 20 + b"1", b"1, 1", b"-1", b"x"])
+async def test_a_length_that_is_no_number_is_400(fakes, announced):
+    service = ready(fakes)
+    wire = Wire(asgi(service), headers=[(b"content-length", announced)])
+    await wire.end()
+    assert wire.sent[0]["status"] == 400
+    assert b"Content-Length is not a number" in wire.sent[1]["body"]
+    assert service.engine.held_bytes == 0
+
+
+async def test_names_are_read_in_any_case_and_repeated_fields_are_joined(fakes):
+    service = ready(fakes)
+    wire = Wire(asgi(service), headers=[[b"X-Request-ID", b"a"], [b"x-request-id", b"b"]])  # lists are allowed, too
+    wire.body(b"1")
+    await wire.end()
+    (given,) = [value for name, value in wire.sent[0]["headers"] if name == b"x-request-id"]
+    assert given not in (b"a", b"b")  # "a, b" is no proper id
+    assert wire.sent[0]["status"] == 200
+
+
+async def test_a_request_arrives_at_the_time_of_the_clock(fakes):
+    class Clock:
+        def now(self):
+            return 12.5
+
+        def call_later(self, delay, callback):
+            raise AssertionError("nothing is timed")
+
+    service = ready(fakes)
+    wire = Wire(AsgiApp(App((service,), fakes.app().options), Clock()), headers=[(b"x-request-timeout", b"7")])
+    wire.body(b"1")
+    await wire.end()
+    assert service.engine.submissions[0].deadline == 19.5
 
 
 async def test_a_compressed_body_is_415(fakes):
