@@ -38,8 +38,14 @@ COMPILED = read_compiled()
 
 GROUND = {("core", "config"), ("core", "errors"), ("config", "errors")}
 """Level 0 is three rooms, one on the other: the core needs the errors and the options."""
-FACADE = {("service", "blocking"), ("service", "streaming"), ("blocking", "streaming")}
-"""One room in three files: what people import, its synchronous face, and its streams."""
+FACADE = {
+    ("service", "blocking"),
+    ("service", "calls"),
+    ("blocking", "calls"),
+    ("blocking", "streaming"),
+    ("calls", "streaming"),
+}
+"""One room in four files: what people import, its synchronous face, its calls, and its streams."""
 
 HEAVY = {
     "numpy": {"codec/numpy_.py"},
@@ -56,12 +62,10 @@ LIGHT = {"msgspec"}
 
 MOVES_SOON = "moves soon"
 UPWARD = {
-    ("blocking.py", "penstock.service"): MOVES_SOON,
     ("cli/main.py", "penstock"): "tells the version",
 }
 """Imports of what does not lie below, or of the front of the package: file and module."""
 CIRCULAR = {
-    ("blocking.py", "service.py"): MOVES_SOON,
     ("runtime/worker_slot.py", "runtime/stage_driver.py"): MOVES_SOON,
 }
 """Imports that close a circle: file and file."""
