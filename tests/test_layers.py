@@ -81,7 +81,6 @@ TIMED = {
     "runtime/incarnation.py": MOVES_SOON,
     "runtime/stage_driver.py": MOVES_SOON,
     "runtime/worker_slot.py": MOVES_SOON,
-    "server/app.py": MOVES_SOON,
     "server/asgi.py": MOVES_SOON,
     "server/http1/connections.py": MOVES_SOON,
     "server/http1/listener.py": MOVES_SOON,

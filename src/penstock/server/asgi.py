@@ -26,6 +26,7 @@ from urllib.parse import quote
 from penstock.config import ServerOptions
 from penstock.core.payload import payload_pieces
 from penstock.core.state import State
+from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.servable import Servable
 from penstock.server.app import App
 from penstock.server.application import HttpRequest, Response
@@ -52,7 +53,7 @@ def asgi(served: App | Servable | Sequence[Servable], options: ServerOptions | N
     if isinstance(served, App):
         return AsgiApp(served)
     services = served if isinstance(served, Sequence) else (served,)
-    return AsgiApp(App(services, options or ServerOptions()))
+    return AsgiApp(App(services, options or ServerOptions(), LoopClock()))
 
 
 class AsgiApp:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.config import ServerOptions
 from penstock.hosting.logs import set_up_logging
+from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.run import run_until_signal
 from penstock.hosting.servable import Servable
 from penstock.hosting.stdio import fill_standard_streams, tell
@@ -30,7 +31,7 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
     fill_standard_streams()
     set_up_logging(options.log_format)
     announce = on_ready or _announce
-    listener = Listener(App(services, options), options)
+    listener = Listener(App(services, options, LoopClock()), options)
     run_until_signal(services, listener, drain=options.drain, on_ready=lambda: announce(listener.addresses))
 
 

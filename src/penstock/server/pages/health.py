@@ -6,12 +6,12 @@ and reason.  `/health` is always 200 and tells everything.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import msgspec
 
 from penstock.codec.text import one_line
+from penstock.core.clock import Clock
 from penstock.core.state import State
 from penstock.errors import NotReady
 from penstock.hosting.servable import Servable
@@ -26,10 +26,11 @@ _FRESH = ((b"cache-control", b"no-store"),)
 class Health:
     """Answers the three questions for a set of services."""
 
-    def __init__(self, services: Sequence[Servable], problems: Problems) -> None:
+    def __init__(self, services: Sequence[Servable], problems: Problems, clock: Clock) -> None:
         self._services = services
         self._problems = problems
-        self._born = time.monotonic()
+        self._now = clock.now
+        self._started = self._now()
         self._version = version()
 
     def livez(self, _request: HttpRequest) -> Response:
@@ -57,7 +58,7 @@ class Health:
         body = {
             "state": worst_state(self._services),
             "version": self._version,
-            "uptime": round(time.monotonic() - self._born, 3),
+            "uptime": round(self._now() - self._started, 3),
             "services": {service.name: describe_service(service) for service in self._services},
         }
         return Response(200, JSON, msgspec.json.encode(body), _FRESH)

@@ -104,7 +104,7 @@ def openapi(
         own = _own_routes(service, routes)
         types = ServiceTypes(service, schemas, prefix="" if len(services) == 1 else f"{service.name}.")
         for path, route in own.items():
-            paths[path] = {"post": _call(path, route, types, refusals, named=len(services) > 1)}
+            paths[path] = {"post": _call(route, types, refusals, named=len(services) > 1)}
     for path, (words, media, guarded) in _PAGES.items():
         paths[path] = {"get": _page(path, words, media, guarded=guarded and keys)}
     document: Json = {
@@ -164,10 +164,9 @@ def _examples(kind: Any, examples: Iterable[Any]) -> Iterable[Any]:
         yield msgspec.json.decode(join_payload(encoded))
 
 
-def _call(path: str, route: ServiceRoute, types: ServiceTypes, refusals: Mapping[int, str], *, named: bool) -> Json:
+def _call(route: ServiceRoute, types: ServiceTypes, refusals: Mapping[int, str], *, named: bool) -> Json:
     """`POST` to a service: one item, or a list of them."""
-    verb = path.rpartition("/")[2]
-    many = verb == "batch"
+    verb, many = route.verb, route.many
     item = {"type": "array", "items": types.item} if many else types.item
     result = _outcomes(types.result) if many else types.result
     examples = [types.examples] if many and types.examples else [] if many else types.examples

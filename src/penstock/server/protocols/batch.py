@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from penstock.codec.formats import Codec
 from penstock.codec.listing import TooManyItems, join_outcomes, split_list
@@ -21,7 +21,7 @@ from penstock.errors import InvalidItem, NotReady, RequestError
 from penstock.hosting.logs import log, report_fault
 from penstock.hosting.servable import Servable
 from penstock.server.application import HttpRequest, Reply, Response
-from penstock.server.protocols.route import ServiceRoute, Target
+from penstock.server.protocols.route import Formats, ServiceRoute
 from penstock.server.status import CLIENT_LEFT, Problems
 
 T = TypeVar("T")
@@ -35,10 +35,13 @@ _CODECS = (Codec.JSON, Codec.MSGPACK)
 
 
 class BatchRoute(ServiceRoute):
-    """Takes client batches: 200 if all items are well, 207 if not."""
+    """Takes client batches: 200 if every item has a result, 207 if not."""
+
+    verb: ClassVar[str] = "batch"
+    many: ClassVar[bool] = True
 
     def __init__(self, path: str, service: Servable, problems: Problems, options: ServerOptions) -> None:
-        super().__init__(path, service, problems, options.max_body)
+        super().__init__(path, service, problems, options)
         self.accepts = frozenset(_CODECS)
         self.offers = _CODECS
         self.max_items = options.max_batch_items
@@ -69,7 +72,7 @@ class ClientBatch:
         self._route = route
         self._request = request
         self._reply = reply
-        self._target: Target = request.route
+        self._formats: Formats = request.formats
         self._ticket: object = None
         self._left = False
 
@@ -90,7 +93,7 @@ class ClientBatch:
             self._submit(items)
 
     def _items(self) -> list[memoryview]:
-        return split_list(self._target.codec_in, self._request.body, self._route.max_items)
+        return split_list(self._formats.codec_in, self._request.body, self._route.max_items)
 
     def _was_split(self, splitting: asyncio.Future[list[memoryview]]) -> None:
         """Back on the loop: go on, unless the body was broken, the client left, or the loop is ending."""
@@ -128,8 +131,8 @@ class ClientBatch:
         try:
             self._ticket = engine.submit(
                 items,
-                self._target.codec_in,
-                self._target.codec_out,
+                self._formats.codec_in,
+                self._formats.codec_out,
                 self._route.deadline(self._request),
                 self._finish,
                 bulk=True,
@@ -176,8 +179,8 @@ class ClientBatch:
                 last = outcome
         for error, occurrences in faults.values():
             report_fault(error, occurrences)
-        body = join_outcomes(self._target.codec_out, entries)
-        return Response(207 if faults else 200, self._target.media, body)
+        body = join_outcomes(self._formats.codec_out, entries)
+        return Response(207 if faults else 200, self._formats.media, body)
 
     # -- ends -----------------------------------------------------------------------------------------------------
 

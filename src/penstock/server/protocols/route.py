@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from penstock.codec.formats import Codec
 from penstock.codec.media_types import answer_codec, content_codec, media_names
 from penstock.codec.schema import accepts, offers, signature
+from penstock.config import ServerOptions
 from penstock.core.counters import SECONDS, Histogram
 from penstock.core.state import State
 from penstock.errors import NotReady, RequestError
@@ -41,16 +43,12 @@ class Traffic:
         self.seconds = Histogram(SECONDS)
 
 
-class Target:
-    """A route and the formats of one request to it; `HttpRequest.route` once a route was found."""
+class Formats:
+    """The format of a request's body and of its answer; `media` is the answer's Content-Type."""
 
-    __slots__ = ("codec_in", "codec_out", "media", "route", "traffic")
+    __slots__ = ("codec_in", "codec_out", "media")
 
-    def __init__(
-        self, route: Route, codec_in: Codec = Codec.JSON, codec_out: Codec = Codec.JSON, media: bytes = b""
-    ) -> None:
-        self.route = route
-        self.traffic = route.traffic
+    def __init__(self, codec_in: Codec, codec_out: Codec, media: bytes) -> None:
         self.codec_in = codec_in
         self.codec_out = codec_out
         self.media = media
@@ -66,8 +64,6 @@ class Route:
         self.method = method
         self.allow = b"GET, HEAD, OPTIONS" if method == "GET" else b"%s, OPTIONS" % method.encode()
         self.traffic = Traffic(service, path)
-        self.plain = Target(self)
-        """For a request whose formats do not matter, or were not settled."""
 
     def admit(self, request: HttpRequest) -> Response | None:
         """Refuse the request by its head, or None to go on."""
@@ -95,7 +91,7 @@ class PageRoute(Route):
 
     def admit(self, request: HttpRequest) -> Response | None:
         """Never refuses: health has to answer when nothing else does."""
-        request.route = self.plain
+        request.route = self
         return None
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
@@ -106,7 +102,12 @@ class PageRoute(Route):
 class ServiceRoute(Route):
     """A path that leads to a service's engine."""
 
-    def __init__(self, path: str, service: Servable, problems: Problems, max_body: int) -> None:
+    verb: ClassVar[str] = ""
+    """The last part of its path, and its name in the OpenAPI document."""
+    many: ClassVar[bool] = False
+    """Whether a request has a list of items, and its answer a list of outcomes."""
+
+    def __init__(self, path: str, service: Servable, problems: Problems, options: ServerOptions) -> None:
         super().__init__("POST", service.name, path)
         self.service = service
         self.problems = problems
@@ -114,8 +115,9 @@ class ServiceRoute(Route):
         self.accepts = accepts(signature(first.target, batched=first.batch is not None).item)
         self.offers = offers(signature(last.target, batched=last.batch is not None).result)
         self._timeout = service.options.timeout
-        self._max_body = max_body
-        self._targets: dict[tuple[bytes | None, bytes | None], Target] = {}
+        self._max_body = options.max_body
+        self._formats: dict[tuple[bytes | None, bytes | None], Formats] = {}
+        """What was negotiated for a pair of Content-Type and Accept."""
 
     def engine(self) -> HostedEngine | None:
         """The service's engine, once it was started."""
@@ -123,15 +125,16 @@ class ServiceRoute(Route):
 
     def admit(self, request: HttpRequest) -> Response | None:
         """Formats (415, 406), timeout (400), then state and room (503, 429)."""
+        request.route = self  # first of all: a refusal is counted for this route too
         headers = request.headers
-        formats = (headers.get(b"content-type"), headers.get(b"accept"))
-        target = self._targets.get(formats)
-        if target is None:
-            negotiated = self._negotiate(request, *formats)
+        asked = (headers.get(b"content-type"), headers.get(b"accept"))
+        formats = self._formats.get(asked)
+        if formats is None:
+            negotiated = self._negotiate(request, *asked)
             if isinstance(negotiated, Response):
                 return negotiated
-            target = negotiated
-        request.route = target
+            formats = negotiated
+        request.formats = formats
         if b"x-request-timeout" in headers and math.isnan(read_timeout(headers[b"x-request-timeout"])):
             return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
         engine = self.service.engine
@@ -151,9 +154,8 @@ class ServiceRoute(Route):
             refusal = NotReady(self.problems.unstarted, state=refusal.state)
         return self.problems.answer(refusal, request)
 
-    def _negotiate(self, request: HttpRequest, content_type: bytes | None, accept: bytes | None) -> Target | Response:
-        """Settle the formats of a pair of headers not seen lately."""
-        request.route = self.plain  # a refusal belongs to this route too
+    def _negotiate(self, request: HttpRequest, content_type: bytes | None, accept: bytes | None) -> Formats | Response:
+        """Choose the formats for a pair of headers that is not in the table."""
         codec_in = content_codec(content_type)
         if codec_in is None or codec_in not in self.accepts:
             given = (content_type or b"").decode("ascii", "replace")
@@ -168,12 +170,12 @@ class ServiceRoute(Route):
         if answer is None:
             names = media_names(self.offers)
             return self.problems.refuse(406, f"nothing in Accept can be given; this route gives: {names}", request.id)
-        target = Target(self, codec_in, *answer)
+        formats = Formats(codec_in, *answer)
         if len(content_type or b"") + len(accept or b"") <= _TABLE_KEY:
-            if len(self._targets) >= _TABLE_SIZE:
-                self._targets.clear()
-            self._targets[content_type, accept] = target
-        return target
+            if len(self._formats) >= _TABLE_SIZE:
+                self._formats.clear()
+            self._formats[content_type, accept] = formats
+        return formats
 
     def _preferred(self, codec_in: Codec) -> list[Codec]:
         """What to answer with when the client leaves the choice to us, best first.
