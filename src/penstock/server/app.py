@@ -79,7 +79,7 @@ class App:
         return pages | docs_routes(", ".join(service.name for service in self.services))
 
     def admit(self, request: HttpRequest) -> Response | None:
-        """Refuse a request by its head, or None to read its body and `handle` it.  Sets its id and its route."""
+        """Refuse a request by its head, or None to read its body and `handle` it.  Sets its id, route and formats."""
         given = request.headers.get(b"x-request-id")
         if given is None or _PROPER_ID.fullmatch(given) is None:
             request.id = self._next_id()
@@ -100,7 +100,7 @@ class App:
         route.handle(request, reply)
 
     def cancel(self, request: HttpRequest) -> None:
-        """The client has left: withdraw what it asked for.  Harmless at any time after `admit`."""
+        """Withdraw what a client asked for that has left.  Harmless at any time after `admit`."""
         if request.ticket is not None:
             route: Route = request.route
             route.cancel(request)
@@ -108,8 +108,8 @@ class App:
     def refuse(self, status: int, detail: str, request: HttpRequest | None = None) -> Response:
         """The answer to something that the carrier refuses itself: a problem with `status`.
 
-        Without a request the refusal is counted here, and the id is in the response's own headers: there is nobody
-        to ask for it.
+        Without a request the refusal is counted here, and its headers have an id: the carrier has no request to take
+        the id from.
         """
         if request is None:
             self._elsewhere.statuses[status] = self._elsewhere.statuses.get(status, 0) + 1
@@ -120,7 +120,7 @@ class App:
         return self.problems.refuse(status, detail, request.id)
 
     def hold(self, request: HttpRequest | None, nbytes: int) -> None:
-        """Count bytes that lie outside the queues, for the service they belong to; negative gives them back."""
+        """Count bytes that are held outside the queues, for the service they belong to; negative gives them back."""
         route: Route | None = request.route if request is not None else None
         engine = route.engine() if route is not None else None
         if engine is not None:
@@ -129,9 +129,10 @@ class App:
             self._page_bytes += nbytes
 
     def overfull(self, request: HttpRequest, own: int) -> Response | None:
-        """End a body in arrival where more bytes are held than may be, and not by this body alone.
+        """Refuse the rest of a body where more bytes are held than may be, and not by this body alone.
 
-        Its head was let in while there was room: many slow senders together could else hold any number of bytes.
+        The head was admitted while there was room.  Without this check many slow senders together could hold any number
+        of bytes.
         """
         route: Route = request.route
         engine = route.engine()
@@ -144,14 +145,14 @@ class App:
         return self.problems.answer(refusal, request)
 
     def body_due(self, request: HttpRequest) -> float:
-        """When a body must be whole: at its request's deadline, for past it nobody would run the item."""
+        """When a body must be complete: at the deadline of its request, because no item is run after that."""
         route: Route = request.route
         if isinstance(route, ServiceRoute):
             return route.deadline(request)
         return request.arrived + BODY_TIMEOUTS_PER_BODY * self.options.body_timeout
 
     def answered(self, request: HttpRequest, status: int, nbytes: int) -> None:
-        """An answer was written, or the client left before it (499): count it, and log it if that is wanted."""
+        """Count a request whose answer was written, or whose client left before it (499); log it if that is wanted."""
         seconds = self._now() - request.arrived
         route: Route | None = request.route
         traffic = self._elsewhere if route is None else route.traffic
@@ -165,7 +166,7 @@ class App:
         return self._id_prefix + b"%x" % next(self._count)
 
     def _refuse(self, request: HttpRequest, route: Route) -> Response | None:
-        """Key, method, unread pages: what most requests need not be asked."""
+        """Check the key, the method and the unread pages.  Most requests need none of these checks."""
         request.route = route
         refusal = self._refuse_key(request) if route.guarded else None
         if refusal is not None:

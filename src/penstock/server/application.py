@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from penstock.core.payload import Payload
 
 BODY_TIMEOUTS_PER_BODY: Final = 4
-"""A body that no deadline ends may take this many times `body_timeout`, however well its pieces come."""
+"""A body without a deadline may take this many times `body_timeout`, however steadily its pieces come."""
 
 
 class HttpRequest:
@@ -48,8 +48,8 @@ class HttpRequest:
 class Response:
     """An answer to be written.
 
-    The carrier adds `Content-Length`,
-    `Date` and `Connection`, and leaves the body out for HEAD.  `headers` are further fields, lower-case names.
+    The carrier adds `Content-Length`, `Date` and `Connection`, and leaves the body out for HEAD.  `headers` are further
+    fields, with lower-case names.
     """
 
     __slots__ = ("body", "content_type", "headers", "status")

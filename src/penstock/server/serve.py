@@ -13,16 +13,16 @@ from penstock.hosting.logs import set_up_logging
 from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.run import run_until_signal
 from penstock.hosting.servable import Servable
-from penstock.hosting.stdio import fill_standard_streams, tell
+from penstock.hosting.stdio import fill_standard_streams, write_stderr_line
 from penstock.server.app import App
 from penstock.server.http1.listener import Listener
 
 Ready = Callable[[list[str]], None]
-"""Told the addresses, once, when every service is ready."""
+"""Called once with the addresses, when every service is ready."""
 
 
 def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready | None = None) -> None:
-    """Serve `services` on an event loop of its own; returns after a drain.
+    """Serve `services` on an event loop made for this; returns after a drain.
 
     Raises:
         ConfigError: an option or a service cannot be as described.
@@ -36,4 +36,4 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
 
 
 def _announce(addresses: list[str]) -> None:
-    tell(f"ready on {', '.join(addresses)}")
+    write_stderr_line(f"ready on {', '.join(addresses)}")

@@ -110,7 +110,7 @@ def openapi(
     document: Json = {
         "openapi": "3.1.0",
         "info": {"title": ", ".join(service.name for service in services), "version": version()},
-        "servers": [{"url": "."}],  # relative to this document: right under every mount point
+        "servers": [{"url": "."}],  # relative to this document, so it is right under every mount point
         "paths": paths,
         "components": {
             "schemas": schemas,
@@ -149,7 +149,7 @@ def _add_schema(kind: Any, schemas: Json, prefix: str) -> Json:
         if all(schemas.get(name, component) == component for name, component in named.items()):
             schemas.update(named)
             return schema
-        lead = f"{base}{attempt}."  # another type of that name: an item's and a result's, or a Problem
+        lead = f"{base}{attempt}."  # another type has that name: the item's, the result's, or Problem
     raise AssertionError("count() does not end")
 
 
@@ -159,7 +159,7 @@ def _examples(kind: Any, examples: Iterable[Any]) -> Iterable[Any]:
     for example in examples:
         try:
             encoded = encoder.encode(Codec.JSON, example)
-        except Exception:  # noqa: BLE001, S112  # runs the user's own encoding; the document does without
+        except Exception:  # noqa: BLE001, S112  # runs the user's own encoding; the document leaves the example out
             continue
         yield msgspec.json.decode(join_payload(encoded))
 

@@ -25,7 +25,7 @@ class PredictRoute(ServiceRoute):
         formats: Formats = request.formats
         engine = self.service.engine
         if engine is None:
-            reply(self._refused(NotReady(state=State.STOPPED), request))
+            reply(self._answer_refusal(NotReady(state=State.STOPPED), request))
             return
         try:
             request.ticket = engine.submit(
@@ -39,7 +39,7 @@ class PredictRoute(ServiceRoute):
             reply(self.problems.answer(error, request))
 
     def _finish(self, request: HttpRequest, reply: Reply, media: bytes, outcomes: list[Outcome]) -> None:
-        request.ticket = None  # it leads back to this call: without the cycle nothing waits for the collector
+        request.ticket = None  # the ticket refers to this call: a cycle would wait for the collector
         outcome = outcomes[0]
         if isinstance(outcome, Result):
             reply(Response(200, media, outcome.payload))

@@ -4,8 +4,6 @@ A route refuses before the body is read whatever can be refused then: a format i
 no number, a service that is not ready or full.  What it accepts goes to the engine, and `reply` is called from the
 engine's completion.  The path of a single item makes no task, future or timer, and looks each pair of format headers
 up in a table instead of parsing it again.
-
-`POST /batch` is in `batch_route`.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.application import HttpRequest, Reply, Response
 from penstock.server.status import Problems
 
-_TABLE_SIZE = 128
-"""Most pairs of format headers remembered by a route; a client that invents more empties the table, no harm done."""
-_TABLE_KEY = 256
-"""Longest pair of format headers worth remembering."""
+_MAX_PAIRS = 128
+"""Most pairs of format headers that a route remembers.  One more empties the table: they are then negotiated again."""
+_MAX_PAIR_BYTES = 256
+"""Longest pair of format headers that is remembered."""
 
 
 class Traffic:
@@ -58,7 +56,7 @@ class Route:
     """One path: the method it answers, and the numbers of its traffic."""
 
     guarded = True
-    """Whether an API key is asked for, where there are keys."""
+    """Whether this path asks for an API key, on a server that has keys."""
 
     def __init__(self, method: str, service: str, path: str) -> None:
         self.method = method
@@ -74,15 +72,15 @@ class Route:
         raise NotImplementedError
 
     def cancel(self, request: HttpRequest) -> None:
-        """The client has left."""
+        """Withdraw a request whose client has left."""
 
     def engine(self) -> HostedEngine | None:
-        """The engine behind this route, if there is one now."""
+        """The engine that this route leads to, or None."""
         return None
 
 
 class PageRoute(Route):
-    """Something to read that needs no model: health, metrics, documents."""
+    """A page that needs no model: health, metrics, documents."""
 
     def __init__(self, path: str, make: Callable[[HttpRequest], Response], *, guarded: bool = True) -> None:
         super().__init__("GET", "", path)
@@ -139,16 +137,16 @@ class ServiceRoute(Route):
             return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
         engine = self.service.engine
         size = _declared_size(headers)
-        # A body that may never come in is no matter of room: the carrier refuses it as too large, not as "try later".
+        # The carrier refuses a body over `max_body` as too large.  Here that must not become a "try later".
         room = size if size <= self._max_body else 0
         refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(room)
         if refusal is None:
             return None
         if engine is not None:
             engine.counters.refused += 1
-        return self._refused(refusal, request)
+        return self._answer_refusal(refusal, request)
 
-    def _refused(self, refusal: RequestError, request: HttpRequest) -> Response:
+    def _answer_refusal(self, refusal: RequestError, request: HttpRequest) -> Response:
         engine = self.service.engine
         if isinstance(refusal, NotReady) and (engine is None or engine.state is State.STOPPED):
             refusal = NotReady(self.problems.unstarted, state=refusal.state)
@@ -171,8 +169,8 @@ class ServiceRoute(Route):
             names = media_names(self.offers)
             return self.problems.refuse(406, f"nothing in Accept can be given; this route gives: {names}", request.id)
         formats = Formats(codec_in, *answer)
-        if len(content_type or b"") + len(accept or b"") <= _TABLE_KEY:
-            if len(self._formats) >= _TABLE_SIZE:
+        if len(content_type or b"") + len(accept or b"") <= _MAX_PAIR_BYTES:
+            if len(self._formats) >= _MAX_PAIRS:
                 self._formats.clear()
             self._formats[content_type, accept] = formats
         return formats
@@ -188,13 +186,13 @@ class ServiceRoute(Route):
         return sorted(self.offers, key=lambda codec: codec is not first)
 
     def deadline(self, request: HttpRequest) -> float:
-        """The moment after which the answer is worthless: the service's limit or the client's, if that is shorter."""
+        """When the answer becomes worthless: after the service's time limit, or the client's if that is shorter."""
         asked = request.headers.get(b"x-request-timeout")
         return request.arrived + (self._timeout if asked is None else min(self._timeout, read_timeout(asked)))
 
 
 def _declared_size(headers: Mapping[bytes, bytes]) -> int:
-    """The length of the body that is to come, 0 where it is not told."""
+    """The length of the body that follows, 0 where the head does not say it."""
     declared = headers.get(b"content-length", b"0")
     return int(declared) if declared.isdigit() else 0
 
