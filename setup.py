@@ -24,6 +24,7 @@ COMPILED = [
     "core/counters.py",
     "core/deadlines.py",
     "core/item.py",
+    "core/moves.py",
     "core/outcome.py",
     "core/payload.py",
     "core/supervision.py",

@@ -9,6 +9,7 @@ import math
 import os
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -19,6 +20,7 @@ from penstock.core.state import State
 from penstock.errors import ConfigError, RequestError
 from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
+from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation
 from penstock.runtime.spec import StageSpec, stage
 from penstock.worker.loading import GUARD, ImportState
 
@@ -76,7 +78,8 @@ class Service:
         twice = {n for n in names if names.count(n) > 1}
         if twice:
             raise ConfigError(f"stage names must differ: {sorted(twice)} is there twice; use stage(name=...)")
-        self._calls = Calls(name, self.options, self.stages[-1].name, LoopClock())
+        self._clock = LoopClock()
+        self._calls = Calls(name, self.options, self.stages[-1].name, self._clock)
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop that runs the engine."""
@@ -127,7 +130,16 @@ class Service:
             _warn_inline(self)
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._engine = Engine(self.name, self.stages, self.options, cpus=self.cpus, inline=self.inline)
+        start_process = partial(ProcessIncarnation.start, self._clock)
+        self._engine = Engine(
+            self.name,
+            self.stages,
+            self.options,
+            clock=self._clock,
+            start_incarnation=ThreadIncarnation.start if self.inline else start_process,
+            cpus=self.cpus,
+            inline=self.inline,
+        )
         self._calls.connect(self._engine, self._loop)
         await self._engine.start()
 

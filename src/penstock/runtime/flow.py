@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
 from penstock.core.admission import Admission
+from penstock.core.clock import FOREVER_SECONDS, Clock, Timer
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
@@ -33,16 +33,18 @@ from penstock.errors import (
     ProtocolError,
     RequestError,
     StageFailed,
+    StartFailed,
     WorkerLost,
 )
-from penstock.runtime.stage_driver import TIMER_TICK, StageDriver
+from penstock.runtime.incarnation import StartIncarnation
+from penstock.runtime.spec import StageSpec
+from penstock.runtime.stage_driver import StageDriver
 from penstock.transport.framing import Frame, Status
 from penstock.transport.messages import Problem, invalid_input, stage_failure, unpack
 
 log = logging.getLogger("penstock.runtime")
 
 SECONDS_PER_MARK = 1.0
-FOREVER = 1e9
 
 # Looked up for every item, several times: constants cost nothing once compiled, members of an enum do.
 QUEUED: Final = ItemState.QUEUED
@@ -50,32 +52,75 @@ SETTLED: Final = ItemState.SETTLED
 OK: Final = int(Status.OK)
 
 
-class Flow:
-    """The requests in hand and the stages they pass.  `accepting` is set by whoever starts and stops the stages."""
-
-    def __init__(self, name: str, options: ServiceOptions, first_limit: int | None, stages: int) -> None:
-        self.name = name
-        self.options = options
-        self.counters = ServiceCounters()
-        self.stages: list[StageDriver] = []
-        self.accepting = False
-        self._admission = Admission(options.max_queued, options.max_queued_bytes)
-        self._deadlines = Deadlines()
-        self._deadline_timer: asyncio.TimerHandle | None = None
-        self._item_ids = count(1)
-        self._share = options.max_queued_bytes // max(1, stages)
-        self._first_limit = first_limit
-        # A request remembers its items to end them; those of a long one are weeded out as it goes.
-        self._kept_items = 2 * options.max_queued + 1000
-        self._rooms: list[Callable[[], int | None]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._changed: asyncio.Event | None = None
-        self._waking = False
-        self._last_mark = 0.0
+class Supervisor(Protocol):
+    """Who starts and stops the stages."""
 
     def refusal(self, nbytes: int = 0) -> RequestError | None:
         """Why a request of `nbytes` would be refused now, or None."""
-        raise NotImplementedError
+
+    def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
+        """A worker of `stage` became ready or ended; `failure` is why, where it ended before it was ready."""
+
+
+class Flow:
+    """The requests in hand and the stages they pass.
+
+    `accepting` is set by the supervisor.  So is `on_turn`, while the supervisor waits for something: it is called
+    after each pump.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        name: str,
+        specs: Sequence[StageSpec],
+        options: ServiceOptions,
+        *,
+        inline: bool,
+        clock: Clock,
+        start_incarnation: StartIncarnation,
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.counters = ServiceCounters()
+        self.accepting = False
+        self.on_turn: Callable[[], None] | None = None
+        self._supervisor = supervisor
+        self._clock = clock
+        self._now = clock.now
+        self.stages = [
+            StageDriver(
+                self,
+                name,
+                spec,
+                i,
+                last=i == len(specs) - 1,
+                inline=inline,
+                clock=clock,
+                start_incarnation=start_incarnation,
+            )
+            for i, spec in enumerate(specs)
+        ]
+        self._admission = Admission(options.max_queued, options.max_queued_bytes)
+        self._deadlines = Deadlines()
+        self._deadline_timer: Timer | None = None
+        self._item_ids = count(1)
+        self._share = options.max_queued_bytes // len(specs)
+        self._first_limit = specs[0].max_queued
+        # A request remembers its items to end them; those of a long one are weeded out as it goes.
+        self._kept_items = 2 * options.max_queued + 1000
+        self._rooms = [self._room_behind(i) for i in range(len(specs))]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waking = False
+        self._last_mark = 0.0
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Live on `loop` from now on."""
+        self._loop = loop
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None, "the engine was never started"
+        return self._loop
 
     # -- what others read -----------------------------------------------------------------------------------------
 
@@ -94,9 +139,13 @@ class Flow:
         """Whether nothing is in hand."""
         return self._admission.items == 0 and self._admission.waiting == 0
 
-    def now(self) -> float:
-        """The time: seconds on the host's monotonic clock, the same in every process."""
-        return time.monotonic()
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a request of `nbytes` would be let in now."""
+        return self._admission.has_room(nbytes) and self._first_queue_open
+
+    def retry_after(self) -> int:
+        """In how many seconds a full service is worth another try."""
+        return self._admission.retry_after(self._now())
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -126,14 +175,14 @@ class Flow:
         n = len(payloads)
         if nbytes is None:
             nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
-        has_room = self.accepting and self._has_room(nbytes)
+        has_room = self.accepting and self.has_room(nbytes)
         if not has_room and not (wait and self.accepting):
             self.counters.refused += n
-            refusal = self.refusal(nbytes)
+            refusal = self._supervisor.refusal(nbytes)
             assert refusal is not None
             raise refusal
         # A deadline a generation away never comes, and one before the clock began has passed.
-        deadline = math.inf if deadline > FOREVER else max(deadline, 0.0)
+        deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
         request = Request(payloads, codec_in, codec_out, deadline, done, bulk)
         self.counters.accepted += n
         if n == 0:
@@ -166,9 +215,6 @@ class Flow:
         if nbytes < 0 and self._admission.waiting:
             self.wake()
 
-    def _has_room(self, nbytes: int) -> bool:
-        return self._admission.has_room(nbytes) and self._first_queue_open
-
     @property
     def _first_queue_open(self) -> bool:
         return self._first_limit is None or len(self.stages[0].queue) < self._first_limit
@@ -198,7 +244,7 @@ class Flow:
             request.items = [i for i in request.items if i.state is not SETTLED]
         request.items.append(item)
         item.state = OFFER[item.state]
-        self.stages[0].queue.offer(item, time.monotonic())
+        self.stages[0].queue.offer(item, self._now())
 
     # -- the one pump -------------------------------------------------------------------------------------------------
 
@@ -210,7 +256,7 @@ class Flow:
 
     def _pump(self) -> None:
         self._waking = False
-        now = self.now()
+        now = self._now()
         if self._admission.waiting:
             self._feed()
         # The last stage first: what it takes makes room for the stage before it, in the same turn.
@@ -219,8 +265,8 @@ class Flow:
                 stage.pump(now, self._rooms[stage.index])
         if self._admission.waiting and self._feed():
             self.wake()
-        if self._changed is not None:
-            self._changed.set()
+        if self.on_turn is not None:
+            self.on_turn()
 
     def _room_behind(self, index: int) -> Callable[[], int | None]:
         """How many items the queue behind stage `index` takes now: None is any number, 0 is not now."""
@@ -239,10 +285,14 @@ class Flow:
 
     # -- what stages report -------------------------------------------------------------------------------------------
 
+    def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
+        """A worker of `stage` became ready or ended: the supervisor decides what follows."""
+        self._supervisor.pool_changed(stage, failure)
+
     def batch_answered(self, stage: StageDriver, items: list[Item], frame: Frame) -> None:
         """Move each item on, or settle it."""
         last = stage.last
-        now = self.now()
+        now = self._now()
         for item, status, payload in zip(items, frame.statuses, frame.payloads, strict=True):
             if item.state is SETTLED:
                 continue  # cancelled or expired meanwhile: masked from the next stage
@@ -348,7 +398,8 @@ class Flow:
         if not request.unsettled:
             self._complete(request)
 
-    def _settle_all(self, error: Callable[[Item | None], RequestError]) -> None:
+    def settle_all(self, error: Callable[[Item | None], RequestError]) -> None:
+        """Settle every request in hand; `error` makes the end of an item, or (None) of what is no item yet."""
         for request in self._in_hand():
             self._end(request, error)
 
@@ -367,19 +418,20 @@ class Flow:
             self._deadline_timer.cancel()
             self._deadline_timer = None
         if moment is not None:
-            delay = math.ceil(max(moment - self.now(), 0.0) / TIMER_TICK) * TIMER_TICK
-            self._deadline_timer = self._running_loop().call_later(delay, self._deadlines_rang)
+            self._deadline_timer = self._clock.call_later(max(moment - self._now(), 0.0), self._deadlines_rang)
 
     def _deadlines_rang(self) -> None:
         self._deadline_timer = None
-        for request in self._deadlines.expired(self.now()):
+        for request in self._deadlines.expired(self._now()):
             self._end(request, _deadline_exceeded)
         self._arm_deadlines()
         self.wake()
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        assert self._loop is not None, "the engine was never started"
-        return self._loop
+    def forget_deadlines(self) -> None:
+        """Cancel what could come later; every request is settled."""
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
 
 
 def _deadline_exceeded(item: Item | None) -> DeadlineExceeded:
