@@ -23,7 +23,6 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from penstock.config import ServerOptions
-from penstock.core.clock import Clock
 from penstock.core.payload import payload_pieces
 from penstock.core.state import State
 from penstock.hosting.loop_clock import LoopClock
@@ -52,23 +51,22 @@ def asgi(served: App | Servable | Sequence[Servable], options: ServerOptions | N
     nothing here.
     """
     if isinstance(served, App):
-        return AsgiApp(served, LoopClock())
+        return AsgiApp(served)
     services = served if isinstance(served, Sequence) else (served,)
-    return AsgiApp(App(services, options or ServerOptions()), LoopClock())
+    return AsgiApp(App(services, options or ServerOptions(), LoopClock()))
 
 
 class AsgiApp:
     """What `asgi` makes: call it with scope, receive and send."""
 
-    def __init__(self, app: App, clock: Clock) -> None:
+    def __init__(self, app: App) -> None:
         self.app = app
-        self.clock = clock
         app.problems.unstarted = UNSTARTED
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: ``http`` or ``lifespan``; a websocket is refused."""
         if scope["type"] == "http":
-            await _Exchange(self.app, _request(scope, self.clock.now()), receive, send).run()
+            await _Exchange(self.app, _request(scope, self.app.clock.now()), receive, send).run()
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "websocket":

@@ -130,7 +130,7 @@ async def test_a_request_arrives_at_the_time_of_the_clock(fakes):
             raise AssertionError("nothing is timed")
 
     service = ready(fakes)
-    wire = Wire(AsgiApp(App((service,), fakes.app().options), Clock()), headers=[(b"x-request-timeout", b"7")])
+    wire = Wire(AsgiApp(App((service,), fakes.app().options, Clock())), headers=[(b"x-request-timeout", b"7")])
     wire.body(b"1")
     await wire.end()
     assert service.engine.submissions[0].deadline == 19.5
@@ -145,7 +145,7 @@ async def test_a_compressed_body_is_415(fakes):
 @pytest.mark.parametrize("announced", [True, False])
 async def test_a_body_at_the_limit_passes_and_one_byte_more_is_413(fakes, announced):
     service = ready(fakes)
-    app = asgi(App((service,), fakes.app(max_body=10).options))
+    app = asgi(fakes.app(service, max_body=10))
     length = [(b"content-length", b"10")], [(b"content-length", b"11")]
     fits = Wire(app, headers=length[0] if announced else ())
     fits.body(b"12345", more=True)
@@ -353,7 +353,7 @@ class Life:
 
 async def test_lifespan_starts_the_services_and_drains_them(fakes):
     one, two = fakes.Service(name="one", started=False), fakes.Service(name="two", started=False)
-    life = Life(asgi(App((one, two), fakes.app(drain=7.0).options)))
+    life = Life(asgi(fakes.app(one, two, drain=7.0)))
     assert await life.say("lifespan.startup") == {"type": "lifespan.startup.complete"}
     assert one.calls == two.calls == ["start"]
     assert await life.say("lifespan.shutdown") == {"type": "lifespan.shutdown.complete"}
