@@ -40,7 +40,7 @@ def launcher(
             sys_path=list(sys.path),
             batched=spec.batch is not None,
             max_size=spec.policy.max_size,
-            bisect=spec.bisect,
+            options=spec.options,
             first=index == 0,
             last=index == len(specs) - 1,
             validate=options.validate,

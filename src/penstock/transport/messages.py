@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.config import StageOptions
 from penstock.errors import InvalidItem, ProtocolError, StageFailed
 from penstock.transport.framing import VERSION
 
@@ -48,7 +49,7 @@ class Launch(msgspec.Struct, frozen=True):
     sys_path: list[str]
     batched: bool
     max_size: int
-    bisect: bool
+    options: StageOptions
     first: bool
     last: bool
     validate: bool

@@ -65,7 +65,7 @@ def _prepare(launch: Launch, target: Any) -> tuple[Any, Runner]:
         stage,
         name=launch.stage,
         batched=launch.batched,
-        bisect=launch.bisect,
+        options=launch.options,
         decoder=ItemDecoder(types.item, validate=launch.validate and launch.first),
         encoder=ItemEncoder(types.result, validate=launch.validate_results and launch.last, allow_nan=launch.allow_nan),
         now=time.monotonic,

@@ -12,6 +12,7 @@ from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
+from penstock.config import StageOptions
 from penstock.core.payload import join_payload
 from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
@@ -75,7 +76,7 @@ class Runner:
         *,
         name: str,
         batched: bool,
-        bisect: bool,
+        options: StageOptions,
         decoder: ItemDecoder,
         encoder: ItemEncoder,
         now: Callable[[], float],
@@ -84,7 +85,7 @@ class Runner:
         self._stage = stage
         self._name = name
         self._batched = batched
-        self._bisect = bisect
+        self._options = options
         self._decode = decoder.decode
         self._encode = encoder.encode
         self._now = now
@@ -101,7 +102,7 @@ class Runner:
         places, values = self._read(work, rows, started)
         calls = 0
         if places and self._batched:
-            bisection = Bisection(self._stage.predict, enabled=self._bisect)
+            bisection = Bisection(self._stage.predict, enabled=self._options.bisect)
             bisection.run(places, values, work)
             calls = bisection.calls
         elif places:
