@@ -44,7 +44,7 @@ class Engine(Flow):
         cpus: Sequence[int] | None = None,
         inline: bool = False,
     ) -> None:
-        super().__init__(name, options, specs[0].max_queued, len(specs))
+        super().__init__(name, options, specs[0].options.max_queued, len(specs))
         self._specs = tuple(specs)
         self._cpus = tuple(cpus) if cpus is not None else None
         self._in_process = inline

@@ -227,7 +227,7 @@ class Flow:
         if index + 1 == len(self.stages):
             return lambda: None
         stage, behind = self.stages[index], self.stages[index + 1]
-        limit = behind.spec.max_queued
+        limit = behind.spec.options.max_queued
 
         def room() -> int | None:
             # One batch always passes: an empty queue takes whatever comes, so a large result cannot block for ever.

@@ -41,26 +41,6 @@ class StageSpec:
         """How this stage's queue cuts batches: a stage without a policy gets one item at a time."""
         return self.batch or SINGLES
 
-    @property
-    def prefetch(self) -> int:
-        """The option of this name."""
-        return self.options.prefetch
-
-    @property
-    def max_queued(self) -> int | None:
-        """The option of this name."""
-        return self.options.max_queued
-
-    @property
-    def timeout(self) -> float | None:
-        """The option of this name."""
-        return self.options.timeout
-
-    @property
-    def retry(self) -> bool:
-        """The option of this name."""
-        return self.options.retry
-
 
 def stage(
     target: type | Callable[[Any], Any],

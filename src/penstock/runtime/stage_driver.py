@@ -79,7 +79,7 @@ class StageDriver:
         self.health = StageHealth(spec.workers)
         self.in_flight = 0
         self.workers = [Worker(self, i) for i in range(spec.workers)]
-        self.window = 1 + spec.prefetch
+        self.window = 1 + spec.options.prefetch
         self.last = False
         self.stopping = False
         self._cores = cores
@@ -254,7 +254,7 @@ class StageDriver:
             if position > 0 or innocent or self.stopping:
                 self._requeue(items)
                 continue
-            final = [item for item in items if item.suspect or not self.spec.retry or self.inline]
+            final = [item for item in items if item.suspect or not self.spec.options.retry or self.inline]
             self.hub.worker_lost(self, final)
             suspects = [item for item in items if item.state is not ItemState.SETTLED]
             for item in suspects:

@@ -215,7 +215,7 @@ class Worker:
     # -- hang ---------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        timeout = self.stage.spec.timeout
+        timeout = self.stage.spec.options.timeout
         if timeout is None:
             return
         if self._hang is not None:
@@ -226,7 +226,7 @@ class Worker:
 
     def _hung(self) -> None:
         self._hang = None
-        log.error("%s: a batch ran longer than %g s; the worker is killed", self, self.stage.spec.timeout)
+        log.error("%s: a batch ran longer than %g s; the worker is killed", self, self.stage.spec.options.timeout)
         if self._incarnation is not None:
             self._incarnation.kill()
 

@@ -7,9 +7,11 @@ import functools
 import inspect
 import math
 import re
+from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.config import Batch, StageOptions
 from penstock.errors import ConfigError
 from penstock.runtime.spec import StageSpec, stage
@@ -174,3 +176,10 @@ def test_each_option_is_an_argument_with_the_same_default_and_kept_as_it_was_giv
 @pytest.mark.parametrize("f", OPTIONS, ids=lambda f: f.name)
 def test_each_option_is_described_where_it_is_given(f):
     assert re.search(rf"^    {f.name}: \S", inspect.getdoc(stage), flags=re.MULTILINE)
+
+
+def test_each_option_is_read_by_the_runtime_or_by_the_worker():
+    package = Path(penstock.__file__).parent
+    files = [*(package / "runtime").glob("*.py"), *(package / "worker").glob("*.py")]
+    read = re.findall(r"(?:\bspec\.options|\bself\._options)\.(\w+)", "\n".join(file.read_text() for file in files))
+    assert set(read) == {f.name for f in OPTIONS}
