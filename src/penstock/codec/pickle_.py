@@ -16,9 +16,8 @@ import pickle
 import struct
 from typing import Any
 
-from penstock.core.payload import Buffer
+from penstock.core.payload import Buffer, alignment_gap
 
-ALIGNMENT = 64
 OUT_OF_BAND = 1024
 """Bytes from which a buffer travels beside the pickle; below, copying it is cheaper than two more segments."""
 
@@ -54,7 +53,7 @@ def dumps(value: Any) -> bytes | list[Buffer]:
     segments: list[Buffer] = [_HEAD.pack(_WITH_BUFFERS, len(buffers), len(pickled)) + lengths, pickled]
     end = len(segments[0]) + len(pickled)
     for buffer in buffers:
-        padding = -end % ALIGNMENT
+        padding = alignment_gap(end)
         if padding:
             segments.append(bytes(padding))
         segments.append(buffer)
@@ -85,7 +84,7 @@ def loads(payload: Buffer) -> Any:
     end = start + pickled
     buffers = []
     for length in struct.unpack_from(f"<{count}Q", view, _HEAD.size):
-        begin = end + -end % ALIGNMENT
+        begin = end + alignment_gap(end)
         end = begin + length
         if end > len(view):
             raise ValueError("the payload ends inside a buffer")

@@ -23,14 +23,13 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from penstock.core.payload import Payload, payload_pieces, payload_size
+from penstock.core.payload import Payload, alignment_gap, payload_pieces, payload_size
 from penstock.errors import ProtocolError
 
 VERSION = 1
 MAX_BODY = 1 << 40
 """No real frame is longer; a longer claim is a broken wire."""
 ALIGN_FROM = 1024
-ALIGNMENT = 64
 JOIN_BELOW = 64 * 1024
 """Frames shorter than this are sent as one buffer: one copy costs less than a gathering write."""
 SCRATCH = 256 * 1024
@@ -159,7 +158,7 @@ def _assemble(
         parts.extend(payloads)
     else:
         for length, payload in zip(lengths, payloads, strict=True):
-            gap = _padding(offset, length)
+            gap = alignment_gap(offset) if length >= ALIGN_FROM else 0
             if gap:
                 parts.append(bytes(gap))
             parts.append(payload)
@@ -173,10 +172,6 @@ def _flat(parts: list[Any]) -> list[Any]:
     if list not in map(type, parts):
         return parts
     return [buffer for part in parts for buffer in payload_pieces(part)]
-
-
-def _padding(offset: int, length: int) -> int:
-    return -offset % ALIGNMENT if length >= ALIGN_FROM else 0
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -325,7 +320,7 @@ def _slice(view: memoryview, offset: int, lengths: Sequence[int]) -> list[memory
     payloads = []
     total = len(view)
     for length in lengths:
-        begin = offset + _padding(offset, length) if length >= ALIGN_FROM else offset
+        begin = offset + alignment_gap(offset) if length >= ALIGN_FROM else offset
         offset = begin + length
         if offset > total:
             raise ProtocolError("a frame is shorter than its payloads")
