@@ -20,6 +20,7 @@ from rich.text import Text
 
 from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, decode
 from penstock.errors import ConfigError, PenstockError
+from penstock.runtime.process import describe_exit
 
 PATIENCE = 60.0
 """Seconds that one step of a check may take, unless told otherwise."""
@@ -130,12 +131,7 @@ class _Process:
         # Before the wait: until then its id cannot be another group's.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        code = self._popen.wait()
+        status = self._popen.wait()
         os.close(self._pidfd)
         os.close(self._pipe)
-        if code >= 0:
-            return f"exit status {code}"
-        try:
-            return f"signal {signal.Signals(-code).name}"
-        except ValueError:  # a real-time signal has no name
-            return f"signal {-code}"
+        return describe_exit(status)

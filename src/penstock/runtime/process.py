@@ -46,6 +46,16 @@ def worker_environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]
     return {**merged, "PYTHONPATH": path}
 
 
+def describe_exit(status: int) -> str:
+    """How a process ended, in words; `status` is negative where a signal ended it, as `subprocess` has it."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-status}"
+
+
 class WorkerProcess:
     """A worker process, leader of a process group of its own.
 
@@ -101,12 +111,7 @@ class WorkerProcess:
     @property
     def exit_reason(self) -> str:
         """How the process ended, in words; only after its end."""
-        code = self._popen.returncode
-        if code is None or code >= 0:
-            return f"exit status {code}"
-        with contextlib.suppress(ValueError):
-            return f"signal {signal.Signals(-code).name}"
-        return f"signal {-code}"
+        return describe_exit(self._popen.returncode)
 
     def kill(self) -> None:
         """End the worker and its group now; safe at any time, any number of times, without an event loop."""
