@@ -177,29 +177,34 @@ class Runner:
         Encoded arrays lie where the stage made them until the frame is sent.  They are copied where the stage is
         called again before that and may write there: for another part of the batch, or to postprocess another item.
         """
-        postprocess, encode = self._postprocess, self._encode
+        encode = self._encode
         codecs = work.frame.codecs_out
-        shared = last and (postprocess is None or len(places) == 1)
+        postprocesses = self._postprocess is not None
+        shared = last and (not postprocesses or len(places) == 1)
         for i, pre, result in zip(places, pres, results, strict=True):
             value = result
+            if postprocesses and not isinstance(value, BaseException):
+                try:
+                    value = self._finish(value, pre)
+                except USER_ERRORS as error:
+                    work.end(i, error, skip_frames=2)
+                    continue
             if isinstance(value, BaseException):
                 work.end(i, value)
                 continue
-            if postprocess is not None:
-                try:
-                    value = postprocess(value, pre) if self._wants_pre else postprocess(value)
-                except USER_ERRORS as error:
-                    work.end(i, error, skip_frames=1)
-                    continue
-                if isinstance(value, BaseException):
-                    work.end(i, value)
-                    continue
             try:
                 payload = encode(codecs[i], value)
             except USER_ERRORS as error:  # EncodeFailed, or what pickling raised that is no Exception
                 work.end(i, error, skip_frames=1)
                 continue
             work.payloads[i] = payload if shared else join_payload(payload)
+
+    def _finish(self, result: Any, pre: Any) -> Any:
+        """What `postprocess` makes of `result`, which `predict` made of `pre`; `result` where there is none."""
+        postprocess = self._postprocess
+        if postprocess is None:
+            return result
+        return postprocess(result, pre) if self._wants_pre else postprocess(result)
 
     def failure(self, error: BaseException) -> tuple[int, bytes]:
         """The answer of items whose batch raised `error`."""
@@ -220,10 +225,7 @@ class Runner:
         else:
             results = [self._stage.predict(value) for value in pres]
         for result, pre in zip(results, pres, strict=True):
-            value = _checked(result)
-            if self._postprocess is not None:
-                value = self._postprocess(value, pre) if self._wants_pre else self._postprocess(value)
-            _checked(value)
+            _checked(self._finish(_checked(result), pre))
 
 
 def _checked(value: Any) -> Any:
