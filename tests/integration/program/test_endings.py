@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import notes_and_gates
 import pytest
 
 HOLD = {"do": "hold"}
@@ -35,8 +36,7 @@ def hold(server, **order):
 
 
 def notes(server, name):
-    path = server.folder / name
-    return path.read_text().split() if path.exists() else []
+    return [str(noted) for noted in notes_and_gates.notes(server.folder / name)]
 
 
 @pytest.fixture
