@@ -1,4 +1,4 @@
-"""Objects between our own processes: pickle protocol 5 with large buffers beside it, not in it.
+"""Objects between our own processes: pickle protocol 5, with large buffers beside the pickle and not in it.
 
 An object whose pickle needs no buffer is its bare pickle.  One with large buffers (numpy arrays, mostly) is
 
@@ -7,7 +7,7 @@ An object whose pickle needs no buffer is its bare pickle.  One with large buffe
 where each buffer starts at a multiple of 64 bytes from the payload's start.  The first byte tells them apart: a
 pickle of protocol 5 starts with 0x80.
 
-Nothing that comes from a network may reach `loads`: a pickle runs code.
+Bytes from a network must never reach `loads`: a pickle can run any code.
 """
 
 from __future__ import annotations

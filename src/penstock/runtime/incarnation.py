@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from penstock.runtime.process import LAST_WORDS, WorkerProcess
+from penstock.runtime.process import LAST_READ_SECONDS, WorkerProcess
 from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel
 from penstock.transport.sockets import SocketChannel
@@ -144,7 +144,7 @@ class ProcessIncarnation:
             return
         if self._channel_open:
             # What the worker wrote before it died is still to be read; end-of-stream comes after it.
-            self._loop.call_later(LAST_WORDS, self._channel.abort)
+            self._loop.call_later(LAST_READ_SECONDS, self._channel.abort)
         elif not self._process_alive:
             self._report()
         elif not self._closing:
