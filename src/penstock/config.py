@@ -35,7 +35,7 @@ class Limit:
 
 
 def whole_number(*, least: int) -> Limit:
-    """Integers from `least` on; one that no message can carry is as good as the largest that it can."""
+    """Integers from `least` on.  One that is too large for a message becomes the largest that a message can carry."""
     return Limit(
         f"a whole number of at least {least}",
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
@@ -128,9 +128,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class StageOptions:
-    """How a stage's items are sent, run and run again; written in `penstock.stage`, and sent to each worker as it is.
+    """How a stage's items are sent, run, and run again.
 
-    Each field is an argument of `penstock.stage`.  The batch policy is none of them: a stage's class may bring its own.
+    Each field is an argument of `penstock.stage`, and the whole object is sent to each worker.  The batch policy is no
+    option: a stage's class may bring its own.
     """
 
     prefetch: int = option(
@@ -148,7 +149,7 @@ class StageOptions:
     retry: bool = option(True, "whether items whose worker died are run once more, alone", limit=SWITCH)
 
     def __post_init__(self) -> None:
-        for f in fields(self):
+        for f in fields(self):  # the class is frozen: `object` sets the plain value in the place of the given one
             value = getattr(self, f.name)
             if value is not None or f.default is not None:
                 object.__setattr__(self, f.name, f.metadata["limit"].take(f.name, value))
