@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import uvloop
 
+from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import ConfigError, NotReady, RequestError
 
@@ -96,7 +97,7 @@ class BlockingService:
                 except Exception as error:  # noqa: BLE001  # the user's code; told after the answers to what it gave
                     failure = error
                     break
-                future = self._submit(service._answers([payload], timeout, wait=True, bulk=True))
+                future = self._submit(service._answers([payload], timeout, wait=True, lane=Lane.BULK))
                 in_hand.put(future, len(payload) if isinstance(payload, bytes) else 0)
             while len(in_hand):
                 yield answer()

@@ -19,11 +19,14 @@ from penstock.codec import pickle_
 from penstock.codec.formats import Codec
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.core.item import Request
+from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.payload import join_payload
 from penstock.core.state import State
 from penstock.errors import ConfigError, InvalidItem, NotReady, RequestError, StageFailed
+from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
+from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation
 from penstock.runtime.spec import StageSpec, stage
 from penstock.streaming import InHand, StreamWindow
 from penstock.worker.loading import GUARD, ImportState
@@ -129,7 +132,16 @@ class Service:
             _say_inline(self)
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        self._engine = Engine(self.name, self.stages, self.options, cpus=self.cpus, inline=self.inline)
+        clock = LoopClock()
+        self._engine = Engine(
+            self.name,
+            self.stages,
+            self.options,
+            clock=clock,
+            start_incarnation=ThreadIncarnation.start if self.inline else partial(ProcessIncarnation.start, clock),
+            cpus=self.cpus,
+            inline=self.inline,
+        )
         await self._engine.start()
 
     async def stop(self, drain: float = 30.0) -> None:
@@ -180,7 +192,7 @@ class Service:
         Raises:
             RequestError: the way it ended without a result; see `penstock.errors`.
         """
-        (answer,) = await self._answers([self._packed(x)], timeout, wait=wait, bulk=False)
+        (answer,) = await self._answers([self._packed(x)], timeout, wait=wait, lane=Lane.SINGLE)
         if isinstance(answer, RequestError):
             raise answer
         return answer
@@ -193,7 +205,7 @@ class Service:
         Results come in the order of `xs`.  All are waited for; then the first failure in order is raised, or with
         `return_exceptions` failures stand in their places.  Cancelling it discards what is not settled.
         """
-        answers = await self._answers([self._packed(x) for x in xs], timeout, wait=wait, bulk=True)
+        answers = await self._answers([self._packed(x) for x in xs], timeout, wait=wait, lane=Lane.BULK)
         if not return_exceptions:
             for answer in answers:
                 if isinstance(answer, RequestError):
@@ -247,7 +259,7 @@ class Service:
             if isinstance(payload, InvalidItem):
                 window.put(_settled(Failure(payload)), 0)
             else:
-                window.put(self._submit([payload], timeout, wait=True, bulk=True), len(payload))
+                window.put(self._submit([payload], timeout, wait=True, lane=Lane.BULK), len(payload))
 
         try:
             await window.room()
@@ -273,10 +285,10 @@ class Service:
             return invalid
         return bytes(join_payload(payload))
 
-    async def _answers(self, packed: list[Packed], timeout: float | None, *, wait: bool, bulk: bool) -> list[Any]:
+    async def _answers(self, packed: list[Packed], timeout: float | None, *, wait: bool, lane: Lane) -> list[Any]:
         """What became of each, in order: its result, or the RequestError in its place."""
         payloads = [payload for payload in packed if isinstance(payload, bytes)]
-        pending = self._submit(payloads, timeout, wait=wait, bulk=bulk)
+        pending = self._submit(payloads, timeout, wait=wait, lane=lane)
         try:
             outcomes = iter(await pending.future)
         except asyncio.CancelledError:
@@ -295,7 +307,7 @@ class Service:
             case Failure(error):
                 return error
 
-    def _submit(self, payloads: list[bytes], timeout: float | None, *, wait: bool, bulk: bool) -> _Pending:
+    def _submit(self, payloads: list[bytes], timeout: float | None, *, wait: bool, lane: Lane) -> _Pending:
         loop = asyncio.get_running_loop()
         engine = self._running_engine
         if loop is not self._loop:
@@ -308,7 +320,7 @@ class Service:
         deadline = time.monotonic() + (longest if timeout is None else min(timeout, longest))
         future: asyncio.Future[list[Outcome]] = loop.create_future()
         request = engine.submit(
-            payloads, Codec.PICKLE, Codec.PICKLE, deadline, partial(_resolve, future), bulk=bulk, wait=wait
+            payloads, Codec.PICKLE, Codec.PICKLE, deadline, partial(_resolve, future), lane=lane, wait=wait
         )
         return _Pending(request, future)
 

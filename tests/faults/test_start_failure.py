@@ -29,7 +29,7 @@ def kill(service: ps.Service, worker: int = 0) -> None:
 
 
 async def test_restarts_back_off_until_the_stage_has_failed_and_everybody_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(supervision, "LONGEST_DELAY", 3.0)
+    monkeypatch.setattr(supervision, "LONGEST_DELAY_SECONDS", 3.0)
     async with ps.Service(counting(tmp_path)) as service:
         (tmp_path / "deadly").touch()
         kill(service)

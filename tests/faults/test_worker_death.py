@@ -222,7 +222,7 @@ async def test_a_worker_that_breaks_the_wire_is_killed_and_counts_as_dead(what):
 
 
 async def test_a_worker_that_is_stopped_in_its_tracks_holds_up_neither_deadlines_nor_the_end(monkeypatch):
-    monkeypatch.setattr("penstock.runtime.engine.TEARDOWN_GRACE", 0.2)
+    monkeypatch.setattr("penstock.runtime.engine.TEARDOWN_GRACE_SECONDS", 0.2)
     service = ps.Service(stages.Act)
     await service.start()
     os.kill(pid_of(service), signal.SIGSTOP)

@@ -188,7 +188,7 @@ async def test_a_teardown_that_fails_is_logged_by_the_worker_and_stops_nothing(c
 
 
 async def test_a_teardown_that_hangs_is_cut_off(monkeypatch):
-    monkeypatch.setattr("penstock.runtime.engine.TEARDOWN_GRACE", 0.1)
+    monkeypatch.setattr("penstock.runtime.engine.TEARDOWN_GRACE_SECONDS", 0.1)
     service = ps.Service(stages.SlowTeardown)
     await service.start()
     (pid,) = pids(service)

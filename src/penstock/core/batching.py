@@ -4,15 +4,17 @@ Contract
 --------
 * An offered item leaves in exactly one batch, or is discarded exactly once.
 * Items of one lane leave in the order they were offered; an item put back goes to the head.
-* Single requests and bulk calls are two lanes that take turns item by item while both wait.
+* Lanes take turns item by item while more than one of them waits.
 * A batch holds at most `policy.max_size` items; a suspect (see `retry`) is always a batch of its own.
-* An idle worker that asks at or after `next_deadline()` gets a batch; a busy one, with room for one more batch in
-  its channel, gets one only if the batch is full, so that few callers are not split into slivers.
+* An idle worker that asks at or after `next_deadline()` gets a batch.
+* A busy worker, with room for one more batch in its channel, gets one only if the batch is full, so that few callers
+  are not split into slivers.
 * Every batch knows the reason it was cut.
 
 A batch is due when it is full, at min(oldest + max_wait, newest + max_gap), when an item's deadline less the
 expected run time (and `trip`, the time to the worker and back) comes, at once when bulk items wait, and at once when
-draining.  Times are counted from an item's arrival at this stage, not from when somebody looked.
+draining.  Only single requests wait for company.  Times are counted from an item's arrival at this stage, not from when
+somebody looked.
 """
 
 from __future__ import annotations
@@ -22,9 +24,13 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from enum import StrEnum
 from itertools import chain
+from typing import Final
 
 from penstock.config import Batch
 from penstock.core.item import Item
+from penstock.core.lanes import Lane, Turns
+
+SINGLE: Final = int(Lane.SINGLE)  # looked up for every item: a constant costs nothing once compiled
 
 # How far one run moves the estimate of the next: a handful of batches decide, one outlier does not.
 RUN_TIME_WEIGHT = 0.2
@@ -40,11 +46,11 @@ class Reason(StrEnum):
     GAP = "gap"
     """Nothing arrived for `max_gap`."""
     IDLE = "idle"
-    """A worker was free and the policy never holds."""
+    """A worker was free and the policy lets nobody wait for company."""
     DEADLINE = "deadline"
     """An item had to run now or miss its deadline."""
     BULK = "bulk"
-    """Items that came as a batch are not held."""
+    """Items that came together do not wait for company."""
     RETRY = "retry"
     """A suspect, run alone after the death of a worker."""
     DRAIN = "drain"
@@ -64,8 +70,9 @@ class CutBatch:
 class BatchQueue:
     """The items that wait for one stage.
 
-    `nbytes` is the size of their payloads; `len()` their number.  Set `draining` to hold nothing any longer.  `trip` is
-    how many seconds a batch takes besides its run: one that leaves later than that before a deadline misses it.
+    `nbytes` is the size of their payloads; `len()` their number.  Set `draining` to let nobody wait for company any
+    longer.  `trip` is how many seconds a batch takes besides its run: one that leaves later than that before a deadline
+    misses it.
     """
 
     def __init__(self, policy: Batch, *, trip: float = 0.0) -> None:
@@ -75,18 +82,20 @@ class BatchQueue:
         self.nbytes = 0
         self.expected_run = 0.0
         # Ordered by arrival and keyed by item, so that discarding one of many thousands is as cheap as taking one.
-        self._singles: OrderedDict[Item, None] = OrderedDict()
-        self._bulk: OrderedDict[Item, None] = OrderedDict()
+        self._lanes: list[OrderedDict[Item, None]] = [OrderedDict() for _ in Lane]
+        self._singles = self._lanes[Lane.SINGLE]
+        self._at_once = [self._lanes[lane] for lane in Lane if lane is not Lane.SINGLE]
+        """The lanes whose items never wait for company."""
         self._suspects: deque[Item] = deque()
-        self._bulk_turn = False
+        self._turns = Turns(len(self._lanes))
         # The earliest deadline among the singles; None means "look again".
         self._earliest: float | None = math.inf
 
     def __len__(self) -> int:
-        return len(self._singles) + len(self._bulk) + len(self._suspects)
+        return self._waiting() + len(self._suspects)
 
     def __iter__(self) -> Iterator[Item]:
-        return chain(self._suspects, self._singles, self._bulk)
+        return chain(self._suspects, *self._lanes)
 
     # -- in -----------------------------------------------------------------------------------------------------
 
@@ -94,15 +103,16 @@ class BatchQueue:
         """Take `item` in; its wait starts at `now`."""
         item.arrived = now
         self.nbytes += item.nbytes
-        self._lane(item)[item] = None
-        if self._earliest is not None and item.deadline < self._earliest and not item.request.bulk:
+        lane = item.request.lane
+        self._lanes[lane][item] = None
+        if self._earliest is not None and item.deadline < self._earliest and lane == SINGLE:
             self._earliest = item.deadline
 
     def put_back(self, items: list[Item]) -> None:
         """Return `items`, in their order, to the head: their worker ended before it looked at them."""
         for item in reversed(items):
             self.nbytes += item.nbytes
-            lane = self._lane(item)
+            lane = self._lanes[item.request.lane]
             lane[item] = None
             lane.move_to_end(item, last=False)
         self._earliest = None
@@ -121,7 +131,7 @@ class BatchQueue:
         if item.suspect:
             self._suspects.remove(item)
             return
-        del self._lane(item)[item]
+        del self._lanes[item.request.lane][item]
         self._forget_deadline(item)
 
     def take(self, now: float, *, idle: bool = True, at_most: int | None = None) -> CutBatch | None:
@@ -135,7 +145,7 @@ class BatchQueue:
             self.nbytes -= suspect.nbytes
             return CutBatch([suspect], Reason.RETRY)
         size = self.policy.max_size
-        waiting = len(self._singles) + len(self._bulk)
+        waiting = self._waiting()
         if waiting == 0:
             return None
         if not idle and (waiting < size or (at_most is not None and at_most < size)):
@@ -151,9 +161,7 @@ class BatchQueue:
         """When a batch is due for an idle worker, or None while nothing waits.  A moment in the past means now."""
         if self._suspects:
             return self._suspects[0].arrived
-        if not self._singles and not self._bulk:
-            return None
-        return self._due()[0]
+        return self._due()[0] if self._waiting() else None
 
     def ran(self, seconds: float) -> None:
         """Learn how long a batch ran, to know when an item must leave to meet its deadline."""
@@ -164,13 +172,18 @@ class BatchQueue:
 
     # -- how ----------------------------------------------------------------------------------------------------
 
-    def _lane(self, item: Item) -> OrderedDict[Item, None]:
-        return self._bulk if item.request.bulk else self._singles
+    def _waiting(self) -> int:
+        """Items that wait in the lanes: all but the suspects."""
+        count = 0
+        for lane in self._lanes:
+            count += len(lane)
+        return count
 
     def _due(self) -> tuple[float, Reason]:
         """When the open batch is due and why; something waits in a lane."""
-        if self._bulk:
-            return next(iter(self._bulk)).arrived, Reason.BULK
+        for lane in self._at_once:
+            if lane:
+                return next(iter(lane)).arrived, Reason.BULK
         oldest = next(iter(self._singles)).arrived
         if len(self._singles) >= self.policy.max_size:
             return oldest, Reason.FULL
@@ -195,23 +208,38 @@ class BatchQueue:
             self._earliest = None
 
     def _cut(self, count: int, reason: Reason) -> CutBatch:
-        items = self._take_turns(count) if self._bulk and self._singles else self._take_first(count)
+        alone = self._lane_alone()
+        items = self._take_turns(count) if alone is None else _take_first(alone, count)
         self.nbytes -= sum([item.nbytes for item in items])
         self._earliest = None if self._singles else math.inf
         return CutBatch(items, reason)
 
-    def _take_first(self, count: int) -> list[Item]:
-        lane = self._bulk or self._singles
-        if count >= len(lane):
-            items = list(lane)
-            lane.clear()
-            return items
-        return [lane.popitem(last=False)[0] for _ in range(count)]
+    def _lane_alone(self) -> OrderedDict[Item, None] | None:
+        """The lane that everything that waits is in, or None where more than one lane waits."""
+        found = None
+        for lane in self._lanes:
+            if lane:
+                if found is not None:
+                    return None
+                found = lane
+        return found
 
     def _take_turns(self, count: int) -> list[Item]:
-        items = []
-        for _ in range(count):
-            first, second = (self._bulk, self._singles) if self._bulk_turn else (self._singles, self._bulk)
-            items.append((first or second).popitem(last=False)[0])
-            self._bulk_turn = not self._bulk_turn
+        items: list[Item] = []
+        while len(items) < count:
+            order = self._turns.order()
+            place = 0
+            while not self._lanes[order[place]]:
+                place += 1
+            items.append(self._lanes[order[place]].popitem(last=False)[0])
+            # Also where that lane was empty and a later one stood in for it: the turn goes round with each item.
+            self._turns.pass_on(order[0])
         return items
+
+
+def _take_first(lane: OrderedDict[Item, None], count: int) -> list[Item]:
+    if count >= len(lane):
+        items = list(lane)
+        lane.clear()
+        return items
+    return [lane.popitem(last=False)[0] for _ in range(count)]

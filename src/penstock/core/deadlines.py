@@ -14,7 +14,7 @@ import math
 from penstock.core.item import Request
 
 BUCKETS_PER_SECOND = 100
-KEPT_EMPTY = 1000
+EMPTY_BUCKETS_KEPT = 1000
 """Emptied buckets that may lie ahead before they are swept out."""
 
 
@@ -24,7 +24,7 @@ class Deadlines:
     def __init__(self) -> None:
         self._buckets: dict[int, set[Request]] = {}
         self._order: list[int] = []
-        self._sweep_at = KEPT_EMPTY
+        self._sweep_at = EMPTY_BUCKETS_KEPT
 
     def add(self, request: Request) -> bool:
         """Watch `request`; True if `next_moment` may have come nearer."""
@@ -56,7 +56,7 @@ class Deadlines:
         self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket}
         self._order = list(self._buckets)
         heapq.heapify(self._order)
-        self._sweep_at = 2 * len(self._order) + KEPT_EMPTY
+        self._sweep_at = 2 * len(self._order) + EMPTY_BUCKETS_KEPT
 
     def next_moment(self) -> float | None:
         """When to call `expired` next, or None while nothing is watched."""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, TypeAlias
 
+from penstock.core.lanes import Lane
+from penstock.core.moves import Move
 from penstock.core.outcome import Outcome
 from penstock.core.payload import Payload
 
@@ -26,28 +28,10 @@ class ItemState(IntEnum):
     SETTLED = 3
 
 
-class IllegalMove(Exception):
-    """An item was moved in a way the table does not have: a mistake of ours."""
-
-
-class Move:
-    """One row of the table: the states a move may start from, and where it leads."""
-
-    def __init__(self, name: str, row: dict[ItemState, ItemState]) -> None:
-        self.name = name
-        self._row = row
-
-    def __getitem__(self, state: ItemState) -> ItemState:
-        after = self._row.get(state)
-        if after is None:
-            raise IllegalMove(f"cannot {self.name} an item that is {state.name.lower()}")
-        return after
-
-
-# Each move is applied as `item.state = OFFER[item.state]`: one lookup, and an illegal move cannot pass unseen.
-OFFER = Move("offer", {ItemState.NEW: ItemState.QUEUED, ItemState.SENT: ItemState.QUEUED})
+# Each is applied as `item.state = OFFER[item.state]`.
+OFFER = Move("offer", "an item", {ItemState.NEW: ItemState.QUEUED, ItemState.SENT: ItemState.QUEUED})
 """Into a stage's queue: fresh, on from the stage before, or back from a worker that died."""
-SEND = Move("send", {ItemState.QUEUED: ItemState.SENT})
+SEND = Move("send", "an item", {ItemState.QUEUED: ItemState.SENT})
 """Out in a batch to a worker."""
 
 # There is no row for settling: it is legal from every state, and settling twice is harmless, the first outcome stands.
@@ -61,7 +45,7 @@ class Request:
     """
 
     __slots__ = (
-        "admitted", "bucket", "bulk", "codec_in", "codec_out", "deadline", "done", "fed", "items", "outcomes",
+        "admitted", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "items", "lane", "outcomes",
         "payloads", "result_bytes", "unfed_bytes", "unsettled",
     )  # fmt: skip
 
@@ -72,14 +56,15 @@ class Request:
         codec_out: int,
         deadline: float,
         done: Done,
-        bulk: bool,
+        lane: Lane,
     ) -> None:
         self.payloads = payloads
         self.codec_in = codec_in
         self.codec_out = codec_out
         self.deadline = deadline
         self.done = done
-        self.bulk = bulk
+        self.lane: int = lane
+        """A `Lane`; as a number, because lanes lie in lists."""
         self.fed = 0
         self.admitted = False
         """Whether it is let in, and its payloads are held."""

@@ -1,6 +1,6 @@
 """Decide when a dead worker is started again, when a live one is past saving, and when a stage has failed.
 
-Pure: told what happened and when.  Deaths before READY count towards FAILED; later ones only cost a restart.
+Pure: it is told what happened and when.  A death before READY counts towards FAILED; a later one only costs a restart.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-FIRST_DELAY = 0.1
-LONGEST_DELAY = 30.0
-FAILED_AFTER = 5
-"""Starts in a row that did not reach READY, of each worker and with none left, before the stage counts as failed."""
-SICK_AFTER = 5
-"""Batches in a row that failed whole, before a worker is ended as if it had crashed."""
+FIRST_DELAY_SECONDS = 0.1
+LONGEST_DELAY_SECONDS = 30.0
+FAILED_AFTER_STARTS = 5
+"""A stage has failed when no worker is left and each failed so many starts in a row: they did not reach READY."""
+SICK_AFTER_BATCHES = 5
+"""A worker is ended as if it had crashed when so many batches in a row failed whole."""
 
 
 class Backoff:
@@ -25,7 +25,7 @@ class Backoff:
     def next(self) -> float:
         """The delay to keep now; the next one is longer."""
         delay = self._delay
-        self._delay = min(max(FIRST_DELAY, delay * 2), LONGEST_DELAY)
+        self._delay = min(max(FIRST_DELAY_SECONDS, delay * 2), LONGEST_DELAY_SECONDS)
         return delay
 
     def reset(self) -> None:
@@ -55,7 +55,7 @@ class WorkerHealth:
             self._recycle.reset()
             return False
         self._whole_failures += 1
-        if self._whole_failures < SICK_AFTER or now < self._recycle_from:
+        if self._whole_failures < SICK_AFTER_BATCHES or now < self._recycle_from:
             return False
         self._whole_failures = 0
         self._recycle_from = math.inf  # until it is ready again
@@ -95,11 +95,11 @@ class StageHealth:
 
         One that was ready and died has its own tries yet, whatever became of the others.
         """
-        return live_workers == 0 and min(self.failed_starts) >= FAILED_AFTER
+        return live_workers == 0 and min(self.failed_starts) >= FAILED_AFTER_STARTS
 
     def delay(self, backoff: Backoff, live_workers: int) -> float:
         """How long to wait before starting a dead worker again."""
-        return LONGEST_DELAY if self.failed(live_workers) else backoff.next()
+        return LONGEST_DELAY_SECONDS if self.failed(live_workers) else backoff.next()
 
 
 def share_threads(cores: Sequence[frozenset[int]]) -> list[int]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from penstock.codec.formats import Codec
 from penstock.config import Batch, ServiceOptions
 from penstock.core.counters import ServiceCounters, StageCounters
+from penstock.core.lanes import Lane
 from penstock.core.outcome import Outcome
 from penstock.core.state import State, WorkerState
 from penstock.errors import RequestError
@@ -103,13 +104,13 @@ class HostedEngine(Protocol):
         deadline: float,
         done: Callable[[list[Outcome]], None],
         *,
-        bulk: bool = False,
+        lane: Lane = Lane.SINGLE,
         nbytes: int | None = None,
     ) -> Any:
         """Accept items and call `done` exactly once with their outcomes in order; returns a ticket for `cancel`.
 
-        `deadline` is a monotonic time, or inf; `nbytes` is the size of all items, where it is known.  Raises NotReady
-        or Overloaded without accepting anything.
+        `deadline` is a monotonic time, or inf; `lane` is where the items wait; `nbytes` is the size of all items, where
+        it is known.  Raises NotReady or Overloaded without accepting anything.
         """
 
     def cancel(self, ticket: Any) -> None:

@@ -1,4 +1,4 @@
-"""A running service: its stages are started, watched and stopped here; its requests flow in `flow`."""
+"""A running service: its stages are started, watched and stopped here; its requests pass through `Flow`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 
+from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
-from penstock.core.admission import Admission
-from penstock.core.deadlines import Deadlines
+from penstock.core.clock import FOREVER_SECONDS, Clock
+from penstock.core.counters import ServiceCounters
+from penstock.core.item import Done, Request
+from penstock.core.lanes import Lane
+from penstock.core.payload import Payload
 from penstock.core.state import State
 from penstock.errors import (
     ConfigError,
@@ -20,19 +24,21 @@ from penstock.errors import (
     StartFailed,
 )
 from penstock.runtime.affinity import allowed_cores, check_cores, pin
-from penstock.runtime.flow import FOREVER, Flow
+from penstock.runtime.flow import Flow
+from penstock.runtime.incarnation import StartIncarnation
 from penstock.runtime.launching import launcher, worker_cores
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import StageDriver
 
-# After the last answer a worker tears its stage down; one that takes longer is killed.
-TEARDOWN_GRACE = 5.0
+TEARDOWN_GRACE_SECONDS = 5.0
+"""After the last answer a worker tears its stage down; one that takes longer is killed."""
 
 
-class Engine(Flow):
-    """A running service.  Made stopped; `start` starts it, `stop` may be called any time, any number of times.
+class Engine:
+    """One run of a service.  Made stopped; `start` starts it, once; `stop` may be called any time, any number of times.
 
-    It lives on one event loop, and everything but `abandon` is called on that loop's thread.
+    It lives on one event loop, and everything but `abandon` is called on that loop's thread.  `clock` tells it the
+    time, and `start_incarnation` starts its workers; `inline` says that those are threads of this process.
     """
 
     def __init__(
@@ -41,21 +47,37 @@ class Engine(Flow):
         specs: Sequence[StageSpec],
         options: ServiceOptions,
         *,
+        clock: Clock,
+        start_incarnation: StartIncarnation,
         cpus: Sequence[int] | None = None,
         inline: bool = False,
     ) -> None:
-        super().__init__(name, options, specs[0].options.max_queued, len(specs))
+        self.name = name
+        self.options = options
         self._specs = tuple(specs)
+        self._clock = clock
         self._cpus = tuple(cpus) if cpus is not None else None
-        self._in_process = inline
+        self._inline = inline
+        self._flow = Flow(
+            self, name, self._specs, options, inline=inline, clock=clock, start_incarnation=start_incarnation
+        )
+        self.stages: list[StageDriver] = self._flow.stages
+        self.counters: ServiceCounters = self._flow.counters
         self._affinity_before: frozenset[int] | None = None
         self._pinned_by = 0
         """The thread that was pinned."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._started: asyncio.Future[None] | None = None
         self._stop_task: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        """Set whenever something happened that a stop may wait for."""
         self._hurried = False
         """Whether somebody who asked to stop waits no longer."""
+        self._overdue = False
+        """Whether the time of the present wait is up."""
         self._phase = State.STOPPED
+
+    # -- what hosts read --------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
@@ -66,28 +88,106 @@ class Engine(Flow):
             return State.FAILED
         if not all(stage.health.ever_ready for stage in self.stages):
             return State.STARTING
-        return State.READY if self._has_room(0) else State.BUSY
+        return State.READY if self._flow.has_room(0) else State.BUSY
 
     @property
     def reason(self) -> str:
         """Why the service is FAILED, else ""."""
         return next((stage.health.reason for stage in self.stages if stage.failed), "")
 
+    @property
+    def queued(self) -> int:
+        """Items accepted and not yet settled, wherever they are."""
+        return self._flow.queued
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held for requests in hand: payloads, half-received bodies, unread answers."""
+        return self._flow.held_bytes
+
     def refusal(self, nbytes: int = 0) -> RequestError | None:
         """Why a request of `nbytes` would be refused now, or None."""
-        if not self.accepting:
+        flow = self._flow
+        if not flow.accepting:
             state = self.state
             reason = f": {self.reason}" if state is State.FAILED else ""
             return NotReady(f"service {self.name!r} is {state}{reason}", state=state)
-        if not self._has_room(nbytes):
-            retry_after = self._admission.retry_after(self.now())
+        if not flow.has_room(nbytes):
+            retry_after = flow.retry_after()
             return Overloaded(f"service {self.name!r} is full; try again in {retry_after} s", retry_after=retry_after)
         return None
 
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        payloads: Sequence[Payload],
+        codec_in: Codec,
+        codec_out: Codec,
+        deadline: float,
+        done: Done,
+        *,
+        lane: Lane = Lane.SINGLE,
+        wait: bool = False,
+        nbytes: int | None = None,
+    ) -> Request:
+        """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
+
+        `deadline` is a moment of the monotonic clock, or inf.  `lane` is where the request and its items wait; those of
+        `Lane.BULK` do not wait for company.  With `wait` the request waits for room until its deadline; without, a
+        full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they are
+        measured.  What is returned is what `cancel` takes.
+
+        Raises:
+            NotReady: the service is not serving.
+            Overloaded: it is full, and `wait` is False.
+        """
+        return self._flow.submit(payloads, codec_in, codec_out, deadline, done, lane=lane, wait=wait, nbytes=nbytes)
+
+    def cancel(self, request: Request) -> None:
+        """The caller has left: what is queued is forgotten, what runs is masked from the next stage."""
+        self._flow.cancel(request)
+
+    def hold(self, nbytes: int) -> None:
+        """Count bytes held outside the queues; negative gives them back."""
+        self._flow.hold(nbytes)
+
+    # -- start ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start every worker, and return when each has come to READY (or to its first end, with another ready).
+
+        Raises:
+            ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.
+            StartFailed: a stage's `setup` raised, with the remote traceback, or its workers keep dying.
+        """
+        if self._loop is not None:
+            raise ConfigError(f"service {self.name!r} is {self.state}: an engine is started once")
+        allowed = allowed_cores()
+        if self._cpus is not None:
+            check_cores(f"service {self.name!r}", self._cpus, allowed)
+        stages = range(len(self._specs))
+        launch = [launcher(self.name, self._specs, i, self.options, inline=self._inline) for i in stages]
+        cores = [worker_cores(spec, allowed) for spec in self._specs]
+        self._pin(allowed)
+        self._loop = asyncio.get_running_loop()
+        self._flow.begin(self._loop)
+        self._phase = State.READY
+        self._started = self._loop.create_future()
+        for i in stages:
+            self.stages[i].start(launch[i], *cores[i])
+        try:
+            await self._started
+        except BaseException:
+            # Also when start itself is cancelled: nothing that was started may stay.
+            await asyncio.shield(self.stop(drain=0))
+            raise
+        finally:
+            self._started = None
+
     def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
         """Look again at what the service's workers allow."""
-        if self._changed is not None:
-            self._changed.set()
+        self._changed.set()
         started = self._started
         if started is not None and not started.done():
             if failure is not None and (failure.traceback or stage.failed):
@@ -98,59 +198,14 @@ class Engine(Flow):
                 started.set_result(None)
         self._refresh()
         if stage.failed and self._phase in (State.READY, State.DRAINING):
-            self._settle_all(
+            self._flow.settle_all(
                 lambda _: NotReady(f"stage {stage.name!r} has failed: {stage.health.reason}", state=State.FAILED)
             )
 
-    # -- life -------------------------------------------------------------------------------------------------------
+    def _refresh(self) -> None:
+        self._flow.accepting = self.state.serving
 
-    async def start(self) -> None:
-        """Start every worker, and return when each has come to READY (or to its first end, with another ready).
-
-        Raises:
-            ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.
-            StartFailed: a stage's `setup` raised, with the remote traceback, or its workers keep dying.
-        """
-        if self._phase is not State.STOPPED:
-            raise ConfigError(f"service {self.name!r} is {self.state}: it can be started once it is stopped")
-        self._loop = asyncio.get_running_loop()
-        self._prepare()
-        self._phase = State.READY
-        self._started = self._loop.create_future()
-        self._changed = asyncio.Event()
-        for stage in self.stages:
-            stage.start()
-        try:
-            await self._started
-        except BaseException:
-            # Also when start itself is cancelled: nothing that was started may stay.
-            await asyncio.shield(self.stop(drain=0))
-            raise
-        finally:
-            self._started = None
-
-    def _prepare(self) -> None:
-        allowed = allowed_cores()
-        if self._cpus is not None:
-            check_cores(f"service {self.name!r}", self._cpus, allowed)
-        launch = [
-            launcher(self.name, self._specs, i, self.options, inline=self._in_process) for i in range(len(self._specs))
-        ]
-        cores = [worker_cores(spec, allowed) for spec in self._specs]
-        if self._cpus is not None and not self._in_process:
-            self._affinity_before = allowed
-            self._pinned_by = threading.get_ident()
-            pin(self._cpus)
-        self._admission = Admission(self.options.max_queued, self.options.max_queued_bytes)
-        self._deadlines = Deadlines()
-        self.stages = [
-            StageDriver(
-                self, spec, i, launch=launch[i], inline=self._in_process, cores=cores[i][0], threads=cores[i][1]
-            )
-            for i, spec in enumerate(self._specs)
-        ]
-        self.stages[-1].last = True
-        self._rooms = [self._room_behind(i) for i in range(len(self.stages))]
+    # -- stop -------------------------------------------------------------------------------------------------------
 
     async def stop(self, drain: float = 30.0) -> None:
         """Finish what was accepted for up to `drain` seconds, settle the rest as NotReady, end the workers.
@@ -161,60 +216,61 @@ class Engine(Flow):
         if task is None:
             if self._phase is State.STOPPED:
                 return
-            self._hurried = False
             self._phase = State.DRAINING
             self._refresh()
             task = self._stop_task = asyncio.get_running_loop().create_task(self._stop(drain))
             task.add_done_callback(self._stop_ended)
-        else:
-            done, _ = await asyncio.wait((task,), timeout=None if drain > FOREVER else drain)
-            if not done:
-                self._hurried = True
-                if self._changed is not None:
-                    self._changed.set()
-        await asyncio.shield(task)
+            await asyncio.shield(task)
+            return
+        hurry = self._clock.call_later(drain, self._hurry) if drain <= FOREVER_SECONDS else None
+        try:
+            await asyncio.shield(task)
+        finally:
+            if hurry is not None:
+                hurry.cancel()
+
+    def _hurry(self) -> None:
+        self._hurried = True
+        self._changed.set()
 
     async def _stop(self, drain: float) -> None:
         for stage in self.stages:
             stage.queue.draining = True
-        self.wake()
-        await self._until(lambda: self.idle or self._hurried, drain)
-        drained = self.idle and drain > 0
+        self._flow.on_turn = self._changed.set
+        self._flow.wake()
+        await self._until(lambda: self._flow.idle or self._hurried, drain)
+        drained = self._flow.idle and drain > 0
         self._settle_stopped()
         if drained:
             for stage in self.stages:
                 stage.close()
-            await self._until(lambda: self._hurried or not self._workers_alive, TEARDOWN_GRACE)
+            await self._until(lambda: self._hurried or not self._workers_alive, TEARDOWN_GRACE_SECONDS)
         for stage in self.stages:
             stage.kill()
         await self._until(lambda: not self._workers_alive, math.inf)
         self._finish()
 
     def _stop_ended(self, _: asyncio.Task[None]) -> None:
-        """The short way, where the long one went wrong or was cut off."""
-        # Not in a `finally`: a task that was cancelled before its first step has none.
+        """End the service at once, where the stop went wrong or was cancelled.
+
+        A callback of the task and not a `finally` in it: a task that is cancelled before its first step runs none, and
+        compiled, an `await` in a `finally` loses the exception that led there.
+        """
         if self._phase is not State.STOPPED:
             self.abandon()
 
     def _settle_stopped(self) -> None:
-        self._settle_all(lambda _: NotReady(f"service {self.name!r} has stopped", state=State.STOPPED))
+        self._flow.settle_all(lambda _: NotReady(f"service {self.name!r} has stopped", state=State.STOPPED))
 
     def _finish(self) -> None:
         """Tell who waits for the start, and leave nothing that could come later."""
         self._phase = State.STOPPED
         self._stop_task = None
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-            self._deadline_timer = None
+        self._flow.on_turn = None
+        self._flow.forget_deadlines()
         if self._started is not None and not self._started.done():
             self._started.set_exception(StartFailed(f"service {self.name!r} was stopped while it was starting"))
         self._unpin()
-
-    def _unpin(self) -> None:
-        before, self._affinity_before = self._affinity_before, None
-        # An abandoned engine may be told so by another thread, whose cores are none of its business.
-        if before is not None and self._pinned_by == threading.get_ident():
-            pin(before)
 
     @property
     def _workers_alive(self) -> bool:
@@ -224,12 +280,20 @@ class Engine(Flow):
         )
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        assert self._changed is not None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if seconds > FOREVER else seconds):
-                while not condition():
-                    self._changed.clear()
-                    await self._changed.wait()
+        """Wait until `condition` holds, at most `seconds`.  Only the stop waits, so one wait at a time."""
+        self._overdue = False
+        timer = self._clock.call_later(seconds, self._time_is_up) if seconds <= FOREVER_SECONDS else None
+        try:
+            while not (condition() or self._overdue):
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _time_is_up(self) -> None:
+        self._overdue = True
+        self._changed.set()
 
     def abandon(self) -> None:
         """End every worker at once, from any thread and without an event loop; the engine is stopped.
@@ -237,11 +301,9 @@ class Engine(Flow):
         Whoever waits is told on the engine's loop, if that runs once more.
         """
         for stage in self.stages:
-            stage.stopping = True
-            for worker in stage.workers:
-                worker.abandon()
+            stage.abandon()
         self._phase = State.STOPPED
-        self.accepting = False
+        self._flow.accepting = False
         self._stop_task = None
         self._unpin()
         if self._loop is not None:
@@ -249,12 +311,21 @@ class Engine(Flow):
                 self._loop.call_soon_threadsafe(self._abandoned)
 
     def _abandoned(self) -> None:
-        if self._phase is not State.STOPPED:
-            return  # started again meanwhile
         self._settle_stopped()
         self._finish()
-        if self._changed is not None:
-            self._changed.set()
+        self._changed.set()
 
-    def _refresh(self) -> None:
-        self.accepting = self.state.serving
+    # -- the coordinator's own cores --------------------------------------------------------------------------------
+
+    def _pin(self, allowed: frozenset[int]) -> None:
+        """Keep this thread on the service's cores, if it has any; workers get `allowed`, what was before."""
+        if self._cpus is not None and not self._inline:
+            self._affinity_before = allowed
+            self._pinned_by = threading.get_ident()
+            pin(self._cpus)
+
+    def _unpin(self) -> None:
+        before, self._affinity_before = self._affinity_before, None
+        # An abandoned engine may be told so by another thread, whose cores are none of its business.
+        if before is not None and self._pinned_by == threading.get_ident():
+            pin(before)

@@ -13,17 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
 from penstock.core.admission import Admission
+from penstock.core.clock import FOREVER_SECONDS, Clock, Timer
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
+from penstock.core.dispatch import room_behind
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
+from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.payload import Payload, payload_size
 from penstock.errors import (
@@ -33,16 +35,18 @@ from penstock.errors import (
     ProtocolError,
     RequestError,
     StageFailed,
+    StartFailed,
     WorkerLost,
 )
-from penstock.runtime.stage_driver import TIMER_TICK, StageDriver
+from penstock.runtime.incarnation import StartIncarnation
+from penstock.runtime.spec import StageSpec
+from penstock.runtime.stage_driver import StageDriver
 from penstock.transport.framing import Frame, Status
 from penstock.transport.messages import Problem, invalid_input, stage_failure, unpack
 
 log = logging.getLogger("penstock.runtime")
 
 SECONDS_PER_MARK = 1.0
-FOREVER = 1e9
 
 # Looked up for every item, several times: constants cost nothing once compiled, members of an enum do.
 QUEUED: Final = ItemState.QUEUED
@@ -50,32 +54,75 @@ SETTLED: Final = ItemState.SETTLED
 OK: Final = int(Status.OK)
 
 
-class Flow:
-    """The requests in hand and the stages they pass.  `accepting` is set by whoever starts and stops the stages."""
-
-    def __init__(self, name: str, options: ServiceOptions, first_limit: int | None, stages: int) -> None:
-        self.name = name
-        self.options = options
-        self.counters = ServiceCounters()
-        self.stages: list[StageDriver] = []
-        self.accepting = False
-        self._admission = Admission(options.max_queued, options.max_queued_bytes)
-        self._deadlines = Deadlines()
-        self._deadline_timer: asyncio.TimerHandle | None = None
-        self._item_ids = count(1)
-        self._share = options.max_queued_bytes // max(1, stages)
-        self._first_limit = first_limit
-        # A request remembers its items to end them; those of a long one are weeded out as it goes.
-        self._kept_items = 2 * options.max_queued + 1000
-        self._rooms: list[Callable[[], int | None]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._changed: asyncio.Event | None = None
-        self._waking = False
-        self._last_mark = 0.0
+class Supervisor(Protocol):
+    """Who starts and stops the stages."""
 
     def refusal(self, nbytes: int = 0) -> RequestError | None:
         """Why a request of `nbytes` would be refused now, or None."""
-        raise NotImplementedError
+
+    def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
+        """A worker of `stage` became ready or ended; `failure` is why, where it ended before it was ready."""
+
+
+class Flow:
+    """The requests in hand and the stages they pass.
+
+    `accepting` is set by the supervisor.  So is `on_turn`, while the supervisor waits for something: it is called
+    after each pump.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        name: str,
+        specs: Sequence[StageSpec],
+        options: ServiceOptions,
+        *,
+        inline: bool,
+        clock: Clock,
+        start_incarnation: StartIncarnation,
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.counters = ServiceCounters()
+        self.accepting = False
+        self.on_turn: Callable[[], None] | None = None
+        self._supervisor = supervisor
+        self._clock = clock
+        self._now = clock.now
+        self.stages = [
+            StageDriver(
+                self,
+                name,
+                spec,
+                i,
+                last=i == len(specs) - 1,
+                inline=inline,
+                clock=clock,
+                start_incarnation=start_incarnation,
+            )
+            for i, spec in enumerate(specs)
+        ]
+        self._admission = Admission(options.max_queued, options.max_queued_bytes)
+        self._deadlines = Deadlines()
+        self._deadline_timer: Timer | None = None
+        self._item_ids = count(1)
+        self._share = options.max_queued_bytes // len(specs)
+        self._first_limit = specs[0].options.max_queued
+        # A request remembers its items to end them; those of a long one are weeded out as it goes.
+        self._kept_items = 2 * options.max_queued + 1000
+        self._rooms = [self._room_behind(i) for i in range(len(specs))]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waking = False
+        self._last_mark = 0.0
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Live on `loop` from now on."""
+        self._loop = loop
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        assert self._loop is not None, "the engine was never started"
+        return self._loop
 
     # -- what others read -----------------------------------------------------------------------------------------
 
@@ -87,16 +134,20 @@ class Flow:
     @property
     def held_bytes(self) -> int:
         """Bytes held for requests in hand: payloads, half-received bodies, unread answers."""
-        return self._admission.held
+        return self._admission.ledger.held
 
     @property
     def idle(self) -> bool:
         """Whether nothing is in hand."""
         return self._admission.items == 0 and self._admission.waiting == 0
 
-    def now(self) -> float:
-        """The time: seconds on the host's monotonic clock, the same in every process."""
-        return time.monotonic()
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a request of `nbytes` would be let in now."""
+        return self._admission.has_room(nbytes) and self._first_queue_open
+
+    def retry_after(self) -> int:
+        """In how many seconds a full service is worth another try."""
+        return self._admission.retry_after(self._now())
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -108,16 +159,16 @@ class Flow:
         deadline: float,
         done: Done,
         *,
-        bulk: bool = False,
+        lane: Lane = Lane.SINGLE,
         wait: bool = False,
         nbytes: int | None = None,
     ) -> Request:
         """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
 
-        `deadline` is a moment of the monotonic clock, or inf.  `bulk` marks items that came as one and are not held
-        for company.  With `wait` the request waits for room until its deadline; without, a full service refuses.
-        `nbytes` is what the payloads take in memory, where that is known; else they are measured.  What is returned is
-        what `cancel` takes.
+        `deadline` is a moment of the monotonic clock, or inf.  `lane` is where the request and its items wait; those of
+        `Lane.BULK` do not wait for company.  With `wait` the request waits for room until its deadline; without, a
+        full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they are
+        measured.  What is returned is what `cancel` takes.
 
         Raises:
             NotReady: the service is not serving.
@@ -126,15 +177,15 @@ class Flow:
         n = len(payloads)
         if nbytes is None:
             nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
-        has_room = self.accepting and self._has_room(nbytes)
+        has_room = self.accepting and self.has_room(nbytes)
         if not has_room and not (wait and self.accepting):
             self.counters.refused += n
-            refusal = self.refusal(nbytes)
+            refusal = self._supervisor.refusal(nbytes)
             assert refusal is not None
             raise refusal
         # A deadline a generation away never comes, and one before the clock began has passed.
-        deadline = math.inf if deadline > FOREVER else max(deadline, 0.0)
-        request = Request(payloads, codec_in, codec_out, deadline, done, bulk)
+        deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
+        request = Request(payloads, codec_in, codec_out, deadline, done, lane)
         self.counters.accepted += n
         if n == 0:
             self._running_loop().call_soon(done, [])
@@ -143,12 +194,11 @@ class Flow:
         request.unfed_bytes = nbytes
         if self._deadlines.add(request):
             self._arm_deadlines()
-        if has_room and not (wait and admission.must_wait(bulk)):
-            admission.admit(request)
-            admission.enter(bulk)
+        if has_room and not (wait and admission.must_wait(lane)):
+            admission.let_in(request)
             self._feed_one(request)
         if request.fed < n:
-            admission.wait(request)
+            admission.line_up(request)
         if not self._waking:
             self.wake()
         return request
@@ -162,12 +212,9 @@ class Flow:
 
     def hold(self, nbytes: int) -> None:
         """Count bytes held outside the queues; negative gives them back."""
-        self._admission.held += nbytes
+        self._admission.ledger.hold(nbytes)
         if nbytes < 0 and self._admission.waiting:
             self.wake()
-
-    def _has_room(self, nbytes: int) -> bool:
-        return self._admission.has_room(nbytes) and self._first_queue_open
 
     @property
     def _first_queue_open(self) -> bool:
@@ -177,7 +224,7 @@ class Flow:
         """Let in who waits, as far as there is room; whether that was anybody."""
         fed = False
         while self._first_queue_open:
-            request = self._admission.next_fed()
+            request = self._admission.feed_next()
             if request is None:
                 break
             self._feed_one(request)
@@ -187,18 +234,13 @@ class Flow:
     def _feed_one(self, request: Request) -> None:
         index = request.fed
         payload = request.payloads[index]
-        nbytes = payload_size(payload)
-        item = Item(next(self._item_ids), payload, nbytes, request, index)
-        request.fed = index + 1
-        request.unfed_bytes -= nbytes
-        if request.fed == len(request.payloads):
-            self._admission.held -= request.unfed_bytes  # what was held besides the items: brackets, commas
-            request.unfed_bytes = 0
+        item = Item(next(self._item_ids), payload, payload_size(payload), request, index)
+        self._admission.ledger.feed(item)
         if len(request.items) > self._kept_items:
             request.items = [i for i in request.items if i.state is not SETTLED]
         request.items.append(item)
         item.state = OFFER[item.state]
-        self.stages[0].queue.offer(item, time.monotonic())
+        self.stages[0].queue.offer(item, self._now())
 
     # -- the one pump -------------------------------------------------------------------------------------------------
 
@@ -210,7 +252,7 @@ class Flow:
 
     def _pump(self) -> None:
         self._waking = False
-        now = self.now()
+        now = self._now()
         if self._admission.waiting:
             self._feed()
         # The last stage first: what it takes makes room for the stage before it, in the same turn.
@@ -219,8 +261,8 @@ class Flow:
                 stage.pump(now, self._rooms[stage.index])
         if self._admission.waiting and self._feed():
             self.wake()
-        if self._changed is not None:
-            self._changed.set()
+        if self.on_turn is not None:
+            self.on_turn()
 
     def _room_behind(self, index: int) -> Callable[[], int | None]:
         """How many items the queue behind stage `index` takes now: None is any number, 0 is not now."""
@@ -230,19 +272,21 @@ class Flow:
         limit = behind.spec.options.max_queued
 
         def room() -> int | None:
-            # One batch always passes: an empty queue takes whatever comes, so a large result cannot block for ever.
-            if behind.queue.nbytes > self._share and len(behind.queue):
-                return 0
-            return None if limit is None else max(0, limit - len(behind.queue) - stage.in_flight)
+            queue = behind.queue
+            return room_behind(len(queue), queue.nbytes, stage.in_flight, max_queued=limit, max_bytes=self._share)
 
         return room
 
     # -- what stages report -------------------------------------------------------------------------------------------
 
+    def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
+        """A worker of `stage` became ready or ended: the supervisor decides what follows."""
+        self._supervisor.pool_changed(stage, failure)
+
     def batch_answered(self, stage: StageDriver, items: list[Item], frame: Frame) -> None:
         """Move each item on, or settle it."""
         last = stage.last
-        now = self.now()
+        now = self._now()
         for item, status, payload in zip(items, frame.statuses, frame.payloads, strict=True):
             if item.state is SETTLED:
                 continue  # cancelled or expired meanwhile: masked from the next stage
@@ -277,9 +321,8 @@ class Flow:
         return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage.name)
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
-        nbytes = payload_size(payload)
-        self._admission.held += nbytes - item.nbytes
-        item.payload, item.nbytes, item.frame = payload, nbytes, None
+        self._admission.ledger.advance(item, payload)
+        item.payload, item.frame = payload, None
         item.suspect = False
         item.stage += 1
         item.state = OFFER[item.state]
@@ -296,8 +339,7 @@ class Flow:
         if before is QUEUED:
             self.stages[item.stage].queue.discard(item)
         request = item.request
-        self._admission.leave(request.bulk)
-        self._admission.held -= item.nbytes
+        self._admission.settle(item)
         item.payload = b""
         item.frame = None
         self._record(request, item.index, outcome)
@@ -305,10 +347,7 @@ class Flow:
     def _record(self, request: Request, index: int, outcome: Outcome) -> None:
         if isinstance(outcome, Result):
             self.counters.succeeded += 1
-            if len(request.outcomes) > 1:
-                nbytes = payload_size(outcome.payload)
-                request.result_bytes += nbytes
-                self._admission.held += nbytes
+            self._admission.ledger.keep_result(request, outcome.payload)
         else:
             _count_failure(self.counters, outcome.error, 1)
         request.outcomes[index] = outcome
@@ -318,7 +357,7 @@ class Flow:
 
     def _complete(self, request: Request) -> None:
         """Tell the caller: every outcome is there."""
-        self._admission.held -= request.result_bytes
+        self._admission.ledger.complete(request)
         self._deadlines.discard(request)
         request.items = []  # they refer to the request: without this only the cycle collector could free either
         try:
@@ -336,19 +375,17 @@ class Flow:
 
     def _end_unfed(self, request: Request, failure: Failure) -> None:
         """Settle what was never fed, all alike and at once: there may be many thousands."""
-        self._admission.forget(request)
-        if request.admitted:
-            self._admission.held -= request.unfed_bytes
+        self._admission.drop_unfed(request)
         n = len(request.payloads) - request.fed
         request.outcomes[request.fed :] = [failure] * n
         request.fed += n
-        request.unfed_bytes = 0
         _count_failure(self.counters, failure.error, n)
         request.unsettled -= n
         if not request.unsettled:
             self._complete(request)
 
-    def _settle_all(self, error: Callable[[Item | None], RequestError]) -> None:
+    def settle_all(self, error: Callable[[Item | None], RequestError]) -> None:
+        """Settle every request in hand; `error` makes the end of an item, or (None) of what is no item yet."""
         for request in self._in_hand():
             self._end(request, error)
 
@@ -367,19 +404,20 @@ class Flow:
             self._deadline_timer.cancel()
             self._deadline_timer = None
         if moment is not None:
-            delay = math.ceil(max(moment - self.now(), 0.0) / TIMER_TICK) * TIMER_TICK
-            self._deadline_timer = self._running_loop().call_later(delay, self._deadlines_rang)
+            self._deadline_timer = self._clock.call_later(max(moment - self._now(), 0.0), self._deadlines_rang)
 
     def _deadlines_rang(self) -> None:
         self._deadline_timer = None
-        for request in self._deadlines.expired(self.now()):
+        for request in self._deadlines.expired(self._now()):
             self._end(request, _deadline_exceeded)
         self._arm_deadlines()
         self.wake()
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        assert self._loop is not None, "the engine was never started"
-        return self._loop
+    def forget_deadlines(self) -> None:
+        """Cancel what could come later; every request is settled."""
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+            self._deadline_timer = None
 
 
 def _deadline_exceeded(item: Item | None) -> DeadlineExceeded:

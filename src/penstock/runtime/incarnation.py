@@ -1,6 +1,6 @@
 """One life of a worker, from start to end: a process over a socket, or a thread over memory.
 
-A worker's place in its stage outlives its incarnations.  Each reports frames as they come, and its end exactly once,
+A worker's slot in its stage outlives its incarnations.  Each reports frames as they come, and its end exactly once,
 after the last frame.
 """
 
@@ -9,14 +9,30 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
+from penstock.core.clock import Clock
 from penstock.runtime.process import LAST_READ_SECONDS, WorkerProcess
 from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel
 from penstock.transport.sockets import SocketChannel
 from penstock.worker.loop import work
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStart:
+    """Who a worker is, and what its incarnation gets at its start."""
+
+    service: str
+    stage: str
+    index: int
+    target: Any
+    """The stage's class or function, for a worker that lives in this process."""
+    cores: frozenset[int]
+    env: Mapping[str, str]
+    """The whole environment of its process."""
 
 
 class IncarnationOwner(Protocol):
@@ -46,14 +62,19 @@ class Incarnation(Protocol):
         """End it now."""
 
     def abandon(self) -> None:
-        """End it now, from any thread and without an event loop; nothing is reported any more."""
+        """End it now, from any thread and without an event loop; its end may go unreported."""
+
+
+StartIncarnation: TypeAlias = Callable[[IncarnationOwner, WorkerStart], Awaitable[Incarnation]]
+"""Starts an incarnation that reports to its owner; raises OSError or ValueError if the system refuses."""
 
 
 class ProcessIncarnation:
     """A worker process.  It has ended when the process is gone and the channel has been read to its end."""
 
-    def __init__(self, owner: IncarnationOwner) -> None:
+    def __init__(self, owner: IncarnationOwner, clock: Clock) -> None:
         self._owner = owner
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._process: WorkerProcess | None = None
         self._channel: SocketChannel | None = None
@@ -65,15 +86,17 @@ class ProcessIncarnation:
         self._reported = False
 
     @classmethod
-    async def start(
-        cls, owner: IncarnationOwner, label: tuple[str, str, int], cores: frozenset[int], env: Mapping[str, str]
-    ) -> ProcessIncarnation:
-        """Start the worker process `label` on `cores`; OSError or ValueError if the system refuses."""
-        self = cls(owner)
+    async def start(cls, clock: Clock, owner: IncarnationOwner, start: WorkerStart) -> ProcessIncarnation:
+        """Start a worker process; OSError or ValueError if the system refuses."""
+        self = cls(owner, clock)
         ours, theirs = socket.socketpair()
         try:
             self._process = WorkerProcess.start(
-                label, child_socket=theirs, cores=cores, env=env, on_exit=self._process_ended
+                (start.service, start.stage, start.index),
+                child_socket=theirs,
+                cores=start.cores,
+                env=start.env,
+                on_exit=self._process_ended,
             )
         except (OSError, ValueError):
             ours.close()
@@ -144,7 +167,7 @@ class ProcessIncarnation:
             return
         if self._channel_open:
             # What the worker wrote before it died is still to be read; end-of-stream comes after it.
-            self._loop.call_later(LAST_READ_SECONDS, self._channel.abort)
+            self._clock.call_later(LAST_READ_SECONDS, self._channel.abort)
         elif not self._process_alive:
             self._report()
         elif not self._closing:
@@ -163,14 +186,18 @@ class ProcessIncarnation:
 class ThreadIncarnation:
     """A worker in a thread of this process: the same loop, the same frames."""
 
-    def __init__(self, owner: IncarnationOwner, label: tuple[str, str, int], target: Any) -> None:
+    def __init__(self, owner: IncarnationOwner, start: WorkerStart) -> None:
         self._owner = owner
         self._channel = MemoryChannel(self)
-        service, stage, index = label
-        self._thread = threading.Thread(
-            target=self._work, args=(target,), name=f"penstock {service} {stage} {index}", daemon=True
-        )
+        name = f"penstock {start.service} {start.stage} {start.index}"
+        self._thread = threading.Thread(target=self._work, args=(start.target,), name=name, daemon=True)
+
+    @classmethod
+    async def start(cls, owner: IncarnationOwner, start: WorkerStart) -> ThreadIncarnation:
+        """Start a worker thread."""
+        self = cls(owner, start)
         self._thread.start()
+        return self
 
     @property
     def pid(self) -> int | None:

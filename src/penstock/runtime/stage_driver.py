@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
 from penstock.codec.formats import Codec
 from penstock.core.batching import BatchQueue, CutBatch
+from penstock.core.clock import Clock, Timer
 from penstock.core.counters import StageCounters
-from penstock.core.item import OFFER, SEND, Item, ItemState
+from penstock.core.dispatch import SentFrame, least_busy, reclaim
+from penstock.core.item import OFFER, SEND, Item
 from penstock.core.supervision import StageHealth
 from penstock.errors import StartFailed
+from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import StageSpec
-from penstock.runtime.worker_slot import SentFrame, Worker
+from penstock.runtime.worker_slot import WorkerEnd, WorkerSlot
 from penstock.transport.framing import Frame, Status, encode_batch
-from penstock.transport.messages import Launch, Problem
+from penstock.transport.messages import Launch
 
 log = logging.getLogger("penstock.runtime")
 
-# Timers of the event loop have a resolution of a millisecond; to ask a hair too early would be to ask twice.
-TIMER_TICK = 0.001
+ROUND_TRIP_SECONDS = 0.010
+"""To the worker and back, timers and a busy loop included.
 
-# To the worker and back, timers and a busy loop included: items held for company leave so much before they must run.
-TRIP = 0.010
+Items that are held for company leave so much earlier than they must run.
+"""
 
 
 class Hub(Protocol):
-    """What a stage needs of the engine around it."""
-
-    name: str
-
-    def now(self) -> float:
-        """The time."""
+    """Where the items of all stages come together."""
 
     def wake(self) -> None:
         """Pump the stages, once, at the end of this turn of the event loop."""
@@ -60,32 +57,42 @@ class StageDriver:
     def __init__(
         self,
         hub: Hub,
+        service: str,
         spec: StageSpec,
         index: int,
         *,
-        launch: Callable[[int], Launch],
+        last: bool,
         inline: bool,
-        cores: list[frozenset[int]],
-        threads: list[int],
+        clock: Clock,
+        start_incarnation: StartIncarnation,
     ) -> None:
         self.hub = hub
+        self.service = service
         self.spec = spec
         self.index = index
+        self.last = last
+        """Whether its results are the callers'."""
         self.inline = inline
-        self.service = hub.name
-        self.launch = launch
-        self.queue = BatchQueue(spec.policy, trip=TRIP)
+        """Whether its workers are threads: a thread is neither recycled nor lost."""
+        self.queue = BatchQueue(spec.policy, trip=ROUND_TRIP_SECONDS)
         self.counters = StageCounters()
         self.health = StageHealth(spec.workers)
         self.in_flight = 0
-        self.workers = [Worker(self, i) for i in range(spec.workers)]
+        self.workers = [
+            WorkerSlot(
+                self, spec.name, i, timeout=spec.options.timeout, clock=clock, start_incarnation=start_incarnation
+            )
+            for i in range(spec.workers)
+        ]
         self.window = 1 + spec.options.prefetch
-        self.last = False
         self.stopping = False
-        self._cores = cores
-        self._threads = threads
+        self._clock = clock
+        self._now = clock.now
+        self._launch: Callable[[int], Launch] | None = None
+        self._cores: list[frozenset[int]] = []
+        self._threads: list[int] = []
         self._frame_ids = count(1)
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._timer_due = math.inf
 
     # -- what others read -----------------------------------------------------------------------------------------
@@ -109,11 +116,6 @@ class StageDriver:
     def failed(self) -> bool:
         """Whether no worker is left and none can be started."""
         return self.health.failed(self.live_workers)
-
-    def place(self, index: int) -> tuple[frozenset[int], Mapping[str, str]]:
-        """The cores and the environment of worker `index`."""
-        extra = self.spec.env[index] if self.spec.env else {}
-        return self._cores[index], worker_environment(self._threads[index], extra)
 
     # -- from queue to workers ------------------------------------------------------------------------------------
 
@@ -141,17 +143,10 @@ class StageDriver:
             if batch.items:
                 self._send(worker, batch, now)
 
-    def _least_busy(self) -> Worker | None:
-        best, fewest = None, self.window
-        for worker in self.workers:
-            held = len(worker.frames)
-            if worker.ready and held < fewest:
-                if held == 0:
-                    return worker
-                best, fewest = worker, held
-        return best
+    def _least_busy(self) -> WorkerSlot | None:
+        return least_busy(self.workers, self.window)
 
-    def _send(self, worker: Worker, batch: CutBatch, now: float) -> None:
+    def _send(self, worker: WorkerSlot, batch: CutBatch, now: float) -> None:
         items = batch.items
         sent = SentFrame(next(self._frame_ids), items, worker)
         for item in items:
@@ -182,8 +177,7 @@ class StageDriver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due = due
-        delay = math.ceil(max(due - now, 0.0) / TIMER_TICK) * TIMER_TICK
-        self._timer = asyncio.get_running_loop().call_later(delay, self._timer_rang)
+        self._timer = self._clock.call_later(max(due - now, 0.0), self._timer_rang)
 
     def _timer_rang(self) -> None:
         self._timer = None
@@ -192,7 +186,18 @@ class StageDriver:
 
     # -- from workers -----------------------------------------------------------------------------------------------
 
-    def answered(self, worker: Worker, sent: SentFrame, frame: Frame) -> None:
+    def start_of(self, index: int) -> WorkerStart:
+        """Where and how worker `index` starts; the environment is this process's at this moment."""
+        extra = self.spec.env[index] if self.spec.env else {}
+        env = worker_environment(self._threads[index], extra)
+        return WorkerStart(self.service, self.name, index, self.spec.target, self._cores[index], env)
+
+    def launch_of(self, index: int) -> Launch:
+        """What worker `index` is told to be."""
+        assert self._launch is not None, "the stage was never started"
+        return self._launch(index)
+
+    def answered(self, worker: WorkerSlot, sent: SentFrame, frame: Frame) -> None:
         """A worker answered a batch."""
         self.in_flight -= len(sent.items)
         counters = self.counters
@@ -201,7 +206,7 @@ class StageDriver:
             counters.bisected += 1
         if frame.calls:
             self.queue.ran(frame.seconds)
-        sick = worker.health.batch_finished(whole_failure=_whole_failure(frame), now=self.hub.now())
+        sick = worker.health.batch_finished(whole_failure=_whole_failure(frame), now=self._now())
         self.hub.batch_answered(self, sent.items, frame)
         if sick and not self.stopping and not self.inline:
             counters.recycled += 1
@@ -209,59 +214,44 @@ class StageDriver:
             worker.recycle()
         self.hub.wake()
 
-    def worker_ready(self, worker: Worker) -> None:
+    def worker_ready(self, worker: WorkerSlot) -> None:
         """A worker reached READY."""
         self.health.became_ready(worker.index)
-        worker.health.became_ready(self.hub.now())
+        worker.health.became_ready(self._now())
         log.info("%s is ready (pid %s)", worker, worker.pid)
         self.hub.pool_changed(self, None)
         self.hub.wake()
 
-    def worker_ended(
-        self,
-        worker: Worker,
-        reason: str,
-        *,
-        frames: list[SentFrame],
-        was_ready: bool,
-        innocent: bool,
-        problem: Problem | None,
-    ) -> None:
+    def worker_ended(self, worker: WorkerSlot, end: WorkerEnd) -> None:
         """A worker is gone: its items are queued again or settled, and it is started again when that is due."""
-        self._reclaim(frames, innocent=innocent)
+        self._reclaim(end.frames, innocent=end.innocent)
         if self.stopping:
             self.hub.pool_changed(self, None)
             return
         failure = None
-        ends_start = problem is not None and not self.health.ever_ready
-        if was_ready:
-            log.error("%s ended: %s", worker, reason)
+        ends_start = end.problem is not None and not self.health.ever_ready
+        if end.was_ready:
+            log.error("%s ended: %s", worker, end.reason)
         else:
-            failure = _start_failure(worker, reason, problem)
+            failure = _start_failure(worker, end)
             self.health.died_before_ready(worker.index, str(failure).splitlines()[0])
             if not ends_start:  # else the start raises it
                 log.error("%s", failure)
         if not ends_start:
             self.counters.restarts += 1
-            worker.restart_in(self.health.delay(worker.health.restart, self.live_workers) if not innocent else 0.0)
+            worker.restart_in(self.health.delay(worker.health.restart, self.live_workers) if not end.innocent else 0.0)
         self.hub.pool_changed(self, failure)
         self.hub.wake()
 
     def _reclaim(self, frames: list[SentFrame], *, innocent: bool) -> None:
         self.in_flight -= sum(len(sent.items) for sent in frames)
-        for position, sent in reversed(list(enumerate(frames))):
-            items = [item for item in sent.items if item.state is not ItemState.SETTLED]
-            if position > 0 or innocent or self.stopping:
-                self._requeue(items)
-                continue
-            final = [item for item in items if item.suspect or not self.spec.options.retry or self.inline]
-            self.hub.worker_lost(self, final)
-            suspects = [item for item in items if item.state is not ItemState.SETTLED]
-            for item in suspects:
-                item.state = OFFER[item.state]
-                item.suspect = True
-            self.counters.retried += len(suspects)
-            self.queue.retry(suspects)
+        found = reclaim(frames, innocent=innocent or self.stopping, retry=self.spec.options.retry and not self.inline)
+        for item in found.suspects:
+            item.suspect = True
+        self.counters.retried += len(found.suspects)
+        self._requeue([*found.returned, *found.suspects])
+        # Last: whoever is told may cancel another request, and then all its items must be where they belong.
+        self.hub.worker_lost(self, found.lost)
 
     def _requeue(self, items: list[Item]) -> None:
         for item in items:
@@ -271,8 +261,13 @@ class StageDriver:
 
     # -- life ---------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start every worker."""
+    def start(self, launch: Callable[[int], Launch], cores: list[frozenset[int]], threads: list[int]) -> None:
+        """Start every worker.
+
+        `launch` makes the order of worker i; `cores` and `threads` have an entry for each worker: where it may run,
+        and how many threads its libraries should start.
+        """
+        self._launch, self._cores, self._threads = launch, cores, threads
         for worker in self.workers:
             worker.start()
 
@@ -288,6 +283,12 @@ class StageDriver:
         for worker in self.workers:
             worker.kill()
 
+    def abandon(self) -> None:
+        """End every worker now, from any thread and without an event loop."""
+        self.stopping = True
+        for worker in self.workers:
+            worker.abandon()
+
     def _begin_stop(self) -> None:
         """From here on a worker that ends is not started again, and nothing is sent by the timer."""
         self.stopping = True
@@ -301,8 +302,9 @@ def _whole_failure(frame: Frame) -> bool:
     return Status.OK not in frame.statuses and Status.FAILED in frame.statuses
 
 
-def _start_failure(worker: Worker, reason: str, problem: Problem | None) -> StartFailed:
+def _start_failure(worker: WorkerSlot, end: WorkerEnd) -> StartFailed:
+    problem = end.problem
     if problem is not None:
         kind = problem.type_name.removeprefix("builtins.")
         return StartFailed(f"{worker} could not be set up: {kind}: {problem.message}", traceback=problem.traceback)
-    return StartFailed(f"{worker} ended before it was ready: {reason}")
+    return StartFailed(f"{worker} ended before it was ready: {end.reason}")

@@ -1,65 +1,214 @@
-"""A worker's place in its stage: the incarnation that fills it now, and the frames that incarnation holds."""
+"""A worker's slot in its stage: the incarnation that fills it now, and the frames that incarnation holds.
+
+A slot outlives its incarnations.  What it does is a state, and what may happen to it is a table of moves: a move that
+the table does not have is a mistake of ours, and one error names it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum
+from typing import Any, Final, Protocol
 
-from penstock.core.item import Item
+from penstock.core.clock import Clock, Timer
+from penstock.core.dispatch import FrameHolder, SentFrame
+from penstock.core.moves import Move
 from penstock.core.state import WorkerState
 from penstock.core.supervision import WorkerHealth
 from penstock.errors import ProtocolError
-from penstock.runtime.incarnation import Incarnation, ProcessIncarnation, ThreadIncarnation
+from penstock.runtime.incarnation import Incarnation, StartIncarnation, WorkerStart
 from penstock.transport.framing import VERSION, Frame, Kind, encode_control
-from penstock.transport.messages import Hello, Problem, pack, unpack
-
-if TYPE_CHECKING:
-    from penstock.runtime.stage_driver import StageDriver
+from penstock.transport.messages import Hello, Launch, Problem, pack, unpack
 
 log = logging.getLogger("penstock.runtime")
 
 
-class SentFrame:
-    """A batch in a worker's hands."""
+class SlotState(IntEnum):
+    """What a slot is doing.  Those up to READY lead to serving, those after it to an end."""
 
-    __slots__ = ("frame_id", "items", "worker")
+    EMPTY = 0
+    """Nothing fills it; a start or a restart may be due."""
+    SPAWNING = 1
+    """An incarnation is being started."""
+    SETTING_UP = 2
+    """The incarnation lives; it imports, sets up and warms up its stage."""
+    READY = 3
+    """It takes batches."""
+    REPLACING = 4
+    """The incarnation is being ended, and another will follow."""
+    DOOMED = 5
+    """An incarnation is being started, and will be ended at once: the stage is stopping."""
+    CLOSING = 6
+    """The incarnation was asked to end in good order."""
+    STOPPING = 7
+    """The incarnation is being ended for good."""
+    STOPPED = 8
+    """Nothing fills it, and nothing will."""
 
-    def __init__(self, frame_id: int, items: list[Item], worker: Worker) -> None:
-        self.frame_id = frame_id
-        self.items = items
-        self.worker = worker
 
-    @property
-    def running(self) -> bool:
-        """Whether the worker is at work on it: it answers frames in order, so it is the oldest one."""
-        frames = self.worker.frames
-        return bool(frames) and frames[0] is self
+_S = SlotState
+
+START = Move("start", "a worker", {_S.EMPTY: _S.SPAWNING})
+"""Begin an incarnation."""
+FILL = Move("fill", "a worker", {_S.SPAWNING: _S.SETTING_UP, _S.DOOMED: _S.STOPPING})
+"""The incarnation is there."""
+BECOME_READY = Move("become ready", "a worker", {_S.SETTING_UP: _S.READY})
+"""The incarnation said that it is ready."""
+REPLACE = Move(
+    "replace",
+    "a worker",
+    {
+        _S.SETTING_UP: _S.REPLACING,
+        _S.READY: _S.REPLACING,
+        _S.REPLACING: _S.REPLACING,
+        _S.CLOSING: _S.STOPPING,
+        _S.STOPPING: _S.STOPPING,
+        _S.STOPPED: _S.STOPPED,  # abandoned, by a thread that cannot cancel a timer of the event loop
+    },
+)
+"""End the incarnation, because it hangs, only fails, or said what no worker says."""
+CLOSE = Move("close", "a worker", {_S.READY: _S.CLOSING, _S.CLOSING: _S.CLOSING})
+"""Ask the incarnation to end in good order, for good."""
+STOP = Move(
+    "stop",
+    "a worker",
+    {
+        _S.EMPTY: _S.STOPPED,
+        _S.SPAWNING: _S.DOOMED,
+        _S.SETTING_UP: _S.STOPPING,
+        _S.READY: _S.STOPPING,
+        _S.REPLACING: _S.STOPPING,
+        _S.DOOMED: _S.DOOMED,
+        _S.CLOSING: _S.STOPPING,
+        _S.STOPPING: _S.STOPPING,
+        _S.STOPPED: _S.STOPPED,
+    },
+)
+"""End the incarnation now, for good."""
+ABANDON = Move(
+    "abandon",
+    "a worker",
+    {
+        _S.EMPTY: _S.STOPPED,
+        _S.SPAWNING: _S.DOOMED,
+        _S.SETTING_UP: _S.STOPPED,
+        _S.READY: _S.STOPPED,
+        _S.REPLACING: _S.STOPPED,
+        _S.DOOMED: _S.DOOMED,
+        _S.CLOSING: _S.STOPPED,
+        _S.STOPPING: _S.STOPPED,
+        _S.STOPPED: _S.STOPPED,
+    },
+)
+"""End the incarnation now, for good, and wait for no news of its end."""
+END = Move(
+    "end",
+    "a worker",
+    {
+        _S.SPAWNING: _S.EMPTY,
+        _S.SETTING_UP: _S.EMPTY,
+        _S.READY: _S.EMPTY,
+        _S.REPLACING: _S.EMPTY,
+        _S.DOOMED: _S.STOPPED,
+        _S.CLOSING: _S.STOPPED,
+        _S.STOPPING: _S.STOPPED,
+        _S.STOPPED: _S.STOPPED,
+    },
+)
+"""The incarnation is gone, or could not be started."""
+
+READY: Final = SlotState.READY
 
 
-class Worker:
+class SlotOwner(Protocol):
+    """The stage that a slot belongs to: it gives the orders, and is told what became of them."""
+
+    def start_of(self, index: int) -> WorkerStart:
+        """Where and how an incarnation of worker `index` starts."""
+
+    def launch_of(self, index: int) -> Launch:
+        """What worker `index` is told to be."""
+
+    def answered(self, worker: WorkerSlot, sent: SentFrame, frame: Frame) -> None:
+        """The worker answered the batch `sent` with `frame`."""
+
+    def worker_ready(self, worker: WorkerSlot) -> None:
+        """The worker reached READY."""
+
+    def worker_ended(self, worker: WorkerSlot, end: WorkerEnd) -> None:
+        """The worker's incarnation is gone."""
+
+
+class WorkerEnd:
+    """How an incarnation ended, and what it held."""
+
+    __slots__ = ("frames", "innocent", "problem", "reason", "was_ready")
+
+    def __init__(
+        self, reason: str, frames: list[SentFrame], was_ready: bool, innocent: bool, problem: Problem | None
+    ) -> None:
+        self.reason = reason
+        """In words, as the system tells it."""
+        self.frames = frames
+        """The batches it held, oldest first."""
+        self.was_ready = was_ready
+        self.innocent = innocent
+        """Whether it was recycled: then nothing it held is suspect."""
+        self.problem = problem
+        """Why it could not be set up, where it said so."""
+
+
+class WorkerSlot(FrameHolder):
     """One of a stage's workers, across its deaths and restarts."""
 
-    def __init__(self, stage: StageDriver, index: int) -> None:
+    def __init__(
+        self,
+        owner: SlotOwner,
+        stage: str,
+        index: int,
+        *,
+        timeout: float | None,
+        clock: Clock,
+        start_incarnation: StartIncarnation,
+    ) -> None:
+        super().__init__()
         self.stage = stage
+        """The stage's name."""
         self.index = index
-        self.frames: deque[SentFrame] = deque()
-        self.ready = False
         self.restarts = 0
         self.health = WorkerHealth()
         self.tried = False
-        """Whether its first start has come to READY or to an end."""
+        """History: whether its first start has come to READY or to an end."""
+        self._owner = owner
+        self._timeout = timeout
+        self._clock = clock
+        self._start_incarnation = start_incarnation
+        self._state = SlotState.EMPTY
         self._incarnation: Incarnation | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._restart: asyncio.TimerHandle | None = None
-        self._hang: asyncio.TimerHandle | None = None
+        """The task of the start; kept, because the event loop keeps only a weak reference."""
+        self._restart: Timer | None = None
+        self._hang: Timer | None = None
+        self._begin_life()
+
+    def _begin_life(self) -> None:
+        """Forget what the last incarnation did."""
         self._problem: Problem | None = None
-        self._reached_ready = False
+        """History: why this incarnation could not be set up."""
+        self._greeted = False
+        """History: whether this incarnation has said HELLO."""
+        self._was_ready = False
+        """History: whether this incarnation reached READY."""
         self._innocent = False
-        self._broken = False
-        """Whether it said what no worker says: nothing it says after that is believed."""
-        self._stopping = False
+        """Cause: this incarnation is ended because it only fails; nothing it holds is suspect."""
+        self._disbelieved = False
+        """Cause: this incarnation said what no worker says; nothing it says after that is believed."""
+
+    def _move(self, move: Move[SlotState]) -> None:
+        self._state = move[self._state]
+        self.ready = self._state is READY  # kept beside the state, because each batch asks for it
 
     @property
     def pid(self) -> int | None:
@@ -68,64 +217,66 @@ class Worker:
 
     @property
     def state(self) -> WorkerState:
-        """What it is doing."""
-        if self.ready:
-            return WorkerState.BUSY if self.frames else WorkerState.IDLE
-        return WorkerState.STARTING if self._incarnation is not None else WorkerState.DOWN
+        """What it is doing, as `/health` and the metrics tell it."""
+        if self._incarnation is None:
+            return WorkerState.DOWN
+        if not self._was_ready or self._state is SlotState.REPLACING:
+            return WorkerState.STARTING
+        return WorkerState.BUSY if self.frames else WorkerState.IDLE
 
     @property
     def alive(self) -> bool:
-        """Whether there is something to be ended: a process, or one about to be."""
-        return self._incarnation is not None or self._starting is not None
+        """Whether there is something to be ended: an incarnation, or one about to be."""
+        return self._state not in (SlotState.EMPTY, SlotState.STOPPED)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start an incarnation."""
-        if self._stopping:
-            return  # abandoned while it waited for its restart
+        """Start an incarnation, unless the slot was stopped while it waited for its restart."""
+        if self._state is SlotState.STOPPED:
+            return
+        self._move(START)
         self._restart = None
-        self._problem = None
-        self._innocent = self._broken = self._reached_ready = False
+        self._begin_life()
         self._starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
-        stage = self.stage
-        label = (stage.service, stage.spec.name, self.index)
         try:
-            if stage.inline:
-                self._incarnation = ThreadIncarnation(self, label, stage.spec.target)
-            else:
-                cores, env = stage.place(self.index)
-                self._incarnation = await ProcessIncarnation.start(self, label, cores, env)
+            incarnation = await self._start_incarnation(self, self._owner.start_of(self.index))
         except Exception as error:  # noqa: BLE001  # the top of this task: what cannot be started has ended
             self._starting = None
             self.ended(f"the process could not be started: {error}")
             return
         self._starting = None
-        if self._stopping:
-            self._incarnation.kill()
+        self._incarnation = incarnation
+        self._move(FILL)
+        if self._state is SlotState.STOPPING:
+            incarnation.kill()
+        elif self._disbelieved:
+            self._end_incarnation()
+        elif self._greeted:
+            self._launch()
 
     def close(self) -> None:
-        """Ask the worker to end in good order, if it has anything to end; `ended` follows."""
+        """Ask the worker to end in good order, if it has anything to end; `worker_ended` follows."""
         if not self.ready:
             self.kill()  # it may be loading its model for minutes yet
             return
-        self._stopping = True
+        self._move(CLOSE)
         self._cancel_timers()
-        if self._incarnation is not None:
-            self._incarnation.close()
+        assert self._incarnation is not None
+        self._incarnation.close()
 
     def kill(self) -> None:
-        """End the worker now; `ended` follows."""
-        self._stopping = True
+        """End the worker now, for good; `worker_ended` follows where anything is there to be ended."""
+        self._move(STOP)
         self._cancel_timers()
         if self._incarnation is not None:
             self._incarnation.kill()
 
     def abandon(self) -> None:
-        """End the worker without an event loop."""
-        self._stopping = True
+        """End the worker now, for good, from any thread and without an event loop."""
+        self._move(ABANDON)
         if self._incarnation is not None:
             self._incarnation.abandon()
 
@@ -135,14 +286,14 @@ class Worker:
         self._end_incarnation()
 
     def _end_incarnation(self) -> None:
-        self.ready = False
-        if self._incarnation is not None:
-            self._incarnation.kill()
+        self._move(REPLACE)
+        assert self._incarnation is not None
+        self._incarnation.kill()
 
     def restart_in(self, delay: float) -> None:
         """Start again after `delay` seconds."""
         self.restarts += 1
-        self._restart = asyncio.get_running_loop().call_later(delay, self.start)
+        self._restart = self._clock.call_later(delay, self.start)
 
     def _cancel_timers(self) -> None:
         for timer in (self._restart, self._hang):
@@ -161,8 +312,8 @@ class Worker:
         self._incarnation.send(buffers)
 
     def frame_received(self, frame: Frame) -> None:
-        """From the incarnation."""
-        if self._broken:
+        """The incarnation sent a frame, perhaps before its start has returned."""
+        if self._disbelieved:
             return
         try:
             if frame.kind is Kind.ANSWERS:
@@ -171,8 +322,9 @@ class Worker:
                 self._handshake(frame)
         except ProtocolError as error:
             log.error("%s: %s; the worker is killed", self, error)  # noqa: TRY400  # our traceback would tell nothing
-            self._broken = True
-            self._end_incarnation()
+            self._disbelieved = True
+            if self._incarnation is not None:
+                self._end_incarnation()
 
     def _answers(self, frame: Frame) -> None:
         sent = self.frames[0] if self.frames else None
@@ -180,55 +332,56 @@ class Worker:
             raise ProtocolError("the worker answered a batch it does not hold")
         self.frames.popleft()
         self._watch()
-        self.stage.answered(self, sent, frame)
+        self._owner.answered(self, sent, frame)
 
     def _handshake(self, frame: Frame) -> None:
-        if frame.kind is Kind.HELLO:
+        if frame.kind is Kind.HELLO and not self._greeted:
             hello = unpack(frame.payloads[0], Hello)
             if hello.version != VERSION:
                 raise ProtocolError(f"the worker speaks version {hello.version}, the coordinator {VERSION}")
-            assert self._incarnation is not None or self._starting is not None
-            # The first frame can come before start() has returned the incarnation.
-            asyncio.get_running_loop().call_soon(self._launch)
-        elif frame.kind is Kind.READY:
-            self.ready = self.tried = self._reached_ready = True
-            self.stage.worker_ready(self)
+            self._greeted = True
+            if self._incarnation is not None:
+                self._launch()
+        elif frame.kind is Kind.READY and self._greeted and not self._was_ready:
+            self.tried = self._was_ready = True
+            if self._state is SlotState.SETTING_UP:  # else it is being ended
+                self._move(BECOME_READY)
+                self._owner.worker_ready(self)
         elif frame.kind is Kind.FAILED:
             self._problem = unpack(frame.payloads[0], Problem)
         else:
             raise ProtocolError(f"the worker sent a {frame.kind.name} frame")
 
     def _launch(self) -> None:
-        if self._incarnation is not None:
-            self._incarnation.send(encode_control(Kind.LAUNCH, pack(self.stage.launch(self.index))))
+        assert self._incarnation is not None
+        self._incarnation.send(encode_control(Kind.LAUNCH, pack(self._owner.launch_of(self.index))))
 
     def ended(self, reason: str) -> None:
-        """From the incarnation: it is gone."""
-        was_ready, self.ready, self.tried = self._reached_ready, False, True
+        """The incarnation is gone."""
+        self._move(END)
+        self.tried = True
         self._incarnation = None
         self._cancel_timers()
-        frames, self.frames = list(self.frames), deque()
-        self.stage.worker_ended(
-            self, reason, frames=frames, was_ready=was_ready, innocent=self._innocent, problem=self._problem
-        )
+        end = WorkerEnd(reason, list(self.frames), self._was_ready, self._innocent, self._problem)
+        self.frames = deque()
+        self._owner.worker_ended(self, end)
 
     # -- hang ---------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        timeout = self.stage.spec.options.timeout
-        if timeout is None:
+        """Give the frame that the worker runs now its time."""
+        if self._timeout is None:
             return
         if self._hang is not None:
             self._hang.cancel()
             self._hang = None
         if self.frames:
-            self._hang = asyncio.get_running_loop().call_later(timeout, self._hung)
+            self._hang = self._clock.call_later(self._timeout, self._hung)
 
     def _hung(self) -> None:
         self._hang = None
-        log.error("%s: a batch ran longer than %g s; the worker is killed", self, self.stage.spec.options.timeout)
-        if self._incarnation is not None:
-            self._incarnation.kill()
+        log.error("%s: a batch ran longer than %g s; the worker is killed", self, self._timeout)
+        self._end_incarnation()
 
     def __str__(self) -> str:
-        return f"worker {self.index} of stage {self.stage.spec.name!r}"
+        return f"worker {self.index} of stage {self.stage!r}"

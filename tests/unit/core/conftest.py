@@ -8,14 +8,17 @@ from itertools import count
 import pytest
 
 from penstock.core.item import Item, Request
+from penstock.core.lanes import Lane
 
 
 @pytest.fixture
 def request_of():
-    """Make a request of `n` payloads."""
+    """Make a request of `n` payloads, which take `nbytes` together."""
 
-    def make(n=1, *, deadline=math.inf, bulk=False, payload=b"x"):
-        return Request([payload] * n, 1, 1, deadline, lambda outcomes: None, bulk)
+    def make(n=1, *, deadline=math.inf, lane=Lane.SINGLE, nbytes=0):
+        request = Request([b"x"] * n, 1, 1, deadline, lambda outcomes: None, lane)
+        request.unfed_bytes = nbytes
+        return request
 
     return make
 
@@ -25,8 +28,8 @@ def item(request_of):
     """Make an item of its own request; ids count from 1."""
     ids = count(1)
 
-    def make(*, deadline=math.inf, bulk=False, nbytes=1):
-        return Item(next(ids), b"x" * nbytes, nbytes, request_of(deadline=deadline, bulk=bulk), 0)
+    def make(*, deadline=math.inf, lane=Lane.SINGLE, nbytes=1):
+        return Item(next(ids), b"x" * nbytes, nbytes, request_of(deadline=deadline, lane=lane), 0)
 
     return make
 

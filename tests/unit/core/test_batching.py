@@ -8,6 +8,7 @@ import pytest
 
 from penstock.config import Batch
 from penstock.core.batching import BatchQueue, Reason
+from penstock.core.lanes import Lane
 
 
 def cut(queue, now=0.0, **fields):
@@ -159,7 +160,7 @@ def test_while_every_worker_is_busy_the_open_batch_grows(offered):
 
 def test_a_busy_worker_gets_no_bulk_items_short_of_a_full_batch(offered):
     queue = BatchQueue(Batch(max_size=4))
-    offered(queue, bulk=True)
+    offered(queue, lane=Lane.BULK)
     assert cut(queue, idle=False) is None
 
 
@@ -200,27 +201,27 @@ def test_bulk_items_make_their_batch_due_at_once(offered):
     queue = BatchQueue(Batch(max_wait=10))
     a = offered(queue, now=1.0)
     assert cut(queue, 1.0) is None
-    b = offered(queue, now=2.0, bulk=True)
+    b = offered(queue, now=2.0, lane=Lane.BULK)
     assert queue.next_deadline() == 2.0
     assert cut(queue, 2.0) == ([a, b], Reason.BULK)
 
 
 def test_bulk_items_alone_are_not_held_either(offered):
     queue = BatchQueue(Batch(max_wait=10))
-    items = [offered(queue, bulk=True) for _ in range(3)]
+    items = [offered(queue, lane=Lane.BULK) for _ in range(3)]
     assert cut(queue) == (items, Reason.BULK)
 
 
 def test_a_full_batch_of_bulk_items_says_full(offered):
     queue = BatchQueue(Batch(max_size=2, max_wait=10))
-    items = [offered(queue, bulk=True) for _ in range(2)]
+    items = [offered(queue, lane=Lane.BULK) for _ in range(2)]
     assert queue.next_deadline() == 0.0
     assert cut(queue) == (items, Reason.FULL)
 
 
 def test_single_requests_interleave_with_a_large_bulk_call(offered):
     queue = BatchQueue(Batch(max_size=4))
-    bulk = [offered(queue, bulk=True) for _ in range(10)]
+    bulk = [offered(queue, lane=Lane.BULK) for _ in range(10)]
     singles = [offered(queue) for _ in range(3)]
     assert cut(queue)[0] == [singles[0], bulk[0], singles[1], bulk[1]]
     assert cut(queue)[0] == [singles[2], bulk[2], bulk[3], bulk[4]]
@@ -228,14 +229,14 @@ def test_single_requests_interleave_with_a_large_bulk_call(offered):
 
 def test_the_lanes_go_on_taking_turns_from_one_batch_to_the_next(offered):
     queue = BatchQueue(Batch(max_size=1))
-    bulk = [offered(queue, bulk=True) for _ in range(2)]
+    bulk = [offered(queue, lane=Lane.BULK) for _ in range(2)]
     singles = [offered(queue) for _ in range(2)]
     assert [cut(queue)[0][0] for _ in range(4)] == [singles[0], bulk[0], singles[1], bulk[1]]
 
 
 def test_a_bulk_items_deadline_needs_no_watching(offered):
     queue = BatchQueue(Batch(max_wait=10))
-    b = offered(queue, bulk=True, deadline=1.0)
+    b = offered(queue, lane=Lane.BULK, deadline=1.0)
     a = offered(queue)
     queue.discard(b)
     assert queue.next_deadline() == 10.0
@@ -272,7 +273,7 @@ def test_an_item_put_back_keeps_its_deadline(offered):
 
 def test_bulk_items_are_put_back_into_their_own_lane(offered):
     queue = BatchQueue(Batch(max_size=3))
-    bulk = [offered(queue, bulk=True) for _ in range(3)]
+    bulk = [offered(queue, lane=Lane.BULK) for _ in range(3)]
     single = offered(queue)
     taken = queue.take(0.0).items
     queue.put_back(taken)
@@ -303,11 +304,11 @@ def test_a_suspect_runs_alone_before_everything_else(offered):
     assert (len(queue), queue.nbytes) == (1, 1)
 
 
-@pytest.mark.parametrize("bulk", [False, True])
-def test_a_discarded_item_gives_back_its_bytes_and_never_leaves(offered, bulk):
+@pytest.mark.parametrize("lane", Lane)
+def test_a_discarded_item_gives_back_its_bytes_and_never_leaves(offered, lane):
     queue = BatchQueue(Batch())
-    a = offered(queue, nbytes=5, bulk=bulk)
-    b = offered(queue, nbytes=7, bulk=bulk)
+    a = offered(queue, nbytes=5, lane=lane)
+    b = offered(queue, nbytes=7, lane=lane)
     queue.discard(a)
     assert (len(queue), queue.nbytes) == (1, 7)
     assert cut(queue)[0] == [b]

@@ -14,6 +14,7 @@ import pytest
 from penstock.config import Batch
 from penstock.core.batching import BatchQueue
 from penstock.core.item import Item, Request
+from penstock.core.lanes import Lane
 
 HISTORIES = 60
 STEPS = 120
@@ -41,7 +42,7 @@ class PlainQueue:
 
     def offer(self, item, now):
         self.arrived[item] = now
-        (self.bulk if item.request.bulk else self.singles).append(item)
+        (self.bulk if item.request.lane == Lane.BULK else self.singles).append(item)
 
     def everything(self):
         return [*self.suspects, *self.singles, *self.bulk]
@@ -52,8 +53,8 @@ class PlainQueue:
                 lane.remove(item)
 
     def put_back(self, items):
-        self.singles[:0] = [item for item in items if not item.request.bulk]
-        self.bulk[:0] = [item for item in items if item.request.bulk]
+        self.singles[:0] = [item for item in items if item.request.lane == Lane.SINGLE]
+        self.bulk[:0] = [item for item in items if item.request.lane == Lane.BULK]
 
     def due(self):
         """(moment, reason), where a moment of -inf means at once; None while nothing waits."""
@@ -113,11 +114,11 @@ class History:
 
     def offer(self):
         for _ in range(self.random.choice((1, 1, 2, 7))):
-            bulk = self.random.random() < 0.25
+            lane = Lane.BULK if self.random.random() < 0.25 else Lane.SINGLE
             deadline = self.now + self.random.choice((0.0, 0.5, 1.0, 3.0)) if self.random.random() < 0.4 else math.inf
             nbytes = self.random.randrange(100)
             self.made += 1
-            item = Item(self.made, b"", nbytes, Request([b""], 1, 1, deadline, print, bulk), 0)
+            item = Item(self.made, b"", nbytes, Request([b""], 1, 1, deadline, print, lane), 0)
             item.arrived = 0.0  # at the stage before
             self.queue.offer(item, self.now)
             self.plain.offer(item, self.now)

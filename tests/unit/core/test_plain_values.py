@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.clock import FOREVER_SECONDS
 from penstock.core.counters import SECONDS, SIZES, Histogram, ServiceCounters, StageCounters
 from penstock.core.outcome import Failure, Result
 from penstock.core.state import State, WorkerState
@@ -36,9 +37,17 @@ def test_bounds_ascend(bounds):
 
 @pytest.mark.parametrize("counters", [StageCounters(), ServiceCounters()])
 def test_counters_start_at_zero(counters):
-    for name in counters.__slots__:
+    names = [name for name in dir(counters) if not name.startswith("_")]
+    assert names
+    for name in names:
         value = getattr(counters, name)
         assert (value.count if isinstance(value, Histogram) else value) in (0, {})
+
+
+@pytest.mark.parametrize("counters", [StageCounters(), ServiceCounters(), Histogram(SIZES)])
+def test_a_counter_that_does_not_exist_cannot_be_set(counters):
+    with pytest.raises(AttributeError):
+        counters.misspelt = 1
 
 
 def test_an_outcome_is_matched_as_one_of_two():
@@ -60,3 +69,7 @@ def test_only_ready_and_busy_take_traffic():
 def test_states_are_their_names():
     assert [str(state) for state in State] == ["starting", "ready", "busy", "failed", "draining", "stopped"]
     assert [str(state) for state in WorkerState] == ["starting", "idle", "busy", "down"]
+
+
+def test_a_span_that_never_ends_is_a_generation_or_more():
+    assert 30 < FOREVER_SECONDS / (365 * 24 * 3600) < 100

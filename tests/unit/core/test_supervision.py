@@ -152,3 +152,10 @@ def test_the_delay_to_the_next_recycling_counts_from_when_the_worker_is_ready_ag
     health.became_ready(50.0)
     assert fail(health, 5, now=50.05) == [False] * 5
     assert fail(health, 1, now=50.1) == [True]
+
+
+def test_a_worker_that_becomes_ready_after_an_ordinary_death_owes_no_delay_to_its_next_recycling():
+    health = WorkerHealth()
+    health.became_ready(0.0)
+    health.became_ready(0.0)
+    assert fail(health, 10) == ([False] * 4 + [True]) * 2, "the first delay is none, and was not used up"

@@ -15,6 +15,7 @@ import pytest
 
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.core.counters import ServiceCounters, StageCounters
+from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Result
 from penstock.core.state import State, WorkerState
 from penstock.errors import Cancelled
@@ -34,7 +35,7 @@ class Submission:
     codec_out: Any
     deadline: float
     done: Any
-    bulk: bool
+    lane: Lane
     settled: bool = False
 
     def settle(self, *outcomes: Any) -> None:
@@ -64,10 +65,10 @@ class FakeEngine:
         self.asked_for = nbytes
         return self.refused
 
-    def submit(self, payloads, codec_in, codec_out, deadline, done, *, bulk=False, nbytes=None):
+    def submit(self, payloads, codec_in, codec_out, deadline, done, *, lane=Lane.SINGLE, nbytes=None):
         if self.full is not None:
             raise self.full
-        ticket = Submission(list(payloads), codec_in, codec_out, deadline, done, bulk)
+        ticket = Submission(list(payloads), codec_in, codec_out, deadline, done, lane)
         self.submissions.append(ticket)
         if self.answer is not None:
             ticket.settle(*(self.answer(payload) for payload in payloads))

@@ -10,6 +10,7 @@ import weakref
 import pytest
 
 from penstock.codec.formats import Codec
+from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import (
     Cancelled,
@@ -40,7 +41,7 @@ def test_the_body_goes_to_the_engine_as_it_came_and_the_result_comes_back_as_it_
     assert not call.replies
     (submission,) = service.engine.submissions
     assert submission.payloads == [b" [1, 2] "]
-    assert (submission.codec_in, submission.codec_out, submission.bulk) == (Codec.JSON, Codec.JSON, False)
+    assert (submission.codec_in, submission.codec_out, submission.lane) == (Codec.JSON, Codec.JSON, Lane.SINGLE)
     submission.settle(b"[1.0,2.0]")
     assert (call.status, call.response.content_type) == (200, b"application/json")
     assert call.response.body == b"[1.0,2.0]"

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from penstock.codec.formats import Codec
 from penstock.codec.listing import TooManyItems, join_outcomes, split_list
 from penstock.config import ServerOptions
+from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome
 from penstock.core.state import State
 from penstock.errors import InvalidItem, NotReady, RequestError
@@ -132,7 +133,7 @@ class ClientBatch:
                 self._target.codec_out,
                 self._route.deadline(self._request),
                 self._finish,
-                bulk=True,
+                lane=Lane.BULK,
                 nbytes=len(self._request.body),
             )
         except RequestError as error:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from penstock.codec.formats import Codec
+from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Result
 from penstock.errors import DeadlineExceeded, InvalidItem, NotReady, Overloaded, StageFailed
 from penstock.server.protocols import batch as batch_route
@@ -22,7 +23,7 @@ def test_items_are_submitted_together_as_bulk_and_their_results_come_back_in_ord
     call = batch(fakes, fakes.app(service), b" [ [1], [2.5] ,[]] ")
     (submission,) = service.engine.submissions
     assert [bytes(item) for item in submission.payloads] == [b"[1]", b"[2.5]", b"[]"]
-    assert submission.bulk
+    assert submission.lane is Lane.BULK
     submission.settle(b"[1.0]", [b"[2", b".5]"], b"[]")
     assert (call.status, call.response.content_type) == (200, b"application/json")
     assert call.json == {"outcomes": [{"result": [1.0]}, {"result": [2.5]}, {"result": []}]}

@@ -1,0 +1,120 @@
+"""Decide which worker gets the next batch, how much it may hold, and whose death is whose fault.
+
+Pure: told what is where, and it moves nothing itself.
+
+Contract
+--------
+* An idle worker is served before a busy one is sent a batch ahead; among equals the first is.
+* A worker never holds more batches than its window.
+* A stage sends on no more items than the queue behind it takes.  An empty queue takes them however large they are.
+* A worker answers one frame before it reads the next, so when it dies only its oldest frame can have killed it.
+* An item whose worker died runs once more, alone; a second death is its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from penstock.core.item import Item, ItemState
+
+SETTLED: Final = ItemState.SETTLED
+
+
+class SentFrame:
+    """A batch in a worker's hands."""
+
+    __slots__ = ("frame_id", "holder", "items")
+
+    def __init__(self, frame_id: int, items: list[Item], holder: FrameHolder) -> None:
+        self.frame_id = frame_id
+        self.items = items
+        self.holder = holder
+
+    @property
+    def running(self) -> bool:
+        """Whether the worker is at work on it: it answers frames in order, so it is the oldest one."""
+        frames = self.holder.frames
+        return bool(frames) and frames[0] is self
+
+
+class FrameHolder:
+    """What dispatch knows of a worker: whether it can be given a frame, and those it holds, oldest first.
+
+    A class to inherit from, and no Protocol: the least busy of four then costs 18 ns, and not 94.
+    """
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.frames: deque[SentFrame] = deque()
+
+
+Holder = TypeVar("Holder", bound=FrameHolder)
+
+
+def least_busy(workers: list[Holder], window: int) -> Holder | None:
+    """The worker that gets the next batch: ready, with the fewest frames and fewer than `window`; None where none is.
+
+    Of several with as few it is the first.
+    """
+    best, fewest = None, window
+    for worker in workers:
+        held = len(worker.frames)
+        if worker.ready and held < fewest:
+            if held == 0:
+                return worker
+            best, fewest = worker, held
+    return best
+
+
+def room_behind(
+    queued: int, queued_bytes: int, on_the_way: int, *, max_queued: int | None, max_bytes: int
+) -> int | None:
+    """How many items a stage may send on: None is any number, 0 is none now.
+
+    Args:
+        queued: the items in the queue behind the stage.
+        queued_bytes: their bytes.
+        on_the_way: the items that the stage's workers hold, and that may come to that queue any time.
+        max_queued: how many items the queue behind may have; None is any number.
+        max_bytes: how many bytes it may have before it takes no more.
+    """
+    # One batch always passes: an empty queue takes whatever comes, so a large result cannot block for ever.
+    if queued and queued_bytes > max_bytes:
+        return 0
+    return None if max_queued is None else max(0, max_queued - queued - on_the_way)
+
+
+class Reclaimed:
+    """What becomes of the unsettled items of a worker that ended."""
+
+    __slots__ = ("lost", "returned", "suspects")
+
+    def __init__(self) -> None:
+        self.returned: list[Item] = []
+        """They go back to the queue as they are, in the order in which they were sent."""
+        self.suspects: list[Item] = []
+        """They become suspects, and run once more, alone."""
+        self.lost: list[Item] = []
+        """They get no other try."""
+
+
+def reclaim(frames: Sequence[SentFrame], *, innocent: bool, retry: bool) -> Reclaimed:
+    """Sort the items of a worker that ended and held `frames`, oldest first.
+
+    `innocent` says that it was ended by us, and nothing it held can have killed it.  `retry` says whether an item whose
+    worker died runs once more.
+    """
+    found = Reclaimed()
+    for position, frame in enumerate(frames):
+        for item in frame.items:
+            if item.state is SETTLED:
+                continue
+            if position > 0 or innocent:
+                found.returned.append(item)
+            elif retry and not item.suspect:
+                found.suspects.append(item)
+            else:
+                found.lost.append(item)
+    return found

@@ -1,0 +1,176 @@
+"""Workers that are neither processes nor threads: a test says what each does, and when.
+
+    workers = FakeWorkers()
+    engine = Engine("service", specs, options, clock=VirtualClock(), start_incarnation=workers.start)
+    starting = asyncio.ensure_future(engine.start())
+    await rest()
+    workers[0].become_ready()
+    await starting
+    engine.submit(...)
+    await rest()
+    workers[0].answer([b"4"])
+
+Frames pass both ways as bytes, encoded and decoded as on a socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+from penstock.core.payload import Payload
+from penstock.runtime.incarnation import IncarnationOwner, WorkerStart
+from penstock.transport.framing import Frame, FrameDecoder, Kind, Status, encode_answers, encode_control
+from penstock.transport.messages import Hello, Launch, Problem, pack, unpack
+
+_pids = count(1)
+
+
+class FakeIncarnation:
+    """One life of a worker, as the runtime sees it; implements `penstock.runtime.incarnation.Incarnation`.
+
+    `frames` are the batches it was sent and has not answered, oldest first.  With `obedient` it ends as soon as it is
+    asked or killed; otherwise the test ends it with `die`.
+    """
+
+    def __init__(self, owner: IncarnationOwner, start: WorkerStart, *, obedient: bool = True) -> None:
+        self.start = start
+        self.pid: int | None = next(_pids)
+        self.obedient = obedient
+        self.launch: Launch | None = None
+        """What it was told to be."""
+        self.frames: list[Frame] = []
+        self.orders: list[str] = []
+        """What it was asked, in order: ``"close"``, ``"kill"``, ``"abandon"``."""
+        self.ended = False
+        self._owner = owner
+        self._to_worker = FrameDecoder(readonly=True)
+        self._to_coordinator = FrameDecoder()
+
+    def __repr__(self) -> str:
+        return f"<FakeIncarnation {self.start.stage} {self.start.index}>"
+
+    # -- what the runtime asks of it ----------------------------------------------------------------------------
+
+    def send(self, buffers: list[Any]) -> None:
+        """Take a frame: the order to be a stage, or a batch."""
+        if self.ended:
+            return
+        for frame in self._to_worker.feed(b"".join(buffers)):
+            if frame.kind is Kind.LAUNCH:
+                assert self.launch is None, f"{self} was launched twice"
+                self.launch = unpack(frame.payloads[0], Launch)
+            else:
+                assert frame.kind is Kind.BATCH, frame.kind
+                self.frames.append(frame)
+
+    def close(self) -> None:
+        """Asked to end in good order."""
+        self.orders.append("close")
+        if self.obedient:
+            self.die("exit status 0")
+
+    def kill(self) -> None:
+        """Asked to end now."""
+        self.orders.append("kill")
+        if self.obedient:
+            self.die("signal SIGKILL")
+
+    def abandon(self) -> None:
+        """Asked to end now, and to tell nothing."""
+        self.orders.append("abandon")
+        self.ended = True
+
+    @property
+    def batches(self) -> list[list[bytes]]:
+        """The payloads of each batch it holds, oldest first."""
+        return [[bytes(payload) for payload in frame.payloads] for frame in self.frames]
+
+    # -- what a test has it do ----------------------------------------------------------------------------------
+
+    def say(self, kind: Kind, payload: bytes = b"") -> None:
+        """Send a frame of the handshake, or what should not come."""
+        self._deliver(encode_control(kind, payload))
+
+    def greet(self) -> None:
+        """Say HELLO."""
+        self.say(Kind.HELLO, pack(Hello(self.pid or 0)))
+
+    def become_ready(self) -> None:
+        """Say HELLO, unless that was done, and READY."""
+        if self.launch is None:
+            self.greet()
+        self.say(Kind.READY)
+
+    def fail_setup(self, message: str = "no weights", type_name: str = "builtins.OSError") -> None:
+        """Say why the stage cannot be set up, and end."""
+        if self.launch is None:
+            self.greet()
+        problem = Problem(type_name, (type_name,), message, f"Traceback (most recent call last):\n{message}")
+        self.say(Kind.FAILED, pack(problem))
+        self.die("exit status 1")
+
+    def answer(
+        self,
+        payloads: Sequence[Payload] | None = None,
+        statuses: Sequence[int] | None = None,
+        *,
+        seconds: float = 0.0,
+        calls: int = 1,
+    ) -> None:
+        """Answer the oldest batch: by default each item with its own payload."""
+        frame = self.frames.pop(0)
+        given: list[Payload] = list(frame.payloads) if payloads is None else list(payloads)
+        how = [Status.OK] * len(given) if statuses is None else list(statuses)
+        self._deliver(encode_answers(frame.frame_id, seconds, calls, frame.ids, given, how))
+
+    def fail(self, message: str = "broken", *, seconds: float = 0.0) -> None:
+        """Answer the oldest batch: each of its items failed."""
+        problem = pack(Problem("builtins.RuntimeError", ("builtins.RuntimeError",), message))
+        n = len(self.frames[0].ids)
+        self.answer([problem] * n, [Status.FAILED] * n, seconds=seconds)
+
+    def die(self, reason: str = "signal SIGSEGV") -> None:
+        """End, with all it holds; tells the owner, once."""
+        if not self.ended:
+            self.ended = True
+            self.frames.clear()
+            self._owner.ended(reason)
+
+    def _deliver(self, buffers: list[Any]) -> None:
+        assert not self.ended, f"{self} has ended"
+        for frame in self._to_coordinator.feed(b"".join(buffers)):
+            self._owner.frame_received(frame)
+
+
+class FakeWorkers:
+    """Starts fake incarnations and remembers them; `start` is what an engine takes as `start_incarnation`.
+
+    `on_start` is called with each new incarnation, before its start has returned; what it raises, the start raises.
+    """
+
+    def __init__(self, on_start: Callable[[FakeIncarnation], None] = lambda _: None, *, obedient: bool = True) -> None:
+        self.on_start = on_start
+        self.obedient = obedient
+        self.started: list[FakeIncarnation] = []
+        """All that were ever started, in order."""
+
+    async def start(self, owner: IncarnationOwner, start: WorkerStart) -> FakeIncarnation:
+        """Start an incarnation."""
+        made = FakeIncarnation(owner, start, obedient=self.obedient)
+        self.on_start(made)
+        self.started.append(made)
+        return made
+
+    def __getitem__(self, index: int) -> FakeIncarnation:
+        """The incarnation that was started as number `index`, from 0."""
+        return self.started[index]
+
+    def __len__(self) -> int:
+        return len(self.started)
+
+    @property
+    def alive(self) -> list[FakeIncarnation]:
+        """Those that have not ended, in the order of their starts."""
+        return [each for each in self.started if not each.ended]

@@ -1,0 +1,241 @@
+"""Random histories of the door and its ledger against plain lists: every answer is compared.
+
+The plain door keeps who holds which bytes and adds them up for every answer.  Requests pass both as the engine lets
+them pass.  Where the two differ, the seed in the message is the history to replay.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.core.admission import Admission
+from penstock.core.item import Item, Request
+from penstock.core.lanes import Lane
+
+HISTORIES = 150
+STEPS = 120
+
+
+class PlainRequest:
+    """A request as its bytes see it."""
+
+    def __init__(self, lane, sizes, extra):
+        self.lane = lane
+        self.sizes = sizes
+        """The sizes of the payloads that are not fed."""
+        self.extra = extra
+        """Bytes besides the payloads, until the last is fed."""
+        self.is_in = False
+        self.several = len(sizes) > 1
+        self.items = []
+        """The sizes of its items in hand."""
+        self.results = []
+        """The sizes of the results that wait for the others."""
+
+    @property
+    def unfed(self):
+        return sum(self.sizes) + self.extra
+
+    @property
+    def held(self):
+        return (self.unfed if self.is_in else 0) + sum(self.items) + sum(self.results)
+
+
+class PlainDoor:
+    """What the contracts of admission and ledger say, with no thought for speed."""
+
+    def __init__(self, max_items, max_bytes):
+        self.max_items, self.max_bytes = max_items, max_bytes
+        self.limits = {Lane.SINGLE: max_items, Lane.BULK: max(1, max_items // 2)}
+        self.outside = 0
+        self.requests = []
+        """All that are not complete."""
+        self.lines = {lane: [] for lane in Lane}
+        self.turns = list(Lane)
+
+    @property
+    def held(self):
+        return self.outside + sum(request.held for request in self.requests)
+
+    def in_hand(self, lanes=Lane):
+        return sum(len(request.items) for request in self.requests if request.lane in lanes)
+
+    def fits(self, nbytes):
+        return self.held == 0 or self.held + nbytes <= self.max_bytes
+
+    def has_room(self, nbytes):
+        return self.in_hand() < self.max_items and not self.lines[Lane.SINGLE] and self.fits(nbytes)
+
+    def must_wait(self, lane):
+        return bool(self.lines[lane]) or self.in_hand([lane]) >= self.limits[lane]
+
+    def can_be_fed(self, lane):
+        line = self.lines[lane]
+        if not line or self.in_hand([lane]) >= self.limits[lane]:
+            return []
+        if line[0].is_in or self.fits(line[0].unfed):
+            return line[:1]
+        return [request for request in line if request.is_in]
+
+    def feed_next(self):
+        """The request whose turn it is, or None."""
+        if self.in_hand() >= self.max_items:
+            return None
+        able = [lane for lane in self.turns if self.can_be_fed(lane)]
+        if not able:
+            return None
+        while self.turns[-1] is not able[0]:
+            self.turns.append(self.turns.pop(0))
+        request = self.can_be_fed(able[0])[0]
+        self.lines[able[0]].remove(request)
+        self.feed(request)
+        if request.sizes:
+            self.lines[able[0]].append(request)
+        return request
+
+    def feed(self, request):
+        request.is_in = True
+        request.items.append(request.sizes.pop(0))
+        if not request.sizes:
+            request.extra = 0
+
+    def drop_unfed(self, request):
+        request.sizes, request.extra = [], 0
+        if request in self.lines[request.lane]:
+            self.lines[request.lane].remove(request)
+
+
+class History:
+    """One random history, played to both doors."""
+
+    def __init__(self, seed):
+        self.seed = seed
+        self.random = Random(seed)
+        bounds = self.random.randrange(1, 9), self.random.choice((20, 60, 10**6))
+        self.door, self.plain = Admission(*bounds), PlainDoor(*bounds)
+        self.pairs = {}
+        """For each plain request the real one, and the real items in hand in the order of the plain ones."""
+
+    def play(self):
+        steps = [self.submit] * 4 + [self.feed] * 4 + [self.settle] * 4 + [self.advance, self.drop, self.hold]
+        for _ in range(STEPS):
+            self.random.choice(steps)()
+            self.compare()
+        self.end()
+
+    def submit(self):
+        lane = Lane.BULK if self.random.random() < 0.4 else Lane.SINGLE
+        sizes = [self.random.randrange(12) for _ in range(self.random.choice((1, 1, 2, 5)))]
+        plain = PlainRequest(lane, sizes, extra=self.random.randrange(3))
+        request = Request([b"x" * size for size in sizes], 1, 1, 0.0, print, lane)
+        request.unfed_bytes = plain.unfed
+        self.pairs[plain] = request, []
+        has_room, must_wait = self.plain.has_room(plain.unfed), self.plain.must_wait(lane)
+        assert self.door.has_room(request.unfed_bytes) is has_room, self
+        assert self.door.must_wait(lane) is must_wait, self
+        self.plain.requests.append(plain)
+        if has_room and not (must_wait and self.random.random() < 0.5):
+            self.door.let_in(request)
+            self.plain.feed(plain)
+            self.make_item(plain)
+        if plain.sizes:
+            self.door.line_up(request)
+            self.plain.lines[lane].append(plain)
+
+    def make_item(self, plain):
+        request, items = self.pairs[plain]
+        payload = request.payloads[request.fed]
+        item = Item(1, payload, len(payload), request, request.fed)
+        self.door.ledger.feed(item)
+        items.append(item)
+
+    def feed(self):
+        request, plain = self.door.feed_next(), self.plain.feed_next()
+        assert request is (plain and self.pairs[plain][0]), self
+        if plain is not None:
+            self.make_item(plain)
+
+    def any_item(self):
+        """A request and the place of one of its items, or None."""
+        found = [(plain, place) for plain in self.plain.requests for place in range(len(plain.items))]
+        return self.random.choice(found) if found else None
+
+    def advance(self):
+        found = self.any_item()
+        if found is not None:
+            plain, place = found
+            plain.items[place] = self.random.randrange(30)
+            self.door.ledger.advance(self.pairs[plain][1][place], [b"", b"y" * plain.items[place]])
+
+    def settle(self):
+        found = self.any_item()
+        if found is not None:
+            self.settle_one(*found, self.random.choice((None, 0, 3, 7)))
+
+    def settle_one(self, plain, place, result):
+        """Settle an item with a result of so many bytes, or with a failure."""
+        request, items = self.pairs[plain]
+        self.door.settle(items.pop(place))
+        plain.items.pop(place)
+        if result is not None:
+            self.door.ledger.keep_result(request, b"z" * result)
+            if plain.several:
+                plain.results.append(result)
+        self.complete(plain)
+
+    def complete(self, plain):
+        if not plain.items and not plain.sizes:
+            self.door.ledger.complete(self.pairs[plain][0])
+            self.plain.requests.remove(plain)
+
+    def drop(self):
+        if self.plain.requests:
+            self.drop_one(self.random.choice(self.plain.requests))
+
+    def drop_one(self, plain):
+        request, _ = self.pairs[plain]
+        self.door.drop_unfed(request)
+        self.plain.drop_unfed(plain)
+        self.complete(plain)
+
+    def hold(self):
+        nbytes = self.random.choice((-self.plain.outside, 5, 20))
+        self.door.ledger.hold(nbytes)
+        self.plain.outside += nbytes
+
+    def compare(self):
+        door, plain = self.door, self.plain
+        assert (door.items, door.ledger.held) == (plain.in_hand(), plain.held), self
+        waiting = [self.pairs[request][0] for lane in Lane for request in plain.lines[lane]]
+        assert door.requests() == waiting, self
+        assert door.waiting == len(waiting), self
+        left = plain.max_bytes - plain.held
+        for nbytes in (0, left, left + 1):
+            assert door.has_room(nbytes) is plain.has_room(nbytes), (self, nbytes)
+        for lane in Lane:
+            assert door.must_wait(lane) is plain.must_wait(lane), (self, lane)
+        for request, (real, items) in self.pairs.items():
+            if request in plain.requests:
+                assert (real.admitted, real.unfed_bytes) == (request.is_in, request.unfed), self
+                assert (real.result_bytes, [item.nbytes for item in items]) == (sum(request.results), request.items)
+
+    def end(self):
+        """End every request: nothing may be left but what is held outside."""
+        for plain in list(self.plain.requests):
+            while plain.items:
+                self.settle_one(plain, 0, None)
+            if plain in self.plain.requests:
+                self.drop_one(plain)
+            self.compare()
+        assert (self.door.items, self.door.waiting, self.door.ledger.held) == (0, 0, self.plain.outside), self
+
+    def __str__(self):
+        return f"history {self.seed}"
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_the_door_answers_as_plain_lists_would(part):
+    for n in range(HISTORIES // 5):
+        History(part + 5 * n).play()

@@ -1,0 +1,104 @@
+"""The bytes held, one move of a request at a time; random histories are in `test_admission_model.py`."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.item import Item
+from penstock.core.ledger import ByteLedger
+
+
+@pytest.fixture
+def ledger():
+    return ByteLedger(100)
+
+
+def feed(ledger, request, nbytes):
+    item = Item(1, b"", nbytes, request, request.fed)
+    ledger.feed(item)
+    return item
+
+
+def test_there_is_room_for_max_bytes_and_no_more(ledger):
+    ledger.hold(60)
+    assert ledger.has_room(40)
+    assert not ledger.has_room(41)
+
+
+def test_where_nothing_is_held_any_number_of_bytes_has_room(ledger):
+    assert ledger.has_room(10**9)
+    ledger.hold(1)
+    assert not ledger.has_room(10**9)
+    ledger.hold(-1)
+    assert ledger.has_room(10**9)
+
+
+def test_a_request_that_is_let_in_holds_all_its_payloads(ledger, request_of):
+    request = request_of(2, nbytes=30)
+    assert (request.admitted, ledger.held) == (False, 0)
+    ledger.let_in(request)
+    assert (request.admitted, ledger.held) == (True, 30)
+
+
+def test_a_payload_that_is_fed_is_held_as_the_items(ledger, request_of):
+    request = request_of(2, nbytes=30)
+    ledger.let_in(request)
+    item = feed(ledger, request, 10)
+    assert (request.fed, request.unfed_bytes, ledger.held) == (1, 20, 30)
+    ledger.settle(item)
+    assert ledger.held == 20
+
+
+def test_with_its_last_item_a_request_gives_back_what_it_took_besides_its_payloads(ledger, request_of):
+    request = request_of(2, nbytes=30)
+    ledger.let_in(request)
+    feed(ledger, request, 10)
+    assert ledger.held == 30
+    feed(ledger, request, 17)
+    assert (request.fed, request.unfed_bytes, ledger.held) == (2, 0, 27)
+
+
+def test_what_a_stage_made_of_an_item_is_held_in_place_of_what_it_had(ledger, request_of):
+    request = request_of(nbytes=30)
+    ledger.let_in(request)
+    item = feed(ledger, request, 30)
+    ledger.advance(item, [b"12", b"345"])
+    assert (item.nbytes, ledger.held) == (5, 5)
+    ledger.advance(item, b"x" * 200)
+    assert (item.nbytes, ledger.held) == (200, 200)
+    ledger.settle(item)
+    assert ledger.held == 0
+
+
+def test_the_results_of_several_items_are_held_until_their_request_completes(ledger, request_of):
+    request = request_of(2)
+    ledger.keep_result(request, b"1234")
+    ledger.keep_result(request, [b"5", b"6"])
+    assert (request.result_bytes, ledger.held) == (6, 6)
+    ledger.complete(request)
+    assert (request.result_bytes, ledger.held) == (0, 0)
+    ledger.complete(request)
+    assert ledger.held == 0
+
+
+def test_the_result_of_a_lone_item_is_not_held(ledger, request_of):
+    request = request_of(1)
+    ledger.keep_result(request, b"1234")
+    assert (request.result_bytes, ledger.held) == (0, 0)
+
+
+def test_unfed_payloads_that_are_dropped_are_given_back_once(ledger, request_of):
+    request = request_of(3, nbytes=30)
+    ledger.let_in(request)
+    feed(ledger, request, 10)
+    ledger.drop_unfed(request)
+    assert (request.unfed_bytes, ledger.held) == (0, 10)
+    ledger.drop_unfed(request)
+    assert ledger.held == 10
+
+
+def test_a_request_that_never_came_in_gives_nothing_back(ledger, request_of):
+    ledger.hold(50)
+    request = request_of(3, nbytes=30)
+    ledger.drop_unfed(request)
+    assert (request.unfed_bytes, ledger.held) == (0, 50)

@@ -1,0 +1,381 @@
+"""One worker's slot: its states and moves, and what it does with the frames it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from itertools import product
+
+import pytest
+
+from penstock.core.dispatch import SentFrame
+from penstock.core.item import Item, Request
+from penstock.core.lanes import Lane
+from penstock.core.moves import IllegalMove
+from penstock.core.state import WorkerState
+from penstock.runtime import worker_slot
+from penstock.runtime.incarnation import WorkerStart
+from penstock.runtime.worker_slot import SlotState, WorkerSlot
+from penstock.testing.fake_workers import FakeWorkers
+from penstock.testing.virtual_clock import VirtualClock, rest
+from penstock.transport.framing import Kind, encode_answers, encode_batch
+from penstock.transport.messages import Hello, Launch, StageRef, pack
+
+NAMES = ("START", "FILL", "BECOME_READY", "REPLACE", "CLOSE", "STOP", "ABANDON", "END")
+MOVES = {name: getattr(worker_slot, name) for name in NAMES}
+
+
+class Owner:
+    """A stage that only remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple] = []
+        self.launched = 0
+
+    def start_of(self, index):
+        return WorkerStart("service", "double", index, None, frozenset({0}), {})
+
+    def launch_of(self, index):
+        self.launched += 1
+        return Launch("service", "double", index, 1, StageRef("", ""), b"", [], *[False] * 1, 1, *[False] * 6)
+
+    def answered(self, worker, sent, frame):
+        self.events.append(("answered", sent.frame_id, [bytes(p) for p in frame.payloads]))
+
+    def worker_ready(self, worker):
+        self.events.append(("ready",))
+
+    def worker_ended(self, worker, end):
+        self.events.append(("ended", end.reason, end.was_ready, end.innocent, len(end.frames)))
+
+
+class Rig:
+    """A slot with an owner that remembers, workers that are fakes, and a clock that stands still."""
+
+    def __init__(self, *, timeout=None, obedient=True) -> None:
+        self.clock = VirtualClock()
+        self.workers = FakeWorkers(obedient=obedient)
+        self.owner = Owner()
+        self.slot = WorkerSlot(
+            self.owner, "double", 0, timeout=timeout, clock=self.clock, start_incarnation=self.workers.start
+        )
+
+    @property
+    def worker(self):
+        return self.workers[-1]
+
+    @property
+    def state(self):
+        return self.slot._state
+
+    async def started(self):
+        self.slot.start()
+        await rest()
+        return self
+
+    async def ready(self):
+        await self.started()
+        self.worker.become_ready()
+        return self
+
+    def send(self, frame_id, *payloads):
+        request = Request(payloads, 1, 1, math.inf, lambda outcomes: None, Lane.SINGLE)
+        held = [Item(i, payload, len(payload), request, i) for i, payload in enumerate(payloads)]
+        sent = SentFrame(frame_id, held, self.slot)
+        n = len(payloads)
+        ids, lengths = list(range(n)), [len(p) for p in payloads]
+        self.slot.send(sent, encode_batch(frame_id, 0.0, ids, payloads, lengths, [1.0] * n, [1] * n, [1] * n))
+        return sent
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "state"), list(product(MOVES, SlotState)), ids=lambda v: getattr(v, "name", v))
+def test_a_move_is_legal_or_one_error_that_names_move_and_state(name, state):
+    try:
+        after = MOVES[name][state]
+    except IllegalMove as error:
+        words = f"cannot {name.lower().replace('_', ' ')} a worker that is {state.name.lower().replace('_', ' ')}"
+        assert str(error) == words  # noqa: PT017  # most moves are legal
+    else:
+        assert after in SlotState
+
+
+def test_what_was_stopped_is_never_filled_again():
+    final = {SlotState.DOOMED, SlotState.CLOSING, SlotState.STOPPING, SlotState.STOPPED}
+    for move, state in product(MOVES.values(), final):
+        try:
+            assert move[state] in final
+        except IllegalMove:
+            continue
+
+
+@pytest.mark.parametrize("name", ["STOP", "ABANDON"])
+def test_a_slot_may_be_stopped_in_every_state(name):
+    assert {MOVES[name][state] for state in SlotState} <= {SlotState.DOOMED, SlotState.STOPPING, SlotState.STOPPED}
+
+
+async def test_a_slot_that_is_filled_cannot_be_started():
+    rig = await Rig().started()
+    with pytest.raises(IllegalMove, match="cannot start a worker that is setting up"):
+        rig.slot.start()
+
+
+# -- life -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_is_launched_when_it_greets_and_takes_batches_once_it_is_ready():
+    rig = Rig()
+    assert (rig.slot.state, rig.slot.alive, rig.slot.pid) == (WorkerState.DOWN, False, None)
+    rig.slot.start()
+    assert (rig.slot.state, rig.slot.alive) == (WorkerState.DOWN, True)
+    await rest()
+    assert rig.slot.state is WorkerState.STARTING
+    assert rig.slot.pid == rig.worker.pid
+    rig.worker.greet()
+    assert rig.worker.launch is not None
+    assert rig.owner.launched == 1
+    assert not rig.slot.ready
+    rig.worker.say(Kind.READY)
+    assert rig.slot.ready
+    assert rig.slot.tried
+    assert rig.slot.state is WorkerState.IDLE
+    assert rig.owner.events == [("ready",)]
+    rig.send(1, b"a")
+    assert rig.slot.state is WorkerState.BUSY
+
+
+async def test_a_worker_may_greet_before_its_start_has_returned():
+    rig = Rig()
+    rig.workers.on_start = lambda worker: worker.greet()
+    await rig.started()
+    assert rig.worker.launch is not None
+    assert rig.owner.launched == 1
+
+
+async def test_a_worker_that_cannot_be_started_has_ended():
+    rig = Rig()
+
+    def refuse(worker):
+        raise OSError("no processes left")
+
+    rig.workers.on_start = refuse
+    await rig.started()
+    assert rig.owner.events == [("ended", "the process could not be started: no processes left", False, False, 0)]
+    assert (rig.slot.tried, rig.slot.alive, rig.state) == (True, False, SlotState.EMPTY)
+
+
+async def test_an_end_gives_back_the_frames_and_empties_the_slot():
+    rig = await Rig().ready()
+    rig.send(1, b"a")
+    rig.send(2, b"b")
+    rig.worker.die("signal SIGSEGV")
+    assert rig.owner.events[1:] == [("ended", "signal SIGSEGV", True, False, 2)]
+    assert rig.slot.frames == deque()
+    assert (rig.slot.ready, rig.slot.pid, rig.slot.state) == (False, None, WorkerState.DOWN)
+
+
+async def test_a_restart_comes_after_its_delay_and_forgets_the_last_life():
+    rig = await Rig().ready()
+    rig.slot.recycle()
+    assert rig.owner.events[1:] == [("ended", "signal SIGKILL", True, True, 0)]
+    rig.slot.restart_in(2.0)
+    await rig.clock.advance(1.999)
+    assert len(rig.workers) == 1
+    await rig.clock.advance(0.001)
+    assert len(rig.workers) == 2
+    assert rig.slot.restarts == 1
+    rig.worker.fail_setup()
+    assert rig.owner.events[2:] == [("ended", "exit status 1", False, False, 0)]
+
+
+async def test_a_worker_that_was_ready_is_asked_to_close_and_one_that_was_not_is_killed():
+    ready = await Rig(obedient=False).ready()
+    ready.slot.close()
+    assert ready.worker.orders == ["close"]
+    assert not ready.slot.ready
+    assert ready.slot.state is WorkerState.IDLE
+    ready.slot.close()
+    assert ready.worker.orders == ["close", "kill"]
+    loading = await Rig(obedient=False).started()
+    loading.slot.close()
+    assert loading.worker.orders == ["kill"]
+    for rig in (ready, loading):
+        assert rig.slot.alive
+        rig.worker.die("gone")
+        assert (rig.state, rig.slot.alive) == (SlotState.STOPPED, False)
+
+
+async def test_a_slot_killed_while_it_waits_for_its_restart_is_never_started():
+    rig = await Rig().ready()
+    rig.worker.die()
+    rig.slot.restart_in(5.0)
+    rig.slot.kill()
+    assert rig.clock.waiting == []
+    await rig.clock.advance(10.0)
+    assert len(rig.workers) == 1
+    rig.slot.start()
+    assert (rig.state, len(rig.workers)) == (SlotState.STOPPED, 1)
+
+
+async def test_a_slot_killed_while_its_worker_is_being_started_kills_it_as_soon_as_it_is_there():
+    rig = Rig()
+    rig.slot.start()
+    rig.slot.kill()
+    assert rig.state is SlotState.DOOMED
+    await rest()
+    assert rig.worker.orders == ["kill"]
+    assert rig.state is SlotState.STOPPED
+
+
+@pytest.mark.parametrize("end", ["kill", "abandon"])
+async def test_a_slot_ended_while_a_start_fails_is_stopped(end):
+    rig = Rig()
+
+    def refuse(worker):
+        raise OSError("no processes left")
+
+    rig.workers.on_start = refuse
+    rig.slot.start()
+    getattr(rig.slot, end)()
+    await rest()
+    assert rig.state is SlotState.STOPPED
+
+
+async def test_an_abandoned_worker_tells_its_end_without_harm():
+    rig = await Rig(timeout=3.0).ready()
+    rig.send(1, b"a")
+    rig.slot.abandon()
+    assert (rig.worker.orders, rig.slot.alive) == (["abandon"], False)
+    await rig.clock.advance(3.0)  # the thread that abandons cannot cancel the timer of a hang
+    assert rig.state is SlotState.STOPPED
+    rig.slot.ended("its thread has finished")
+    assert rig.state is SlotState.STOPPED
+    assert rig.owner.events[-1][0] == "ended"
+
+
+async def test_an_empty_slot_can_be_abandoned():
+    rig = Rig()
+    rig.slot.abandon()
+    assert rig.state is SlotState.STOPPED
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_oldest_frame_is_the_one_that_runs():
+    rig = await Rig().ready()
+    first, second = rig.send(1, b"a"), rig.send(2, b"b")
+    assert (first.running, second.running) == (True, False)
+    rig.worker.answer([b"A"])
+    assert rig.owner.events[1:] == [("answered", 1, [b"A"])]
+    assert (first.running, second.running) == (False, True)
+    rig.worker.answer([b"B"])
+    assert not second.running
+
+
+async def broken(rig, caplog, words):
+    """Whether the slot has ended its worker for what it said."""
+    assert words in caplog.text
+    assert "the worker is killed" in caplog.text
+    assert rig.worker.orders == ["kill"]
+    assert not rig.slot.ready
+
+
+@pytest.mark.parametrize("tamper", ["none held", "another frame", "other number"])
+async def test_a_worker_that_answers_what_it_does_not_hold_is_killed(tamper, caplog):
+    rig = await Rig(obedient=False).ready()
+    if tamper != "none held":
+        rig.send(1, b"a")
+    rig.worker.frames.clear()
+    frame_id, n = {"none held": (1, 1), "another frame": (2, 1), "other number": (1, 2)}[tamper]
+    rig.worker._deliver(encode_answers(frame_id, 0.0, 1, range(n), [b"A"] * n, [0] * n))
+    await broken(rig, caplog, "the worker answered a batch it does not hold")
+
+
+async def test_nothing_is_believed_of_a_worker_that_said_what_no_worker_says(caplog):
+    rig = await Rig(obedient=False).ready()
+    rig.send(1, b"a")
+    rig.worker.say(Kind.LAUNCH)
+    await broken(rig, caplog, "the worker sent a LAUNCH frame")
+    rig.worker.answer([b"A"])
+    assert rig.owner.events == [("ready",)]
+    rig.worker.die("signal SIGKILL")
+    assert rig.owner.events[1:] == [("ended", "signal SIGKILL", True, False, 1)]
+
+
+async def test_a_worker_of_another_version_is_killed(caplog):
+    rig = await Rig(obedient=False).started()
+    rig.worker.say(Kind.HELLO, pack(Hello(1, version=99)))
+    await broken(rig, caplog, "the worker speaks version 99, the coordinator 1")
+
+
+async def test_a_worker_of_another_version_that_greets_before_its_start_returns_is_killed_too(caplog):
+    rig = Rig(obedient=False)
+    rig.workers.on_start = lambda worker: worker.say(Kind.HELLO, pack(Hello(1, version=99)))
+    await rig.started()
+    await broken(rig, caplog, "the worker speaks version 99")
+
+
+@pytest.mark.parametrize("words", [("HELLO", "HELLO"), ("READY",), ("HELLO", "READY", "READY")])
+async def test_a_worker_that_says_a_word_of_the_handshake_out_of_turn_is_killed(words, caplog):
+    rig = await Rig(obedient=False).started()
+    for word in words:
+        rig.worker.say(Kind[word], pack(Hello(1)) if word == "HELLO" else b"")
+    await broken(rig, caplog, f"the worker sent a {words[-1]} frame")
+
+
+async def test_a_worker_that_becomes_ready_while_it_is_being_ended_takes_no_batch():
+    rig = await Rig(obedient=False).started()
+    rig.worker.greet()
+    rig.slot.kill()
+    rig.worker.say(Kind.READY)
+    assert not rig.slot.ready
+    assert rig.owner.events == []
+    rig.worker.die()
+    assert rig.owner.events == [("ended", "signal SIGSEGV", True, False, 0)]
+
+
+# -- hang -------------------------------------------------------------------------------------------------------------
+
+
+async def test_each_frame_has_the_time_to_itself_and_the_one_that_takes_longer_ends_the_worker(caplog):
+    rig = await Rig(timeout=5.0, obedient=False).ready()
+    rig.send(1, b"a")
+    await rig.clock.advance(4.0)
+    rig.send(2, b"b")
+    await rig.clock.advance(0.999)
+    rig.worker.answer()
+    await rig.clock.advance(4.999)
+    assert rig.worker.orders == []
+    await rig.clock.advance(0.001)
+    assert rig.worker.orders == ["kill"]
+    assert "worker 0 of stage 'double': a batch ran longer than 5 s; the worker is killed" in caplog.text
+    assert not rig.slot.ready
+    assert rig.slot.state is WorkerState.STARTING
+    rig.worker.die()
+    assert rig.owner.events[-1] == ("ended", "signal SIGSEGV", True, False, 1)
+
+
+async def test_an_idle_worker_has_no_timer():
+    rig = await Rig(timeout=5.0).ready()
+    rig.send(1, b"a")
+    assert rig.clock.waiting == [5.0]
+    rig.worker.answer()
+    assert rig.clock.waiting == []
+
+
+async def test_without_a_timeout_nothing_is_timed():
+    rig = await Rig().ready()
+    rig.send(1, b"a")
+    assert rig.clock.waiting == []
+
+
+async def test_a_slot_keeps_the_task_of_its_start_until_it_is_over():
+    rig = Rig()
+    rig.slot.start()
+    assert isinstance(rig.slot._starting, asyncio.Task)
+    await rest()
+    assert rig.slot._starting is None
