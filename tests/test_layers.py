@@ -62,7 +62,6 @@ UPWARD = {
 """Imports of what does not lie below, or of the front of the package: file and module."""
 CIRCULAR = {
     ("blocking.py", "service.py"): MOVES_SOON,
-    ("runtime/worker_slot.py", "runtime/stage_driver.py"): MOVES_SOON,
 }
 """Imports that close a circle: file and file."""
 BASENAMES: dict[str, str] = {}
@@ -72,11 +71,6 @@ SUBCLASSES: dict[str, str] = {}
 """Interpreted classes below a compiled one, as ``file:Class``."""
 NOT_THERE: dict[str, str] = {}
 TIMED = {
-    "runtime/engine.py": MOVES_SOON,
-    "runtime/flow.py": MOVES_SOON,
-    "runtime/incarnation.py": MOVES_SOON,
-    "runtime/stage_driver.py": MOVES_SOON,
-    "runtime/worker_slot.py": MOVES_SOON,
     "server/app.py": MOVES_SOON,
     "server/asgi.py": MOVES_SOON,
     "server/http1/connections.py": MOVES_SOON,

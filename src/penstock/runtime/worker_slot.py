@@ -137,11 +137,11 @@ class SlotOwner(Protocol):
     def worker_ready(self, worker: WorkerSlot) -> None:
         """The worker reached READY."""
 
-    def worker_ended(self, worker: WorkerSlot, end: WorkerEnd) -> None:
+    def worker_ended(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
         """The worker's incarnation is gone."""
 
 
-class WorkerEnd:
+class IncarnationEnd:
     """How an incarnation ended, and what it held."""
 
     __slots__ = ("frames", "innocent", "problem", "reason", "was_ready")
@@ -362,7 +362,7 @@ class WorkerSlot(FrameHolder):
         self.tried = True
         self._incarnation = None
         self._cancel_timers()
-        end = WorkerEnd(reason, list(self.frames), self._was_ready, self._innocent, self._problem)
+        end = IncarnationEnd(reason, list(self.frames), self._was_ready, self._innocent, self._problem)
         self.frames = deque()
         self._owner.worker_ended(self, end)
 
