@@ -19,7 +19,7 @@ from payload import BODY, NUMBER, request
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
-from penstock.config import ServerOptions
+from penstock.config import ServerOptions, StageOptions
 from penstock.core.outcome import Outcome, Result
 from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
@@ -143,7 +143,7 @@ def echo_runner() -> Runner:
         Echo(),
         name="echo",
         batched=True,
-        bisect=True,
+        options=StageOptions(),
         decoder=ItemDecoder(list[float]),
         encoder=ItemEncoder(list[float]),
         now=lambda: 0.0,

@@ -23,7 +23,9 @@ import pytest
 import uvloop
 
 TESTS = Path(__file__).parent
-# Stage classes that worker processes import, and the functions that wait; workers get this process's sys.path.
+# Tests anywhere import the stage classes in integration/ by the name of their module, because a worker process does so:
+# it finds a class by module and name, on the sys.path of the process that started it.  The helpers beside them
+# (processes, programs, served, waiting, notes_and_gates) are found in the same way.
 sys.path.append(str(TESTS / "integration"))
 # The rules of the layers, and the program that draws the pictures of the documentation.
 sys.path += [str(TESTS), str(TESTS.parent / "docs")]

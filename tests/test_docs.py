@@ -364,6 +364,9 @@ def test_the_reference_has_every_option_with_its_default():
     for heading, name, default, flag in options():
         shown = f"0o{default:o}" if name == "uds_mode" else repr(default)
         assert f"default `{shown}`" in told[heading, name], (heading, name)
+        first, _, meaning = told[heading, name].strip().partition("\n\n")
+        assert "default" in first
+        assert meaning.strip(), f"{heading} {name} is not described"
         if flag:
             assert f"`--{name.replace('_', '-')}`" in told[heading, name], name
             assert f"`{environment_name(name)}`" in told[heading, name], name

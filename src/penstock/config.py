@@ -7,7 +7,8 @@ line, the environment variables and the reference page are made from these same 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, get_args
 
@@ -16,9 +17,48 @@ from penstock.errors import ConfigError
 MIB = 1024 * 1024
 
 
-def option(default: Any, help: str, *, minimum: float | None = None, choices: tuple[Any, ...] = ()) -> Any:  # noqa: A002  # the word users know
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What the values of an option are, in code and in words."""
+
+    words: str
+    """The end of the sentence "NAME must be ..."."""
+    admits: Callable[[Any], bool]
+    plain: Callable[[Any], Any]
+    """Makes a plain value of an admitted one: a message to a worker carries no subclasses of int and float."""
+
+    def take(self, what: str, value: Any) -> Any:
+        """`value` as a plain one; ConfigError if it is not admitted as the value of `what`."""
+        if not self.admits(value):
+            raise ConfigError(f"{what} must be {self.words}, got {value!r}")
+        return self.plain(value)
+
+
+def whole_number(*, least: int) -> Limit:
+    """Integers from `least` on.  One that is too large for a message becomes the largest that a message can carry."""
+    return Limit(
+        f"a whole number of at least {least}",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
+        lambda value: min(int(value), sys.maxsize),
+    )
+
+
+SECONDS = Limit(
+    "more than 0 seconds", lambda value: isinstance(value, (int, float)) and 0 < value <= sys.float_info.max, float
+)
+SWITCH = Limit("True or False", lambda value: isinstance(value, bool), bool)
+
+
+def option(
+    default: Any,
+    help: str,  # noqa: A002  # the word users know
+    *,
+    minimum: float | None = None,
+    choices: tuple[Any, ...] = (),
+    limit: Limit | None = None,
+) -> Any:
     """A dataclass field that carries its explanation and its limits."""
-    return field(default=default, metadata={"help": help, "minimum": minimum, "choices": choices})
+    return field(default=default, metadata={"help": help, "minimum": minimum, "choices": choices, "limit": limit})
 
 
 def check_options(owner: Any) -> None:
@@ -84,6 +124,35 @@ class Batch:
                 f"max_wait=inf needs a finite max_gap, got {self.max_gap!r}: otherwise a batch that never fills would "
                 "wait for ever"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class StageOptions:
+    """How a stage's items are sent, run, and run again.
+
+    Each field is an argument of `penstock.stage`, and the whole object is sent to each worker.  The batch policy is no
+    option: a stage's class may bring its own.
+    """
+
+    prefetch: int = option(
+        1, "batches a worker holds besides the one it runs; 0 never sends ahead", limit=whole_number(least=0)
+    )
+    max_queued: int | None = option(
+        None, "most items waiting for the stage; None leaves it to the service's bound", limit=whole_number(least=1)
+    )
+    timeout: float | None = option(
+        None,
+        "seconds a batch may run before its worker is killed and its items treated as after a death; None: for ever",
+        limit=SECONDS,
+    )
+    bisect: bool = option(True, "whether a batch that raises is run again in halves to find the culprit", limit=SWITCH)
+    retry: bool = option(True, "whether items whose worker died are run once more, alone", limit=SWITCH)
+
+    def __post_init__(self) -> None:
+        for f in fields(self):  # the class is frozen: `object` sets the plain value in the place of the given one
+            value = getattr(self, f.name)
+            if value is not None or f.default is not None:
+                object.__setattr__(self, f.name, f.metadata["limit"].take(f.name, value))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Runs the examples as a user would: real commands in real processes, asked over real HTTP.
 
-Whatever is started here is marked in its environment, and so are its children: when it ends, nothing with that mark
-may be left.
+When a command ends, nothing it started may be left.
 """
 
 from __future__ import annotations
@@ -11,44 +10,28 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-from read_process import ReadProcess
+from programs import END_LIMIT, MarkedProgram
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PENSTOCK = Path(sys.executable).parent / "penstock"
-MARK = "PENSTOCK_ACCEPTANCE_RUN"
 START_LIMIT = 50.0  # seconds; generous, since the machine may be busy with other tests
-STOP_LIMIT = 20.0
 
 
-class Program(ReadProcess):
-    """A command in an example's folder; its output, both streams together, is read as it comes."""
-
-    def __init__(self, folder: str, command: list[str], env: dict[str, str]) -> None:
-        self.mark = uuid.uuid4().hex
-        process = subprocess.Popen(
-            command,
-            cwd=EXAMPLES / folder,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **env, MARK: self.mark},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.read(process)
+class Program(MarkedProgram):
+    """A command in an example's folder."""
 
     def wait_for(self, pattern: str, limit: float = START_LIMIT) -> re.Match[str]:
         """The first match of `pattern` in the output, now or later."""
         return super().wait_for(pattern, limit)
 
-    def end(self, with_signal: int | None = None, limit: float = STOP_LIMIT) -> int:
+    def end(self, with_signal: int | None = None, limit: float = END_LIMIT) -> int:
         """Wait for the exit, having asked for it if `with_signal`; the exit status."""
         if with_signal is not None and self.process.poll() is None:
             self.process.send_signal(with_signal)
@@ -57,31 +40,6 @@ class Program(ReadProcess):
         assert not left, f"processes left behind: {left}\n{self.output}"
         return status
 
-    def survivors(self) -> list[str]:
-        """What still runs of this program: itself, its children, theirs."""
-        wanted = f"{MARK}={self.mark}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(f"{entry.name}: {(entry / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}")
-            except OSError:  # it ended meanwhile, or belongs to somebody else
-                continue
-        return found
-
-    def destroy(self) -> None:
-        """Leave nothing running, whatever the test found."""
-        for line in self.survivors():
-            with_pid = int(line.split(":")[0])
-            try:
-                os.kill(with_pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self.process.wait(STOP_LIMIT)
-        self.read_to_end(STOP_LIMIT)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
 
 Run = Callable[..., AbstractContextManager[Program]]
 Serve = Callable[..., AbstractContextManager[httpx.Client]]
@@ -89,7 +47,7 @@ Serve = Callable[..., AbstractContextManager[httpx.Client]]
 
 @contextmanager
 def _running(folder: str, *command: str, env: dict[str, str] | None = None) -> Iterator[Program]:
-    program = Program(folder, list(command), env or {})
+    program = Program(command, EXAMPLES / folder, {**os.environ, **(env or {})})
     try:
         yield program
     finally:

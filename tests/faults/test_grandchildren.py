@@ -9,7 +9,9 @@ import time
 
 import pytest
 import stages
-from waiting import in_group, running, until
+from notes_and_gates import notes
+from processes import in_group, running
+from waiting import until
 
 import penstock as ps
 
@@ -73,18 +75,18 @@ async def test_a_failing_start_ends_what_setup_started(tmp_path):
     spec = ps.stage(stages.SpawnsThenFails, setup={"folder": str(tmp_path)})
     with pytest.raises(ps.StartFailed, match="after spawning"):
         await ps.Service(spec).start()
-    (pid,) = stages.notes(tmp_path / "spawned")
+    (pid,) = notes(tmp_path / "spawned")
     await until(lambda: not running(pid), patience=3)
 
 
 async def test_a_cancelled_start_ends_what_setup_started(tmp_path):
     spec = ps.stage(stages.SpawnsThenWaits, setup={"folder": str(tmp_path)})
     start = asyncio.create_task(ps.Service(spec).start())
-    await until(lambda: stages.notes(tmp_path / "spawned"))
+    await until(lambda: notes(tmp_path / "spawned"))
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
-    (pid,) = stages.notes(tmp_path / "spawned")
+    (pid,) = notes(tmp_path / "spawned")
     await until(lambda: not running(pid), patience=3)
 
 

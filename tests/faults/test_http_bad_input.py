@@ -9,7 +9,8 @@ import time
 import httpx
 import msgspec
 import pytest
-from served import descriptors, request, resident, serving
+from processes import descriptors, resident
+from served import request, serving
 
 SOURCE = """
 import numpy as np

@@ -11,7 +11,8 @@ import textwrap
 from contextlib import suppress
 
 import pytest
-from waiting import in_group, running, until_now
+from processes import in_group, running
+from waiting import until_now
 
 PROGRAM = """
     import asyncio, ctypes, os, subprocess, sys, threading, time

@@ -9,6 +9,7 @@ import signal
 
 import pytest
 import stages
+from notes_and_gates import notes
 from waiting import until
 
 import penstock as ps
@@ -20,7 +21,7 @@ def counting(folder, **options):
 
 
 def starts(folder) -> list[float]:
-    return stages.notes(folder / "starts")
+    return notes(folder / "starts")
 
 
 def kill(service: ps.Service, worker: int = 0) -> None:
@@ -105,7 +106,7 @@ async def test_a_failed_second_stage_settles_what_is_in_the_first(tmp_path):
     gate = ps.stage(stages.Gated, setup={"folder": str(tmp_path)})
     async with ps.Service(gate, counting(tmp_path)) as service:
         calls = [asyncio.create_task(service.predict(i)) for i in range(3)]
-        await until(lambda: stages.notes(tmp_path / "ran"))
+        await until(lambda: notes(tmp_path / "ran"))
         (tmp_path / "deadly").touch()
         os.kill(service.engine.stages[1].workers[0].pid, signal.SIGKILL)
         outcomes = await asyncio.gather(*calls, return_exceptions=True)

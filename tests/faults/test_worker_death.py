@@ -10,7 +10,9 @@ import time
 import pytest
 import rough_stages
 import stages
-from waiting import running, until
+from notes_and_gates import notes
+from processes import running
+from waiting import until
 
 import penstock as ps
 
@@ -22,7 +24,7 @@ def noted(folder, **options):
 
 
 def batches(folder):
-    return stages.notes(folder / "batches")
+    return notes(folder / "batches")
 
 
 def pid_of(service: ps.Service, worker: int = 0, stage: int = 0) -> int:
@@ -32,7 +34,7 @@ def pid_of(service: ps.Service, worker: int = 0, stage: int = 0) -> int:
 async def test_what_ran_in_a_killed_worker_is_run_once_more_alone_and_answered(tmp_path):
     async with ps.Service(noted(tmp_path)) as service:
         calls = [asyncio.create_task(service.predict(("hold", str(tmp_path), i))) for i in range(4)]
-        await until(lambda: stages.notes(tmp_path / "ran"))
+        await until(lambda: notes(tmp_path / "ran"))
         os.kill(pid_of(service), signal.SIGKILL)
         (tmp_path / "open").touch()
         assert await asyncio.gather(*calls) == [0, 1, 2, 3]
@@ -64,7 +66,7 @@ async def test_only_the_frame_that_ran_is_suspect_and_later_ones_come_back_first
     async with ps.Service(noted(tmp_path, batch=ps.Batch(max_size=2))) as service:
         gate = str(tmp_path)
         calls = [asyncio.create_task(service.predict(("hold", gate, i))) for i in range(2)]
-        await until(lambda: stages.notes(tmp_path / "ran"))
+        await until(lambda: notes(tmp_path / "ran"))
         calls += [asyncio.create_task(service.predict(i)) for i in range(2, 6)]
         await until(lambda: service.engine.stages[0].in_flight == 4)
         os.kill(pid_of(service), signal.SIGKILL)
@@ -113,7 +115,7 @@ async def test_a_death_in_the_second_stage_does_not_run_the_first_again(tmp_path
     async with ps.Service(first, stages.Act) as service:
         item = ("die once", str(tmp_path / "mark"))
         assert await service.predict(item) == "survived"
-        assert stages.notes(tmp_path / "ran") == [list(item)]
+        assert notes(tmp_path / "ran") == [list(item)]
 
 
 async def test_a_suspect_that_passed_is_no_suspect_in_the_next_stage(tmp_path):
@@ -157,7 +159,7 @@ async def test_deadlines_hold_for_what_waits_for_a_restart(tmp_path):
 async def test_a_suspect_may_be_cancelled_or_expire_while_it_waits(tmp_path):
     async with ps.Service(ps.stage(stages.SlowRestart, setup={"folder": str(tmp_path)})) as service:
         leaver = asyncio.create_task(service.predict(("hold", str(tmp_path), "leaver")))
-        await until(lambda: stages.notes(tmp_path / "ran"))
+        await until(lambda: notes(tmp_path / "ran"))
         os.kill(pid_of(service), signal.SIGKILL)
         await until(lambda: service.engine.stages[0].queued == 1)
         leaver.cancel()
@@ -166,7 +168,7 @@ async def test_a_suspect_may_be_cancelled_or_expire_while_it_waits(tmp_path):
         assert service.engine.queued == 0
         (tmp_path / "open").touch()
         assert await service.predict(2) == 2
-        assert len(stages.notes(tmp_path / "ran")) == 1
+        assert len(notes(tmp_path / "ran")) == 1
 
 
 async def test_a_batch_that_runs_too_long_kills_its_worker_and_counts_as_a_death(tmp_path):

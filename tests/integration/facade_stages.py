@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from stages import wait_for
+from notes_and_gates import wait_for
 
 import penstock as ps
 

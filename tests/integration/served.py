@@ -1,7 +1,6 @@
 """A server as its user runs it: a folder with a module, `penstock serve` in a process of its own, real sockets.
 
-Whatever is started here is marked in its environment, and so are its children and theirs: when it ends, nothing with
-that mark may be left, and neither may a socket file.
+When a server ends, nothing it started may be left, and neither may a socket file.
 """
 
 from __future__ import annotations
@@ -16,45 +15,39 @@ import socket
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+from programs import END_LIMIT, MarkedProgram
 from prometheus_client.parser import text_string_to_metric_families
-from read_process import ReadProcess
+from waiting import until_now
 
 ORDERS = Path(__file__).parent / "program" / "orders.py"
 """The services that most of these tests serve."""
+NOTES_AND_GATES = Path(__file__).parent / "notes_and_gates.py"
 PENSTOCK = (sys.executable, "-m", "penstock.cli.main")
-MARK = "PENSTOCK_SERVED_RUN"
 START_LIMIT = 40.0
-STOP_LIMIT = 20.0
 PATIENCE = 20.0
 """Seconds; only a broken test waits this long."""
 
 
-class Program(ReadProcess):
-    """A command in a folder; what it writes is read as it comes, both streams into one text."""
+class Program(MarkedProgram):
+    """A command in a folder, without this process's own options."""
 
     def __init__(self, folder: Path, *command: str, env: dict[str, str] | None = None) -> None:
         self.folder = folder
-        self.mark = uuid.uuid4().hex
+        self.signalled = False
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-        process = subprocess.Popen(
+        super().__init__(
             command,
-            cwd=folder,
-            env={**inherited, "PYTHONUNBUFFERED": "1", **(env or {}), MARK: self.mark},
+            folder,
+            {**inherited, **(env or {})},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
             start_new_session=True,  # so that a test can signal the whole group, as a terminal does
         )
-        self.signalled = False
-        self.read(process)
 
     @property
     def pid(self) -> int:
@@ -68,35 +61,15 @@ class Program(ReadProcess):
         self.signalled = True
         self.process.send_signal(number)
 
-    def wait(self, limit: float = STOP_LIMIT) -> int:
+    def wait(self, limit: float = END_LIMIT) -> int:
         """Wait for the end, which leaves nothing running; the exit status."""
         status = self.process.wait(limit)
         deadline = time.monotonic() + 2.0  # the kernel ends what a killed parent left in its own time
         while (left := self.survivors()) and time.monotonic() < deadline:
             time.sleep(0.005)
         assert not left, f"processes left behind: {left}\n{self.output}"
-        self.read_to_end(STOP_LIMIT)
+        self.read_to_end()
         return status
-
-    def survivors(self) -> dict[int, str]:
-        """What still runs of this program: itself, its children, theirs."""
-        wanted = f"{MARK}={self.mark}".encode()
-        found = {}
-        for entry in Path("/proc").iterdir():
-            with contextlib.suppress(OSError):  # it ended meanwhile, or belongs to somebody else
-                if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
-
-    def destroy(self) -> None:
-        """Leave nothing running, whatever the test found."""
-        for pid in self.survivors():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait(STOP_LIMIT)
-        self.read_to_end(STOP_LIMIT)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 class Answer:
@@ -239,13 +212,14 @@ class Server(Program):
         )
 
     def until(self, condition: Any, what: str = "", limit: float = PATIENCE) -> Any:
-        """What `condition` answers once that is true."""
-        deadline = time.monotonic() + limit
-        while not (found := condition()):
-            assert time.monotonic() < deadline, f"waited in vain for {what or condition}:\n{self.output}"
-            assert self.process.poll() is None, f"the server has ended:\n{self.output}"
-            time.sleep(0.01)
-        return found
+        """What `condition` answers once that is true; the server must run until then."""
+
+        def look() -> Any:
+            found = condition()
+            assert found or self.process.poll() is None, f"the server has ended:\n{self.output}"
+            return found
+
+        return until_now(look, what or str(condition), limit, lambda: self.output)
 
     def open_gate(self) -> None:
         """Let go of what runs the order "hold"."""
@@ -296,7 +270,8 @@ def serving(
 
 
 def write_module(folder: Path, source: str | None = None, name: str = "model") -> str:
-    """Put a module with services into `folder`; its name."""
+    """Put a module with services into `folder`, and what it may import beside it; the module's name."""
+    shutil.copy(NOTES_AND_GATES, folder)
     if source is None:
         shutil.copy(ORDERS, folder / "orders.py")
         return "orders"
@@ -311,23 +286,3 @@ def run(folder: Path, *arguments: str, env: dict[str, str] | None = None, limit:
         return program.wait(limit), program.output
     finally:
         program.destroy()
-
-
-def resident(pid: int) -> int:
-    """Bytes of memory that process `pid` has to itself or shares, now."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
-
-
-def descriptors(pid: int) -> int:
-    """How many files process `pid` has open."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-def running(pid: int) -> bool:
-    """Whether process `pid` exists and has not ended."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"

@@ -7,7 +7,6 @@ be held until the test opens their gate.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import signal
 import stat
@@ -17,6 +16,8 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from notes_and_gates import note, wait_for
 
 import penstock as ps
 from penstock.transport.framing import encode_answers
@@ -57,23 +58,6 @@ def sizes(xs: list[Any]) -> list[int]:
 
 
 # -- notes and gates --------------------------------------------------------------------------------------------------
-
-
-def note(path: Path, what: Any) -> None:
-    """Add one line to the notes at `path`: a single write, so that workers can share a file."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(fd, (json.dumps(what) + "\n").encode())
-    os.close(fd)
-
-
-def notes(path: Path) -> list[Any]:
-    """What was noted at `path` so far."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def wait_for(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.002)
 
 
 class Gated(ps.Stage):

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import stages
+from notes_and_gates import notes
 from waiting import until
 
 import penstock as ps
@@ -17,7 +18,7 @@ def gated(folder, **options):
 
 
 def ran(folder):
-    return stages.notes(folder / "ran")
+    return notes(folder / "ran")
 
 
 async def test_while_every_worker_is_busy_the_open_batch_grows(tmp_path):

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 import stages
+from notes_and_gates import notes
 from waiting import until
 
 import penstock as ps
@@ -36,8 +37,8 @@ async def test_a_full_service_refuses_who_will_not_wait_and_says_when_to_come_ag
         (tmp_path / "open").touch()
         await asyncio.gather(*calls)
         assert await service.predict(9, wait=False) == 9
-        assert 9 in stages.notes(tmp_path / "ran")
-        assert 10 not in stages.notes(tmp_path / "ran")
+        assert 9 in notes(tmp_path / "ran")
+        assert 10 not in notes(tmp_path / "ran")
 
 
 async def test_who_waits_for_room_gets_it_in_turn(tmp_path):
@@ -48,7 +49,7 @@ async def test_who_waits_for_room_gets_it_in_turn(tmp_path):
         assert service.engine.queued == 2
         (tmp_path / "open").touch()
         assert await asyncio.gather(*calls) == list(range(8))
-        assert stages.notes(tmp_path / "ran") == list(range(8))
+        assert notes(tmp_path / "ran") == list(range(8))
 
 
 async def test_a_client_batch_comes_in_if_there_is_room_for_its_first_item(tmp_path):
@@ -64,7 +65,7 @@ async def test_a_client_batch_comes_in_if_there_is_room_for_its_first_item(tmp_p
 async def test_one_stage_may_be_bounded_more_tightly_than_the_service(tmp_path):
     async with ps.Service(gated(tmp_path, max_queued=2, prefetch=0), max_queued=100) as service:
         calls = [asyncio.create_task(service.predict(0))]
-        await until(lambda: stages.notes(tmp_path / "ran"))
+        await until(lambda: notes(tmp_path / "ran"))
         calls += [asyncio.create_task(service.predict(i)) for i in (1, 2)]
         await until(lambda: service.engine.stages[0].queued == 2)
         with pytest.raises(ps.Overloaded):

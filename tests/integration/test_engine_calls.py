@@ -10,6 +10,7 @@ import facade_stages
 import numpy as np
 import pytest
 import stages
+from notes_and_gates import notes
 from waiting import until
 
 import penstock as ps
@@ -189,7 +190,7 @@ async def test_state_room_and_counters_tell_what_goes_on(tmp_path):
 async def test_what_a_caller_does_to_its_arrays_after_the_call_began_is_none_of_the_items_business(tmp_path):
     async with ps.Service(stages.Act) as service:
         held = asyncio.create_task(service.predict(("hold", str(tmp_path), 0)))
-        await until(lambda: stages.notes(tmp_path / "ran"))
+        await until(lambda: notes(tmp_path / "ran"))
         buffer = np.zeros(1000)
         calls = [asyncio.create_task(service.predict(buffer)) for _ in range(4)]
         many = asyncio.create_task(service.predict_many([buffer] * 4))

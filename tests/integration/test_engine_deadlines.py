@@ -7,6 +7,7 @@ import time
 
 import pytest
 import stages
+from notes_and_gates import notes
 from waiting import until
 
 import penstock as ps
@@ -20,7 +21,7 @@ def gated(folder, **options):
 
 
 def ran(folder):
-    return stages.notes(folder / "ran")
+    return notes(folder / "ran")
 
 
 async def settled(service: ps.Service) -> None:
@@ -56,11 +57,11 @@ async def test_an_item_that_expires_while_it_runs_is_answered_then_and_skips_the
         assert time.monotonic() - before < 2
         assert caught.value.ran is True
         assert ran(tmp_path) == ["slow"]
-        assert not stages.notes(tmp_path / "done")
+        assert not notes(tmp_path / "done")
         (tmp_path / "open").touch()
         await settled(service)
         assert await service.predict("next") == "next"
-        assert stages.notes(tmp_path / "behind") == ["next"]
+        assert notes(tmp_path / "behind") == ["next"]
 
 
 async def test_an_item_that_expires_in_a_prefetched_frame_is_dropped_by_the_worker(tmp_path):
@@ -125,7 +126,7 @@ async def test_a_batch_is_bisected_without_its_expired_items(tmp_path):
         assert await others[0] == "good"
         with pytest.raises(ps.StageFailed):
             await others[1]
-        calls = stages.notes(tmp_path / "calls")
+        calls = notes(tmp_path / "calls")
         assert calls[0] == ["hurried", "good", "bad"]
         assert "hurried" not in [x for call in calls[1:] for x in call]
 
@@ -188,7 +189,7 @@ async def test_an_item_cancelled_while_it_runs_is_masked_from_the_next_stage(tmp
         (tmp_path / "open").touch()
         await settled(service)
         assert await service.predict("next") == "next"
-        assert stages.notes(tmp_path / "behind") == ["next"]
+        assert notes(tmp_path / "behind") == ["next"]
         assert service.engine.counters.cancelled == 1
 
 
@@ -217,7 +218,7 @@ async def test_an_item_cancelled_in_a_prefetched_frame_may_run_and_is_counted(tm
         (tmp_path / "open").touch()
         assert await first == "first"
         await settled(service)
-        assert stages.notes(tmp_path / "behind") == ["first"]
+        assert notes(tmp_path / "behind") == ["first"]
         assert service.engine.counters.cancelled == 1
 
 

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 import stages
+from notes_and_gates import notes
 from waiting import until
 
 import penstock as ps
@@ -79,7 +80,7 @@ async def test_setup_teardown_failures_and_bisection_are_the_real_ones_inline(tm
     (tmp_path / "open").touch()
     async with ps.Service(ps.stage(stages.Gated, workers=2, setup={"folder": str(tmp_path)}), inline=True) as service:
         await service.predict(1)
-    await until(lambda: sorted(stages.notes(tmp_path / "torn down")) == [0, 1])
+    await until(lambda: sorted(notes(tmp_path / "torn down")) == [0, 1])
     async with ps.Service(ps.stage(stages.Poisonable, setup={"folder": str(tmp_path)}), inline=True) as service:
         answers = await service.predict_many([1, "bad", 3], return_exceptions=True)
         assert (answers[0], answers[2]) == ("ok 1", "ok 3")
@@ -116,7 +117,7 @@ async def test_a_stop_does_not_wait_for_a_thread_that_will_not_end(tmp_path):
     service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), inline=True)
     await service.start()
     call = asyncio.create_task(service.predict(1))
-    await until(lambda: stages.notes(tmp_path / "ran"))
+    await until(lambda: notes(tmp_path / "ran"))
     await asyncio.wait_for(service.stop(drain=0.01), 5)
     with pytest.raises(ps.NotReady):
         await call

@@ -11,7 +11,9 @@ import warnings
 
 import pytest
 import stages
-from waiting import open_files, running, until, until_now
+from notes_and_gates import notes
+from processes import open_files, running
+from waiting import until, until_now
 
 import penstock as ps
 
@@ -74,14 +76,14 @@ async def test_of_two_starts_at_once_one_wins():
 async def test_a_stop_while_starting_ends_the_start_with_that_reason(tmp_path):
     service = ps.Service(stages.Double, ps.stage(stages.SlowSetup, workers=2, setup={"folder": str(tmp_path)}))
     start = asyncio.create_task(service.start())
-    await until(lambda: len(stages.notes(tmp_path / "setting up")) == 2)
+    await until(lambda: len(notes(tmp_path / "setting up")) == 2)
     assert service.state is ps.State.STARTING
     with pytest.raises(ps.NotReady, match="starting"):
         await service.predict(1)
     await service.stop(drain=0)
     with pytest.raises(ps.StartFailed, match="stopped while it was starting"):
         await start
-    assert not any(running(pid) for pid in stages.notes(tmp_path / "setting up"))
+    assert not any(running(pid) for pid in notes(tmp_path / "setting up"))
 
 
 async def test_a_stop_before_the_last_worker_is_ready_does_not_let_start_succeed(tmp_path):
@@ -97,12 +99,12 @@ async def test_a_stop_before_the_last_worker_is_ready_does_not_let_start_succeed
 async def test_a_cancelled_start_leaves_nothing_running(tmp_path):
     service = ps.Service(ps.stage(stages.SlowSetup, workers=2, setup={"folder": str(tmp_path)}))
     start = asyncio.create_task(service.start())
-    await until(lambda: len(stages.notes(tmp_path / "setting up")) == 2)
+    await until(lambda: len(notes(tmp_path / "setting up")) == 2)
     start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
     assert service.state is ps.State.STOPPED
-    assert not any(running(pid) for pid in stages.notes(tmp_path / "setting up"))
+    assert not any(running(pid) for pid in notes(tmp_path / "setting up"))
     (tmp_path / "open").touch()
     async with service:
         assert await service.predict(1) == 1
@@ -124,7 +126,7 @@ async def test_stop_finishes_what_was_accepted(tmp_path):
     service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), stages.Double)
     await service.start()
     calls = [asyncio.create_task(service.predict(i)) for i in range(10)]
-    await until(lambda: stages.notes(tmp_path / "ran"))
+    await until(lambda: notes(tmp_path / "ran"))
     stop = asyncio.create_task(service.stop())
     await until(lambda: service.state is ps.State.DRAINING)
     with pytest.raises(ps.NotReady, match="draining"):
@@ -138,7 +140,7 @@ async def test_what_the_drain_leaves_is_settled_and_the_workers_are_killed(tmp_p
     service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}))
     await service.start()
     calls = [asyncio.create_task(service.predict(i)) for i in range(5)]
-    await until(lambda: stages.notes(tmp_path / "ran"))
+    await until(lambda: notes(tmp_path / "ran"))
     before = asyncio.get_running_loop().time()
     await service.stop(drain=0.05)
     assert asyncio.get_running_loop().time() - before < 2
@@ -152,7 +154,7 @@ async def test_a_stop_in_a_hurry_overtakes_a_stop_that_drains(tmp_path):
     service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}))
     await service.start()
     call = asyncio.create_task(service.predict(1))
-    await until(lambda: stages.notes(tmp_path / "ran"))
+    await until(lambda: notes(tmp_path / "ran"))
     slow = asyncio.create_task(service.stop(drain=60))
     await until(lambda: service.state is ps.State.DRAINING)
     await asyncio.wait_for(service.stop(drain=0), 5)
@@ -176,7 +178,7 @@ async def test_teardown_runs_in_every_worker_on_stop(tmp_path):
     (tmp_path / "open").touch()
     async with ps.Service(ps.stage(stages.Gated, workers=2, setup={"folder": str(tmp_path)})) as service:
         await service.predict(1)
-    assert sorted(stages.notes(tmp_path / "torn down")) == [0, 1]
+    assert sorted(notes(tmp_path / "torn down")) == [0, 1]
 
 
 async def test_a_teardown_that_fails_is_logged_by_the_worker_and_stops_nothing(capfd):
@@ -308,14 +310,14 @@ async def test_a_forgotten_service_does_not_start_its_dead_workers_again(tmp_pat
     await service.start()
     (tmp_path / "deadly").touch()
     os.kill(pids(service)[0], 9)
-    await until(lambda: len(stages.notes(tmp_path / "starts")) == 3)  # the third waits longer than this test
+    await until(lambda: len(notes(tmp_path / "starts")) == 3)  # the third waits longer than this test
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         del service
         gc.collect()
-    before = len(stages.notes(tmp_path / "starts"))
+    before = len(notes(tmp_path / "starts"))
     await asyncio.sleep(0.6)  # the backoff would have been over by now: absence needs a wait
-    assert len(stages.notes(tmp_path / "starts")) == before
+    assert len(notes(tmp_path / "starts")) == before
 
 
 def threads() -> list[str]:
@@ -385,7 +387,7 @@ async def test_a_drain_may_take_for_ever(drain, tmp_path):
     service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), inline=True)
     await service.start()
     call = asyncio.create_task(service.predict(1))
-    await until(lambda: stages.notes(tmp_path / "ran"))
+    await until(lambda: notes(tmp_path / "ran"))
     stops = [asyncio.create_task(service.stop(drain)) for _ in range(2)]
     await until(lambda: service.state is ps.State.DRAINING)
     (tmp_path / "open").touch()
@@ -428,14 +430,14 @@ async def test_a_stop_on_another_loop_drains_on_the_services_own(tmp_path):
     service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}))
     await service.start()
     call = asyncio.create_task(service.predict(1))
-    await until(lambda: stages.notes(tmp_path / "ran"))
+    await until(lambda: notes(tmp_path / "ran"))
     stop = asyncio.create_task(asyncio.to_thread(asyncio.run, service.stop()))
     await until(lambda: service.state is ps.State.DRAINING)
     (tmp_path / "open").touch()
     await stop
     assert await call == 1
     assert service.state is ps.State.STOPPED
-    assert stages.notes(tmp_path / "torn down") == [0]
+    assert notes(tmp_path / "torn down") == [0]
     async with service:
         assert await service.predict(2) == 2
 
@@ -445,7 +447,7 @@ def test_a_stop_while_the_services_loop_stands_still_leaves_no_caller_waiting(tm
     loop = asyncio.new_event_loop()
     loop.run_until_complete(service.start())
     started, call = pids(service), loop.create_task(service.predict(1))
-    loop.run_until_complete(until(lambda: stages.notes(tmp_path / "ran")))
+    loop.run_until_complete(until(lambda: notes(tmp_path / "ran")))
     asyncio.run(service.stop())
     assert service.state is ps.State.STOPPED
     assert not any(running(pid) for pid in started)
@@ -491,7 +493,7 @@ async def test_a_stop_that_is_cut_off_ends_the_workers_and_the_callers_all_the_s
     await service.start()
     (pid,) = pids(service)
     call = asyncio.create_task(service.predict(1))
-    await until(lambda: stages.notes(tmp_path / "ran"))
+    await until(lambda: notes(tmp_path / "ran"))
     stop = asyncio.create_task(service.stop(drain=60))
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import rough_stages
 import stages
+from notes_and_gates import notes
 from waiting import until
 
 import penstock as ps
@@ -76,7 +77,7 @@ async def test_preprocess_and_postprocess_run_around_each_item():
 async def test_a_failed_item_skips_the_stages_that_are_left(tmp_path):
     async with ps.Service(stages.ActBatch, ps.stage(stages.Noting, setup={"folder": str(tmp_path)})) as service:
         await service.predict_many([1, ("raise",), ("raise a", "invalid", "no"), 4], return_exceptions=True)
-    assert stages.notes(tmp_path / "ran") == [1, 4]
+    assert notes(tmp_path / "ran") == [1, 4]
 
 
 async def test_one_bad_item_among_thirty_two_fails_alone(tmp_path):
@@ -88,7 +89,7 @@ async def test_one_bad_item_among_thirty_two_fails_alone(tmp_path):
         assert "Poisonable" in answers[20].stage
         assert [a for i, a in enumerate(answers) if i != 20] == [f"ok {i}" for i in range(32) if i != 20]
         assert service.engine.stages[0].counters.bisected == 1
-        calls = stages.notes(tmp_path / "calls")
+        calls = notes(tmp_path / "calls")
         assert len(calls) <= call_limit(32)
         assert len(calls[0]) == 32
 
@@ -97,7 +98,7 @@ async def test_a_wholly_broken_model_does_not_cost_a_call_per_item(tmp_path):
     async with ps.Service(ps.stage(stages.Poisonable, setup={"folder": str(tmp_path)})) as service:
         answers = await service.predict_many(["all bad"] * 32, return_exceptions=True)
     assert all(answer.is_a(RuntimeError) for answer in answers)
-    assert len(stages.notes(tmp_path / "calls")) == call_limit(32) == 24
+    assert len(notes(tmp_path / "calls")) == call_limit(32) == 24
 
 
 async def test_bisection_can_be_turned_off(tmp_path):
@@ -105,7 +106,7 @@ async def test_bisection_can_be_turned_off(tmp_path):
     async with ps.Service(spec) as service:
         answers = await service.predict_many([1, "bad", 3], return_exceptions=True)
     assert all(isinstance(answer, ps.StageFailed) for answer in answers)
-    assert stages.notes(tmp_path / "calls") == [[1, "bad", 3]]
+    assert notes(tmp_path / "calls") == [[1, "bad", 3]]
 
 
 async def test_results_of_the_wrong_number_are_an_error_with_both_lengths_and_no_bisection():
@@ -216,7 +217,7 @@ async def test_every_ending_is_counted_once_and_they_add_up(tmp_path):
         ]
         await asyncio.gather(*calls, return_exceptions=True)
         leaver = asyncio.create_task(service.predict(("hold", str(tmp_path), 1)))
-        await until(lambda: stages.notes(tmp_path / "ran"))
+        await until(lambda: notes(tmp_path / "ran"))
         leaver.cancel()
         await asyncio.wait((leaver,))
         (tmp_path / "open").touch()

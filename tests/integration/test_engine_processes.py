@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import stages
-from waiting import running, until
+from notes_and_gates import notes
+from processes import running
+from waiting import until
 
 import penstock as ps
 from penstock.runtime.process import THREAD_VARIABLES
@@ -150,7 +152,7 @@ async def test_workers_ignore_the_signals_that_everybody_gets(tmp_path, number):
         import asyncio
 
         call = asyncio.create_task(service.predict(1))
-        await until(lambda: stages.notes(tmp_path / "ran"))
+        await until(lambda: notes(tmp_path / "ran"))
         pid = service.engine.stages[0].workers[0].pid
         os.kill(pid, number)
         os.killpg(pid, number)
@@ -168,7 +170,7 @@ async def test_a_signal_before_the_worker_has_its_handlers_does_not_end_it(tmp_p
     start = asyncio.create_task(service.start())
     await until(lambda: service.engine is not None and service.engine.stages[0].workers[0].pid)
     pid = service.engine.stages[0].workers[0].pid
-    while not stages.notes(tmp_path / "setting up"):
+    while not notes(tmp_path / "setting up"):
         os.kill(pid, signal.SIGTERM)
         os.kill(pid, signal.SIGINT)
         await asyncio.sleep(0.001)
@@ -197,8 +199,8 @@ async def test_examples_warm_every_worker_alone_and_as_a_full_batch_before_it_is
     service = ps.Service(ps.stage(stages.Warm, workers=2, setup={"folder": str(tmp_path)}))
     async with service:
         once = [[1], [2], [1, 2, 1, 2]]
-        assert sorted(stages.notes(tmp_path / "warm")) == sorted(once * 2)
+        assert sorted(notes(tmp_path / "warm")) == sorted(once * 2)
         os.kill(service.engine.stages[0].workers[0].pid, signal.SIGKILL)
         await until(lambda: service.engine.stages[0].live_workers == 1)
         await until(lambda: service.engine.stages[0].live_workers == 2)
-        assert sorted(stages.notes(tmp_path / "warm")) == sorted(once * 3)
+        assert sorted(notes(tmp_path / "warm")) == sorted(once * 3)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from pathlib import Path
 
 import pytest
 import stages
-from waiting import open_files
+from processes import open_files, private
 
 import penstock as ps
 
@@ -19,12 +18,6 @@ CALLERS = 500
 WARM_UP = 100_000
 GROWTH = 8 * 1024 * 1024
 """Bytes a process may grow over 900 000 requests: nine a request would already be a leak."""
-
-
-def resident(pid: int | str) -> int:
-    """Bytes of memory process `pid` has of its own."""
-    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-    return int(fields["Private_Dirty"].split()[0]) * 1024
 
 
 @pytest.mark.soak
@@ -52,9 +45,9 @@ async def test_a_million_requests_are_answered_in_flat_memory():
 
         processes = ["self", *(stage.workers[0].pid for stage in service.engine.stages)]
         await run(0, WARM_UP)
-        before, files = [resident(pid) for pid in processes], len(open_files())
+        before, files = [private(pid) for pid in processes], len(open_files())
         await run(WARM_UP, REQUESTS)
-        after = [resident(pid) for pid in processes]
+        after = [private(pid) for pid in processes]
         counters = service.engine.counters
         assert counters.accepted == REQUESTS
         assert counters.succeeded + counters.cancelled + counters.failed == REQUESTS

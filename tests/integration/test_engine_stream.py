@@ -9,6 +9,7 @@ import facade_stages
 import numpy as np
 import pytest
 import stages
+from notes_and_gates import notes
 from waiting import until, until_now
 
 import penstock as ps
@@ -223,7 +224,7 @@ async def test_a_stopped_service_ends_its_streams(tmp_path):
     await service.start()
     stream = service.stream(range(100))
     first = asyncio.create_task(anext(stream))
-    await until(lambda: stages.notes(tmp_path / "ran"))
+    await until(lambda: notes(tmp_path / "ran"))
     await service.stop(drain=0)
     with pytest.raises(ps.NotReady):
         await first

@@ -11,7 +11,8 @@ import time
 from collections import Counter
 
 import pytest
-from served import descriptors, request, resident, running, serving
+from processes import descriptors, resident, running
+from served import request, serving
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(300)]
 

@@ -6,7 +6,8 @@ import selectors
 import time
 
 import pytest
-from served import descriptors, request, resident, serving
+from processes import descriptors, resident
+from served import request, serving
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800)]
 

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from penstock.blocking import BlockingService
+from penstock.core.lanes import Lane
 from penstock.errors import ConfigError, NotReady, Overloaded
 
 

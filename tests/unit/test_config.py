@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
+import sys
 
+import msgspec
+import numpy as np
 import pytest
 
 from penstock.config import (
+    SWITCH,
     Batch,
     ServerOptions,
     ServiceOptions,
+    StageOptions,
     environment_name,
     from_environment,
+    option,
     parse_option,
 )
 from penstock.errors import ConfigError
 
-OWNERS = [Batch, ServiceOptions, ServerOptions]
+OWNERS = [Batch, StageOptions, ServiceOptions, ServerOptions]
 OPTIONS = [(owner, f) for owner in OWNERS for f in dataclasses.fields(owner)]
 MIB = 1024 * 1024
 
 DEFAULTS = {
     Batch: {"max_size": 32, "max_wait": 0.0, "max_gap": None},
+    StageOptions: {"prefetch": 1, "max_queued": None, "timeout": None, "bisect": True, "retry": True},
     ServiceOptions: {
         "max_queued": 1024,
         "max_queued_bytes": 256 * MIB,
@@ -143,7 +151,7 @@ def test_none_is_a_value_only_where_it_means_something(owner, f):
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(owner, f.name) for owner, f in OPTIONS if isinstance(f.default, bool)],
+    [(owner, f.name) for owner, f in OPTIONS if isinstance(f.default, bool) and not f.metadata["limit"]],
 )
 def test_a_switch_is_true_or_false(owner, name):
     assert getattr(owner(**{name: True}), name) is True
@@ -264,3 +272,59 @@ def test_a_variable_of_a_value_beyond_the_limit_is_refused_at_birth():
         ServerOptions(**from_environment(ServerOptions, {"PENSTOCK_MAX_CONNECTIONS": "0"}))
     with pytest.raises(ConfigError, match="drain must be a number, got nan"):
         ServerOptions(**from_environment(ServerOptions, {"PENSTOCK_DRAIN": "nan"}))
+
+
+# -- options of a stage ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"prefetch": -1}, "prefetch must be a whole number of at least 0, got -1"),
+        ({"prefetch": None}, "prefetch must be a whole number of at least 0, got None"),
+        ({"max_queued": 0}, "max_queued must be a whole number of at least 1, got 0"),
+        ({"max_queued": 1.5}, "max_queued must be a whole number of at least 1, got 1.5"),
+        ({"max_queued": True}, "max_queued must be a whole number of at least 1, got True"),
+        ({"timeout": 0}, "timeout must be more than 0 seconds, got 0"),
+        ({"timeout": math.inf}, "timeout must be more than 0 seconds, got inf"),
+        ({"timeout": math.nan}, "timeout must be more than 0 seconds, got nan"),
+        ({"timeout": "1"}, "timeout must be more than 0 seconds, got '1'"),
+        ({"bisect": 1}, "bisect must be True or False, got 1"),
+        ({"retry": None}, "retry must be True or False, got None"),
+    ],
+)
+def test_an_option_of_a_stage_outside_its_limit_is_refused_with_its_value(wrong, words):
+    with pytest.raises(ConfigError) as refused:
+        StageOptions(**wrong)
+    assert str(refused.value) == words
+
+
+class Size(enum.IntEnum):
+    SMALL = 2
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"prefetch": Size.SMALL}, 2),
+        ({"max_queued": 10**30}, sys.maxsize),
+        ({"timeout": 2}, 2.0),
+        ({"timeout": True}, 1.0),
+        ({"timeout": np.float64(0.5)}, 0.5),
+    ],
+)
+def test_an_option_of_a_stage_is_kept_as_a_plain_value_that_a_message_can_carry(given, kept):
+    ((name, _),) = given.items()
+    options = StageOptions(**given)
+    assert (type(getattr(options, name)), getattr(options, name)) == (type(kept), kept)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(options), type=StageOptions) == options
+
+
+def test_a_new_switch_needs_its_field_alone_to_be_checked_and_to_travel():
+    eager = ("eager", bool, option(False, "whether it hurries", limit=SWITCH))
+    more = dataclasses.make_dataclass("More", [eager], bases=(StageOptions,), frozen=True, slots=True)
+    with pytest.raises(ConfigError, match=r"^eager must be True or False, got 'yes'$"):
+        more(eager="yes")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(more(eager=True)), type=more).eager
+    with pytest.raises(msgspec.ValidationError, match="prefetch must be a whole number of at least 0, got -1"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode({"prefetch": -1}), type=more)

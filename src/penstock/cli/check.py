@@ -1,6 +1,6 @@
 """Check a service in a process of its own, and show as a table what was found.
 
-The service's code may end its process, crash it or hang: that is a finding too.  Nothing of that process stays behind.
+The service's code may end its process, crash it or hang.  That is a finding too, and nothing of that process is left.
 """
 
 from __future__ import annotations
@@ -20,17 +20,22 @@ from rich.text import Text
 
 from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, decode
 from penstock.errors import ConfigError, PenstockError
+from penstock.runtime.process import describe_exit
 
-PATIENCE = 60.0
-"""Seconds that one step of a check may take, unless told otherwise."""
-_LONGEST_MS = 2**31 - 1  # what poll(2) takes
+STEP_SECONDS = 60.0
+"""How long one step of a check may take, unless `--timeout` says otherwise."""
+_LONGEST_POLL_MILLISECONDS = 2**31 - 1
+"""What poll(2) takes."""
 
 
 def check(name: str, patience: float, console: Console) -> int:
     """Check the service `name` and print a table of what was found; 0 if all is well, else 1.
 
-    `patience` is how many seconds one step may take: the import, the setup, one example in one format.  Raises
-    ConfigError if there is no such service, or no such patience.
+    `patience` is how many seconds one step may take: the import, the setup, one example in one format.
+
+    Raises:
+        ConfigError: there is no such service, or `patience` is not more than 0.
+        PenstockError: the table cannot be written.
     """
     if not patience > 0:
         raise ConfigError(f"--timeout must be more than 0 seconds, got {patience:g}")
@@ -45,7 +50,7 @@ def check(name: str, patience: float, console: Console) -> int:
     for column in ("", "what", "found"):
         table.add_column(column, overflow="fold")
     for finding in findings:
-        # As text: what a user's error says may look like markup.
+        # As `Text`: rich would read markup in a plain string, and a user's error may look like markup.
         table.add_row(_mark(finding), Text(finding.what), Text((finding.problem or finding.note).rstrip()))
     wrong = sum(bool(finding.problem) for finding in findings)
     skipped = sum(finding.skipped for finding in findings)
@@ -66,7 +71,7 @@ def _mark(finding: Finding) -> Text:
 
 
 def _rehearse(name: str, patience: float) -> list[Finding] | NothingToCheck:
-    """What the check's process found, and what became of it; or why it found nothing to check."""
+    """What the check's process found and how it ended, or why there is nothing to check."""
     findings: list[Finding] = []
     step, done = "import", False
     process = _Process(name, patience)
@@ -84,9 +89,9 @@ def _rehearse(name: str, patience: float) -> list[Finding] | NothingToCheck:
     except TimeoutError:
         return [*findings, Finding(step, f"it did not finish within {patience:g} s; --timeout gives it longer")]
     finally:
-        ending = process.end()
-    if not done or ending != "exit status 0":
-        findings.append(Finding(step, f"the check's process ended: {ending}"))
+        exit_words = process.end()
+    if not done or exit_words != "exit status 0":
+        findings.append(Finding(step, f"the check's process ended: {exit_words}"))
     return findings
 
 
@@ -107,13 +112,13 @@ class _Process:
         self._pidfd = os.pidfd_open(self._popen.pid)
 
     def reports(self) -> Iterator[Report]:
-        """What the process tells until it ends; TimeoutError if it tells nothing for as long as there is patience."""
+        """What the process reports until it ends; TimeoutError if no report comes within `patience` seconds."""
         ready = select.poll()
         ready.register(self._pipe, select.POLLIN)
         ready.register(self._pidfd, select.POLLIN)
         kept = b""
         while True:
-            found = [fd for fd, _ in ready.poll(min(self._patience * 1000, _LONGEST_MS))]
+            found = [fd for fd, _ in ready.poll(min(self._patience * 1000, _LONGEST_POLL_MILLISECONDS))]
             if self._pipe in found:
                 piece = os.read(self._pipe, 1 << 16)
                 if not piece:
@@ -126,16 +131,11 @@ class _Process:
                 raise TimeoutError
 
     def end(self) -> str:
-        """Leave nothing of the process running; how it ended."""
-        # Before the wait: until then its id cannot be another group's.
+        """Kill the process and its group; how the process ended, in words."""
+        # Before the wait: until then no other group can have its id.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
-        code = self._popen.wait()
+        status = self._popen.wait()
         os.close(self._pidfd)
         os.close(self._pipe)
-        if code >= 0:
-            return f"exit status {code}"
-        try:
-            return f"signal {signal.Signals(-code).name}"
-        except ValueError:  # a real-time signal has no name
-            return f"signal {-code}"
+        return describe_exit(status)

@@ -1,4 +1,4 @@
-"""What a check's process tells the one that started it: one JSON object a line, over a pipe."""
+"""What a check's process reports to the process that started it: one JSON object a line, over a pipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class Finding(msgspec.Struct, frozen=True, tag="finding"):
-    """One thing that was looked at; `problem` is "" if it is well."""
+    """One thing that was looked at; `problem` is "" where nothing is wrong."""
 
     what: str
     problem: str = ""
@@ -26,14 +26,14 @@ class Finding(msgspec.Struct, frozen=True, tag="finding"):
 
 
 class NothingToCheck(msgspec.Struct, frozen=True, tag="refused"):
-    """There is nothing to check: why, as a sentence, or the traceback of a module that cannot be imported."""
+    """Why there is nothing to check: a sentence, or the traceback of a module that cannot be imported."""
 
     sentence: str = ""
     traceback: str = ""
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """Everything was looked at, and whatever ran has ended."""
+    """Everything was looked at, and the service has stopped."""
 
 
 Report: TypeAlias = Step | Finding | NothingToCheck | Done
@@ -42,7 +42,7 @@ _decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Step | Finding | N
 
 
 def encode(report: Report) -> bytes:
-    """`report` as a line; what UTF-8 cannot carry, and a user's error may hold, is escaped."""
+    """`report` as a line.  A user's error may hold what UTF-8 cannot carry; that is escaped."""
     clean: dict[str, Any] = {
         name: utf8(value) if isinstance(value, str) else value for name, value in msgspec.structs.asdict(report).items()
     }

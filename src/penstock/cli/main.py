@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 
 import penstock
-from penstock.cli.check import PATIENCE, check
+from penstock.cli.check import STEP_SECONDS, check
 from penstock.cli.find_service import load_service
 from penstock.cli.options import add_flags, server_options, service_fields
 from penstock.config import ServerOptions, ServiceOptions
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     checking.add_argument(
         "--timeout",
         metavar="SECONDS",
-        default=str(PATIENCE),
+        default=str(STEP_SECONDS),
         help="longest one step may take: the import, the setup, one example in one format (default %(default)s)",
     )
     checking.set_defaults(run=_check)
@@ -68,7 +68,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     options = server_options(arguments, os.environ)
     if options.log_format == "text":
         return _run_server(arguments, options, write_stderr_line)
-    # Every line is to be JSON: also those that tell how a start and an end go.
+    # Every line must be JSON, the lines on starting and stopping included.
     from penstock.hosting.logs import log, log_failure, set_up_logging
 
     set_up_logging(options.log_format)
@@ -80,7 +80,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _run_server(arguments: argparse.Namespace, options: ServerOptions, say: Callable[[str], None]) -> int:
-    """Serve until told to stop; `say` tells the operator how it goes."""
+    """Serve until told to stop; `say` writes a line for the operator."""
     from penstock.server.serve import serve
 
     changed = service_fields(arguments, os.environ)

@@ -1,7 +1,8 @@
-"""The process of a check: run a service's examples through it, and tell what is found.  Not called by people.
+"""The process of a check: run a service's examples through it, and report what is found.  Not called by people.
 
-The real path is used: inline workers, the same frames, the same codecs as over HTTP.  Whatever the service's code does
-to this process, the one that started it sees: each step is told before it begins, and the end is told last.
+An example goes the way of a request: inline workers, the same frames, the same codecs as over HTTP.  Each step is
+reported before it begins, and the end is reported last.  So the process that started this one knows at which step the
+service's code ended, crashed or stopped it.
 """
 
 from __future__ import annotations
@@ -30,19 +31,21 @@ from penstock.worker.loading import pack_setup, reference
 
 Tell = Callable[[Report], None]
 
-ORPHANED = 5.0
-"""Seconds past its patience after which this process ends itself: whoever should have ended it must be gone."""
-LONGEST = 1e6
-"""Seconds; a longer patience is none, and the system's timers would not take it."""
+ORPHAN_GRACE_SECONDS = 5.0
+"""How long after its patience this process ends itself.  The process that should have ended it must have gone."""
+LONGEST_TIMER_SECONDS = 1e6
+"""A longer patience counts as this, since the system's timers take no more."""
 
 
 def main() -> None:
-    """Check the service named by the first argument; tell on descriptor `argv[2]`; `argv[3]` is the patience."""
+    """Check the service `argv[1]`, report to the descriptor `argv[2]`, and allow each step `argv[3]` seconds."""
     name, fd, patience = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     os.set_inheritable(fd, False)
 
     def tell(report: Report) -> None:
-        faulthandler.dump_traceback_later(min(patience + ORPHANED, LONGEST), exit=True, file=2)
+        faulthandler.dump_traceback_later(
+            min(patience + ORPHAN_GRACE_SECONDS, LONGEST_TIMER_SECONDS), exit=True, file=2
+        )
         left = encode(report)
         while left:
             left = left[os.write(fd, left) :]
@@ -60,7 +63,7 @@ def rehearse(name: str, tell: Tell) -> None:
     """Check the service `name`; PenstockError, or what the module raised, if there is nothing to check."""
     tell(Step("import"))
     service = load_service(name)
-    logging.getLogger("penstock").setLevel(logging.CRITICAL)  # what goes wrong is told
+    logging.getLogger("penstock").setLevel(logging.CRITICAL)  # what goes wrong is reported instead
     tell(Step("declarations"))
     well = True
     for finding in _describe(service):
@@ -72,7 +75,7 @@ def rehearse(name: str, tell: Tell) -> None:
 
 
 def _describe(service: Service) -> Iterator[Finding]:
-    """What can be said without running anything."""
+    """What can be found without running anything."""
     for spec in service.stages:
         what = f"stage {spec.name}"
         try:
@@ -134,7 +137,7 @@ async def _run_example(service: Service, what: str, example: object, tell: Tell)
 
 
 def _as_sent(codec: Codec, example: object, types: Signature) -> bytes:
-    """The example as a client would send it, after seeing that it decodes."""
+    """The example as a client would send it; raises if it cannot be written so, or not be read again."""
     encoded = ItemEncoder(types.item).encode(codec, example)
     payload = bytes(join_payload(encoded))
     ItemDecoder(types.item).decode(codec, payload)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_custom(type_: Any, value: Any) -> Any:
-    """The object of `type_` that builtins stand for; a value of an unknown type is left for msgspec to refuse.
+    """The object of `type_` that builtins stand for; a value for an unknown type is returned, and msgspec refuses it.
 
     Raises UnreadablePart.
     """
@@ -48,7 +48,7 @@ def write_custom(value: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _writer_of(kind: Any) -> Callable[[Any], Any]:
-    """What makes builtins of objects of class `kind`; found once for each class, since lists have many of one."""
+    """The function that makes builtins of objects of class `kind`; it is looked up once for each class."""
     if is_array(kind) or is_numpy_scalar(kind):
         from penstock.codec import numpy_
 

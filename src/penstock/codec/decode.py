@@ -21,10 +21,10 @@ from penstock.core.payload import Buffer
 
 
 class ItemDecoder:
-    """Decodes items of one type; decoders are built here, once, so that an item costs one call.
+    """Decodes items of one type; the decoders are built once, here, so that an item costs one call.
 
-    `item_type` is what `signature` found; `typing.Any` takes whatever JSON or MessagePack can say.  `validate` also
-    checks items that come from our own processes (PICKLE); else those pass as they are.
+    `item_type` is what `signature` found; `typing.Any` takes all that JSON or MessagePack can express.  With
+    `validate`, items from our own processes (PICKLE) are checked as well; otherwise they pass as they are.
 
     Raises:
         ConfigError: with `validate`, nothing can be checked against `item_type`.
@@ -53,13 +53,13 @@ class ItemDecoder:
         A `memoryview` item, a RAW one, and arrays in NPY or PICKLE are views of the payload where they can be.
 
         Raises:
-            InvalidItem: for every payload that is not an item of this type, and for whatever the type's own
-                checks (`__post_init__`, validators) raise; what was raised is its `__cause__`.
+            InvalidItem: the payload is not an item of this type, or the type's own checks (`__post_init__`,
+                validators) raised something, which is its `__cause__`.
         """
         reader = self._readers[codec]
         try:
             return reader(payload)
-        except Exception as exc:  # a type's own checks are user code, and parsers raise much
+        except Exception as exc:  # a type's own checks are user code, and parsers raise errors of many types
             found = invalid_item(exc)
             if found is exc:
                 raise

@@ -1,7 +1,7 @@
 """Objects to bytes: one result, in the format its caller asked for.
 
-A result that cannot be written as asked fails with a reason; nothing is written in its place.  NaN and infinity do
-not exist in JSON: they fail the result, or are null with `allow_nan`.
+A result that cannot be written in that format fails with a reason, and is written in no other form.  JSON has no NaN
+and no infinity: they fail the result or, with `allow_nan`, are written as null.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ResultMismatch(EncodeFailed):
 class ItemEncoder:
     """Encodes results of one stage.
 
-    `validate` checks each result against `result_type` first, without changing what is sent; `allow_nan` writes NaN
-    and infinity as null in JSON.
+    With `validate`, each result is first checked against `result_type`; what is sent stays the same.  With `allow_nan`,
+    NaN and infinity are written as null in JSON.
 
     Raises:
         ConfigError: with `validate`, nothing can be checked against `result_type`.
@@ -90,7 +90,7 @@ class ItemEncoder:
 
     def _json(self, value: Any) -> bytes:
         text = self._json_text(value)
-        # msgspec writes NaN as null without a word; a result without null has none, which is the usual case
+        # msgspec writes NaN as null and raises no error.  Text without a null, the usual case, needs no closer look.
         if b"null" in text and not self._allow_nan:
             _refuse_nan(value)
         return text
@@ -106,7 +106,7 @@ def _refuse_nan(value: Any) -> None:
 
 
 def _write_unless_finite(value: Any) -> Any:
-    """Like `write_custom`, but what certainly holds no NaN is left out."""
+    """Like `write_custom`, but leaves out objects that cannot hold a NaN."""
     if isinstance(value, msgspec.Raw):
         return None
     if is_array(type(value)):
@@ -130,7 +130,7 @@ def _path_of_nan(value: Any, path: str) -> str | None:
 
 
 def _all_finite(values: Any) -> bool:
-    """Whether all are numbers and none is NaN or infinite: quick for a list of floats, False if unsure."""
+    """Whether all are finite numbers; quick for a list of floats, and False where it cannot tell."""
     try:
         return all(map(isfinite, values))
     except (TypeError, OverflowError):
@@ -146,6 +146,6 @@ def _raw(value: Any) -> bytes | list[Buffer]:
 
 
 def _npy(value: Any) -> list[Buffer]:
-    from penstock.codec import numpy_  # the one place where a format alone asks for numpy
+    from penstock.codec import numpy_  # elsewhere a type asks for numpy, here the format does
 
     return numpy_.write_npy(value)

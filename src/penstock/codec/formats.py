@@ -6,10 +6,10 @@ from enum import IntEnum
 
 
 class Codec(IntEnum):
-    """How a payload's bytes stand for an object.  The numbers travel in frames: never reuse one."""
+    """How a payload's bytes stand for an object.  Frames carry these numbers: never reuse one."""
 
     PICKLE = 0
-    """Between our own processes only; nothing from the network selects it."""
+    """Used between our own processes only; no client can select it."""
     JSON = 1
     MSGPACK = 2
     RAW = 3

@@ -1,7 +1,7 @@
-"""Say what is wrong with an input, and where, in one form whoever found it.
+"""Say what is wrong with an input, and where, in one form for all parsers.
 
-Parsers disagree about their errors: msgspec appends the path to the text, pydantic lists locations, numpy raises
-what it likes.  All become an `InvalidItem` with a reason and a path such as ``$.x[3]``, or "" for the whole item.
+Each parser has its own errors: msgspec appends the path to the text, pydantic lists locations, numpy raises errors of
+many types.  All become an `InvalidItem` with a reason and a path such as ``$.x[3]``, or "" for the whole item.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import msgspec
 
 from penstock.errors import InvalidItem
 
-# msgspec ends its message so; a wrong key of an object is reported at "`key` in `$.x`".
+# Errors of msgspec have no attribute for the path: it stands in the English text, which ends with " - at `$.x[3]`", or
+# with " - at `key` in `$.x`" where a key of an object is wrong.  These two lines depend on the words of the version in
+# use; with other words the reason still holds everything, and the path is "".
 _LOCATION = re.compile(r"(?s)(.*) - at (`key` in )?`(\$.*)`")
 _OPENINGS = ("Expected ", "Object ", "Number ", "Invalid ", "Integer ", "Input data ", "Array ")
 
@@ -20,8 +22,8 @@ _OPENINGS = ("Expected ", "Object ", "Number ", "Invalid ", "Integer ", "Input d
 class UnreadablePart(ValueError):
     """Part of an item cannot be read.
 
-    `path` leads from that part (``$``) to what is wrong in it.  It is a ValueError because that is what msgspec
-    lets a hook raise and completes with the path to the part itself.
+    `path` leads from that part (``$``) to what is wrong in it.  The error is a ValueError, which msgspec lets a hook
+    raise; msgspec adds the path to the part itself.
     """
 
     def __init__(self, reason: str, path: str = "") -> None:
@@ -31,7 +33,7 @@ class UnreadablePart(ValueError):
 
 
 def invalid_item(exc: BaseException) -> InvalidItem:
-    """The `InvalidItem` that says what `exc`, raised while reading an item, means to the caller."""
+    """The `InvalidItem` for the caller whose item could not be read because of `exc`."""
     if isinstance(exc, InvalidItem):
         return exc
     reason, path = explain(exc)

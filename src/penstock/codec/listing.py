@@ -1,10 +1,10 @@
 """Client batches: a body with a list of items taken apart, and its outcomes put together.
 
-Taking apart looks at syntax only: the items stay bytes, each is decoded where it is run, and fails alone.
+Taking apart looks at syntax only.  The items stay bytes; each is decoded where it is run, and fails alone.
 
-A list of too many items is refused before it is taken apart, for each item would cost far more memory than its bytes:
-MessagePack tells the number, and in JSON the commas between items are counted until there are too many.  That count
-need only be right for JSON that is well-formed: whatever is not is found out afterwards, and refused as well.
+A list of too many items is refused before it is taken apart, because each item would cost far more memory than its
+bytes.  In MessagePack the list begins with its number of items; in JSON the commas between items are counted until
+there are too many.  The count has to be right for well-formed JSON only: other JSON is refused when it is parsed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPLIT = {
 _JOIN = {Codec.JSON: msgspec.json.Encoder().encode, Codec.MSGPACK: msgspec.msgpack.Encoder().encode}
 
 _PIECE = 64 * 1024
-"""Bytes of JSON looked at in one go; between two of them other threads get their turn."""
+"""Bytes of JSON that are looked at in one step; other threads can run between two steps."""
 _START = re.compile(rb"[ \t\n\r]*+\[")
 _BRACES_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_STRUCTURE = bytes(set(range(256)) - set(b'",[]{}'))
@@ -69,7 +69,7 @@ def join_outcomes(codec: Codec, entries: Sequence[tuple[Payload | None, dict[str
 
 
 def _announces_more(codec: Codec, body: Buffer, limit: float) -> bool:
-    """Whether a well-formed list in `body` has more than `limit` items; about any other body it may be wrong."""
+    """Whether a well-formed list in `body` has more than `limit` items; for any other body the answer may be wrong."""
     if len(body) <= limit:  # an item is a byte at least
         return False
     if codec is Codec.MSGPACK:
@@ -79,7 +79,7 @@ def _announces_more(codec: Codec, body: Buffer, limit: float) -> bool:
 
 
 def _announced(body: Buffer) -> int:
-    """The number of items in the head of a MessagePack array, 0 if it is none."""
+    """The number of items that the head of a MessagePack array names; 0 if `body` is no array."""
     kind = body[0] if len(body) else 0
     if kind >> 4 == 0x9:
         return kind & 0xF
@@ -89,10 +89,10 @@ def _announced(body: Buffer) -> int:
 
 def _has_commas(text: bytes | bytearray, limit: float) -> bool:
     """Whether a JSON list has at least `limit` commas of its own, neither in strings nor in inner lists and objects."""
-    start, end = _START.match(text), text.rfind(b"]")  # of all brackets between them none is this list's own
+    start, end = _START.match(text), text.rfind(b"]")  # all brackets between the two belong to inner lists
     if start is None:
         return False
-    if b"\\" in text:  # whatever quotation mark is left after this begins or ends a string
+    if b"\\" in text:  # every quotation mark that is left after this begins or ends a string
         text = text.replace(rb"\\", b"  ").replace(rb"\"", b"  ")
     quoted, depth, commas = 0, 1, 0
     for at in range(start.end(), end, _PIECE):
@@ -112,8 +112,8 @@ def _has_commas(text: bytes | bytearray, limit: float) -> bool:
 def _without_inner_lists(structure: bytes | bytearray) -> bytes | bytearray:
     """The brackets and commas of a part of a list, less most of what is deeper than this list.
 
-    Each round removes the innermost lists, and so half of the rest or more, but for runs of brackets and for what
-    reaches beyond this part.  What is left is not worth another round.
+    Each round removes the innermost lists, which is half of the rest or more.  Runs of brackets stay, and so do lists
+    that reach beyond this part.  After four rounds too little is left for another one to pay.
     """
     for _ in range(4):
         structure = _FIRST_COMMAS.sub(b"[", structure).replace(b"[]", b"").replace(b",]", b"]")

@@ -4,7 +4,7 @@
 * ``Accept`` is read with its q-values: the most specific range that names a format decides for it, the highest
   quality wins, and among equals the order of preference that the caller gave.  An element that cannot be read is
   skipped.
-* The answer is named as the client named it: who accepts ``application/x-msgpack`` gets that name back.
+* The answer has the name that the client used: a client that accepts ``application/x-msgpack`` gets that name back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAMES: dict[bytes, Codec] = {name.encode(): codec for codec, name in MEDIA_TYPE
     b"application/x-msgpack": Codec.MSGPACK,
     b"application/vnd.msgpack": Codec.MSGPACK,
 }
-"""Every media type we know.  Pickle has none: nothing from the network selects it."""
+"""Every media type we know.  Pickle has none, so that no client can select it."""
 
 _QUALITY = re.compile(rb"(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
 

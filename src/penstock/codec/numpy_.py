@@ -1,9 +1,9 @@
 """numpy arrays on the wire: as nested lists, and as `.npy`.  The only file of the package that imports numpy.
 
 * An array is read from lists whose leaves are all numbers, at one depth, in rows of equal length.
-* A declared dtype is honoured: a value it cannot hold is refused, never cut, wrapped or turned into infinity.
-* A `.npy` payload is believed only as far as its bytes reach: its header's claim is compared with the payload's
-  length before an array is made, no object dtype is read, and nothing in it is evaluated.
+* A declared dtype is kept to: a value it cannot hold is refused, never truncated, wrapped or turned into infinity.
+* The header of a `.npy` payload is not trusted: the length it names is compared with the payload's before an array is
+  made, no object dtype is read, and nothing in it is evaluated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DEFAULTS: dict[type, type] = {
     np.complexfloating: np.complex128,
 }
 _NARROW = frozenset(map(np.dtype, (np.float16, np.float32, np.complex64)))
-"""Dtypes that a float of Python's can be too large for."""
+"""Dtypes for which a Python float can be too large."""
 _ABSTRACT = frozenset({*_DEFAULTS, np.generic, np.number, np.flexible, np.character})
 
 
@@ -289,7 +289,7 @@ _NPY_LENGTH = re.compile(r"\d{1,18}")
 
 
 def _parse_npy_header(text: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
-    """The dtype, the order and the shape; read by its grammar, since evaluating it is how parsers are broken."""
+    """The dtype, the order and the shape, read by a grammar: evaluating the text would let a client run code."""
     fields: dict[str, tuple[str | None, str | None, str | None]] = {}
     inner, position = text[1:-1], 0
     while position < len(inner):

@@ -1,4 +1,4 @@
-"""Objects between our own processes: pickle protocol 5 with large buffers beside it, not in it.
+"""Objects between our own processes: pickle protocol 5, with large buffers beside the pickle and not in it.
 
 An object whose pickle needs no buffer is its bare pickle.  One with large buffers (numpy arrays, mostly) is
 
@@ -7,7 +7,7 @@ An object whose pickle needs no buffer is its bare pickle.  One with large buffe
 where each buffer starts at a multiple of 64 bytes from the payload's start.  The first byte tells them apart: a
 pickle of protocol 5 starts with 0x80.
 
-Nothing that comes from a network may reach `loads`: a pickle runs code.
+Bytes from a network must never reach `loads`: a pickle can run any code.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import pickle
 import struct
 from typing import Any
 
-from penstock.core.payload import Buffer
+from penstock.core.payload import Buffer, alignment_gap
 
-ALIGNMENT = 64
 OUT_OF_BAND = 1024
 """Bytes from which a buffer travels beside the pickle; below, copying it is cheaper than two more segments."""
 
@@ -54,7 +53,7 @@ def dumps(value: Any) -> bytes | list[Buffer]:
     segments: list[Buffer] = [_HEAD.pack(_WITH_BUFFERS, len(buffers), len(pickled)) + lengths, pickled]
     end = len(segments[0]) + len(pickled)
     for buffer in buffers:
-        padding = -end % ALIGNMENT
+        padding = alignment_gap(end)
         if padding:
             segments.append(bytes(padding))
         segments.append(buffer)
@@ -85,7 +84,7 @@ def loads(payload: Buffer) -> Any:
     end = start + pickled
     buffers = []
     for length in struct.unpack_from(f"<{count}Q", view, _HEAD.size):
-        begin = end + -end % ALIGNMENT
+        begin = end + alignment_gap(end)
         end = begin + length
         if end > len(view):
             raise ValueError("the payload ends inside a buffer")

@@ -66,7 +66,7 @@ def json_schema(type_: Any, *, ref_template: str = REF_TEMPLATE) -> tuple[dict[s
 
         return pydantic_.model_schema(type_, ref_template)
     components: dict[str, dict[str, Any]] = {}
-    if is_array(type_):  # msgspec would not tell the hook about its dtype
+    if is_array(type_):  # msgspec would not pass the dtype to the hook
         return _custom_schema(type_, ref_template, components), {}
 
     def custom(inner: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Text that can travel: UTF-8 has no lone surrogates, and file names and error texts may hold them."""
+"""Make text that UTF-8 can carry: file names and error texts may hold lone surrogates, which UTF-8 has not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Check objects, rather than bytes, against a declared type.
 
-What msgspec trusts is looked into here: the fields of Structs and dataclasses, whose constructors check nothing.
-numpy scalars count as the numbers they are.
+The fields of Structs and dataclasses are checked here, which msgspec trusts although their constructors check nothing.
+numpy scalars count as numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _ArrayAsList(list[Any]):
 
 
 class TypeCheck:
-    """Checks objects against one declared type; what it raises is for `invalid.explain` to read.
+    """Checks objects against one declared type; `invalid.explain` reads what it raises.
 
     Raises:
         ConfigError: nothing can be checked against this type, for instance a union of two lists.
@@ -42,7 +42,7 @@ class TypeCheck:
                 raise ConfigError(f"nothing can be checked against `{type_name(type_)}`: {exc}") from exc
 
     def item(self, value: Any) -> Any:
-        """The item itself, or what it stands for where builtins stand for an object, as a dict for a Struct.
+        """The item itself or, where it is builtins that stand for an object, that object: for a dict a Struct.
 
         Raises UnreadablePart, msgspec.ValidationError or what the type's own checks raise.
         """
@@ -52,7 +52,7 @@ class TypeCheck:
             return self._models.value(_numbers(value))
         checked = msgspec.convert(_builtins(value, arrays_as_lists=False), self._type, dec_hook=read_custom)
         try:
-            # the caller's own objects, where they are right as they are
+            # the caller's own objects, where they need no change
             return msgspec.convert(value, self._type, dec_hook=read_custom)
         except msgspec.ValidationError:
             return checked  # numpy scalars where numbers are declared
@@ -70,7 +70,7 @@ class TypeCheck:
 
 
 def _strictly(type_: Any, value: Any) -> Any:
-    """Like `read_custom`, but an array must be one already, and of the declared dtype."""
+    """Like `read_custom`, but an array must already be an array, and have the declared dtype."""
     if not is_array(type_):
         return read_custom(type_, value)
     from penstock.codec import numpy_
@@ -81,7 +81,7 @@ def _strictly(type_: Any, value: Any) -> Any:
 
 
 def _numbers(value: Any) -> Any:
-    """The value with numpy scalars as numbers, in lists and dicts as well; all else as it is."""
+    """The value with numpy scalars as numbers, in lists and dicts as well; all other objects stay."""
     return _builtins(value, arrays_as_lists=True, open_objects=False)
 
 

@@ -6,13 +6,16 @@ class: an object for each payload costs 24 ns more per item.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """One piece.  A memoryview is of bytes, so that its length is its size."""
 
 Payload: TypeAlias = Buffer | list[Buffer]
 """One buffer, or several that are read as if joined."""
+
+ALIGNMENT: Final = 64
+"""A large array starts at a multiple of so many bytes, in a frame and in a pickle, and is used where it lies."""
 
 
 def payload_size(payload: Payload) -> int:
@@ -36,3 +39,8 @@ def payload_pieces(payload: Payload) -> list[Buffer]:
 def join_payload(payload: Payload) -> Buffer:
     """`payload` as one buffer: itself, or a copy of its pieces where there are several."""
     return b"".join(payload) if isinstance(payload, list) else payload
+
+
+def alignment_gap(offset: int) -> int:
+    """How many bytes lie between `offset` and the next multiple of `ALIGNMENT`."""
+    return -offset % ALIGNMENT

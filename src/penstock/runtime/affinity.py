@@ -1,4 +1,4 @@
-"""Which cores a process may use; on systems that cannot say, all of them and no pinning."""
+"""Which cores a process may use.  A system that cannot say so gives all of them, and pins nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def allowed_cores() -> frozenset[int]:
 
 
 def check_cores(whose: str, cores: Iterable[int], allowed: frozenset[int]) -> None:
-    """ConfigError if `cores` has one that is not allowed: the kernel would drop it without a word."""
+    """Raise ConfigError if one of `cores` is not allowed: the kernel would leave it out without an error."""
     outside = sorted(set(cores) - allowed)
     if outside:
         raise ConfigError(f"{whose}: cpus {outside} are not among the allowed cores {sorted(allowed)}")
 
 
 def pin(cores: Iterable[int]) -> None:
-    """Keep the calling thread on `cores`, and what it starts."""
+    """Pin the calling thread, and every thread and process it starts later, to `cores`."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, set(cores))

@@ -108,7 +108,7 @@ class Flow:
         self._deadline_timer: Timer | None = None
         self._item_ids = count(1)
         self._share = options.max_queued_bytes // len(specs)
-        self._first_limit = specs[0].max_queued
+        self._first_limit = specs[0].options.max_queued
         # A request remembers its items to end them; those of a long one are weeded out as it goes.
         self._kept_items = 2 * options.max_queued + 1000
         self._rooms = [self._room_behind(i) for i in range(len(specs))]
@@ -269,7 +269,7 @@ class Flow:
         if index + 1 == len(self.stages):
             return lambda: None
         stage, behind = self.stages[index], self.stages[index + 1]
-        limit = behind.spec.max_queued
+        limit = behind.spec.options.max_queued
 
         def room() -> int | None:
             queue = behind.queue

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from penstock.core.clock import Clock
-from penstock.runtime.process import LAST_WORDS, WorkerProcess
+from penstock.runtime.process import LAST_READ_SECONDS, WorkerProcess
 from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel
 from penstock.transport.sockets import SocketChannel
@@ -167,7 +167,7 @@ class ProcessIncarnation:
             return
         if self._channel_open:
             # What the worker wrote before it died is still to be read; end-of-stream comes after it.
-            self._clock.call_later(LAST_WORDS, self._channel.abort)
+            self._clock.call_later(LAST_READ_SECONDS, self._channel.abort)
         elif not self._process_alive:
             self._report()
         elif not self._closing:

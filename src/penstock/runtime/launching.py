@@ -24,7 +24,7 @@ def launcher(
     spec = specs[index]
     setup = pack_setup(spec.name, dict(spec.setup))
     if inline:
-        ref = StageRef("", "")  # nothing is imported: the thread is given the target itself
+        ref = StageRef("", "")  # the thread gets the target itself and imports nothing
     else:
         ref = reference(spec.target)
         adopt_main()
@@ -40,7 +40,7 @@ def launcher(
             sys_path=list(sys.path),
             batched=spec.batch is not None,
             max_size=spec.policy.max_size,
-            bisect=spec.bisect,
+            options=spec.options,
             first=index == 0,
             last=index == len(specs) - 1,
             validate=options.validate,
@@ -52,9 +52,9 @@ def launcher(
 
 
 def worker_cores(spec: StageSpec, allowed: frozenset[int]) -> tuple[list[frozenset[int]], list[int]]:
-    """For each worker of a stage the cores it runs on, and the threads its libraries should start.
+    """The cores that each worker of a stage runs on, and the number of threads that its libraries should start.
 
-    A worker that is not pinned gets `allowed`: the coordinator's cores from before it was pinned itself.
+    A worker that is not pinned gets `allowed`: the cores that the coordinator had before it was pinned.
     """
     pinned = spec.cpus or (None,) * spec.workers
     for cores in pinned:

@@ -24,9 +24,12 @@ THREAD_VARIABLES = (
     "RAYON_NUM_THREADS",
 )
 
-# Long enough for what the worker wrote last to be read, short enough for "at once": by then its whole group is dead,
-# and only a process that left the group can still hold the channel open.
-LAST_WORDS = 0.5
+LAST_READ_SECONDS = 0.5
+"""How long the channel of a dead worker is still read.
+
+That is enough for what the worker wrote last.  The worker's group is dead by then, so only a process that left the
+group can still hold the channel open; nobody waits for that one.
+"""
 
 
 def worker_environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
@@ -46,11 +49,21 @@ def worker_environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]
     return {**merged, "PYTHONPATH": path}
 
 
+def describe_exit(status: int) -> str:
+    """How a process ended, in words; `status` is negative where a signal ended it, as `subprocess` has it."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-status}"
+
+
 class WorkerProcess:
     """A worker process, leader of a process group of its own.
 
-    `on_exit` is called once, on the event loop, when the process has ended and its group is gone.  In a process forked
-    from the one that made this, the worker is somebody else's: nothing ends it from there.
+    `on_exit` is called once, on the event loop, when the process has ended and its group is gone.  Only the process
+    that made this object ends the worker: after a fork, the child's copy of it does nothing.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], lifeline: int, on_exit: Callable[[], None]) -> None:
@@ -76,7 +89,7 @@ class WorkerProcess:
         on_exit: Callable[[], None],
     ) -> WorkerProcess:
         """Start the worker `label` (service, stage, index); OSError if the system refuses."""
-        # The worker ends when the last holder of `ours` closes it, which the kernel does for one that is killed.
+        # The worker ends when the last process that has `ours` open closes it.  The kernel closes it for a killed one.
         theirs, ours = os.pipe()
         try:
             popen = _spawn(label, child_socket.fileno(), theirs, cores, env)
@@ -101,12 +114,7 @@ class WorkerProcess:
     @property
     def exit_reason(self) -> str:
         """How the process ended, in words; only after its end."""
-        code = self._popen.returncode
-        if code is None or code >= 0:
-            return f"exit status {code}"
-        with contextlib.suppress(ValueError):
-            return f"signal {signal.Signals(-code).name}"
-        return f"signal {-code}"
+        return describe_exit(self._popen.returncode)
 
     def kill(self) -> None:
         """End the worker and its group now; safe at any time, any number of times, without an event loop."""
@@ -118,17 +126,17 @@ class WorkerProcess:
         return os.getpid() == self._maker
 
     def reap(self) -> None:
-        """After `kill`, where the system does not tell of a process's end by itself."""
+        """Wait for the killed process, on a system that has no descriptor to tell of its end."""
         if self._pidfd is None:
             self._exited()
 
     def _exited(self) -> None:
-        """The process has ended: end its group, and only then let its id go."""
+        """The process has ended: kill its group, then wait for the process, which frees its id."""
         if self._ended or not self._made_here:
             return
         self._ended = True
         self._close_pidfd()
-        # While the leader is not waited for, its id cannot be another process's or another group's.
+        # Until the leader is waited for, no other process and no other group can have its id.
         _kill_with_group(self.pid)
         self._popen.wait()
         os.close(self._lifeline)
@@ -142,14 +150,14 @@ class WorkerProcess:
             os.close(fd)
 
     def abandon(self) -> None:
-        """End everything without an event loop, when the service was never stopped."""
+        """End everything without an event loop: for a service that was never stopped."""
         if not self._ended and self._made_here:
             self._ended = True
             _kill_with_group(self.pid)
             self._popen.wait()
             os.close(self._lifeline)
             try:
-                # The loop must let go of the descriptor before its number can be another's.
+                # The loop must forget the descriptor before it is closed: another file may get its number.
                 self._loop.call_soon_threadsafe(self._close_pidfd)
             except RuntimeError:  # it is closed
                 self._close_pidfd(watched=False)
@@ -162,9 +170,9 @@ def _spawn(
     service, stage, index = label
     command = [sys.executable, "-P", "-m", "penstock.worker", "--fd", str(channel), "--lifeline", str(lifeline)]
     command += ["--parent", str(os.getpid()), "--cpus", ",".join(map(str, sorted(cores)))]
-    # Last, and behind the end of the options: names are the user's, and may look like one.
+    # The names come last, behind the end of the options: a user may choose a name that looks like an option.
     command += ["--", service, stage, str(index)]
-    # Blocked here and inherited blocked: a signal to everybody cannot end the worker before it has its handlers.
+    # The worker inherits these signals blocked: one that is sent to everybody cannot end it before it has handlers.
     gentle = (signal.SIGINT, signal.SIGTERM)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, gentle)
     try:
@@ -177,7 +185,7 @@ def _spawn(
 
 
 def _kill_with_group(pid: int) -> None:
-    """SIGKILL to the worker `pid`, which is not waited for yet, and to its group; harmless if none is left."""
+    """Send SIGKILL to the worker `pid`, which is not waited for yet, and to its group; no error if none is left."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError, PermissionError):

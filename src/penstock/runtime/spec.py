@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
-from penstock.config import Batch
+from penstock.config import Batch, StageOptions, whole_number
 from penstock.errors import ConfigError
 from penstock.worker.loading import check_setup
 from penstock.worker.stage import Stage
@@ -17,6 +16,7 @@ Cores: TypeAlias = frozenset[int] | None
 """The cores a worker is pinned to, or None."""
 
 SINGLES = Batch(max_size=1)
+WORKERS = whole_number(least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,11 @@ class StageSpec:
     """The environment added for each worker; empty: nothing is added."""
     batch: Batch | None = None
     examples: tuple[Any, ...] = ()
-    prefetch: int = 1
-    max_queued: int | None = None
-    timeout: float | None = None
-    bisect: bool = True
-    retry: bool = True
+    options: StageOptions = field(default_factory=StageOptions)
 
     @property
     def policy(self) -> Batch:
-        """How this stage's queue cuts: a stage without a policy gets one item at a time."""
+        """How this stage's queue cuts batches: a stage without a policy gets one item at a time."""
         return self.batch or SINGLES
 
 
@@ -82,6 +78,27 @@ def stage(
     Raises:
         ConfigError: an argument has a value it cannot have.
     """
+    given = locals()  # the arguments alone: the options are looked up here by their names
+    _check_target(target)
+    label = _label(target, name)
+    pinned = None if cpus is None else tuple(_cores(label, entry) for entry in cpus)
+    count = _count(label, workers, pinned)
+    arguments = dict(setup or {})
+    check_setup(label, target, arguments)
+    return StageSpec(
+        target=target,
+        name=label,
+        workers=count,
+        setup=arguments,
+        cpus=pinned or (),
+        env=_environments(label, env, count),
+        batch=_policy(label, target, batch),
+        examples=tuple(getattr(target, "examples", ())),
+        options=_options(label, given),
+    )
+
+
+def _check_target(target: Any) -> None:
     if not callable(target):
         raise ConfigError(f"a stage is a class or a function, got {target!r}")
     if inspect.isclass(target) and not issubclass(target, Stage):
@@ -90,48 +107,40 @@ def stage(
         )
     if inspect.isclass(target) and getattr(target, "predict", None) is Stage.predict:
         raise ConfigError(f"{target.__qualname__} has no predict method")
+
+
+def _label(target: Any, name: Any) -> str:
+    """The stage's name: `name`, or that of `target`."""
     label = getattr(target, "__name__", "") if name is None else name
     if not isinstance(label, str):
         raise ConfigError(f"a stage's name is a string, got {label!r}")
     if not label:
         raise ConfigError(f"stage {target!r} has no name of its own: give it one with name=")
-    pinned = tuple(_cores(label, entry) for entry in cpus) if cpus is not None else ()
-    count = workers if workers is not None else (1 if cpus is None else len(pinned))
-    _check_numbers(label, count, prefetch, max_queued, timeout)
-    if cpus is not None and len(pinned) != count:
+    return label
+
+
+def _count(label: str, workers: int | None, pinned: tuple[Cores, ...] | None) -> int:
+    """How many workers the stage has."""
+    default = 1 if pinned is None else len(pinned)
+    count: int = WORKERS.take(f"stage {label!r}: workers", default if workers is None else workers)
+    if pinned is not None and len(pinned) != count:
         raise ConfigError(f"stage {label!r}: workers={count} but cpus has {len(pinned)} entries, one for each worker")
+    return count
+
+
+def _policy(label: str, target: Any, batch: Any) -> Batch | None:
     policy = batch if batch is not None else getattr(target, "batch", None)
     if policy is not None and not isinstance(policy, Batch):
         raise ConfigError(f"stage {label!r}: batch takes a penstock.Batch, got {policy!r}")
-    for what, switch in (("bisect", bisect), ("retry", retry)):
-        if not isinstance(switch, bool):
-            raise ConfigError(f"stage {label!r}: {what} must be True or False, got {switch!r}")
-    arguments = dict(setup or {})
-    check_setup(label, target, arguments)
-    return StageSpec(
-        target=target,
-        name=label,
-        workers=count,
-        setup=arguments,
-        cpus=pinned,
-        env=_environments(label, env, count),
-        batch=policy,
-        examples=tuple(getattr(target, "examples", ())),
-        prefetch=prefetch,
-        max_queued=max_queued,
-        timeout=timeout,
-        bisect=bisect,
-        retry=retry,
-    )
+    return policy
 
 
-def _check_numbers(label: str, workers: int, prefetch: int, max_queued: int | None, timeout: float | None) -> None:
-    for what, value, least in (("workers", workers, 1), ("prefetch", prefetch, 0), ("max_queued", max_queued, 1)):
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if value is not None and not (whole and value >= least):
-            raise ConfigError(f"stage {label!r}: {what} must be a whole number of at least {least}, got {value!r}")
-    if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout < math.inf):
-        raise ConfigError(f"stage {label!r}: timeout must be more than 0 seconds, got {timeout!r}")
+def _options(label: str, given: Mapping[str, Any]) -> StageOptions:
+    """The options among the arguments that `stage` was `given`."""
+    try:
+        return StageOptions(**{f.name: given[f.name] for f in fields(StageOptions)})
+    except ConfigError as error:
+        raise ConfigError(f"stage {label!r}: {error}") from None
 
 
 def _cores(label: str, entry: int | Sequence[int] | None) -> Cores:

@@ -79,10 +79,12 @@ class StageDriver:
         self.health = StageHealth(spec.workers)
         self.in_flight = 0
         self.workers = [
-            WorkerSlot(self, spec.name, i, timeout=spec.timeout, clock=clock, start_incarnation=start_incarnation)
+            WorkerSlot(
+                self, spec.name, i, timeout=spec.options.timeout, clock=clock, start_incarnation=start_incarnation
+            )
             for i in range(spec.workers)
         ]
-        self.window = 1 + spec.prefetch
+        self.window = 1 + spec.options.prefetch
         self.stopping = False
         self._clock = clock
         self._now = clock.now
@@ -243,7 +245,7 @@ class StageDriver:
 
     def _reclaim(self, frames: list[SentFrame], *, innocent: bool) -> None:
         self.in_flight -= sum(len(sent.items) for sent in frames)
-        found = reclaim(frames, innocent=innocent or self.stopping, retry=self.spec.retry and not self.inline)
+        found = reclaim(frames, innocent=innocent or self.stopping, retry=self.spec.options.retry and not self.inline)
         for item in found.suspects:
             item.suspect = True
         self.counters.retried += len(found.suspects)

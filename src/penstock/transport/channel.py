@@ -13,7 +13,7 @@ from penstock.transport.framing import Frame
 
 
 class FrameSink(Protocol):
-    """Whoever owns the coordinator's end."""
+    """What owns the coordinator's end, and is told what comes through it."""
 
     def frame_received(self, frame: Frame) -> None:
         """A whole frame has come."""
@@ -26,20 +26,24 @@ class Channel(Protocol):
     """The coordinator's end."""
 
     def send(self, buffers: list[Any]) -> None:
-        """Write one frame; never blocks, silently does nothing once the other end has gone."""
+        """Write one frame without blocking; does nothing once the other end has gone."""
 
     def close(self) -> None:
-        """End the stream after what was sent; the worker reads end-of-stream."""
+        """End the stream behind what was sent; the worker then reads end-of-stream."""
 
     def abort(self) -> None:
-        """Drop the channel at once, with what is unread and unsent; `channel_ended` follows."""
+        """Drop the channel at once, and all that is unread or unsent; `channel_ended` follows."""
 
 
 class WorkerEnd(Protocol):
     """The worker's end."""
 
     def receive(self) -> Frame | None:
-        """The next frame, waiting for it; None at end-of-stream."""
+        """Wait for the next frame; None at end-of-stream.
+
+        Raises:
+            ProtocolError: the stream ends inside a frame, or carries something else.
+        """
 
     def send(self, buffers: list[Any]) -> None:
-        """Write one frame, waiting until it is taken; raises BrokenPipeError if the coordinator has gone."""
+        """Write one frame, and wait until it is taken; BrokenPipeError if the coordinator has gone."""

@@ -12,7 +12,7 @@ batch.  The other kinds carry one payload each and make up the handshake.
 Numbers are little-endian.  `seconds` is the moment of sending on the host's monotonic clock in a BATCH (an item's
 deadline is that moment plus its remaining time, however long the frame lay in the channel), and the time spent
 computing in ANSWERS; `calls` counts the calls of `predict` that it took.  A payload of ALIGN_FROM bytes or more
-starts at a multiple of 64 in the body, so that arrays can be used where they lie.
+starts at a multiple of 64 in the body, so that an array can be used in place, without a copy.
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
-from penstock.core.payload import Payload, payload_pieces, payload_size
+from penstock.core.payload import Payload, alignment_gap, payload_pieces, payload_size
 from penstock.errors import ProtocolError
 
 VERSION = 1
 MAX_BODY = 1 << 40
-"""No real frame is longer; a longer claim is a broken wire."""
+"""Bytes; no real frame is longer, so a header that says more is damaged."""
 ALIGN_FROM = 1024
-ALIGNMENT = 64
+"""Payloads of so many bytes are aligned.  Padding of a smaller one would cost more than a copy of it."""
 JOIN_BELOW = 64 * 1024
-"""Frames shorter than this are sent as one buffer: one copy costs less than a gathering write."""
+"""Frames of fewer bytes are sent as one buffer: one copy costs less than a gathering write."""
 SCRATCH = 256 * 1024
+"""Bytes of the buffer that frames are read into; a larger body gets a buffer of its own."""
 FIRST_CLAIM = 64 * 1024 * 1024
-"""Most bytes allocated on a header's word; beyond, a body's buffer doubles as its bytes come, so that a broken length
-cannot take the memory of the whole machine."""
+"""Most bytes that are allocated because a header says so.
+
+The buffer of a longer body doubles while the bytes come, so that a damaged length cannot take all the machine's memory.
+"""
 
 _HEADER = struct.Struct("<2sBBIIQdQ")
 _MAGIC = b"PS"
@@ -68,7 +71,7 @@ class Status(IntEnum):
 
 
 class Frame:
-    """A frame as it was read.  Columns its kind does not have are empty."""
+    """A frame as it was read.  A column that frames of its kind do not have is empty."""
 
     __slots__ = (
         "calls",
@@ -159,7 +162,7 @@ def _assemble(
         parts.extend(payloads)
     else:
         for length, payload in zip(lengths, payloads, strict=True):
-            gap = _padding(offset, length)
+            gap = alignment_gap(offset) if length >= ALIGN_FROM else 0
             if gap:
                 parts.append(bytes(gap))
             parts.append(payload)
@@ -175,19 +178,15 @@ def _flat(parts: list[Any]) -> list[Any]:
     return [buffer for part in parts for buffer in payload_pieces(part)]
 
 
-def _padding(offset: int, length: int) -> int:
-    return -offset % ALIGNMENT if length >= ALIGN_FROM else 0
-
-
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
 class FrameDecoder:
-    """Turns a stream of bytes into frames, however it is cut.
+    """Turns a stream of bytes into frames, in whatever pieces it comes.
 
     Read into `get_buffer()`, then say how much came with `advance(n)`.  A large body is read straight into a buffer
-    of its own; payloads are views of that buffer, never copies.  With `readonly` nobody can write through them: what
-    came is still there to be read again.
+    of its own; payloads are views of that buffer, never copies.  With `readonly` nobody can write through those views,
+    so that a payload can be decoded a second time.
     """
 
     def __init__(self, *, max_body: int = MAX_BODY, readonly: bool = False) -> None:
@@ -202,18 +201,18 @@ class FrameDecoder:
         self._header: tuple[Any, ...] = ()
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes belong; never empty."""
+        """The memory that the next bytes belong in; it is never empty."""
         if self._body is not None:
             if self._filled == len(self._body):
-                # Here, not in `advance`: whoever reads into the last buffer may hold it until that has returned.
+                # Not in `advance`: its caller may still hold the last buffer, and a held one cannot be resized.
                 self._body.extend(bytes(min(self._filled, self._length - self._filled)))
             return memoryview(self._body)[self._filled :]
         return memoryview(self._scratch)[self._end :]
 
     def advance(self, n: int) -> list[Frame]:
-        """Take note of `n` bytes read into the last `get_buffer()`; the frames they complete.
+        """The frames that are completed by `n` bytes read into the last `get_buffer()`.
 
-        ProtocolError if they are not frames; the stream is of no use then, nor are frames that came in the same read.
+        ProtocolError if the bytes are not frames.  The stream is useless then, and so are frames from the same read.
         """
         if self._body is None:
             self._end += n
@@ -225,7 +224,7 @@ class FrameDecoder:
         return [_read_frame(self._header, body, self._readonly)]
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Copy `data` in; the frames it completes."""
+        """The frames that are completed by `data`, which is copied."""
         frames: list[Frame] = []
         rest = memoryview(data)
         while rest:
@@ -238,7 +237,7 @@ class FrameDecoder:
         return frames
 
     def end(self) -> None:
-        """The stream has ended: ProtocolError if it ended inside a frame."""
+        """Note the end of the stream; ProtocolError if it ended inside a frame."""
         if self._body is not None or self._end > self._start:
             raise ProtocolError("the channel ended inside a frame")
 
@@ -250,7 +249,7 @@ class FrameDecoder:
             length = self._check(header)
             begin = self._start + _HEADER.size
             if begin + length > self._end:
-                # A body that fits is completed where it is; a larger one gets a buffer of its own.
+                # A body that fits into the scratch buffer is completed there; a larger one gets its own buffer.
                 if length > SCRATCH - _HEADER.size:
                     self._move_to_body(header, begin, length)
                 break
@@ -325,7 +324,7 @@ def _slice(view: memoryview, offset: int, lengths: Sequence[int]) -> list[memory
     payloads = []
     total = len(view)
     for length in lengths:
-        begin = offset + _padding(offset, length) if length >= ALIGN_FROM else offset
+        begin = offset + alignment_gap(offset) if length >= ALIGN_FROM else offset
         offset = begin + length
         if offset > total:
             raise ProtocolError("a frame is shorter than its payloads")

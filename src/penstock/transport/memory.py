@@ -1,6 +1,6 @@
 """The channel inside one process, for `inline=True`: the same frames, as bytes, through queues.
 
-Frames are encoded and decoded as on a socket, so that what cannot travel is found here too.
+Frames are encoded and decoded as on a socket, so that `inline=True` also finds what cannot be sent.
 """
 
 from __future__ import annotations
@@ -29,16 +29,13 @@ class MemoryChannel:
         self.worker_end = MemoryWorkerEnd(self, self._to_worker)
 
     def send(self, buffers: list[Any]) -> None:
-        """Write one frame."""
         if not self._ended:
             self._to_worker.put(b"".join(buffers))
 
     def close(self) -> None:
-        """End the stream after what was sent."""
         self._to_worker.put(None)
 
     def abort(self) -> None:
-        """Drop the channel at once."""
         self._aborted = True
         with contextlib.suppress(queue.Empty):
             while True:
@@ -47,13 +44,13 @@ class MemoryChannel:
         self._loop.call_soon(self._end, None)
 
     def deliver(self, data: bytes | None, error: Exception | None = None) -> None:
-        """Bytes from the worker's thread, or None at its end."""
+        """Take over bytes from the worker's thread, or None at its end."""
         if self._aborted and data is not None:
             raise BrokenPipeError("the coordinator has dropped the channel")
         try:
             self._loop.call_soon_threadsafe(self._receive, data, error)
         except RuntimeError:
-            # The loop was closed while the worker was still at work: there is nobody left to tell.
+            # The loop was closed while the worker was still at work: nobody is left to take the bytes.
             raise BrokenPipeError("the coordinator's event loop is closed") from None
 
     def _receive(self, data: bytes | None, error: Exception | None) -> None:
@@ -79,7 +76,7 @@ class MemoryChannel:
 
 
 class MemoryWorkerEnd:
-    """The worker's end, for a thread; payloads are read-only there, as they are in a process."""
+    """The worker's end, for a thread.  Payloads are read-only, as they are in a worker process."""
 
     def __init__(self, channel: MemoryChannel, inbox: queue.SimpleQueue[bytes | None]) -> None:
         self._channel = channel
@@ -89,7 +86,6 @@ class MemoryWorkerEnd:
         self._over = False
 
     def receive(self) -> Frame | None:
-        """The next frame, or None at end-of-stream; ProtocolError if it ends inside a frame."""
         while not self._frames:
             data = None if self._over else self._inbox.get()
             if data is None:
@@ -100,9 +96,8 @@ class MemoryWorkerEnd:
         return self._frames.popleft()
 
     def send(self, buffers: list[Any]) -> None:
-        """Write one frame."""
         self._channel.deliver(b"".join(buffers))
 
     def close(self, error: Exception | None = None) -> None:
-        """The worker is at its end."""
+        """End the stream, because of `error` if there is one."""
         self._channel.deliver(None, error)

@@ -1,7 +1,7 @@
-"""What the handshake frames and the failures in answers say, as plain data: never pickle.
+"""What handshake frames and failures in answers say: plain data as MessagePack, never pickle.
 
-The stage's setup arguments are the one exception, as bytes inside `Launch`: they are written and read by our own
-processes only.
+One field is an exception: `Launch` has the arguments of `setup` as pickled bytes.  Only our own processes write and
+read them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.config import StageOptions
 from penstock.errors import InvalidItem, ProtocolError, StageFailed
 from penstock.transport.framing import VERSION
 
@@ -17,7 +18,7 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """A worker's first word."""
+    """A worker's first message."""
 
     pid: int
     version: int = VERSION
@@ -36,7 +37,7 @@ class StageRef(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """All a worker needs to know to be a stage's worker."""
+    """All that a process needs to know to be a stage's worker.  The worker checks it while it reads it."""
 
     service: str
     stage: str
@@ -48,7 +49,7 @@ class Launch(msgspec.Struct, frozen=True):
     sys_path: list[str]
     batched: bool
     max_size: int
-    bisect: bool
+    options: StageOptions
     first: bool
     last: bool
     validate: bool

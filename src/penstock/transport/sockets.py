@@ -11,8 +11,8 @@ from penstock.errors import ProtocolError
 from penstock.transport.channel import FrameSink
 from penstock.transport.framing import Frame, FrameDecoder
 
-# Most buffers one sendmsg takes (IOV_MAX on Linux and macOS).
 MAX_BUFFERS = 1024
+"""Most buffers that one sendmsg takes: IOV_MAX on Linux and macOS."""
 
 
 class SocketChannel(asyncio.BufferedProtocol):
@@ -33,7 +33,6 @@ class SocketChannel(asyncio.BufferedProtocol):
         return channel
 
     def send(self, buffers: list[Any]) -> None:
-        """Write one frame."""
         if self._transport is None or self._closed or self._transport.is_closing():
             return
         if len(buffers) == 1:
@@ -42,25 +41,23 @@ class SocketChannel(asyncio.BufferedProtocol):
             self._transport.writelines(buffers)
 
     def close(self) -> None:
-        """End the stream after what was sent."""
         if self._transport is not None and not self._transport.is_closing():
             self._closed = True
             self._transport.write_eof()
 
     def abort(self) -> None:
-        """Drop the channel at once."""
         if self._transport is not None:
             self._transport.abort()
 
     # -- told by the event loop -------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, D102
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's signature
         return self._decoder.get_buffer()
 
-    def buffer_updated(self, nbytes: int) -> None:  # noqa: D102
+    def buffer_updated(self, nbytes: int) -> None:
         try:
             frames = self._decoder.advance(nbytes)
         except ProtocolError as error:
@@ -70,10 +67,10 @@ class SocketChannel(asyncio.BufferedProtocol):
         for frame in frames:
             self._sink.frame_received(frame)
 
-    def eof_received(self) -> bool:  # noqa: D102
+    def eof_received(self) -> bool:
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+    def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         if self._error is None:
             try:
@@ -84,7 +81,7 @@ class SocketChannel(asyncio.BufferedProtocol):
 
 
 class SocketWorkerEnd:
-    """The worker's end, over a blocking socket; payloads are read-only there, so that a batch can be run again."""
+    """The worker's end, over a blocking socket.  Payloads are read-only, so that a batch can be run again."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -92,7 +89,6 @@ class SocketWorkerEnd:
         self._frames: deque[Frame] = deque()
 
     def receive(self) -> Frame | None:
-        """The next frame, or None at end-of-stream; ProtocolError if it ends inside a frame."""
         while not self._frames:
             n = self._sock.recv_into(self._decoder.get_buffer())
             if n == 0:
@@ -102,7 +98,6 @@ class SocketWorkerEnd:
         return self._frames.popleft()
 
     def send(self, buffers: list[Any]) -> None:
-        """Write one frame, waiting until it is taken."""
         if len(buffers) == 1:
             self._sock.sendall(buffers[0])
             return

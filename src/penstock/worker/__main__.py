@@ -38,20 +38,20 @@ def main() -> None:
     arguments = parser.parse_args()
     _ignore_signals()
     _restore_python_path()
-    if arguments.cpus and hasattr(os, "sched_setaffinity"):  # where cores cannot be pinned, every one is named
+    if arguments.cpus and hasattr(os, "sched_setaffinity"):  # a system that cannot pin names all cores
         os.sched_setaffinity(0, {int(core) for core in arguments.cpus.split(",")})
     sock = socket.socket(fileno=arguments.fd)
     sock.set_inheritable(False)
-    # A child the stage forks must not hold the channel open after this process has died.
+    # A child that the stage forks must not keep the channel open after the death of this process.
     os.register_at_fork(after_in_child=sock.close)
     if arguments.lifeline is not None:
-        _hang_on(arguments.lifeline)
+        _tie_to_lifeline(arguments.lifeline)
     _watch_parent(arguments.parent)
     _work(sock)
 
 
 def _work(sock: socket.socket) -> None:
-    # Imported late: user code may rely on the environment that was set up above.
+    # Imported late: libraries read the environment, which is complete only now.
     from penstock.transport.sockets import SocketWorkerEnd
     from penstock.worker.loop import work
 
@@ -60,9 +60,9 @@ def _work(sock: socket.socket) -> None:
     try:
         work(end, on_ready=_freeze)
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
-        # The coordinator has gone, perhaps in the middle of a frame: there is nobody left to work for.
+        # The coordinator has gone, perhaps in the middle of a frame.
         status = 1
-    except BaseException:  # noqa: BLE001  # whatever it was, a worker that works no more must not seem alive
+    except BaseException:  # noqa: BLE001  # whatever it is, the process ends: a worker without its loop is no worker
         status = 1
         with contextlib.suppress(*CLOSED):
             traceback.print_exc()
@@ -70,31 +70,31 @@ def _work(sock: socket.socket) -> None:
         with contextlib.suppress(*CLOSED):
             stream.flush()
     if _hung_up(sock):
-        # Nobody is left to end what the stage started, and this process may be gone before its watch has looked.
+        # The coordinator cannot end what the stage started, and this process may end before its watch notices.
         _end_group()
     if status:
-        # At once: `sys.exit` would wait for the threads that the stage started, and the coordinator for this process.
+        # Not `sys.exit`: it waits for the threads that the stage started, and the coordinator waits for this process.
         os._exit(status)
     end.close()
 
 
 def _hung_up(sock: socket.socket) -> bool:
-    """Whether the coordinator's end is closed in both directions: to ask a worker to end, it closes only one."""
+    """Whether the coordinator's end is closed in both directions; one direction alone asks the worker to end."""
     if sock.fileno() < 0:
         return False
     poll = select.poll()
-    poll.register(sock, 0)  # a hang-up is told unasked
+    poll.register(sock, 0)  # poll tells of a hang-up whether asked to or not
     return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
 def _freeze() -> None:
-    """The model and its libraries stay for good: the cycle collector need not walk them between batches."""
+    """Keep the cycle collector from walking the model and its libraries between batches: they stay for good."""
     gc.collect()
     gc.freeze()
 
 
 def _ignore_signals() -> None:
-    # Handlers, not SIG_IGN: what a stage executes starts with the defaults again, and what it forks gets them back.
+    # Handlers, not SIG_IGN, which a program that the stage executes would inherit.  Forked children get the defaults.
     for number in GENTLE_SIGNALS:
         signal.signal(number, _do_nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GENTLE_SIGNALS)
@@ -111,8 +111,8 @@ def _restore_signals() -> None:
 
 
 def _restore_python_path() -> None:
-    # The coordinator put its own package first so that this module could be found; what the stage starts must not
-    # inherit that.
+    # The coordinator put its own package first, so that Python found this module.  Programs that the stage starts must
+    # not inherit that.
     value = os.environ.pop(PYTHONPATH_OF_STAGE, None)
     if value is None:
         os.environ.pop("PYTHONPATH", None)
@@ -120,12 +120,12 @@ def _restore_python_path() -> None:
         os.environ["PYTHONPATH"] = value
 
 
-def _hang_on(lifeline: int) -> None:
+def _tie_to_lifeline(lifeline: int) -> None:
     """Have the kernel end this process and its group when the other end of the pipe `lifeline` is closed.
 
-    The coordinator alone holds that end, and never writes.  The watch below is a thread and needs the interpreter:
-    while a call in C holds it, only the kernel can act.  Not by PR_SET_PDEATHSIG: that ends this process alone, before
-    the watch could end what the stage has started.
+    Only the coordinator has that end open, and it never writes.  The watch of the parent is a thread and needs the
+    interpreter; while a call in C holds the interpreter, only the kernel can act.  PR_SET_PDEATHSIG would end this
+    process alone, before the watch could end what the stage has started.
     """
     if not hasattr(fcntl, "F_SETSIG"):
         return  # not Linux
@@ -138,7 +138,7 @@ def _hang_on(lifeline: int) -> None:
 def _watch_parent(parent: int) -> None:
     """End this process and what it started when process `parent` ends, even in the middle of `predict`."""
     if not hasattr(os, "pidfd_open"):
-        return  # not Linux: end-of-stream, seen between two frames, has to do
+        return  # not Linux: the worker then sees the end of the stream, between two frames
     try:
         fd = os.pidfd_open(parent)
     except ProcessLookupError:
@@ -161,7 +161,7 @@ def _end_group() -> None:
 
 
 def _leads_group() -> bool:
-    """Whether this process's group is its own: one that the stage has joined is not ours to end."""
+    """Whether this process leads its group; a group that the stage has joined must not be ended."""
     return os.getpgrp() == os.getpid()
 
 

@@ -1,14 +1,14 @@
 """Find the items that make a batch fail, by running halves of it until each culprit stands alone.
 
-A wholly broken model must not cost 2n - 1 calls per batch: after `4·log2(n) + 4` calls (the first included) what is
-left fails with the batch's own error.  Larger halves run first, so the calls there are save the most items.
+A wholly broken model must not cost 2n - 1 calls per batch.  After `4·log2(n) + 4` calls, the first included, all items
+that are left fail with the batch's own error.  Larger halves run first, so that these calls save the most items.
 
-No call sees what an earlier one did to its input: every call after the first is given fresh values.  And the results
-of a call are told before the next one, which may write its own into the same memory.
+Every call after the first gets fresh values, so that no call sees what an earlier one did to its input.  The results of
+a call are passed on before the next call, which may write its own results into the same memory.
 
-A wrong number of results is the stage's fault whatever the batch, and is not bisected.  An `InvalidItem` raised for a
-whole batch is: it names no item, and the batch-mates of a bad one must not be told that they are at fault.  (Returned
-in the item's place, or raised for it by `preprocess`, it costs nothing.)
+A wrong number of results is the stage's fault, whatever the batch, and is not bisected.  An `InvalidItem` that is
+raised for a whole batch is bisected: it names no item, and only the caller of the bad item may be told that it is at
+fault.  An `InvalidItem` that is returned in its item's place, or raised by `preprocess`, needs no second run.
 """
 
 from __future__ import annotations
@@ -21,29 +21,32 @@ from typing import Any, Protocol
 from penstock.worker.problems import USER_ERRORS, WrongLength
 
 NOT_A_BATCH = (str, bytes, bytearray, dict, set, frozenset)
-"""They have a length, but no result in each place."""
+"""Types that have a length, but are no list of results."""
 
 
 class Items(Protocol):
-    """The items of one batch, by their places: where values come from and results go."""
+    """The items of one batch, known by their places in it: the source of values and the target of results."""
 
     def again(self, places: list[int]) -> tuple[list[int], list[Any]]:
-        """Fresh values for `places`; without those that have expired, or that cannot be had again, which are ended."""
+        """Fresh values for those of `places` that can be run again, and these places.
+
+        The others are settled here: their deadline has passed, or they cannot be decoded a second time.
+        """
 
     def tell(self, places: list[int], values: list[Any], results: list[Any], *, last: bool) -> None:
-        """The results of one call; `last` if no call follows, and nothing more is written where they lie."""
+        """Take over the results of one call; with `last`, no further call can overwrite their memory."""
 
     def fail(self, places: list[int], error: BaseException) -> None:
-        """Each of `places` failed with `error`."""
+        """Fail each of `places` with `error`."""
 
 
 def call_limit(n: int) -> int:
-    """Most calls spent on a batch of `n`."""
+    """Most calls of `predict` that a batch of `n` items may cost."""
     return math.floor(4 * math.log2(n)) + 4
 
 
 class Bisection:
-    """Runs one batch; afterwards `calls` says what it cost."""
+    """Runs one batch; `calls` counts the calls of `predict`."""
 
     def __init__(self, predict: Callable[[list[Any]], Sequence[Any]], *, enabled: bool) -> None:
         self._predict = predict
@@ -51,7 +54,7 @@ class Bisection:
         self.calls = 0
 
     def run(self, places: list[int], values: list[Any], items: Items) -> None:
-        """Tell `items` what became of each of `places`, whose `values` are; there is at least one."""
+        """Run the items at `places`, at least one, with their `values`; tell `items` what became of each."""
         try:
             results = self.call(values)
         except USER_ERRORS as error:
@@ -59,7 +62,7 @@ class Bisection:
         else:
             items.tell(places, values, results, last=True)
             return
-        # Outside the handler, so that what the halves raise is not told as having happened while handling this.
+        # Outside the handler: else the traceback of what a half raises would also show this error, as its context.
         if not self._enabled or len(places) == 1 or isinstance(whole, WrongLength):
             items.fail(places, whole)
         else:
@@ -87,7 +90,7 @@ class Bisection:
     def call(self, values: list[Any]) -> list[Any]:
         """One call of `predict`; raises what it raises, or WrongLength."""
         self.calls += 1
-        # The stage may do with its list what it likes; ours is still needed.
+        # The stage gets a copy of the list, for it may change the list, which is still needed here.
         results = self._predict(values.copy())
         try:
             n = -1 if isinstance(results, NOT_A_BATCH) else len(results)

@@ -1,6 +1,6 @@
-"""Find a stage's class again in another process: `module:qualname`, and never by pickling the class.
+"""Find a stage's class in another process by its module and qualified name.  The class is never pickled.
 
-A worker imports the main script under another name, so that an unguarded script cannot start itself again.
+A worker imports the main script under another name, so that a script without a guard does not start itself again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ GUARD = 'if __name__ == "__main__":'
 
 
 class ImportState:
-    """Whether this process is a worker that is importing user code; starting a service is refused meanwhile."""
+    """Whether this process is a worker that is importing user code.  A service cannot be started meanwhile."""
 
     importing = False
 
 
 def reference(target: Any) -> StageRef:
-    """Where another process finds `target`; ConfigError if it cannot."""
+    """Where another process finds `target`; ConfigError if it cannot find it."""
     module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module is None or qualname is None:
         raise ConfigError(
@@ -82,7 +82,7 @@ def load(ref: StageRef) -> Any:
 
 def _run_main(path: str | None, module_name: str | None) -> types.ModuleType:
     main = types.ModuleType(MAIN_NAME)
-    # Both names lead to the module while it runs and after: pickles made by either side name one or the other.
+    # Both names lead to the module, while it runs and afterwards: a pickle names the module as its own process does.
     sys.modules["__main__"] = sys.modules[MAIN_NAME] = main
     if path is not None:
         content = runpy.run_path(path, run_name=MAIN_NAME)
@@ -102,7 +102,7 @@ def _look_up(module: types.ModuleType | None, qualname: str) -> Any:
 
 
 def adopt_main() -> None:
-    """Let this process unpickle what workers made from the main script's classes."""
+    """Let this process unpickle objects of the main script's classes that workers have made."""
     sys.modules[MAIN_NAME] = sys.modules["__main__"]
 
 

@@ -1,6 +1,6 @@
 """Be a worker: the handshake, then one frame after the other until the stream ends.
 
-The same function serves a process over a socket and a thread over memory.
+A worker process runs this function over a socket, a worker thread over memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("penstock.worker")
 def work(end: WorkerEnd, *, target: Any = None, on_ready: Callable[[], None] = lambda: None) -> None:
     """Work until the coordinator ends the stream.
 
-    `target` is given where the class need not be imported; `on_ready` is called once the stage is warmed up.
+    A worker thread is given its `target`; a process imports it.  `on_ready` is called once the stage is warmed up.
     """
     end.send(encode_control(Kind.HELLO, pack(Hello(os.getpid()))))
     frame = end.receive()
@@ -65,7 +65,7 @@ def _prepare(launch: Launch, target: Any) -> tuple[Any, Runner]:
         stage,
         name=launch.stage,
         batched=launch.batched,
-        bisect=launch.bisect,
+        options=launch.options,
         decoder=ItemDecoder(types.item, validate=launch.validate and launch.first),
         encoder=ItemEncoder(types.result, validate=launch.validate_results and launch.last, allow_nan=launch.allow_nan),
         now=time.monotonic,

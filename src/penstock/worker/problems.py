@@ -1,4 +1,4 @@
-"""Tell what an exception was in words that can travel: the exception itself never does."""
+"""Describe an exception as text, which can be sent to another process; the exception itself is never sent."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from penstock.errors import InvalidItem
 from penstock.transport.messages import Problem
 from penstock.worker.loading import MAIN_NAME
 
-# What user code may raise and the worker survives: everything.  A library that calls sys.exit() on bad input, a
-# cancelled coroutine that was run inside `predict`, an extension that panics: none may take a worker down, and none is
-# an Exception.
 USER_ERRORS = (BaseException,)
+"""What user code may raise without ending the worker: everything.
+
+A library may call sys.exit() on bad input, a coroutine that `predict` runs may be cancelled, an extension may panic.
+What these raise is no Exception.
+"""
 
 
 class WrongLength(Exception):
@@ -21,13 +23,13 @@ class WrongLength(Exception):
 
 
 def author_name(kind: type) -> str:
-    """`module.Qualname` of a class, by the name its author knows: here the main script has another."""
+    """`module.Qualname` of a class as its author knows it; the main script has another name in a worker."""
     module = "__main__" if kind.__module__ == MAIN_NAME else kind.__module__
     return f"{module}.{kind.__qualname__}"
 
 
 def describe_error(error: BaseException, *, skip_frames: int = 0) -> Problem:
-    """`error` as text; `skip_frames` leaves out our own frames at the top of its traceback."""
+    """`error` as text, without the first `skip_frames` of its traceback, which are ours."""
     trace = error.__traceback__
     for _ in range(skip_frames):
         if trace is not None and trace.tb_next is not None:
@@ -41,13 +43,13 @@ def describe_error(error: BaseException, *, skip_frames: int = 0) -> Problem:
 
 
 def describe_invalid(error: InvalidItem) -> Problem:
-    """What is wrong with an item, as text; the caller needs no traceback for that."""
-    # A subclass may have kept its reason to itself, and a reason may be any object.
+    """What is wrong with an item, as text and without a traceback, which would not help the caller."""
+    # The `__init__` of a user's subclass may not have called ours, and a reason may be any object.
     return Problem("", (), _text(getattr(error, "reason", error)), path=_text(getattr(error, "path", "")))
 
 
 def _text(value: Any) -> str:
-    """`value` as text that can be written as UTF-8; never raises, so that every failure reaches its caller."""
+    """`value` as text that UTF-8 can carry; never raises, so that every failure reaches its caller."""
     try:
         text = str(value)
     except USER_ERRORS as broken:

@@ -1,6 +1,6 @@
-"""Run one batch through a stage: decode, preprocess, predict, postprocess, encode; each item's failure its own.
+"""Run one batch through a stage: decode, preprocess, predict, postprocess, encode.  A failure fails its item alone.
 
-The runner reads no channel and no clock of its own, so that a test drives it with frames.
+The runner reads no channel, and is told the time by a function, so that a test drives it with frames.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
+from penstock.config import StageOptions
 from penstock.core.payload import join_payload
 from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
@@ -22,7 +23,7 @@ from penstock.worker.stage import wants_pre
 
 
 class _Work:
-    """One frame's items: what they are, and their answers as they come, in the order of the frame."""
+    """The items of one frame, in its order, and their answers as they come.  It is the `Items` of a bisection."""
 
     __slots__ = ("deadlines", "frame", "payloads", "runner", "statuses")
 
@@ -35,25 +36,20 @@ class _Work:
         self.payloads: list[Any] = [b""] * n
 
     def expire(self, i: int) -> None:
-        """Item `i` was not run: its deadline had passed."""
+        """Answer that item `i` was not run because its deadline had passed."""
         self.statuses[i] = Status.EXPIRED
 
     def end(self, i: int, error: BaseException, *, skip_frames: int = 0) -> None:
-        """Item `i` ended with `error`; `skip_frames` of its traceback are ours."""
+        """Answer that item `i` ended with `error`; the first `skip_frames` of its traceback are ours."""
         self.statuses[i], self.payloads[i] = _failure(error, skip_frames)
 
-    # -- asked and told by `Bisection` ------------------------------------------------------------------------------
-
     def again(self, places: list[int]) -> tuple[list[int], list[Any]]:
-        """Decoded and preprocessed again: what `predict` did to the values of an earlier call is not seen."""
         return self.runner.inputs(self, places)
 
     def tell(self, places: list[int], values: list[Any], results: list[Any], *, last: bool) -> None:
-        """Results, to be encoded before the stage is called again."""
         self.runner.outputs(self, places, values, results, last=last)
 
     def fail(self, places: list[int], error: BaseException) -> None:
-        """Each of `places` failed with what `predict` raised."""
         answer = self.runner.failure(error)
         for i in places:
             self.statuses[i], self.payloads[i] = answer
@@ -67,7 +63,7 @@ def _failure(error: BaseException, skip_frames: int) -> tuple[int, bytes]:
 
 
 class Runner:
-    """A set-up stage object and the codecs around it."""
+    """Runs batches through one stage object, with the codecs of its items and results."""
 
     def __init__(
         self,
@@ -75,7 +71,7 @@ class Runner:
         *,
         name: str,
         batched: bool,
-        bisect: bool,
+        options: StageOptions,
         decoder: ItemDecoder,
         encoder: ItemEncoder,
         now: Callable[[], float],
@@ -84,7 +80,7 @@ class Runner:
         self._stage = stage
         self._name = name
         self._batched = batched
-        self._bisect = bisect
+        self._options = options
         self._decode = decoder.decode
         self._encode = encoder.encode
         self._now = now
@@ -94,14 +90,14 @@ class Runner:
         self._wants_pre = self._postprocess is not None and wants_pre(self._postprocess)
 
     def run(self, frame: Frame) -> list[Any]:
-        """Answer a BATCH frame: the buffers of its ANSWERS, one answer for each item, in order."""
+        """The buffers of the ANSWERS to a BATCH frame: one answer for each item, in order."""
         started = self._now()
         work = _Work(self, frame)
         rows = zip(range(len(frame.ids)), frame.payloads, frame.codecs_in, work.deadlines, strict=True)
         places, values = self._read(work, rows, started)
         calls = 0
         if places and self._batched:
-            bisection = Bisection(self._stage.predict, enabled=self._bisect)
+            bisection = Bisection(self._stage.predict, enabled=self._options.bisect)
             bisection.run(places, values, work)
             calls = bisection.calls
         elif places:
@@ -113,7 +109,7 @@ class Runner:
     def warm_up(self, examples: list[Any], max_size: int) -> None:
         """Run `examples` one by one and, for a batched stage, as a full batch; raises what the stage raises.
 
-        Each place gets a copy of its own where the example can be copied: a stage may change what it is given.
+        Each run gets copies of the examples, where they can be copied, because a stage may change its input.
         """
         for example in examples:
             self._rehearse([_copy(example)])
@@ -123,7 +119,10 @@ class Runner:
     # -- the steps ----------------------------------------------------------------------------------------------
 
     def inputs(self, work: _Work, places: list[int]) -> tuple[list[int], list[Any]]:
-        """What `predict` will see of `places`: those of the items that get so far, and their values."""
+        """The values for `predict` of the items at `places`, decoded and preprocessed once more, and their places.
+
+        Items that expire or fail on the way are left out.
+        """
         frame = work.frame
         rows = [(i, frame.payloads[i], frame.codecs_in[i], work.deadlines[i]) for i in places]
         return self._read(work, rows, self._now())
@@ -131,7 +130,7 @@ class Runner:
     def _read(
         self, work: _Work, rows: Iterable[tuple[int, memoryview, int, float]], now: float
     ) -> tuple[list[int], list[Any]]:
-        """Decode and preprocess items: place, payload, codec and deadline of each."""
+        """Decode and preprocess the items of `rows`, which have the place, payload, codec and deadline of each."""
         live, values = [], []
         preprocess = self._preprocess
         for i, payload, codec, deadline in rows:
@@ -160,7 +159,7 @@ class Runner:
         return live, values
 
     def _run_singles(self, work: _Work, places: list[int], values: list[Any]) -> None:
-        """Run items one by one; each is encoded before the next, which may write where its result lies."""
+        """Run items one by one, and encode each result before the next run, which may overwrite its memory."""
         alone = len(places) == 1
         for i, value in zip(places, values, strict=True):
             try:
@@ -173,32 +172,38 @@ class Runner:
     def outputs(self, work: _Work, places: list[int], pres: list[Any], results: list[Any], *, last: bool) -> None:
         """Postprocess and encode what `predict` returned.
 
-        Encoded arrays lie where the stage made them until the frame is sent.  They are copied where the stage is
-        called again before that and may write there: for another part of the batch, or to postprocess another item.
+        An encoded array stays in the stage's own memory until the frame is sent.  It is copied if the stage is called
+        again before that, for it may overwrite the array: for another part of the batch, or to postprocess another
+        item.
         """
-        postprocess, encode = self._postprocess, self._encode
+        encode = self._encode
         codecs = work.frame.codecs_out
-        shared = last and (postprocess is None or len(places) == 1)
+        postprocesses = self._postprocess is not None
+        shared = last and (not postprocesses or len(places) == 1)
         for i, pre, result in zip(places, pres, results, strict=True):
             value = result
+            if postprocesses and not isinstance(value, BaseException):
+                try:
+                    value = self._finish(value, pre)
+                except USER_ERRORS as error:
+                    work.end(i, error, skip_frames=2)
+                    continue
             if isinstance(value, BaseException):
                 work.end(i, value)
                 continue
-            if postprocess is not None:
-                try:
-                    value = postprocess(value, pre) if self._wants_pre else postprocess(value)
-                except USER_ERRORS as error:
-                    work.end(i, error, skip_frames=1)
-                    continue
-                if isinstance(value, BaseException):
-                    work.end(i, value)
-                    continue
             try:
                 payload = encode(codecs[i], value)
             except USER_ERRORS as error:  # EncodeFailed, or what pickling raised that is no Exception
                 work.end(i, error, skip_frames=1)
                 continue
             work.payloads[i] = payload if shared else join_payload(payload)
+
+    def _finish(self, result: Any, pre: Any) -> Any:
+        """What `postprocess` makes of `result`, which `predict` made of `pre`; `result` where there is none."""
+        postprocess = self._postprocess
+        if postprocess is None:
+            return result
+        return postprocess(result, pre) if self._wants_pre else postprocess(result)
 
     def failure(self, error: BaseException) -> tuple[int, bytes]:
         """The answer of items whose batch raised `error`."""
@@ -207,7 +212,7 @@ class Runner:
         return _failure(error, 2)
 
     def _blame(self, error: InvalidItem, codec: int) -> BaseException:
-        """What an item that cannot be decoded failed with: between our own processes that is no caller's fault."""
+        """The error of an item that cannot be decoded; in a pickle of our own processes it is no caller's fault."""
         if codec == Codec.PICKLE and not self._validates and error.__cause__ is not None:
             return error.__cause__
         return error
@@ -219,10 +224,7 @@ class Runner:
         else:
             results = [self._stage.predict(value) for value in pres]
         for result, pre in zip(results, pres, strict=True):
-            value = _checked(result)
-            if self._postprocess is not None:
-                value = self._postprocess(value, pre) if self._wants_pre else self._postprocess(value)
-            _checked(value)
+            _checked(self._finish(_checked(result), pre))
 
 
 def _checked(value: Any) -> Any:
@@ -232,7 +234,7 @@ def _checked(value: Any) -> Any:
 
 
 def _copy(example: Any) -> Any:
-    """An example as it would arrive from another process, all of it writable; itself if it cannot travel."""
+    """A writable copy of an example, as it would arrive from another process; the example if it cannot be pickled."""
     try:
         payload = pickle_.dumps(example)
         return pickle_.loads(bytearray(join_payload(payload)))

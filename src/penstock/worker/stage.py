@@ -33,17 +33,17 @@ class Stage:
     """
 
     batch: ClassVar[Batch | None] = None
-    """How items are gathered; None passes them to `predict` one by one."""
+    """How items are gathered; None: `predict` gets them one by one."""
     examples: ClassVar[Sequence[Any]] = ()
     """Inputs of this stage: each worker runs them, alone and as a full batch, before it is ready."""
     worker: WorkerInfo
-    """Which worker this is; there from `setup` on."""
+    """Which worker this is; set before `setup` is called."""
 
     def setup(self, *args: Any, **kwargs: Any) -> None:  # any signature overrides this one
         """Load what `predict` needs; called once with the arguments given to `penstock.stage(setup=...)`."""
 
     def teardown(self) -> None:
-        """Give back what `setup` took; called once at the end, not after a crash."""
+        """Release what `setup` took; called once when the worker ends in good order, and not after a crash."""
 
     def predict(self, x: Any, /) -> Any:
         """Answer one item, or a list of items if the stage has a batch policy."""
@@ -54,13 +54,13 @@ class FunctionStage(Stage):
     """A plain function as a stage."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        # In the method's place: no call of ours lies around the function, and no line of ours in its tracebacks.
+        # The function replaces the method, so that there is no line of ours in its tracebacks.
         self.predict = function  # type: ignore[method-assign]
         self.examples = getattr(function, "examples", ())  # type: ignore[misc]  # this object is the only one
 
 
 def make_stage(target: Any) -> Any:
-    """An object of the class `target`, or the function `target` dressed as one."""
+    """An object of the class `target`; for a function `target`, an object that calls it."""
     return target() if inspect.isclass(target) else FunctionStage(target)
 
 

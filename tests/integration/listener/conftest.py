@@ -1,4 +1,7 @@
-"""A listener in a thread with its own loop, and plain blocking sockets to knock on it."""
+"""Here belongs what needs real sockets but no service: a listener in this process, over a small application.
+
+The listener runs in a thread with its own loop; plain blocking sockets connect to it.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 
 import pytest
 import uvloop
+from waiting import until_now
 
 from penstock.config import ServerOptions
 from penstock.hosting.loop_clock import LoopClock
@@ -102,10 +105,7 @@ class Server:
 
     def until(self, condition, within=10.0):
         """Wait until `condition()`, asked on the loop's thread, is true."""
-        limit = time.monotonic() + within
-        while not self.call(condition):
-            assert time.monotonic() < limit, "it never came to be"
-            time.sleep(0.01)
+        until_now(lambda: self.call(condition), str(condition), within)
 
     @property
     def port(self) -> int:

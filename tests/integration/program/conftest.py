@@ -1,4 +1,7 @@
-"""Servers that the tests of a module share, and those that a test has to itself."""
+"""Here belongs what a user sees of the command: `penstock serve` and `penstock check` in a process, with real workers.
+
+The fixtures start servers that the tests of a module share, and servers that a test has to itself.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from notes_and_gates import note, wait_for
 
 import penstock as ps
 
@@ -24,20 +25,12 @@ class Order(msgspec.Struct):
     seconds: float = 0.0
 
 
-def note(name: str, what: object) -> None:
-    """Add a line to a file: one write, so that workers can share it."""
-    fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(fd, f"{what}\n".encode())
-    os.close(fd)
-
-
 def obey(order: Order) -> float:
     """Do it."""
     note("ran", order.value)
     match order.do:
         case "hold":
-            while not Path("open").exists():
-                time.sleep(0.002)
+            wait_for(Path("open"))
         case "raise":
             raise RuntimeError("the secret of row 7")
         case "refuse":

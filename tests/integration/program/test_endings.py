@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import notes_and_gates
 import pytest
 
 HOLD = {"do": "hold"}
@@ -35,8 +36,7 @@ def hold(server, **order):
 
 
 def notes(server, name):
-    path = server.folder / name
-    return path.read_text().split() if path.exists() else []
+    return [str(noted) for noted in notes_and_gates.notes(server.folder / name)]
 
 
 @pytest.fixture
@@ -167,8 +167,18 @@ def test_the_result_of_an_expired_item_is_dropped_and_later_stages_are_skipped(s
 
 
 def test_a_client_can_shorten_its_time_but_not_lengthen_it(serve):
-    server = serve("--timeout", "0.3")
-    problem(server.wire().post("/predict", HOLD, X_Request_Timeout="100").answer(), 504, "deadline-exceeded")
+    server = serve("--timeout", "2")
+
+    def seconds_until_504(asked):
+        started = time.monotonic()
+        problem(server.wire().post("/predict", HOLD, X_Request_Timeout=asked).answer(), 504, "deadline-exceeded")
+        return time.monotonic() - started
+
+    assert seconds_until_504("0.2") < 2
+    server.open_gate()
+    assert server.wire().post("/predict", {}).answer().status == 200, "the worker is free again"
+    (server.folder / "open").unlink()
+    assert 1.9 < seconds_until_504("100") < 20
     server.open_gate()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from served import ORDERS, descriptors, serving
+from processes import descriptors
+from served import ORDERS, serving
 
 FILES = 128
 LIMITED = f"import resource\n\nresource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))\n"

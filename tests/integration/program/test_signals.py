@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from served import running, serving
+from processes import running
+from served import serving
 
 
 def held_and_next(server):

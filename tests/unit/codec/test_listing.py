@@ -111,6 +111,14 @@ def test_as_many_items_as_the_limit_pass_and_one_more_does_not(codec, wrap, limi
 
 
 @BOTH
+def test_a_list_is_refused_as_well_whose_items_were_not_counted_beforehand(codec, monkeypatch):
+    monkeypatch.setattr(listing, "_announces_more", lambda *_: False)
+    assert len(split_list(codec, ENCODE[codec]([1, 2, 3]), 3)) == 3
+    with pytest.raises(TooManyItems, match="more than 2 items"):
+        split_list(codec, ENCODE[codec]([1, 2, 3]), 2)
+
+
+@BOTH
 def test_a_list_of_too_many_items_costs_little_more_than_its_bytes(codec):
     body = ENCODE[codec]([[1]] * 300_000)
     tracemalloc.start()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.codec.formats import MEDIA_TYPES, Codec
-from penstock.codec.media_types import answer_codec, content_codec
+from penstock.codec.media_types import answer_codec, content_codec, media_names
 
 J, M, R, N = Codec.JSON, Codec.MSGPACK, Codec.RAW, Codec.NPY
 
@@ -51,6 +51,27 @@ def test_the_callers_preference_decides_among_equals():
         R,
         b"application/octet-stream",
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "codec"),
+    [
+        (None, J),
+        (b" ", J),
+        (b"Application/JSON", J),
+        (b"application/json; charset=UTF-8; version=1", J),
+        (b'application/msgpack;charset="utf8"', M),
+        (b"application/json; charset=latin-1", None),
+        (b"application/json; version=1; charset = utf-16", None),
+        (b"text/plain", None),
+    ],
+)
+def test_a_bodys_format_is_its_media_type_and_any_charset_but_utf_8_is_refused(value, codec):
+    assert content_codec(value) == codec
+
+
+def test_media_types_are_named_in_one_order_however_they_are_given():
+    assert media_names({M, J}) == media_names([J, M]) == "application/json, application/msgpack"
 
 
 def test_no_media_type_selects_pickle():

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 
-from penstock.codec.pickle_ import ALIGNMENT, OUT_OF_BAND, dumps, loads
+from penstock.codec.pickle_ import OUT_OF_BAND, dumps, loads
+from penstock.core.payload import ALIGNMENT
 
 LARGE = OUT_OF_BAND // 8
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core.payload import join_payload, payload_pieces, payload_size
+from penstock.core.payload import ALIGNMENT, alignment_gap, join_payload, payload_pieces, payload_size
 
 PAYLOADS = [
     (b"", b""),
@@ -36,3 +36,8 @@ def test_a_payload_in_one_piece_is_not_copied():
     view = memoryview(b"abc")
     assert join_payload(view) is view
     assert payload_pieces(view)[0] is view
+
+
+def test_a_gap_leads_to_the_next_multiple_of_64():
+    assert ALIGNMENT == 64
+    assert [alignment_gap(offset) for offset in (0, 1, 63, 64, 65, 128)] == [0, 63, 1, 0, 63, 0]

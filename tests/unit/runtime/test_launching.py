@@ -47,10 +47,11 @@ def orders(monkeypatch):
 
 
 def test_a_worker_is_told_who_it_is_and_how_to_work(orders):
-    spec = stage(Embed, workers=2, setup={"size": 3}, batch=Batch(max_size=9), bisect=False)
+    spec = stage(Embed, workers=2, setup={"size": 3}, batch=Batch(max_size=9), bisect=False, prefetch=3)
     (order,) = orders(spec, validate=True, allow_nan=True)
     assert (order.service, order.stage, order.index, order.count) == ("svc", "Embed", 0, 2)
-    assert (order.batched, order.max_size, order.bisect) == (True, 9, False)
+    assert (order.batched, order.max_size, order.options.bisect) == (True, 9, False)
+    assert order.options == spec.options
     assert (order.validate, order.validate_results, order.allow_nan) == (True, False, True)
     assert order.ref == StageRef(__name__, "Embed")
     assert pickle.loads(order.setup) == {"size": 3}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
 import math
 import re
+from pathlib import Path
 
 import pytest
 
-from penstock.config import Batch
+import penstock
+from penstock.config import Batch, StageOptions
 from penstock.errors import ConfigError
 from penstock.runtime.spec import StageSpec, stage
 from penstock.worker.stage import Stage
@@ -37,11 +41,7 @@ def test_what_is_left_out_is_one_unpinned_worker_that_bisects_and_retries():
         env=(),
         batch=None,
         examples=(),
-        prefetch=1,
-        max_queued=None,
-        timeout=None,
-        bisect=True,
-        retry=True,
+        options=StageOptions(prefetch=1, max_queued=None, timeout=None, bisect=True, retry=True),
     )
 
 
@@ -138,7 +138,8 @@ def test_an_argument_that_cannot_be_is_refused_with_its_value(arguments, reason)
 )
 def test_an_argument_at_its_limit_is_taken(arguments):
     ((name, value),) = arguments.items()
-    found = getattr(stage(count, **arguments), name)
+    spec = stage(count, **arguments)
+    found = getattr(spec if hasattr(spec, name) else spec.options, name)
     assert found == ((frozenset({0}),) if name == "cpus" else value)
 
 
@@ -154,3 +155,31 @@ def test_an_argument_at_its_limit_is_taken(arguments):
 def test_a_value_of_another_type_is_refused_when_it_is_given(wrong, words):
     with pytest.raises(ConfigError, match=re.escape(words)):
         stage(len, **wrong)
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+OPTIONS = dataclasses.fields(StageOptions)
+OTHERS = {"prefetch": 5, "max_queued": 7, "timeout": 1.5, "bisect": False, "retry": False}
+"""A value of each option that is not its default."""
+
+
+@pytest.mark.parametrize("f", OPTIONS, ids=lambda f: f.name)
+def test_each_option_is_an_argument_with_the_same_default_and_kept_as_it_was_given(f):
+    argument = inspect.signature(stage).parameters[f.name]
+    assert (argument.kind, argument.default, argument.annotation) == (argument.KEYWORD_ONLY, f.default, f.type)
+    spec = stage(count, **{f.name: OTHERS[f.name]})
+    assert spec.options == dataclasses.replace(StageOptions(), **{f.name: OTHERS[f.name]})
+    assert spec.options != StageOptions()
+
+
+@pytest.mark.parametrize("f", OPTIONS, ids=lambda f: f.name)
+def test_each_option_is_described_where_it_is_given(f):
+    assert re.search(rf"^    {f.name}: \S", inspect.getdoc(stage), flags=re.MULTILINE)
+
+
+def test_each_option_is_read_by_the_runtime_or_by_the_worker():
+    package = Path(penstock.__file__).parent
+    files = [*(package / "runtime").glob("*.py"), *(package / "worker").glob("*.py")]
+    read = re.findall(r"(?:\bspec\.options|\bself\._options)\.(\w+)", "\n".join(file.read_text() for file in files))
+    assert set(read) == {f.name for f in OPTIONS}

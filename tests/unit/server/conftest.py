@@ -1,4 +1,7 @@
-"""Services whose engine is in memory and answers when a test says so."""
+"""Here belongs what the server makes of a request, once it is read: no socket, no process, no thread.
+
+The fixtures are services whose engine is in memory and answers when a test says so.
+"""
 
 from __future__ import annotations
 

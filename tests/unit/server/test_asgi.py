@@ -8,6 +8,7 @@ import contextlib
 import httpx
 import pytest
 from fastapi import FastAPI
+from waiting import until
 
 from penstock.core.state import State
 from penstock.errors import Overloaded, StartFailed
@@ -44,9 +45,7 @@ class Wire:
         self.told.put_nowait({"type": "http.disconnect"})
 
     async def until(self, condition):
-        async with asyncio.timeout(5):
-            while not condition():
-                await asyncio.sleep(0)
+        await until(condition, patience=5, pause=0)
 
     async def end(self):
         await asyncio.wait_for(self.task, 5)

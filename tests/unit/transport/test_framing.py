@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.payload import payload_size
+from penstock.core.payload import ALIGNMENT, payload_size
 from penstock.errors import ProtocolError
 from penstock.transport import framing
 from penstock.transport.framing import (
     ALIGN_FROM,
-    ALIGNMENT,
     FIRST_CLAIM,
     JOIN_BELOW,
     MAX_BODY,

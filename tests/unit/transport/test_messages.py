@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from penstock.config import StageOptions
 from penstock.errors import ProtocolError
 from penstock.transport.messages import (
     Hello,
@@ -26,7 +28,7 @@ LAUNCH = Launch(
     sys_path=["a", "b"],
     batched=True,
     max_size=8,
-    bisect=False,
+    options=StageOptions(prefetch=3, timeout=0.5, bisect=False),
     first=True,
     last=False,
     validate=True,
@@ -45,6 +47,13 @@ def test_a_message_is_read_as_it_was_written(message):
 def test_what_is_not_the_message_is_a_protocol_error_that_names_it(payload):
     with pytest.raises(ProtocolError, match="not a Launch"):
         unpack(payload, Launch)
+
+
+def test_a_worker_checks_the_options_it_is_sent():
+    order = msgspec.to_builtins(LAUNCH, builtin_types=(bytes,))
+    order["options"]["prefetch"] = -1
+    with pytest.raises(ProtocolError, match=r"prefetch must be a whole number of at least 0, got -1 - at `\$.options`"):
+        unpack(msgspec.msgpack.encode(order), Launch)
 
 
 def test_a_stage_failure_says_all_that_the_problem_said():

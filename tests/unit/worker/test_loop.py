@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from penstock.codec.formats import Codec
+from penstock.config import StageOptions
 from penstock.errors import ProtocolError
 from penstock.transport.framing import VERSION, FrameDecoder, Kind, encode_batch, encode_control
 from penstock.transport.messages import Hello, Launch, Problem, StageRef, pack, unpack
@@ -43,7 +44,7 @@ def launch(*, setup=None, batched=False, ref=None, **fields):
         sys_path=list(sys.path),
         batched=batched,
         max_size=4,
-        bisect=True,
+        options=StageOptions(),
         first=True,
         last=True,
         validate=False,

@@ -15,6 +15,7 @@ from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
+from penstock.config import StageOptions
 from penstock.errors import InvalidItem
 from penstock.transport.framing import FrameDecoder, Kind, Status, encode_batch
 from penstock.transport.messages import Problem, unpack
@@ -37,7 +38,7 @@ def runner(target, *, batched=False, bisect=True, item=Any, result=Any, now=None
         make_stage(target),
         name="embed",
         batched=batched,
-        bisect=bisect,
+        options=StageOptions(bisect=bisect),
         decoder=ItemDecoder(item, validate=validates),
         encoder=ItemEncoder(result),
         now=now or Clock(),

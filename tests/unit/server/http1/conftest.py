@@ -1,4 +1,7 @@
-"""A connection without a socket: a transport that remembers, and an application that answers when a test says so."""
+"""Here belongs what one connection reads and writes as HTTP/1: a test feeds it bytes, and tells it the time.
+
+There is no socket: a transport remembers, and an application answers when a test says so.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,70 @@
+"""What the kernel tells of processes: whether they run, their groups, their memory, their open files."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+
+def running(pid: int) -> bool:
+    """Whether process `pid` exists and has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def in_group(group: int) -> list[int]:
+    """The living processes of process group `group`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and running(int(entry.name)):
+            try:
+                if os.getpgid(int(entry.name)) == group:
+                    found.append(int(entry.name))
+            except ProcessLookupError:
+                continue
+    return found
+
+
+def with_variable(name: str, value: str) -> dict[int, str]:
+    """The processes that were started with the environment variable `name`, and their command lines."""
+    wanted = f"{name}={value}".encode()
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:  # it ended meanwhile, or belongs to somebody else
+            continue
+    return found
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that process `pid` has to itself or shares, now."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
+
+
+def private(pid: int | str) -> int:
+    """Bytes of memory that process `pid`, or "self", has to itself and has written to, now."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return int(re.search(r"Private_Dirty:\s+(\d+) kB", rollup)[1]) * 1024
+
+
+def descriptors(pid: int) -> int:
+    """How many files process `pid` has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def open_files() -> set[str]:
+    """This process's open file descriptors, as what each leads to."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found.add(f"{entry.name} -> {entry.readlink()}")
+        except OSError:
+            continue
+    return found
