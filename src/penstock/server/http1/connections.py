@@ -52,8 +52,8 @@ class Connections:
 
     `sweep` must be called about once a second, with the time of `clock`.  `wall_time` gives seconds since the epoch,
     for the Date field.  `excess` counts the open connections that came when there were too many: they only wait for
-    their 503 to be read, and there are at most `max_excess` of them.  `persistent` says whether a connection is kept for
-    another request.
+    their 503 to be read, and there are at most `max_excess` of them.  `persistent` says whether a connection is kept
+    after an answer.
     """
 
     def __init__(
