@@ -101,16 +101,15 @@ class Connection(asyncio.Protocol):
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._app = connections.app
-        self._options = connections.options
-        self._limits = connections.limits
         self._max_header = connections.options.max_header
+        self._max_body = connections.options.max_body
         self._now = connections.clock.now
         self._transport: asyncio.Transport | None = None
         self._state: ConnectionState = READING_HEAD
         self._queue: deque[Exchange] = deque()
         """The requests in hand, in their order."""
         self._reading = ReadingFlow(connections.options.max_pipelined, self._now)
-        self._intake = BodyIntake(self._app, self._options)
+        self._intake = BodyIntake(self._app, connections.options)
         self._discarded_bytes = 0
         """History: how much came after the last request."""
         self._fresh = True
@@ -213,12 +212,13 @@ class Connection(asyncio.Protocol):
             return len(data)
         self._fresh = False
         exchange = Exchange(self, head, self._now())
-        exchange.last = not head.keep_alive or not self._options.keep_alive
+        exchange.last = not (head.keep_alive and self._connections.persistent)
         self._queue.append(exchange)
         refusal = self._app.admit(exchange)
-        if refusal is None:
-            refusal = self._intake.judge(exchange, head)
         length = head.length
+        if refusal is None and (head.objection is not None or length > self._max_body):
+            status, detail = head.objection or (413, f"the body is larger than {self._max_body} bytes")
+            refusal = self._app.refuse(status, detail, exchange)
         if refusal is not None:
             self._refuse_request(exchange, refusal)
         elif 0 <= length <= len(data) - stop:
@@ -407,27 +407,28 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        unread = transport.get_write_buffer_size()
-        if self._unread.stalled(unread, now, self._options.unread_timeout):
+        limits, unread = self._connections.limits, transport.get_write_buffer_size()
+        if self._unread.stalled(unread, now, limits.unread):
             self.abort()
         elif unread:
             self._idle_since = now
         elif not self._queue and not self._reading.kept:
             idle, silent = now - self._idle_since, now - self._reading.waiting_since
-            if self._limits.end_idle(self._state, self._fresh, idle, silent):
+            if limits.end_idle(self._state, self._fresh, idle, silent):
                 self.abort() if self._state is LINGERING else self._close()
         self._refuse_late(now)
 
     def _refuse_late(self, now: float) -> None:
         """Refuse a head or a body that takes too long, where the client is to blame for that."""
-        reading, silent = self._reading, now - self._reading.waiting_since
+        reading, limits = self._reading, self._connections.limits
+        silent = now - reading.waiting_since
         if self._state is READING_HEAD and reading.judged_bytes and not reading.blocked(len(self._queue)):
-            detail = self._limits.late_head(silent)
+            detail = limits.late_head(silent)
             if detail is not None:
                 self._refuse(408, detail)
         elif self._state is READING_BODY and reading.on:
             exchange = self._queue[-1]
             arrived = exchange.arrived
-            detail = self._limits.late_body(silent, now - arrived, self._app.body_due(exchange) - arrived)
+            detail = limits.late_body(silent, now - arrived, self._app.body_due(exchange) - arrived)
             if detail is not None:
                 self._refuse_request(exchange, self._app.refuse(408, detail, exchange))

@@ -52,7 +52,8 @@ class Connections:
 
     `sweep` must be called about once a second, with the time of `clock`.  `wall_time` gives seconds since the epoch,
     for the Date field.  `excess` counts the open connections that came when there were too many: they only wait for
-    their 503 to be read, and there are at most `max_excess` of them.
+    their 503 to be read, and there are at most `max_excess` of them.  `persistent` says whether a connection is kept
+    after an answer.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Connections:
         self.options = options
         self.clock = clock
         self.limits = TimeLimits(options)
+        self.persistent = options.keep_alive > 0
         self.heads = HeadReader(options)
         self.answers = AnswerHeads()
         self.answers.renew(wall_time())

@@ -6,7 +6,7 @@ from penstock.config import ServerOptions
 from penstock.server.application import Application, HttpRequest, Response
 from penstock.server.fields import RequestRefused
 from penstock.server.http1.bodies import ChunkedBody, SizedBody
-from penstock.server.http1.heads import CHUNKED, Head
+from penstock.server.http1.heads import CHUNKED
 
 
 class BodyIntake:
@@ -29,13 +29,6 @@ class BodyIntake:
         """Where the last `feed` stopped in its data."""
         self.skipping_bytes = 0
         """Bytes of a refused body that are still to pass."""
-
-    def judge(self, request: HttpRequest, head: Head) -> Response | None:
-        """Refuse the body of `request` by what `head` says of it, or None to take it."""
-        if head.objection is None and head.length <= self._max_body:
-            return None
-        status, detail = head.objection or (413, f"the body is larger than {self._max_body} bytes")
-        return self._app.refuse(status, detail, request)
 
     def expect(self, length: int) -> None:
         """A body of `length` bytes begins with the next byte; `CHUNKED` is one in chunks."""

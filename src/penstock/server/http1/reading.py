@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.server.http1.heads import HeadReader
-from penstock.server.http1.states import CLOSED, DISCARDING, FINISHING, LINGERING, READING_HEAD, ConnectionState
+from penstock.server.http1.states import CLOSED, DISCARDING, FINISHING, LINGERING, ConnectionState
 
 
 class ReadingFlow:
@@ -80,7 +80,7 @@ class ReadingFlow:
     def _wanted(self, state: ConnectionState, in_hand: int) -> bool:
         if state is FINISHING or state is DISCARDING or state is LINGERING:
             return True  # to learn that the client leaves
-        if state is READING_HEAD and self.kept:
+        if self.kept:
             return not self.blocked(in_hand)
         # With nothing kept, the most requests in hand are no reason to stop: the client's leaving is read too.
         return not self.choked

@@ -44,7 +44,7 @@ _ON = "on a connection"
 _A = "a connection"
 
 POSTPONE: Final = Move("postpone a body", _ON, {READING_HEAD: AWAITING_TURN})
-"""The client asks whether it may send its body, and earlier answers are still owed."""
+"""The client asks whether it may send its body; it is told when no earlier answer is owed."""
 EXPECT: Final = Move("expect a body", _ON, {READING_HEAD: READING_BODY, AWAITING_TURN: READING_BODY})
 """A body follows the head; or "100 Continue" was written; or the body came without waiting for it."""
 SKIP: Final = Move("skip a body", _ON, {READING_HEAD: SKIPPING})

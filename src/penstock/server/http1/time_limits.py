@@ -14,12 +14,13 @@ class TimeLimits:
     `silent` is how long the client has sent nothing of what is awaited from it; `idle` is how long it was owed nothing.
     """
 
-    __slots__ = ("_body", "_head", "_keep_alive")
+    __slots__ = ("_body", "_head", "_keep_alive", "unread")
 
     def __init__(self, options: ServerOptions) -> None:
         self._head = options.header_timeout
         self._body = options.body_timeout
         self._keep_alive = options.keep_alive
+        self.unread = options.unread_timeout
 
     def end_idle(self, state: ConnectionState, fresh: bool, idle: float, silent: float) -> bool:
         """Whether a connection ends that is owed nothing and asks for nothing.

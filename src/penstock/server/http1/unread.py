@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Final
 
 from penstock.core.payload import Buffer, payload_size
@@ -24,8 +23,11 @@ class UnreadAnswers:
 
     def __init__(self, app: Application, now: float) -> None:
         self._app = app
-        self._charges: deque[tuple[HttpRequest | None, int]] = deque()
-        """What `charged` is made of, in the order in which the client will take it."""
+        self._charges: list[tuple[HttpRequest | None, int]] = []
+        """What `charged` is made of, in the order in which the client will take it.
+
+        It is short, and of an idle connection empty: a list then takes 56 bytes, and a deque 760.
+        """
         self._taken = 0
         self._taken_since = now
         self.charged = 0
@@ -61,10 +63,12 @@ class UnreadAnswers:
 
     def _give_back(self, nbytes: int) -> None:
         while nbytes:
-            request, charged = self._charges.popleft()
+            request, charged = self._charges[0]
             part = min(charged, nbytes)
             if part < charged:
-                self._charges.appendleft((request, charged - part))
+                self._charges[0] = (request, charged - part)
+            else:
+                del self._charges[0]
             self._app.hold(request, -part)
             nbytes -= part
 

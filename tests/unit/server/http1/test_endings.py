@@ -74,3 +74,12 @@ def test_what_comes_while_the_most_requests_are_in_hand_is_kept_in_its_order(rig
         rig.app.answer(rig.app.handled[n], b"%d" % n)
     assert [answer.body for answer in client.answers()] == [b"0", b"1", b"2"]
     assert client.transport.reading
+
+
+def test_a_connection_that_lingers_is_read_so_that_its_end_is_seen(rig):
+    client = rig.connect()
+    client.send(b"nonsense\r\n\r\n")
+    client.transport.unread = 100
+    client.connection.pause_writing()
+    assert client.transport.half_closed
+    assert client.transport.reading

@@ -161,6 +161,18 @@ def test_a_body_that_grows_while_too_much_is_held_is_refused(rig):
     assert rig.app.held.total() == 0
 
 
+@pytest.mark.parametrize(
+    ("start", "end"), [(sized(10)[:-5], bytes(5)), (CHUNKED + b"5\r\n01234\r\n", b"5\r\n56789\r\n0\r\n\r\n")]
+)
+def test_a_body_that_is_whole_passes_while_too_much_is_held(rig, start, end):
+    client = rig.connect()
+    client.send(start)
+    rig.app.full = Response(503, b"application/problem+json", b"{}")
+    client.send(end)
+    assert client.statuses() == [200]
+    assert rig.app.most_held == 5
+
+
 def test_heads_of_answers_are_remembered_only_within_bounds(rig):
     client = rig.connect()
     rig.app.patient = True
