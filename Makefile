@@ -4,8 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
+ROUNDS ?= 5
+COUNT ?= 300
+SEED ?= 1
 
-.PHONY: help demo test test-compiled check lint types fix soak compiled bench bench-quick hops docs pictures clean
+.PHONY: help demo test test-compiled check lint types fix soak compiled bench bench-quick bench-against hops docs pictures mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,8 +33,9 @@ test: $(STAMP)  ## run every test
 
 check: lint types test test-compiled  ## every static check, then every test
 
-test-compiled: compiled  ## the tests of real processes once more, over the compiled build
-	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) tests/integration tests/faults
+test-compiled: compiled  ## the tests of what Penstock does once more, over the compiled build
+	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
+		tests/unit tests/conformance tests/integration tests/faults
 
 compiled: $(STAMP) build/compiled/.built  ## build in build/compiled what an install makes
 
@@ -54,11 +58,18 @@ fix: $(STAMP)  ## mend what a tool can mend
 soak: $(STAMP)  ## a million requests, and chaos: minutes, not part of `test`
 	$(BIN)/python -m pytest -m soak --timeout 3000 tests
 
+mutants: $(STAMP)  ## change the code COUNT times, drawn with SEED, and list what no unit test notices: an hour
+	$(BIN)/python tests/mutation/sample.py --count $(COUNT) --seed $(SEED) --jobs $(JOBS)
+
 bench: compiled $(VENV)/.bench  ## measure against the floor and mosec, interleaved: about five minutes
 	$(BIN)/python bench/run.py
 
 bench-quick: compiled $(VENV)/.bench  ## the same, in about one
 	$(BIN)/python bench/run.py --rounds 3 --seconds 1
+
+bench-against: compiled  ## measure against the commit REF=..., interleaved, within limits: seven minutes
+	$(if $(REF),,$(error say which commit: make bench-against REF=HEAD))
+	$(BIN)/python bench/against.py $(REF) --rounds $(ROUNDS)
 
 hops: compiled  ## the CPU budget of a request, hop by hop
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/hops.py --loaded

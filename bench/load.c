@@ -6,6 +6,10 @@
  * connection that breaks, is an error; after MAX_ERRORS of them, or STALL_SECONDS without any answer, the run stops
  * and exits 1.  With --number-at no two requests are equal: the ten bytes there are the request's number.
  *
+ * With --on-command the connections are kept for many runs.  Each line on stdin, a number of requests, starts one: so
+ * many are sent, all are answered, and one JSON object tells of this run alone, of which all is measured.  The first
+ * error ends the program, as the end of stdin does.
+ *
  * Time is CLOCK_MONOTONIC in nanoseconds, latency from before write() to the last byte of the answer.  Rate and
  * latency are of the time after --warmup; "completed" and "load_cpu_seconds" (this program's own CPU, which the
  * server may have to do without) are of the whole run.
@@ -44,7 +48,7 @@ typedef struct {
     size_t got;      /* bytes of the answer read so far */
     size_t need;     /* bytes of the whole answer, 0 while its head is incomplete */
     uint64_t started;
-    char *request;   /* its own copy: with --number-at they differ */
+    char *request;   /* with --number-at its own copy, for they differ; otherwise that of all connections */
     char *answer;
 } Connection;
 
@@ -55,6 +59,8 @@ static size_t number_at; /* where in the request its ten-digit number belongs; 0
 static int epoll_fd;
 static uint32_t latencies[MICROSECONDS];
 static uint64_t slowest, measured, completed, errors;
+static uint64_t unsent; /* requests that may still be sent in this run */
+static double cpu_before; /* this program's CPU when the run began */
 static uint64_t last_answer;
 static char first_error[200];
 
@@ -149,6 +155,14 @@ static void send_request(Connection *c)
     }
     c->started = now_ns();
     send_rest(c);
+}
+
+static void send_next(Connection *c)
+{
+    if (!unsent)
+        return;
+    unsent--;
+    send_request(c);
 }
 
 /* A connection is made blocking, so that a refusal is seen here, and used non-blocking. */
@@ -254,7 +268,7 @@ static void on_readable(Connection *c, int measuring)
         if (c->got > c->need)
             count_error("%zu bytes too many", c->got - c->need);
         finish(c, measuring);
-        send_request(c);
+        send_next(c);
     }
 }
 
@@ -277,39 +291,72 @@ static void report(double seconds)
            "\"errors\": %llu, \"first_error\": \"%s\", \"load_cpu_seconds\": %.6f}\n",
            (unsigned long long)measured, (unsigned long long)completed, seconds,
            seconds > 0 ? (double)measured / seconds : 0, percentile(0.50), percentile(0.90), percentile(0.99),
-           (double)slowest / 1000, (unsigned long long)errors, first_error, cpu_seconds());
+           (double)slowest / 1000, (unsigned long long)errors, first_error, cpu_seconds() - cpu_before);
+    fflush(stdout);
 }
 
-static void run(double warmup, double seconds, uint64_t limit)
+/* Handle what the connections have for us; wait for it for up to 100 ms. */
+static void turn(int measuring)
 {
     struct epoll_event events[256];
+    int ready = epoll_wait(epoll_fd, events, 256, 100);
+    for (int i = 0; i < ready && errors < MAX_ERRORS; i++) {
+        Connection *c = events[i].data.ptr;
+        if (events[i].events & EPOLLOUT)
+            send_rest(c);
+        else
+            on_readable(c, measuring);
+    }
+    if (now_ns() - last_answer > STALL_SECONDS * 1000000000ull) {
+        count_error("no answer for %d seconds", STALL_SECONDS);
+        errors = MAX_ERRORS;
+    }
+}
+
+/* One run by the clock, `limit` measured requests at most; 0 is no limit. */
+static void run(Connection *all, int connections, double warmup, double seconds, uint64_t limit)
+{
     uint64_t begin = last_answer = now_ns();
     uint64_t measure_from = begin + (uint64_t)(warmup * 1e9);
     uint64_t until = measure_from + (uint64_t)(seconds * 1e9);
     int measuring = 0;
+    unsent = UINT64_MAX;
+    for (int i = 0; i < connections; i++)
+        send_next(&all[i]);
     for (;;) {
         uint64_t now = now_ns();
         if (!measuring && now >= measure_from) {
             measuring = 1;
             measure_from = now;
         }
-        if (now - last_answer > STALL_SECONDS * 1000000000ull) {
-            count_error("no answer for %d seconds", STALL_SECONDS);
-            errors = MAX_ERRORS;
-        }
         if (now >= until || errors >= MAX_ERRORS || (limit && measured >= limit)) {
             report(measuring ? (double)(now - measure_from) / 1e9 : 0);
             return;
         }
-        int ready = epoll_wait(epoll_fd, events, 256, 100);
-        for (int i = 0; i < ready && errors < MAX_ERRORS; i++) {
-            Connection *c = events[i].data.ptr;
-            if (events[i].events & EPOLLOUT)
-                send_rest(c);
-            else
-                on_readable(c, measuring);
-        }
+        turn(measuring);
     }
+}
+
+/* One run of exactly `count` requests, from the first byte sent to the last received. */
+static void run_counted(Connection *all, int connections, uint64_t count)
+{
+    memset(latencies, 0, sizeof latencies);
+    slowest = measured = completed = 0;
+    cpu_before = cpu_seconds();
+    unsent = count;
+    uint64_t begin = last_answer = now_ns();
+    for (int i = 0; i < connections; i++)
+        send_next(&all[i]);
+    while (completed < count && !errors)
+        turn(1);
+    report((double)(now_ns() - begin) / 1e9);
+}
+
+static void obey_stdin(Connection *all, int connections)
+{
+    char line[32];
+    while (!errors && fgets(line, sizeof line, stdin))
+        run_counted(all, connections, strtoull(line, NULL, 10));
 }
 
 int main(int argc, char **argv)
@@ -317,8 +364,8 @@ int main(int argc, char **argv)
     static const struct option options[] = {
         {"host", 1, 0, 'h'},   {"port", 1, 0, 'p'},    {"connections", 1, 0, 'c'}, {"seconds", 1, 0, 's'},
         {"warmup", 1, 0, 'w'}, {"requests", 1, 0, 'n'}, {"request-file", 1, 0, 'r'}, {"expect-file", 1, 0, 'e'},
-        {"number-at", 1, 0, 'a'}, {0, 0, 0, 0}};
-    int connections = 256, port = 0, option;
+        {"number-at", 1, 0, 'a'}, {"on-command", 0, 0, 'o'}, {0, 0, 0, 0}};
+    int connections = 256, port = 0, on_command = 0, option;
     double seconds = 5, warmup = 1;
     uint64_t limit = 0;
     const char *host = "127.0.0.1";
@@ -333,6 +380,7 @@ int main(int argc, char **argv)
         case 'r': request = read_file(optarg, &request_size); break;
         case 'e': expected = read_file(optarg, &expected_size); break;
         case 'a': number_at = strtoull(optarg, NULL, 10); break;
+        case 'o': on_command = 1; break;
         default: exit(2);
         }
     }
@@ -353,12 +401,12 @@ int main(int argc, char **argv)
     Connection *all = calloc((size_t)connections, sizeof *all);
     for (int i = 0; i < connections; i++) {
         all[i].answer = malloc(ANSWER_SPACE + 1);
-        all[i].request = malloc(request_size);
-        memcpy(all[i].request, request, request_size);
+        all[i].request = number_at ? memcpy(malloc(request_size), request, request_size) : request;
         open_connection(&all[i]);
     }
-    for (int i = 0; i < connections; i++)
-        send_request(&all[i]);
-    run(warmup, seconds, limit);
+    if (on_command)
+        obey_stdin(all, connections);
+    else
+        run(all, connections, warmup, seconds, limit);
     return errors ? 1 : 0;
 }

@@ -9,10 +9,11 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
-from payload import BODY, NUMBER, request
+from payload import FLOATS, NUMBER, Exchange, request
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "load.c"
@@ -62,8 +63,7 @@ def run_load(
     seconds: float,
     warmup: float = 0.5,
     requests: int = 0,
-    body: bytes = BODY,
-    expected: bytes = BODY,
+    exchange: Exchange = FLOATS,
     numbered: bool = False,
 ) -> LoadResult:
     """Load `path` on the loopback's `port`; `requests` ends the run earlier, 0 does not.
@@ -72,23 +72,13 @@ def run_load(
 
     Raises LoadFailed if a single answer was not the expected one.
     """
-    program = build()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        request_file, expect_file = Path(folder, "request"), Path(folder, "expected")
-        wire = request(path, port, body, numbered=numbered)
-        request_file.write_bytes(wire)
-        expect_file.write_bytes(expected)
         done = subprocess.run(
             [
-                str(program),
-                f"--port={port}",
-                f"--connections={connections}",
+                *_command(Path(folder), port, path, connections, exchange, numbered=numbered),
                 f"--seconds={seconds}",
                 f"--warmup={warmup}",
                 f"--requests={requests}",
-                f"--request-file={request_file}",
-                f"--expect-file={expect_file}",
-                f"--number-at={wire.find(NUMBER) if numbered else 0}",
             ],
             capture_output=True,
             text=True,
@@ -96,7 +86,66 @@ def run_load(
         )
     if not done.stdout:
         raise LoadFailed(done.stderr.strip() or f"the load generator ended with {done.returncode}")
-    result = msgspec.json.decode(done.stdout, type=LoadResult)
+    return _read(done.stdout)
+
+
+class Loader:
+    """A load generator that keeps its connections and sends an exact number of requests each time it is told to.
+
+    No request is in flight between two runs, so what a server spent before and after one is known to the request.
+    """
+
+    def __init__(self, port: int, path: str, *, connections: int, exchange: Exchange = FLOATS) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-bench-")
+        self._process = subprocess.Popen(
+            [*_command(Path(self._folder.name), port, path, connections, exchange), "--on-command"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._process.communicate()  # the end of its stdin ends it
+        self._folder.cleanup()
+
+    def run(self, requests: int) -> LoadResult:
+        """Send so many requests and read as many answers.  Raises LoadFailed if one was not the expected one."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(f"{requests}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended, and then its stdout has too
+        line = self._process.stdout.readline()
+        if not line:
+            raise LoadFailed(f"the load generator ended with {self._process.wait()}")
+        return _read(line)
+
+
+def _command(
+    folder: Path, port: int, path: str, connections: int, exchange: Exchange, *, numbered: bool = False
+) -> list[str]:
+    """The program and what to send, which it reads from files in `folder`."""
+    wire = request(path, port, exchange, numbered=numbered)
+    request_file, expect_file = folder / "request", folder / "expected"
+    request_file.write_bytes(wire)
+    expect_file.write_bytes(exchange.answer)
+    return [
+        str(build()),
+        f"--port={port}",
+        f"--connections={connections}",
+        f"--request-file={request_file}",
+        f"--expect-file={expect_file}",
+        f"--number-at={wire.find(NUMBER) if numbered else 0}",
+    ]
+
+
+def _read(line: str) -> LoadResult:
+    result = msgspec.json.decode(line, type=LoadResult)
     if result.errors:
         raise LoadFailed(f"{result.errors} errors; the first: {result.first_error}")
     return result

@@ -1,13 +1,15 @@
 """What the processes of a server cost, read from /proc: CPU seconds and memory, coordinator and workers apart.
 
 A process is a worker if its command line contains the mark its server gave; all others of the tree, the one that
-was started and its children, are the coordinator.  CPU is user and system time of all threads, to the kernel's
-10 ms; memory is RSS, which counts shared pages in every process, and PSS, which divides them among their users.
+was started and its children, are the coordinator.  CPU is user and system time of all threads,
+to the nanosecond in sum and to 10 ms for the kernel's part; memory is RSS, which counts shared pages in every
+process, and PSS, which divides them among their users.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,4 +95,29 @@ def _cost(pid: int) -> Cost:
     except (FileNotFoundError, ProcessLookupError):
         pass  # it ended meanwhile; its CPU still counts
     user, kernel = int(fields[11]) * TICK, int(fields[12]) * TICK
-    return Cost(user + kernel, kernel, rss, pss)
+    return Cost(_cpu_clock(pid) or user + kernel, kernel, rss, pss)
+
+
+def cpu_seconds(root: int) -> float:
+    """CPU seconds so far of `root` and all its descendants."""
+    return sum(map(_cpu_clock, tree(root)))
+
+
+def _cpu_clock(pid: int) -> float:
+    """CPU seconds of a process, all its threads, to the nanosecond; 0 if it is gone.
+
+    The kernel numbers the CPU clock of process PID so; glibc's clock_getcpuclockid(3) does nothing else.
+    """
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return 0.0
+
+
+def mapped_files(pid: int) -> set[Path]:
+    """The files that a process has mapped into its memory, libraries among them; empty if it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+    return {Path(fields[5]) for line in lines if len(fields := line.split(maxsplit=5)) == 6 and fields[5][0] == "/"}

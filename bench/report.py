@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from statistics import median
 
 import msgspec
@@ -18,6 +19,7 @@ from rich.table import Table
 
 from loadgen import LoadResult
 
+RESULTS = Path(__file__).resolve().parent / "results"
 MB = 1e6
 IDEAL_ACCELERATOR = 64 / (0.005 + 0.0001 * 64)
 """Requests a second that the simulated accelerator could answer: batches of 64, none of its time idle."""
@@ -64,26 +66,39 @@ class Run(msgspec.Struct, frozen=True):
         return sorted((m for m in self.measurements if m.subject == subject), key=lambda m: m.round)
 
 
-class Target(msgspec.Struct, frozen=True):
-    """A promise about figures: the median of `value` over the rounds, at least or at most `bound`."""
+class Limit(msgspec.Struct, frozen=True):
+    """A promise about a figure: its median over the rounds is at least, or at most, `bound`."""
 
-    name: str
-    subjects: tuple[str, ...]
-    value: Callable[..., float]
-    """Given one round's measurement of each subject, in their order."""
     bound: float | None
     """None is no promise, only worth a look."""
     at_least: bool = True
-
-    def values(self, run: Run) -> list[float]:
-        """The value of each round; [] if one of the subjects was not measured."""
-        return [self.value(*pair) for pair in zip(*map(run.of, self.subjects), strict=False)]
 
     def met(self, values: Sequence[float]) -> bool:
         """Whether the median keeps the promise."""
         if self.bound is None:
             return True
         return median(values) >= self.bound if self.at_least else median(values) <= self.bound
+
+    def judge(self, values: Sequence[float]) -> tuple[str, str]:
+        """What is wanted, and whether that was met, in words; empty where nothing is promised."""
+        if self.bound is None:
+            return "", ""
+        wanted = f"{'at least' if self.at_least else 'at most'} {self.bound:g}"
+        return wanted, "met" if self.met(values) else "MISSED"
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A figure made of one round's measurements, and the limit of its median over the rounds."""
+
+    name: str
+    subjects: tuple[str, ...]
+    value: Callable[..., float]
+    """Given one round's measurement of each subject, in their order."""
+    limit: Limit
+
+    def values(self, run: Run) -> list[float]:
+        """The value of each round; [] if one of the subjects was not measured."""
+        return [self.value(*pair) for pair in zip(*map(run.of, self.subjects), strict=False)]
 
 
 def _rate(ours: Measurement, theirs: Measurement) -> float:
@@ -99,15 +114,26 @@ def _of_ideal(ours: Measurement) -> float:
 
 
 TARGETS = (
-    Target("requests/s, penstock / floor", ("penstock", "floor"), _rate, 0.5),
-    Target("requests/s, penstock-ids / floor", ("penstock-ids", "floor"), _rate, None),
-    Target("requests/s, penstock-plain / floor", ("penstock-plain", "floor"), _rate, None),
-    Target("requests/s, penstock / floor-blind", ("penstock", "floor-blind"), _rate, None),
-    Target("requests/s, penstock / mosec", ("penstock", "mosec"), _rate, 1.5),
-    Target("requests/s, penstock / mosec-128", ("penstock", "mosec-128"), _rate, 1.5),
-    Target("server CPU, penstock / floor", ("penstock", "floor"), _cpu, 3.0, at_least=False),
-    Target("requests/s, accelerator / ideal", ("accelerator",), _of_ideal, 0.95),
+    Target("requests/s, penstock / floor", ("penstock", "floor"), _rate, Limit(0.5)),
+    Target("requests/s, penstock-ids / floor", ("penstock-ids", "floor"), _rate, Limit(None)),
+    Target("requests/s, penstock-plain / floor", ("penstock-plain", "floor"), _rate, Limit(None)),
+    Target("requests/s, penstock / floor-blind", ("penstock", "floor-blind"), _rate, Limit(None)),
+    Target("requests/s, penstock / mosec", ("penstock", "mosec"), _rate, Limit(1.5)),
+    Target("requests/s, penstock / mosec-128", ("penstock", "mosec-128"), _rate, Limit(1.5)),
+    Target("server CPU, penstock / floor", ("penstock", "floor"), _cpu, Limit(3.0, at_least=False)),
+    Target("requests/s, accelerator / ideal", ("accelerator",), _of_ideal, Limit(0.95)),
 )
+
+
+def keep(run: msgspec.Struct, name: str) -> Path:
+    """Write all of a run into a file of RESULTS; where that is."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(run)))
+    return path
+
+
+RATIO_HEADER = ("ratio within a round", "min", "median", "max", "wanted (median)", "")
 
 
 def summarise(run: Run) -> bool:
@@ -118,7 +144,7 @@ def summarise(run: Run) -> bool:
     show(
         ("", "requests/s: min", "median", "max", "p50 ms", "p99 ms", "p99 max"),
         [
-            (s, *_spread(rates, ",.0f"), *_milliseconds(run.of(s)))
+            (s, *spread(rates, ",.0f"), *_milliseconds(run.of(s)))
             for s in subjects
             if (rates := [m.load.rps for m in run.of(s)])
         ],
@@ -128,7 +154,7 @@ def summarise(run: Run) -> bool:
         [
             (
                 s,
-                *_spread([m.server_us for m in run.of(s)], ".1f"),
+                *spread([m.server_us for m in run.of(s)], ".1f"),
                 *(
                     f"{median(getattr(m, part) for m in run.of(s)):.1f}"
                     for part in ("coordinator_us", "workers_us", "load_us")
@@ -162,15 +188,10 @@ def _targets(run: Run) -> bool:
         values = target.values(run)
         if not values:
             continue
-        met = target.met(values)
-        all_met = all_met and met
-        if target.bound is None:
-            rows.append((target.name, *_spread(values, ".2f"), "", ""))
-            continue
-        wanted = f"{'at least' if target.at_least else 'at most'} {target.bound:g}"
-        rows.append((target.name, *_spread(values, ".2f"), wanted, "met" if met else "MISSED"))
+        all_met = all_met and target.limit.met(values)
+        rows.append((target.name, *spread(values, ".2f"), *target.limit.judge(values)))
     if rows:
-        show(("ratio within a round", "min", "median", "max", "wanted (median)", ""), rows)
+        show(RATIO_HEADER, rows)
     return all_met
 
 
@@ -183,7 +204,8 @@ def _milliseconds(taken: Sequence[Measurement]) -> tuple[str, str, str]:
     )
 
 
-def _spread(values: Sequence[float], form: str) -> tuple[str, str, str]:
+def spread(values: Sequence[float], form: str) -> tuple[str, str, str]:
+    """Minimum, median and maximum, each printed in `form`."""
     return format(min(values), form), format(median(values), form), format(max(values), form)
 
 

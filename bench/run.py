@@ -21,14 +21,10 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-import msgspec
-
 from loadgen import LoadFailed, run_load
 from procfs import costs, machine_busy
-from report import Measurement, Run, summarise
+from report import Measurement, Run, keep, summarise
 from servers import SUBJECTS, Server, ServerFailed
-
-RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def measure(server: Server, number: int, *, connections: int, seconds: float, warmup: float) -> Measurement:
@@ -43,6 +39,7 @@ def measure(server: Server, number: int, *, connections: int, seconds: float, wa
         seconds=seconds,
         warmup=warmup,
         numbered=subject.numbered,
+        exchange=subject.exchange,
     )
     coordinator, workers = costs(server.pid, subject.worker_mark)
     coordinator_cpu = coordinator.cpu - coordinator_before.cpu
@@ -62,15 +59,15 @@ def measure(server: Server, number: int, *, connections: int, seconds: float, wa
     )
 
 
-def machine() -> dict[str, str]:
-    """Where this was measured, as far as it matters to a figure."""
+def machine(*libraries: str) -> dict[str, str]:
+    """Where this was measured, as far as it matters to a figure; with the versions of `libraries`."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
             break
     packages = {}
-    for name in ("uvloop", "httptools", "msgspec", "mosec"):
+    for name in libraries:
         try:
             packages[name] = version(name)
         except ModuleNotFoundError:
@@ -137,12 +134,10 @@ def main() -> int:
         print(f"bench: {failure}", file=sys.stderr)
         return 2
     settings = {name: float(getattr(chosen, name)) for name in ("rounds", "seconds", "warmup", "connections")}
-    run = Run(when=datetime.now(UTC), machine=machine(), settings=settings, measurements=taken)
+    where = machine("uvloop", "httptools", "msgspec", "mosec")
+    run = Run(when=datetime.now(UTC), machine=where, settings=settings, measurements=taken)
     met = summarise(run)
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{run.when:%Y%m%d-%H%M%S}.json"
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(run)))
-    print(f"\nEverything that was measured: {path}")
+    print(f"\nEverything that was measured: {keep(run, f'{run.when:%Y%m%d-%H%M%S}')}")
     return 1 if chosen.check and not met else 0
 
 

@@ -21,6 +21,7 @@ from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.config import ServerOptions
 from penstock.core.outcome import Outcome, Result
+from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
 from penstock.server.app import App
 from penstock.server.application import HttpRequest, Reply, Response
@@ -167,7 +168,7 @@ async def floor(watch: Watch) -> None:
 
 def crowd(app: Any) -> list[Connection]:
     """Open connections to `app`."""
-    shared = Connections(app, ServerOptions())
+    shared = Connections(app, ServerOptions(), LoopClock())
     opened = [Connection(shared) for _ in range(CROWD)]
     for each in opened:
         each.connection_made(Sink())
@@ -206,7 +207,7 @@ class WaitingEngine:
 async def app(watch: Watch) -> None:
     """What the application does with a request before the engine has it, and with its outcome."""
     engine = WaitingEngine()
-    judge = App([engine], ServerOptions())  # type: ignore[list-item]  # as much of a service as a request meets
+    judge = App([engine], ServerOptions(), LoopClock())  # type: ignore[list-item]  # as much of a service as a request meets
     reader = Remembering()
     for each in crowd(reader):
         each.data_received(REPEATED)
@@ -270,7 +271,7 @@ async def worker_parts(watch: Watch) -> None:
 async def whole_way(watch: Watch) -> None:
     """All of it in one piece, without a socket: what the coordinator does for a request."""
     async with running_engine() as (_, worker):
-        connections = crowd(App([service], ServerOptions()))
+        connections = crowd(App([service], ServerOptions(), LoopClock()))
         runner, at_worker, at_engine = echo_runner(), FrameDecoder(), FrameDecoder()
         for begin in range(0, CROWD, 2 * BATCH):
             some = connections[begin : begin + 2 * BATCH]

@@ -12,20 +12,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from payload import BODY
-
-HERE = Path(__file__).resolve().parent
-
-
-COMPILED = HERE.parent / "build" / "compiled"
-"""Penstock as an install makes it, by `make compiled`."""
+from builds import COMPILED, HERE, SOURCES, Build
+from payload import BLOB, FLOATS, Exchange
+from procfs import mapped_files, tree
 
 
 class ServerFailed(Exception):
@@ -38,23 +33,23 @@ class Subject:
 
     name: str
     command: Callable[[int], list[str]]
-    """The program and its arguments, given the port."""
+    """The interpreter's arguments, given the port."""
     path: str = "/predict"
     worker_mark: str = ""
     """What is in the command line of its workers and of no other of its processes; "" if it has none."""
     numbered: bool = False
     """Whether every request carries an id of its own, so that no two heads are equal."""
-    plain: bool = False
-    """Whether Penstock runs from its sources, uncompiled."""
+    build: Build = COMPILED
+    exchange: Exchange = FLOATS
 
 
 def _penstock(target: str) -> Callable[[int], list[str]]:
-    return lambda port: [sys.executable, "-m", "penstock.cli.main", "serve", target, "--port", str(port)]
+    return lambda port: ["-m", "penstock.cli.main", "serve", target, "--port", str(port)]
 
 
 def _mosec(batch: int) -> Callable[[int], list[str]]:
     return lambda port: [
-        sys.executable, str(HERE / "mosec_echo.py"), "--batch", str(batch),
+        str(HERE / "mosec_echo.py"), "--batch", str(batch),
         "--address", "127.0.0.1", "--port", str(port), "--log-level", "error",
     ]  # fmt: skip
 
@@ -62,17 +57,19 @@ def _mosec(batch: int) -> Callable[[int], list[str]]:
 SUBJECTS = {
     s.name: s
     for s in (
-        Subject("floor", lambda port: [sys.executable, str(HERE / "floor.py"), str(port)]),
-        Subject("floor-blind", lambda port: [sys.executable, str(HERE / "floor.py"), str(port), "--blind"]),
+        Subject("floor", lambda port: [str(HERE / "floor.py"), str(port)]),
+        Subject("floor-blind", lambda port: [str(HERE / "floor.py"), str(port), "--blind"]),
         Subject("penstock", _penstock("echo:service"), worker_mark="penstock.worker"),
         Subject("penstock-ids", _penstock("echo:service"), worker_mark="penstock.worker", numbered=True),
-        Subject("penstock-plain", _penstock("echo:service"), worker_mark="penstock.worker", plain=True),
+        Subject("penstock-plain", _penstock("echo:service"), worker_mark="penstock.worker", build=SOURCES),
         Subject("mosec", _mosec(32), "/inference", "spawn_main"),
         Subject("mosec-128", _mosec(128), "/inference", "spawn_main"),
         Subject("accelerator", _penstock("accelerator:service"), worker_mark="penstock.worker"),
     )
 }
-"""All servers by name; README.md says what each is."""
+"""All servers that are sent floats, by name; README.md says what each is."""
+
+BYTES = Subject("bytes", _penstock("raw_bytes:service"), worker_mark="penstock.worker", exchange=BLOB)
 
 
 class Server:
@@ -82,12 +79,10 @@ class Server:
         self.subject = subject
         self.port = _free_port()
         self._log = tempfile.NamedTemporaryFile(prefix=f"penstock-bench-{subject.name}-", suffix=".log")  # noqa: SIM115  # lives as long as the server
-        package = HERE.parent / "src" if subject.plain else COMPILED
-        paths = [str(HERE), str(package), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
-            subject.command(self.port),
+            [subject.build.python, *subject.command(self.port)],
             cwd=HERE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env=subject.build.environment(),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -112,14 +107,30 @@ class Server:
 
     def _answers(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        exchange = self.subject.exchange
         try:
-            connection.request("POST", self.subject.path, BODY, {"Content-Type": "application/json"})
+            connection.request("POST", self.subject.path, exchange.body, {"Content-Type": exchange.media_type})
             answer = connection.getresponse()
-            return answer.status == 200 and answer.read() == BODY
+            return answer.status == 200 and answer.read() == exchange.answer
         except (OSError, http.client.HTTPException):
             return False
         finally:
             connection.close()
+
+    def check_build(self) -> None:
+        """Raise ServerFailed if a process of the server runs another Penstock than the compiled one of its build.
+
+        The processes are asked, by the compiled modules that each has mapped: a path that is set wrongly would
+        compare a build with itself.
+        """
+        own = self.subject.build.packages / "penstock"
+        for pid in tree(self.pid):
+            modules = [path for path in mapped_files(pid) if path.suffix == ".so" and "penstock" in path.parts]
+            compiled = [path for path in modules if path.is_relative_to(own)]
+            if not compiled:
+                raise ServerFailed(
+                    f"{self.subject.name}: process {pid} runs no compiled module of {own}, but {modules or 'none'}"
+                )
 
     def _output(self) -> str:
         return Path(self._log.name).read_text(errors="replace")[-2000:]

@@ -13,22 +13,27 @@ from pathlib import Path
 
 import pytest
 
-from loadgen import LoadFailed, LoadResult, build, run_load
-from payload import BODY, request
+from loadgen import Loader, LoadFailed, LoadResult, build, run_load
+from payload import BODY, Exchange, request
 from procfs import costs, tree
 
+OK_EXPECTED = Exchange(answer=b"ok")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 @contextmanager
 def answering(
-    *pieces: bytes, close: bool = False, seen: list[bytes] | None = None, numbered: bool = False
+    *pieces: bytes,
+    close: bool = False,
+    seen: list[bytes] | None = None,
+    exchange: Exchange = OK_EXPECTED,
+    numbered: bool = False,
 ) -> Iterator[int]:
     """A server on the loopback that answers every request with `pieces`, sent one by one; yields its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve(connection: socket.socket) -> None:
-            wanted = len(request("/x", listener.getsockname()[1], numbered=numbered))
+            wanted = len(request("/x", listener.getsockname()[1], exchange, numbered=numbered))
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 while True:
@@ -70,7 +75,7 @@ def answering(
 
 def load(port: int, **options: int) -> LoadResult:
     return run_load(
-        port, "/x", connections=2, seconds=5, warmup=0, requests=options.get("requests", 20), expected=b"ok"
+        port, "/x", connections=2, seconds=5, warmup=0, requests=options.get("requests", 20), exchange=OK_EXPECTED
     )
 
 
@@ -80,6 +85,39 @@ def test_the_asked_for_number_of_right_answers_is_counted() -> None:
     assert result.errors == 0
     assert 50 <= result.requests <= 51  # two connections: the last turn of the loop may bring one more
     assert 0 < result.p50_us <= result.p99_us <= result.max_us
+
+
+def test_a_loader_sends_exactly_what_it_is_told_to_over_connections_that_it_keeps() -> None:
+    seen: list[bytes] = []
+    with answering(OK, seen=seen) as port, Loader(port, "/x", connections=2, exchange=OK_EXPECTED) as loader:
+        counts = [loader.run(requests).requests for requests in (1, 7, 20)]
+        assert len(seen) == 28
+    assert counts == [1, 7, 20]
+
+
+def test_a_loader_tells_of_each_run_alone() -> None:
+    with answering(OK) as port, Loader(port, "/x", connections=2, exchange=OK_EXPECTED) as loader:
+        runs = [loader.run(50) for _ in range(2)]
+    for run in runs:
+        assert run.requests == run.completed == 50
+        assert run.rps == pytest.approx(50 / run.seconds, rel=0.01)
+
+
+def test_a_loader_fails_at_the_first_wrong_answer() -> None:
+    wrong = OK.replace(b"\r\n\r\nok", b"\r\n\r\nno")
+    with answering(wrong) as port, Loader(port, "/x", connections=2, exchange=OK_EXPECTED) as loader:
+        with pytest.raises(LoadFailed, match="another body: no"):
+            loader.run(20)
+        with pytest.raises(LoadFailed, match="ended"):
+            loader.run(20)
+
+
+def test_a_request_larger_than_the_socket_buffers_arrives_whole() -> None:
+    seen: list[bytes] = []
+    blob = Exchange(bytes(range(256)) * 8000, b"ok", "application/octet-stream")
+    with answering(OK, seen=seen, exchange=blob) as port, Loader(port, "/x", connections=2, exchange=blob) as loader:
+        loader.run(4)
+        assert seen == [request("/x", port, blob)] * 4
 
 
 @pytest.mark.parametrize("name", [b"content-length", b"CONTENT-LENGTH", b"Content-length"])
@@ -149,7 +187,7 @@ sys.stdin.read()
 def test_numbered_requests_differ_and_keep_their_length() -> None:
     seen: list[bytes] = []
     with answering(OK, seen=seen, numbered=True) as port:
-        run_load(port, "/x", connections=2, seconds=5, warmup=0, requests=20, expected=b"ok", numbered=True)
+        run_load(port, "/x", connections=2, seconds=5, warmup=0, requests=20, exchange=OK_EXPECTED, numbered=True)
     assert len(set(seen)) == len(seen) >= 20
     assert min(seen).replace(b"bench-0000000001", b"bench-0000000000") == request("/x", port, numbered=True)
 

@@ -22,7 +22,9 @@ from typing import Any, Protocol, TypeAlias
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from layer_rules import FRONT, LEVELS, Graph, Tree, import_graph, read_tree, room_of, shortest_path, without
-from penstock.core.item import OFFER, SEND, IllegalMove, ItemState
+from penstock.core.item import OFFER, SEND, ItemState
+from penstock.core.moves import IllegalMove
+from penstock.server.http1.states import MOVES, ConnectionState
 
 DOCS = Path(__file__).resolve().parent
 MARKED = re.compile(r"^<!-- picture: (?P<name>.+?) -->\n.*?^<!-- end of picture -->$", re.MULTILINE | re.DOTALL)
@@ -120,6 +122,7 @@ def state_diagram(moves: Iterable[Row]) -> str:
 PICTURES = {
     "rooms": lambda: room_picture(read_tree()),
     "states of an item": lambda: state_diagram(item_moves()),
+    "states of a connection": lambda: state_diagram(legal_moves(MOVES, ConnectionState)),
 }
 
 

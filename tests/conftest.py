@@ -1,10 +1,11 @@
-"""What every test is held to: nothing it starts outlives it.
+"""What every test is held to: one whole build of Penstock under it, and nothing it starts outlives it.
 
 Orphans are given to this process instead of to init, so that a child of a worker that lost its parent is seen too.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import ctypes
@@ -13,8 +14,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from importlib.machinery import ExtensionFileLoader, PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
+import hypothesis
 import pytest
 import uvloop
 
@@ -27,6 +31,10 @@ sys.path += [str(TESTS), str(TESTS.parent / "docs")]
 PR_SET_CHILD_SUBREAPER = 36
 GRACE = 3.0  # seconds for a child that is on its way out; nothing waits this long when all is well
 
+# By default an example fails after 200 ms, which one that has to wait for the CPU may take.
+hypothesis.settings.register_profile("without a deadline", hypothesis.settings(deadline=None))
+hypothesis.settings.load_profile("without a deadline")
+
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 if sys.platform == "linux":
@@ -37,14 +45,61 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def modules_to_compile() -> set[str]:
+    """What `setup.py` hands to the compiler: files below the package."""
+    setup = Path(__file__).parents[1] / "setup.py"
+    for statement in ast.parse(setup.read_text()).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name("COMPILED")], value=names):
+                return set(ast.literal_eval(names))
+    raise AssertionError("setup.py has no list COMPILED")
+
+
+def extension_modules() -> set[str]:
+    """The files below the package that are imported as extension modules; nothing is imported to find out."""
+    (root,) = find_spec("penstock").submodule_search_locations
+    return {
+        path.relative_to(root).as_posix()
+        for path in Path(root).rglob("*.py")
+        if isinstance(PathFinder.find_spec(path.stem, [str(path.parent)]).loader, ExtensionFileLoader)
+    }
+
+
+def pytest_configure() -> None:
+    """End the run where only a part of Penstock is compiled: it would test a build that nobody installs."""
+    found, wanted = extension_modules(), modules_to_compile()
+    if found and found != wanted:
+        raise pytest.UsageError(
+            "penstock is neither sources nor compiled: "
+            f"not compiled {sorted(wanted - found)}, compiled without being in setup.py's list {sorted(found - wanted)}"
+        )
+
+
+def pytest_report_header() -> str:
+    """Say which build of Penstock is tested."""
+    count = len(extension_modules())
+    return f"penstock: compiled, {count} modules" if count else "penstock: sources"
+
+
 def pytest_asyncio_loop_factories(config, item):
     """A module says ``LOOPS = ("asyncio", "uvloop")`` to run its tests on each of these; else asyncio's own."""
     names = getattr(getattr(item, "module", None), "LOOPS", ("asyncio",))
     return {name: LOOPS[name] for name in names}
 
 
+def childless() -> bool:
+    """Whether this process has no child at all, not even one that has ended; nothing is reaped to find out."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return True
+    return False
+
+
 def children() -> dict[int, str]:
     """Living children of this process and their command lines."""
+    if childless():  # as in nearly every unit test; to look through all processes takes milliseconds, twice a test
+        return {}
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

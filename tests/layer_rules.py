@@ -31,6 +31,7 @@ LEVELS = {
     "runtime": 4,
     "server": 5,
     "service": 6,
+    "calls": 6,
     "blocking": 6,
     "streaming": 6,
     "cli": 7,

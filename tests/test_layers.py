@@ -38,8 +38,14 @@ COMPILED = read_compiled()
 
 GROUND = {("core", "config"), ("core", "errors"), ("config", "errors")}
 """Level 0 is three rooms, one on the other: the core needs the errors and the options."""
-FACADE = {("service", "blocking"), ("service", "streaming"), ("blocking", "streaming")}
-"""One room in three files: what people import, its synchronous face, and its streams."""
+FACADE = {
+    ("service", "blocking"),
+    ("service", "calls"),
+    ("blocking", "calls"),
+    ("blocking", "streaming"),
+    ("calls", "streaming"),
+}
+"""One room in four files: what people import, its synchronous face, its calls, and its streams."""
 
 HEAVY = {
     "numpy": {"codec/numpy_.py"},
@@ -56,14 +62,10 @@ LIGHT = {"msgspec"}
 
 MOVES_SOON = "moves soon"
 UPWARD = {
-    ("blocking.py", "penstock.service"): MOVES_SOON,
     ("cli/main.py", "penstock"): "tells the version",
 }
 """Imports of what does not lie below, or of the front of the package: file and module."""
-CIRCULAR = {
-    ("blocking.py", "service.py"): MOVES_SOON,
-    ("runtime/worker_slot.py", "runtime/stage_driver.py"): MOVES_SOON,
-}
+CIRCULAR: dict[tuple[str, str], str] = {}
 """Imports that close a circle: file and file."""
 BASENAMES: dict[str, str] = {}
 LIBRARY_NAMES = {"worker/bisect.py": "halves a batch; it is not about Python's module of that name"}
@@ -71,17 +73,7 @@ NAMES: dict[str, str] = {}
 SUBCLASSES: dict[str, str] = {}
 """Interpreted classes below a compiled one, as ``file:Class``."""
 NOT_THERE: dict[str, str] = {}
-TIMED = {
-    "runtime/engine.py": MOVES_SOON,
-    "runtime/flow.py": MOVES_SOON,
-    "runtime/incarnation.py": MOVES_SOON,
-    "runtime/stage_driver.py": MOVES_SOON,
-    "runtime/worker_slot.py": MOVES_SOON,
-    "server/app.py": MOVES_SOON,
-    "server/asgi.py": MOVES_SOON,
-    "server/http1/connections.py": MOVES_SOON,
-    "server/http1/listener.py": MOVES_SOON,
-}
+TIMED: dict[str, str] = {}
 """Files that take the time, or a timer, from the world."""
 
 

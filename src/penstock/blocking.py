@@ -1,4 +1,4 @@
-"""A service for synchronous code: the event loop lives in a thread, and any thread may call."""
+"""A service for synchronous code: its event loop runs in a thread, and any thread may call."""
 
 from __future__ import annotations
 
@@ -7,19 +7,39 @@ import concurrent.futures
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import uvloop
 
+from penstock.calls import Calls, pack_item
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import ConfigError, NotReady, RequestError
-
-if TYPE_CHECKING:
-    from penstock.service import Service
-    from penstock.streaming import InHand
+from penstock.streaming import InHand
 
 T = TypeVar("T")
+
+
+class AwaitedService(Protocol):
+    """A service whose methods are awaited: `BlockingService` awaits them in its thread."""
+
+    @property
+    def name(self) -> str:
+        """Names the service in messages."""
+
+    async def start(self) -> None:
+        """Return once the service is ready."""
+
+    async def stop(self) -> None:
+        """Drain the service and end its workers."""
+
+    async def predict(self, x: Any, *, timeout: float | None, wait: bool) -> Any:
+        """Answer one item."""
+
+    async def predict_many(
+        self, xs: Iterable[Any], *, timeout: float | None, wait: bool, return_exceptions: bool
+    ) -> list[Any]:
+        """Answer many items."""
 
 
 class BlockingService:
@@ -28,12 +48,13 @@ class BlockingService:
     The methods are those of `Service`, waiting in the calling thread; safe from many threads at once.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: AwaitedService, calls: Calls) -> None:
         self._service = service
+        self._calls = calls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._ending = threading.Lock()
-        """Held while a call is handed to the loop, and while the loop is taken away from callers."""
+        self._loop_lock = threading.Lock()
+        """Taken to submit a coroutine to the loop, and to close the loop to callers: so none is submitted too late."""
 
     def __enter__(self) -> Self:
         if self._thread is not None:
@@ -45,7 +66,7 @@ class BlockingService:
         try:
             self._call(self._service.start())
         except BaseException:
-            self._end()
+            self._end_loop()
             raise
         return self
 
@@ -55,7 +76,7 @@ class BlockingService:
         try:
             self._call(self._service.stop())
         finally:
-            self._end()
+            self._end_loop()
 
     def predict(self, x: Any, *, timeout: float | None = None, wait: bool = True) -> Any:
         """See `Service.predict`."""
@@ -74,43 +95,34 @@ class BlockingService:
         self, xs: Iterable[Any], *, timeout: float | None = None, return_exceptions: bool = False
     ) -> Iterator[Any]:
         """See `Service.stream`; `xs` is read, and its items are packed, in the calling thread."""
-        service = self._service
-        in_hand: InHand[concurrent.futures.Future[list[Any]]] = service._in_hand()
+        in_hand: InHand[concurrent.futures.Future[list[Any]]] = self._calls.in_hand()
         source = iter(xs)
         failure: Exception | None = None
-
-        def answer() -> Any:
-            (first,) = in_hand.oldest.result()
-            in_hand.drop_first()
-            if isinstance(first, RequestError) and not return_exceptions:
-                raise first
-            return first
-
         try:
             while True:
                 while in_hand.full or (len(in_hand) and in_hand.oldest.done()):
-                    yield answer()
+                    yield _take_first(in_hand, return_exceptions)
                 try:
-                    payload = service._packed(next(source))
+                    packed = pack_item(next(source))
                 except StopIteration:
                     break
-                except Exception as error:  # noqa: BLE001  # the user's code; told after the answers to what it gave
+                except Exception as error:  # noqa: BLE001  # the user's code; raised after the answers to earlier items
                     failure = error
                     break
-                future = self._submit(service._answers([payload], timeout, wait=True, lane=Lane.BULK))
-                in_hand.put(future, len(payload) if isinstance(payload, bytes) else 0)
+                answers = self._submit(self._calls.answers([packed], timeout, wait=True, lane=Lane.BULK))
+                in_hand.put(answers, len(packed) if isinstance(packed, bytes) else 0)
             while len(in_hand):
-                yield answer()
+                yield _take_first(in_hand, return_exceptions)
             if failure is not None:
                 raise failure
         finally:
-            for future in in_hand:
-                future.cancel()
+            for answers in in_hand:
+                answers.cancel()
 
     # -- the loop's thread --------------------------------------------------------------------------------------------
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        with self._ending:
+        with self._loop_lock:
             if self._loop is not None:
                 return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         coroutine.close()
@@ -121,7 +133,7 @@ class BlockingService:
         try:
             return future.result()
         except BaseException:
-            # An interrupt in this thread: whoever asked no longer waits.
+            # The coroutine's own error, or an interrupt in this thread: then nobody waits for the coroutine any more.
             future.cancel()
             raise
 
@@ -129,15 +141,24 @@ class BlockingService:
     def _run(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         loop.run_forever()
-        # Whoever called just before the end is still told how that ended.
+        # A call that was submitted just before the end is still answered or refused.
         while tasks := asyncio.all_tasks(loop):
             loop.run_until_complete(asyncio.wait(tasks))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
-    def _end(self) -> None:
-        with self._ending:
+    def _end_loop(self) -> None:
+        with self._loop_lock:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
+
+
+def _take_first(in_hand: InHand[concurrent.futures.Future[list[Any]]], return_exceptions: bool) -> Any:
+    """Wait for the oldest item's answer and remove it; raises the answer if that is a failure to be raised."""
+    (answer,) = in_hand.oldest.result()
+    in_hand.drop_first()
+    if isinstance(answer, RequestError) and not return_exceptions:
+        raise answer
+    return answer

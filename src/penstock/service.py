@@ -1,4 +1,4 @@
-"""The facade people import: a description of a service, and the ways to call it."""
+"""The class that people import: it describes a service, starts and stops it, and has the ways to call it."""
 
 from __future__ import annotations
 
@@ -7,38 +7,33 @@ import dataclasses
 import logging
 import math
 import os
-import time
 import warnings
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Self, TypeVar
 
 from penstock.blocking import BlockingService
-from penstock.codec import pickle_
-from penstock.codec.formats import Codec
+from penstock.calls import Calls, pack_item
 from penstock.config import ServerOptions, ServiceOptions
-from penstock.core.item import Request
 from penstock.core.lanes import Lane
-from penstock.core.outcome import Failure, Outcome, Result
-from penstock.core.payload import join_payload
 from penstock.core.state import State
-from penstock.errors import ConfigError, InvalidItem, NotReady, RequestError, StageFailed
+from penstock.errors import ConfigError, RequestError
 from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
 from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation
 from penstock.runtime.spec import StageSpec, stage
-from penstock.streaming import InHand, StreamWindow
 from penstock.worker.loading import GUARD, ImportState
-from penstock.worker.problems import describe_error
 
 log = logging.getLogger("penstock")
 
-# Another loop that ends its service may itself be ended, and tells nobody: so often it is looked whether it runs.
-LOOK_AGAIN = 0.5
+T = TypeVar("T")
 
-Packed: TypeAlias = bytes | InvalidItem
-"""An input on its way: its payload, or why it has none."""
+LOOP_CHECK_SECONDS = 0.5
+"""How often a `stop` on another event loop checks that the service's own loop still runs.
+
+A loop that ends sends no notice, and what was asked of it would never be done.
+"""
 
 
 class Service:
@@ -84,13 +79,17 @@ class Service:
         twice = {n for n in names if names.count(n) > 1}
         if twice:
             raise ConfigError(f"stage names must differ: {sorted(twice)} is there twice; use stage(name=...)")
+        self._clock = LoopClock()
+        self._calls = Calls(name, self.options, self.stages[-1].name, self._clock)
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop that runs the engine."""
         self._pid = 0
-        """The process that started it: the workers are no business of a fork of that."""
+        """The process that started the workers.  A fork of it must not stop them."""
 
     def __repr__(self) -> str:
-        return f"<Service {self.name!r}: {' -> '.join(spec.name for spec in self.stages)}; {self.state}>"
+        path = " -> ".join(spec.name for spec in self.stages)
+        return f"<Service {self.name!r}: {path}; {self.state}>"
 
     def configured(self, **fields: Any) -> Service:
         """The same service with some of its `ServiceOptions`, or `inline`, changed; not started.
@@ -129,39 +128,42 @@ class Service:
         if self.state is not State.STOPPED:
             raise ConfigError(f"service {self.name!r} is {self.state} already")
         if self.inline:
-            _say_inline(self)
+            _warn_inline(self)
         self._loop = asyncio.get_running_loop()
         self._pid = os.getpid()
-        clock = LoopClock()
+        start_process = partial(ProcessIncarnation.start, self._clock)
         self._engine = Engine(
             self.name,
             self.stages,
             self.options,
-            clock=clock,
-            start_incarnation=ThreadIncarnation.start if self.inline else partial(ProcessIncarnation.start, clock),
+            clock=self._clock,
+            start_incarnation=ThreadIncarnation.start if self.inline else start_process,
             cpus=self.cpus,
             inline=self.inline,
         )
+        self._calls.connect(self._engine, self._loop)
         await self._engine.start()
 
     async def stop(self, drain: float = 30.0) -> None:
         """Finish what was accepted for up to `drain` seconds (0: at once, inf: however long), then end the workers.
 
-        Any time, any number of times, on any event loop; where the one that started it runs no more, at once.
+        It may be called at any time, any number of times, on any event loop.  Where the loop that started the service
+        no longer runs, the workers end at once.
 
         Raises:
             ConfigError: `drain` is no such number; nothing was stopped.
         """
         seconds = _drain_seconds(drain)
-        engine, home = self._engine, self._loop
-        if engine is None or home is None or engine.state is State.STOPPED:
+        engine, loop = self._engine, self._loop
+        if engine is None or loop is None or engine.state is State.STOPPED:
             return
         if self._pid != os.getpid():
             self._engine = None
-        elif home is asyncio.get_running_loop():
+            self._calls.disconnect()
+        elif loop is asyncio.get_running_loop():
             await engine.stop(seconds)
         else:
-            await _stop_elsewhere(engine, home, seconds)
+            await _stop_on_its_loop(engine, loop, seconds)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -192,27 +194,25 @@ class Service:
         Raises:
             RequestError: the way it ended without a result; see `penstock.errors`.
         """
-        (answer,) = await self._answers([self._packed(x)], timeout, wait=wait, lane=Lane.SINGLE)
-        if isinstance(answer, RequestError):
-            raise answer
-        return answer
+        return await self._calls.answer(x, timeout, wait=wait)
 
     async def predict_many(
         self, xs: Iterable[Any], *, timeout: float | None = None, wait: bool = True, return_exceptions: bool = False
     ) -> list[Any]:
-        """Answer many items that are there already: one acceptance, one completion, nothing held back.
+        """Answer many items that are all at hand: they are accepted as one and answered as one.
 
-        Results come in the order of `xs`.  All are waited for; then the first failure in order is raised, or with
-        `return_exceptions` failures stand in their places.  Cancelling it discards what is not settled.
+        No batch waits for further items.  Results come in the order of `xs`, after the last item is settled.  Then the
+        first failure in that order is raised; with `return_exceptions`, each failure stands where its result would.
+        Cancelling the call discards what is not settled.
         """
-        answers = await self._answers([self._packed(x) for x in xs], timeout, wait=wait, lane=Lane.BULK)
+        answers = await self._calls.answers([pack_item(x) for x in xs], timeout, wait=wait, lane=Lane.BULK)
         if not return_exceptions:
             for answer in answers:
                 if isinstance(answer, RequestError):
                     raise answer
         return answers
 
-    async def stream(
+    def stream(
         self,
         xs: Iterable[Any] | AsyncIterable[Any],
         *,
@@ -221,126 +221,24 @@ class Service:
     ) -> AsyncIterator[Any]:
         """Answer an iterable of any length, in order and in bounded memory.
 
-        At most half of `max_queued` and half of `max_queued_bytes` are in hand; a slow reader of the results slows the
-        reading of `xs`.  `timeout` is for each item.  A failure is raised in its place, or given there with
-        `return_exceptions`; an error of `xs` itself is raised after the answers to what came before it.
+        At most half of `max_queued` and half of `max_queued_bytes` are in hand.  A slow reader of the results slows the
+        reading of `xs`.  `timeout` is for each item.  A failure is raised where its result would come; with
+        `return_exceptions` it is given there instead.  An error of `xs` itself is raised after the answers to the items
+        before it.
         """
-        window = StreamWindow[_Pending](self._in_hand())
-        feeder = asyncio.get_running_loop().create_task(self._feed(xs, window, timeout))
-        try:
-            while (pending := await window.first()) is not None:
-                answer = self._answer((await pending.future)[0])
-                window.drop_first()
-                if isinstance(answer, RequestError) and not return_exceptions:
-                    raise answer
-                yield answer
-            await feeder
-        finally:
-            feeder.cancel()
-            await asyncio.wait((feeder,))
-            if not feeder.cancelled():
-                feeder.exception()  # looked at: whoever left early does not want to know of it
-            for pending in window:
-                if pending.request is not None:
-                    self._running_engine.cancel(pending.request)
+        return self._calls.stream(xs, timeout, return_exceptions=return_exceptions)
 
-    def _in_hand(self) -> InHand[Any]:
-        """Nothing yet, and room for what one stream may have in hand."""
-        options = self.options
-        return InHand(max(1, options.max_queued // 2), options.max_queued_bytes // 2)
-
-    async def _feed(
-        self, xs: Iterable[Any] | AsyncIterable[Any], window: StreamWindow[_Pending], timeout: float | None
-    ) -> None:
-        """Submit `xs` as the window has room, then end it: also where reading `xs` fails, as the reader will see."""
-
-        def put(x: Any) -> None:
-            payload = self._packed(x)
-            if isinstance(payload, InvalidItem):
-                window.put(_settled(Failure(payload)), 0)
-            else:
-                window.put(self._submit([payload], timeout, wait=True, lane=Lane.BULK), len(payload))
-
-        try:
-            await window.room()
-            if isinstance(xs, AsyncIterable):
-                async for x in xs:
-                    put(x)
-                    await window.room()
-            else:
-                for x in xs:
-                    put(x)
-                    await window.room()
-        finally:
-            window.end()
-
-    @staticmethod
-    def _packed(x: Any) -> Packed:
-        """`x` as one payload that shares no memory with it: the caller may change `x` while it waits in a queue."""
-        try:
-            payload = pickle_.dumps(x)
-        except ValueError as error:
-            invalid = InvalidItem(str(error))
-            invalid.__cause__ = error.__cause__
-            return invalid
-        return bytes(join_payload(payload))
-
-    async def _answers(self, packed: list[Packed], timeout: float | None, *, wait: bool, lane: Lane) -> list[Any]:
-        """What became of each, in order: its result, or the RequestError in its place."""
-        payloads = [payload for payload in packed if isinstance(payload, bytes)]
-        pending = self._submit(payloads, timeout, wait=wait, lane=lane)
-        try:
-            outcomes = iter(await pending.future)
-        except asyncio.CancelledError:
-            if pending.request is not None:
-                self._running_engine.cancel(pending.request)
-            raise
-        return [p if isinstance(p, InvalidItem) else self._answer(next(outcomes)) for p in packed]
-
-    def _answer(self, outcome: Outcome) -> Any:
-        match outcome:
-            case Result(payload):
-                try:
-                    return pickle_.loads(payload)
-                except ValueError as error:
-                    return _unreadable(self.stages[-1].name, error)
-            case Failure(error):
-                return error
-
-    def _submit(self, payloads: list[bytes], timeout: float | None, *, wait: bool, lane: Lane) -> _Pending:
-        loop = asyncio.get_running_loop()
-        engine = self._running_engine
-        if loop is not self._loop:
-            raise ConfigError(
-                f"service {self.name!r} runs on another event loop: call it there, or use blocking() from threads"
-            )
-        if timeout is not None and math.isnan(timeout):
-            raise ConfigError("timeout must be a number of seconds, got nan")
-        longest = self.options.timeout
-        deadline = time.monotonic() + (longest if timeout is None else min(timeout, longest))
-        future: asyncio.Future[list[Outcome]] = loop.create_future()
-        request = engine.submit(
-            payloads, Codec.PICKLE, Codec.PICKLE, deadline, partial(_resolve, future), lane=lane, wait=wait
-        )
-        return _Pending(request, future)
-
-    @property
-    def _running_engine(self) -> Engine:
-        if self._engine is None:
-            raise NotReady(f"service {self.name!r} was never started", state=State.STOPPED)
-        return self._engine
-
-    # -- other doors --------------------------------------------------------------------------------------------------
+    # -- other ways in ------------------------------------------------------------------------------------------------
 
     def blocking(self) -> BlockingService:
         """The service for synchronous code: ``with service.blocking() as s: s.predict(3)``; safe from many threads."""
-        return BlockingService(self)
+        return BlockingService(self, self._calls)
 
     def serve(self, *, on_ready: Callable[[list[str]], None] | None = None, **options: Any) -> None:
         """Serve over HTTP until SIGTERM or SIGINT, then drain and return.
 
         Args:
-            on_ready: told the addresses once every stage is ready; without it a line says so on standard error.
+            on_ready: called with the addresses once every stage is ready; without it a line on standard error has them.
             options: the fields of `ServerOptions`.
 
         Raises:
@@ -349,17 +247,7 @@ class Service:
         """
         from penstock.server.serve import serve
 
-        try:
-            chosen = ServerOptions(**options)
-        except TypeError as error:
-            raise ConfigError(f"serve: {error}") from None
-        serve([self], chosen, on_ready)
-
-
-class _Pending(NamedTuple):
-    request: Request | None
-    """What the engine accepted; None: nothing could be sent to it."""
-    future: asyncio.Future[list[Outcome]]
+        serve([self], _make_options(ServerOptions, "serve", options), on_ready)
 
 
 def _cores(name: str, cpus: Any) -> tuple[int, ...] | None:
@@ -371,12 +259,9 @@ def _cores(name: str, cpus: Any) -> tuple[int, ...] | None:
     return cores
 
 
-def _options(name: str, options: Any, fields: dict[str, Any]) -> ServiceOptions:
+def _options(name: str, options: Any, fields: Mapping[str, Any]) -> ServiceOptions:
     if options is None:
-        try:
-            return ServiceOptions(**fields)
-        except TypeError as error:
-            raise ConfigError(f"service {name!r}: {error}") from None
+        return _make_options(ServiceOptions, f"service {name!r}", fields)
     if fields:
         raise ConfigError("give options= or its fields one by one, not both")
     if not isinstance(options, ServiceOptions):
@@ -384,8 +269,16 @@ def _options(name: str, options: Any, fields: dict[str, Any]) -> ServiceOptions:
     return options
 
 
+def _make_options(kind: type[T], owner: str, fields: Mapping[str, Any]) -> T:
+    """Make options of `kind`.  The error about a field that does not exist names `owner`."""
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise ConfigError(f"{owner}: {error}") from None
+
+
 def _drain_seconds(drain: Any) -> float:
-    # Not `drain < 0`: nan is neither.
+    # Not `drain < 0`: that is false for nan too.
     if isinstance(drain, bool) or not isinstance(drain, (int, float)) or not drain >= 0:
         raise ConfigError(f"drain must be a number of seconds, at least 0, got {drain!r}")
     try:
@@ -394,59 +287,33 @@ def _drain_seconds(drain: Any) -> float:
         return math.inf
 
 
-async def _stop_elsewhere(engine: Engine, home: asyncio.AbstractEventLoop, drain: float) -> None:
-    """Stop `engine` on its own loop, from another one; at once where that runs no more."""
-    if home.is_running():
-        ending = engine.stop(drain)
+async def _stop_on_its_loop(engine: Engine, loop: asyncio.AbstractEventLoop, drain: float) -> None:
+    """Stop an engine that runs on `loop`, which is not the running one; at once where `loop` no longer runs."""
+    if loop.is_running():
+        stopping = engine.stop(drain)
         try:
-            told = asyncio.run_coroutine_threadsafe(ending, home)
-        except RuntimeError:  # closed in this very moment
-            ending.close()
+            stopped = asyncio.run_coroutine_threadsafe(stopping, loop)
+        except RuntimeError:  # the loop was closed after the check above
+            stopping.close()
         else:
-            here = asyncio.wrap_future(told)
-            while not told.done() and home.is_running():
-                await asyncio.wait((here,), timeout=LOOK_AGAIN)
-            if told.done() and not told.cancelled():
-                told.result()
+            stopped_here = asyncio.wrap_future(stopped)
+            while not stopped.done() and loop.is_running():
+                await asyncio.wait((stopped_here,), timeout=LOOP_CHECK_SECONDS)
+            if stopped.done() and not stopped.cancelled():
+                stopped.result()
     if engine.state is not State.STOPPED:
         engine.abandon()
 
 
-def _say_inline(service: Service) -> None:
-    ignored = [
-        word
-        for word, there in (
-            ("cpus", service.cpus is not None or any(s.cpus for s in service.stages)),
-            ("env", any(s.env for s in service.stages)),
-        )
-        if there
-    ]
+def _warn_inline(service: Service) -> None:
+    """Log what an inline service does without."""
+    options = {
+        "cpus": service.cpus is not None or any(spec.cpus for spec in service.stages),
+        "env": any(spec.env for spec in service.stages),
+    }
+    ignored = [name for name, given in options.items() if given]
     log.warning(
         "service %r runs inline, its workers are threads: no retry after a death%s",
         service.name,
         f", and {' and '.join(ignored)} do not apply" if ignored else "",
-    )
-
-
-def _resolve(future: asyncio.Future[list[Outcome]], outcomes: list[Outcome]) -> None:
-    """Tell whoever waits; one who has stopped waiting is no trouble."""
-    if not future.done():
-        future.set_result(outcomes)
-
-
-def _settled(outcome: Outcome) -> _Pending:
-    future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-    future.set_result([outcome])
-    return _Pending(None, future)
-
-
-def _unreadable(stage_name: str, error: ValueError) -> StageFailed:
-    """The end of an item whose result this process cannot read."""
-    problem = describe_error(error.__cause__ or error, skip_frames=1)
-    return StageFailed(
-        f"the result cannot be unpickled here: {problem.message}",
-        stage=stage_name,
-        type_name=problem.type_name,
-        mro=problem.mro,
-        traceback=problem.traceback,
     )

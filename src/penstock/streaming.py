@@ -1,11 +1,11 @@
-"""How far the reading of a stream's source may be ahead of the answers to it.
+"""Decide how far a stream's source may be read ahead of the answers.
 
 Contract
 --------
-* Items leave in the order they entered; one counts as in hand until its answer was taken.
-* At most `max_items` are in hand, and nothing more is read once `max_bytes` are: one item may pass the bound.
-* Room is waited for before the source is read, so nothing is read that has no place.
-* The end is told after the last item, however the reading ended, and never waits for room.
+* Items leave in the order they entered.  An item is in hand from its `put` until its answer was taken.
+* At most `max_items` are in hand.  Once `max_bytes` are in hand no further item is read: one item may pass the limit.
+* The source is read only while there is room: whoever reads it first waits in `room`.
+* `end` comes after the last item, however the reading ended, and never waits for room.
 """
 
 from __future__ import annotations
@@ -13,19 +13,32 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
+
+from penstock.config import ServiceOptions
 
 T = TypeVar("T")
 
 
 class InHand(Generic[T]):
-    """The items of one stream in hand, oldest first, each with its bytes."""
+    """The items of one stream that are in hand, oldest first, each with its bytes.
+
+    One task may fill it with `room`, `put` and `end`, while another empties it with `first` and `drop_first`.  A stream
+    of one thread looks at `full` and `oldest` instead, and never waits.
+    """
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
         self._max_bytes = max_bytes
         self._entries: deque[tuple[T, int]] = deque()
         self._nbytes = 0
+        self._ended = False
+        self._changed = asyncio.Event()
+
+    @classmethod
+    def share_of(cls, options: ServiceOptions) -> Self:
+        """Nothing in hand yet, with the limits of one stream: half of what the service may hold, at least one item."""
+        return cls(max(1, options.max_queued // 2), options.max_queued_bytes // 2)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -40,56 +53,36 @@ class InHand(Generic[T]):
 
     @property
     def oldest(self) -> T:
-        """The item to be answered next; only while there is one."""
+        """The item that is answered next; only while there is one."""
         return self._entries[0][0]
 
     def put(self, entry: T, nbytes: int) -> None:
         """Add an item that holds `nbytes`; only while not `full`."""
         self._entries.append((entry, nbytes))
         self._nbytes += nbytes
+        self._changed.set()
 
     def drop_first(self) -> None:
-        """The oldest item's answer was taken."""
+        """Remove the oldest item: its answer was taken."""
         self._nbytes -= self._entries.popleft()[1]
-
-
-class StreamWindow(Generic[T]):
-    """What a stream has in hand, between one task that fills it and another that empties it."""
-
-    def __init__(self, in_hand: InHand[T]) -> None:
-        self._in_hand = in_hand
-        self._ended = False
-        self._changed = asyncio.Event()
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._in_hand)
-
-    async def room(self) -> None:
-        """Wait until one more item may be read."""
-        while self._in_hand.full:
-            self._changed.clear()
-            await self._changed.wait()
-
-    def put(self, entry: T, nbytes: int) -> None:
-        """Add an item that holds `nbytes`; only after `room`."""
-        self._in_hand.put(entry, nbytes)
         self._changed.set()
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Say that nothing more will come."""
         self._ended = True
         self._changed.set()
 
+    async def room(self) -> None:
+        """Wait until one more item may be read."""
+        while self.full:
+            self._changed.clear()
+            await self._changed.wait()
+
     async def first(self) -> T | None:
-        """The oldest item, waiting for one; None at the end.  It stays in hand until `drop_first`."""
-        while not len(self._in_hand):
+        """Wait for the oldest item, which stays in hand until `drop_first`; None at the end."""
+        while not self._entries:
             if self._ended:
                 return None
             self._changed.clear()
             await self._changed.wait()
-        return self._in_hand.oldest
-
-    def drop_first(self) -> None:
-        """The oldest item's answer was taken."""
-        self._in_hand.drop_first()
-        self._changed.set()
+        return self.oldest

@@ -459,7 +459,7 @@ def test_a_stop_while_the_services_loop_stands_still_leaves_no_caller_waiting(tm
 
 
 def test_a_stop_on_another_loop_outlives_the_services_own(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.service.LOOK_AGAIN", 0.01)
+    monkeypatch.setattr("penstock.service.LOOP_CHECK_SECONDS", 0.01)
     service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}))
     home = asyncio.new_event_loop()
     home.run_until_complete(service.start())

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
+import threading
 
 import pytest
 
@@ -74,3 +77,135 @@ def test_a_configured_service_differs_in_what_was_asked_for_only():
 async def test_a_drain_that_is_no_time_is_refused_even_where_there_is_nothing_to_stop(drain):
     with pytest.raises(ps.ConfigError, match=r"drain must be a number of seconds, at least 0, got "):
         await ps.Service(double).stop(drain)
+
+
+# -- life, with an engine in memory -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def service(monkeypatch, make_engine):
+    monkeypatch.setattr("penstock.service.Engine", make_engine)
+    made = ps.Service(double, name="here")
+    yield made
+    if made.engine is not None:
+        made.engine.state = ps.State.STOPPED
+
+
+async def test_a_started_service_sends_its_calls_to_its_engine(service):
+    await service.start()
+    service.engine.answer = lambda item: item * 2
+    assert await service.predict(21) == 42
+    assert await service.predict_many([1, 2]) == [2, 4]
+    assert [y async for y in service.stream([1, 2, 3])] == [2, 4, 6]
+
+
+async def test_each_start_has_an_engine_of_its_own(service):
+    await service.start()
+    first = service.engine
+    await service.stop()
+    await service.start()
+    assert service.engine is not first
+    service.engine.answer = lambda item: item
+    assert await service.predict(1) == 1
+    assert first.submissions == []
+
+
+async def test_the_first_failure_of_many_is_raised_or_each_stands_where_its_result_would(service):
+    await service.start()
+    service.engine.answer = lambda item: ps.Overloaded(f"no {item}") if item > 1 else item
+    with pytest.raises(ps.Overloaded, match="no 2"):
+        await service.predict_many([1, 2, 3])
+    first, *rest = await service.predict_many([1, 2, 3], return_exceptions=True)
+    assert first == 1
+    assert [str(error) for error in rest] == ["no 2", "no 3"]
+
+
+async def test_a_service_that_runs_is_not_started_again(service):
+    await service.start()
+    with pytest.raises(ps.ConfigError, match="service 'here' is ready already"):
+        await service.start()
+
+
+async def test_a_stop_drains_for_as_long_as_it_is_told(service):
+    await service.stop(drain=1)
+    await service.start()
+    await service.stop(drain=2)
+    await service.stop(drain=3)
+    assert service.engine.stopped_with == [2.0]
+
+
+async def test_leaving_the_block_stops_the_service(service):
+    async with service as same:
+        assert same is service
+        assert service.state is ps.State.READY
+    assert service.state is ps.State.STOPPED
+    assert service.engine.stopped_with == [30.0]
+
+
+def test_a_stop_where_the_services_loop_has_ended_abandons_the_engine(service):
+    asyncio.run(service.start())
+    engine = service.engine
+    asyncio.run(service.stop())
+    assert (engine.abandoned, engine.stopped_with) == (1, [])
+    assert service.state is ps.State.STOPPED
+
+
+def test_a_stop_on_another_loop_is_made_on_the_services_own(service):
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run_coroutine_threadsafe(service.start(), loop).result(10)
+    asyncio.run(service.stop(drain=4))
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+    assert (service.engine.abandoned, service.engine.stopped_with) == (0, [4.0])
+
+
+async def test_a_fork_leaves_the_workers_alone_and_has_a_service_that_was_never_started(service, monkeypatch):
+    await service.start()
+    engine = service.engine
+    monkeypatch.setattr("penstock.service.os.getpid", lambda: -1)
+    await service.stop()
+    assert (engine.abandoned, engine.stopped_with) == (0, [])
+    assert (service.engine, service.state) == (None, ps.State.STOPPED)
+    with pytest.raises(ps.NotReady, match="was never started"):
+        await service.predict(1)
+
+
+async def test_a_service_that_is_forgotten_while_it_runs_says_so_and_ends_its_workers(service):
+    await service.start()
+    engine = service.engine
+    with pytest.warns(ResourceWarning, match="'here' was started and never stopped"):
+        service.__del__()
+    assert engine.abandoned == 1
+    service.__del__()
+    assert engine.abandoned == 1
+
+
+def test_what_a_service_is_can_be_read(service):
+    assert repr(service) == "<Service 'here': double; stopped>"
+
+
+@pytest.mark.parametrize(
+    ("service_options", "stage_options", "words"),
+    [
+        ({}, {}, ""),
+        ({"cpus": [0]}, {}, ", and cpus do not apply"),
+        ({}, {"cpus": [0]}, ", and cpus do not apply"),
+        ({"cpus": [0]}, {"env": {"A": "b"}}, ", and cpus and env do not apply"),
+    ],
+)
+async def test_an_inline_service_warns_of_what_it_does_without(
+    service_options, stage_options, words, service, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("penstock"), "propagate", True)
+    inline = ps.Service(ps.stage(double, **stage_options), name="one", inline=True, **service_options)
+    await inline.start()
+    assert caplog.messages == [f"service 'one' runs inline, its workers are threads: no retry after a death{words}"]
+    await inline.stop()
+
+
+def test_an_option_of_the_server_there_is_not_is_refused_before_anything_opens(service):
+    with pytest.raises(ps.ConfigError, match=r"serve: .*'bogus'"):
+        service.serve(bogus=1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.streaming import InHand, StreamWindow
+from penstock.config import ServiceOptions
+from penstock.streaming import InHand
 
 
 def test_items_in_hand_are_bounded_in_number():
@@ -40,18 +41,50 @@ def test_no_bytes_at_all_still_let_one_item_pass_at_a_time():
     assert in_hand.full
 
 
-async def test_a_window_has_room_again_when_the_oldest_was_taken_and_tells_its_end():
-    window = StreamWindow(InHand(max_items=1, max_bytes=100))
-    await window.room()
-    window.put("a", 1)
-    waiting = asyncio.ensure_future(window.room())
+def test_a_stream_has_half_of_what_its_service_may_hold_and_at_least_one_item():
+    in_hand = InHand.share_of(ServiceOptions(max_queued=4, max_queued_bytes=100))
+    in_hand.put("a", 49)
+    assert not in_hand.full
+    in_hand.put("b", 0)
+    assert in_hand.full
+    in_hand.drop_first()
+    in_hand.put("c", 50)
+    assert in_hand.full
+    smallest = InHand.share_of(ServiceOptions(max_queued=1))
+    assert not smallest.full
+    smallest.put("a", 0)
+    assert smallest.full
+
+
+async def test_there_is_room_again_when_the_oldest_was_dropped():
+    in_hand = InHand(max_items=1, max_bytes=100)
+    await in_hand.room()
+    in_hand.put("a", 1)
+    waiting = asyncio.ensure_future(in_hand.room())
     await asyncio.sleep(0)
     assert not waiting.done()
-    assert await window.first() == "a"
-    window.drop_first()
+    assert await in_hand.first() == "a"
+    assert await in_hand.first() == "a"
+    in_hand.drop_first()
     await waiting
-    reader = asyncio.ensure_future(window.first())
+
+
+async def test_the_first_item_is_waited_for_until_the_end():
+    in_hand = InHand(max_items=2, max_bytes=100)
+    reader = asyncio.ensure_future(in_hand.first())
     await asyncio.sleep(0)
     assert not reader.done()
-    window.end()
+    in_hand.put("a", 1)
+    assert await reader == "a"
+    in_hand.end()
+    assert await in_hand.first() == "a"
+    in_hand.drop_first()
+    assert await in_hand.first() is None
+
+
+async def test_the_end_is_told_to_one_who_waits_already():
+    in_hand = InHand(max_items=1, max_bytes=100)
+    reader = asyncio.ensure_future(in_hand.first())
+    await asyncio.sleep(0)
+    in_hand.end()
     assert await reader is None

@@ -17,7 +17,7 @@ from penstock.cli.find_service import load_service
 from penstock.cli.options import add_flags, server_options, service_fields
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
-from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, tell
+from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, write_stderr_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(arguments: argparse.Namespace) -> int:
     options = server_options(arguments, os.environ)
     if options.log_format == "text":
-        return _run_server(arguments, options, tell)
+        return _run_server(arguments, options, write_stderr_line)
     # Every line is to be JSON: also those that tell how a start and an end go.
     from penstock.hosting.logs import log, log_failure, set_up_logging
 

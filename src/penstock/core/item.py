@@ -28,7 +28,6 @@ class ItemState(IntEnum):
     SETTLED = 3
 
 
-# Each is applied as `item.state = OFFER[item.state]`.
 OFFER = Move("offer", "an item", {ItemState.NEW: ItemState.QUEUED, ItemState.SENT: ItemState.QUEUED})
 """Into a stage's queue: fresh, on from the stage before, or back from a worker that died."""
 SEND = Move("send", "an item", {ItemState.QUEUED: ItemState.SENT})

@@ -1,7 +1,7 @@
-"""The legal moves of whatever has states, as tables.
+"""Legal moves of whatever has states, as a table.
 
-A move is a row of its thing's table, applied as ``state = MOVE[state]``: one look-up, and an illegal move cannot pass
-unseen.
+The states are an `IntEnum`.  Each kind of move is one `Move`: a row of the table.  It is applied as
+``thing.state = OFFER[thing.state]``: one lookup, and an illegal move raises instead of passing unseen.
 """
 
 from __future__ import annotations
@@ -9,26 +9,28 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Generic, TypeVar
 
-State = TypeVar("State", bound=IntEnum)
+AnyState = TypeVar("AnyState", bound=IntEnum)
 
 
 class IllegalMove(Exception):
-    """Something was moved in a way its table does not have: a mistake of ours."""
+    """A thing was moved in a way its table does not have: a mistake of ours."""
 
 
-class Move(Generic[State]):
-    """One row of a table: the states that a move may start from, and where each leads.
+class Move(Generic[AnyState]):
+    """One row of a table: the states a move may start from, and the state each leads to.
 
-    `name` and `thing` are words for the error: ``Move("offer", "an item", ...)``.
+    `name` and `thing` are the words of the error: "cannot offer an item that is settled".
     """
 
-    def __init__(self, name: str, thing: str, row: dict[State, State]) -> None:
+    def __init__(self, name: str, thing: str, row: dict[AnyState, AnyState]) -> None:
         self.name = name
         self.thing = thing
         self._row = row
 
-    def __getitem__(self, state: State) -> State:
+    def __getitem__(self, state: AnyState) -> AnyState:
+        """The state that the move leads to from `state`.  Raises IllegalMove where it may not start there."""
         after = self._row.get(state)
         if after is None:
-            raise IllegalMove(f"cannot {self.name} {self.thing} that is {state.name.lower().replace('_', ' ')}")
+            words = state.name.lower().replace("_", " ")
+            raise IllegalMove(f"cannot {self.name} {self.thing} that is {words}")
         return after

@@ -31,22 +31,22 @@ from penstock.errors import (
 log = logging.getLogger("penstock.server")
 
 _NO_FAULT = (InvalidItem, Overloaded, DeadlineExceeded, NotReady, Cancelled)
-"""Endings that metrics count and nobody needs to be woken for."""
+"""Endings that are no fault of the service: metrics count them, and nothing is logged."""
 
-_NAMED = 10
-"""Most ids in one line: a client batch may fail as a whole."""
+_MAX_IDS = 10
+"""Most request ids in one line: all items of a client batch may fail for one reason."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What every record has; anything else in a record came with ``extra=``."""
+"""The attributes of every record; any other came with ``extra=``."""
 
 
 def report_fault(error: RequestError, occurrences: Sequence[str]) -> None:
     """Write what went wrong, with its traceback, under the ids that the client was given."""
     if isinstance(error, _NO_FAULT):
         return
-    ids = ", ".join(occurrences[:_NAMED])
-    if len(occurrences) > _NAMED:
-        ids += f" and {len(occurrences) - _NAMED} more"
+    ids = ", ".join(occurrences[:_MAX_IDS])
+    if len(occurrences) > _MAX_IDS:
+        ids += f" and {len(occurrences) - _MAX_IDS} more"
     extra = {"request_id": occurrences[0].partition(":")[0]}
     if isinstance(error, StageFailed):
         extra |= {"stage": error.stage, "error": error.type_name}
@@ -54,7 +54,7 @@ def report_fault(error: RequestError, occurrences: Sequence[str]) -> None:
 
 
 def log_failure(error: Exception) -> None:
-    """Write why the server could not start, or had to end: a remote traceback or the local one is a field."""
+    """Write why the server could not start, or had to end; the traceback, remote or local, is a field."""
     extra = {"error": type(error).__name__}
     if isinstance(error, StartFailed) and error.traceback:
         extra["traceback"] = error.traceback.rstrip()
@@ -83,27 +83,27 @@ class JsonLines(logging.Formatter):
 
 
 class _Lines(logging.StreamHandler[IO[str]]):
-    """Writes log lines; one that cannot be written is lost, for there is nowhere to say so."""
+    """Writes log lines.  A line that cannot be written is lost: there is nowhere to report it."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
-        """Say what is wrong with a record, but not that the stream is full, closed or gone."""
+        """Report a record that cannot be formatted, but not a stream that is full, closed or gone."""
         if not (self.stream.closed or isinstance(sys.exc_info()[1], OSError)):
             super().handleError(record)
 
 
 def set_up_logging(log_format: LogFormat, *, level: int = logging.INFO, stream: IO[str] | None = None) -> None:
     """Send Penstock's log lines to `stream` (standard error).  A second call replaces what the first one set up."""
-    where: logging.Handler = logging.NullHandler()
-    if stream or sys.stderr:  # there is none where it was closed at the start
-        where = _Lines(stream or sys.stderr)
+    handler: logging.Handler = logging.NullHandler()
+    if stream or sys.stderr:  # None where it was closed at the start
+        handler = _Lines(stream or sys.stderr)
     if log_format == "json":
-        where.setFormatter(JsonLines())
+        handler.setFormatter(JsonLines())
     else:
-        where.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger("penstock")
     for old in list(root.handlers):
         root.removeHandler(old)
         old.close()
-    root.addHandler(where)
+    root.addHandler(handler)
     root.setLevel(level)
     root.propagate = False

@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable
 
 TIMER_TICK_SECONDS = 0.001
-"""Timers of an event loop have a resolution of a millisecond: a delay is rounded up to the next one, because a timer
-that rings a hair too early would have to be set again."""
+"""The resolution of an event loop's timers.
+
+A delay is rounded up to it, because a timer that fires a little too early would have to be set again.
+"""
 
 
 class LoopClock:

@@ -1,7 +1,7 @@
 """Run services behind a door until a signal: open it, start the workers, drain.
 
-The door opens first, so that whoever asks for the state is answered while models load.  SIGTERM and SIGINT begin the
-drain; a second one ends everything at once.  Either way no worker process stays behind.
+The door opens first, so that questions about the state are answered while models load.  SIGTERM or SIGINT begins the
+drain; a second signal ends everything at once.  In both cases no worker process stays behind.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ log = logging.getLogger("penstock.server")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 LAST_ANSWERS_SECONDS = 1.0
-"""What the drain leaves is settled as NotReady; this long its answers may take to be written."""
+"""How long writing the last answers may take after the drain: what was not finished is then settled as NotReady."""
 
-YOUNG_OBJECTS = 20_000
-"""Objects between two runs of the cycle collector.
+COLLECTOR_THRESHOLD_OBJECTS = 20_000
+"""New objects between two runs of the cycle collector.
 
 A request makes a dozen objects and leaves no cycle.  A run every 700 objects, the default, would cost each request a
 third of a microsecond.
@@ -35,13 +35,13 @@ third of a microsecond.
 
 
 class Door(Protocol):
-    """Where a process's work comes in: an HTTP listener, the consumer of a queue."""
+    """Where work enters a process: an HTTP listener, or the consumer of a queue."""
 
     async def start(self) -> None:
-        """Take work in from now on; raises StartFailed or ConfigError."""
+        """Accept work from now on; raises StartFailed or ConfigError."""
 
     def stop_accepting(self) -> None:
-        """Take no more work in; safe at any time, any number of times."""
+        """Accept no more work; safe at any time, any number of times."""
 
     async def close(self, grace: float) -> None:
         """Stop accepting, and wait at most `grace` seconds for the answers owed."""
@@ -62,13 +62,13 @@ def run_until_signal(services: Sequence[Servable], door: Door, *, drain: float, 
 
 @contextlib.contextmanager
 def _collector_restored() -> Iterator[None]:
-    """Give the process its cycle collector back as it was: the program may go on after the drain."""
+    """Restore the settings of the cycle collector at the end: the program may go on after the drain."""
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
     try:
         yield
     finally:
         gc.set_threshold(*thresholds)
-        if not frozen:  # whoever froze something before us wants it to stay so
+        if not frozen:  # objects that the program froze itself stay frozen
             gc.unfreeze()
 
 
@@ -80,7 +80,7 @@ class _Run:
         self._door = door
         self._drain_seconds = drain
         self._on_ready = on_ready
-        self._told = asyncio.Event()
+        self._stop_asked = asyncio.Event()
         self._signal = ""
 
     async def run(self) -> None:
@@ -90,17 +90,17 @@ class _Run:
             loop.add_signal_handler(number, self._signalled, number)
         try:
             await self._door.start()
-            told = loop.create_task(self._told.wait())
+            stop_asked = loop.create_task(self._stop_asked.wait())
             started = loop.create_task(self._start())
-            await asyncio.wait((told, started), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((stop_asked, started), return_when=asyncio.FIRST_COMPLETED)
             if started.done():
                 await started
-                # What is loaded now stays for good: the cycle collector need not walk it again under load.
+                # What is loaded by now stays until the end: the cycle collector need not visit it under load.
                 gc.collect()
                 gc.freeze()
-                gc.set_threshold(YOUNG_OBJECTS)
+                gc.set_threshold(COLLECTOR_THRESHOLD_OBJECTS)
                 self._on_ready()
-                await told
+                await stop_asked
             else:
                 started.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -122,16 +122,16 @@ class _Run:
     async def _drain(self) -> None:
         grace = self._drain_seconds
         ends = [asyncio.ensure_future(service.stop(drain=grace)) for service in self._services]
-        await asyncio.sleep(0)  # each has begun: nothing more is accepted, as the line says
+        await asyncio.sleep(0)  # lets each `stop` begin: nothing more is accepted when the line is written
         if self._signal:
             log.info("%s: draining for up to %g s; a second signal ends at once", self._signal, grace)
         await asyncio.gather(self._door.close(grace + LAST_ANSWERS_SECONDS), *ends)
 
     def _signalled(self, number: int) -> None:
         name = signal.Signals(number).name
-        if not self._told.is_set():
+        if not self._stop_asked.is_set():
             self._signal = name
-            self._told.set()
+            self._stop_asked.set()
             return
         log.warning("%s again: ending at once", name)
         self._door.stop_accepting()

@@ -1,7 +1,8 @@
-"""What the HTTP side needs to know of a service and of its running engine: attributes to read, four calls to make.
+"""What a host needs to know of a service and of its running engine: attributes to read, and a few calls to make.
 
-`penstock.Service` satisfies `Servable`; the engine it starts satisfies `HostedEngine`.  Everything in this room reads
-through these Protocols, so a test can stand in for an engine with a dozen lines and no process.
+A host is whatever feeds a service: HTTP, ASGI, calls in process.  `penstock.Service` satisfies `Servable`, and the
+engine that it starts satisfies `HostedEngine`.  Hosts use only these Protocols, so a test replaces an engine with a
+dozen lines and no process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class WorkerView(Protocol):
 
     @property
     def index(self) -> int:
-        """Its place in the pool, from 0."""
+        """Its number in the pool, from 0."""
 
     @property
     def state(self) -> WorkerState:
@@ -35,7 +36,7 @@ class WorkerView(Protocol):
 
     @property
     def restarts(self) -> int:
-        """How often it was started again."""
+        """How often it was restarted."""
 
 
 class StageView(Protocol):
@@ -105,22 +106,24 @@ class HostedEngine(Protocol):
         done: Callable[[list[Outcome]], None],
         *,
         lane: Lane = Lane.SINGLE,
+        wait: bool = False,
         nbytes: int | None = None,
     ) -> Any:
         """Accept items and call `done` exactly once with their outcomes in order; returns a ticket for `cancel`.
 
-        `deadline` is a monotonic time, or inf; `lane` is where the items wait; `nbytes` is the size of all items, where
-        it is known.  Raises NotReady or Overloaded without accepting anything.
+        `deadline` is a monotonic time, or inf.  `lane` is where the items wait.  With `wait` they wait for room until
+        the deadline.  `nbytes` is the size of all items, where it is known.  Raises NotReady or Overloaded without
+        accepting anything.
         """
 
     def cancel(self, ticket: Any) -> None:
         """Settle as Cancelled what is not settled yet; harmless when everything is."""
 
     def abandon(self) -> None:
-        """End every worker at once, answering nobody."""
+        """End every worker at once, without an answer to anybody."""
 
     def hold(self, nbytes: int) -> None:
-        """Count bytes that lie outside the queues; a negative number gives them back."""
+        """Count bytes that are held outside the queues; a negative number gives them back."""
 
 
 class StageDescription(Protocol):
@@ -144,7 +147,7 @@ class StageDescription(Protocol):
 
 
 class Servable(Protocol):
-    """A service that can be put behind HTTP."""
+    """A service that a host can feed."""
 
     @property
     def name(self) -> str:
@@ -156,7 +159,7 @@ class Servable(Protocol):
 
     @property
     def engine(self) -> HostedEngine | None:
-        """The engine, once `start` made it."""
+        """The engine, once `start` has made it."""
 
     @property
     def stages(self) -> Sequence[StageDescription]:

@@ -185,7 +185,7 @@ def _histogram(counters: StageCounters, attribute: str) -> Histogram:
 
 
 def add_histogram(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> None:
-    """Our counts are of each interval, Prometheus wants them up to each bound."""
+    """Add a histogram to `family`: ours counts each interval, Prometheus wants counts up to each bound."""
     buckets, below = [], 0
     for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
         below += count

@@ -1,10 +1,10 @@
-"""What the server says on its standard streams, and what it does where there are none.
+"""Write to standard streams that may be full, closed, or not there.
 
 Contract
 --------
 * A standard stream that is full, closed, or whose reader has gone costs the lines written to it and nothing else.
-* A descriptor from 0 to 2 that was closed at the start is `/dev/null` afterwards: it would else become the number of a
-  socket, and whatever writes to a standard stream would write there.
+* A descriptor from 0 to 2 that was closed at the start is `/dev/null` afterwards.  Otherwise a socket would get that
+  number, and what is written to a standard stream would go to the socket.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def fill_standard_streams() -> None:
             opened = os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
             if opened == fd:
                 os.set_inheritable(fd, True)
-            else:  # another thread has taken it meanwhile
+            else:  # another thread took `fd` in between
                 os.close(opened)
 
 
-def tell(words: str) -> None:
-    """Write a line to standard error, if that can be."""
+def write_stderr_line(words: str) -> None:
+    """Write a line to standard error; a line that cannot be written is lost."""
     if sys.stderr is None:  # it was closed when Python started
         return
     with contextlib.suppress(OSError, ValueError):  # ValueError: somebody closed the object
@@ -37,7 +37,7 @@ def tell(words: str) -> None:
 
 
 def give_up_broken_streams() -> None:
-    """At the end of a command: what cannot be written is dropped, so that Python does not make a failure of it."""
+    """Drop what cannot be written, at the end of a command: Python's own flush would change the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if stream is None:
             continue

@@ -19,7 +19,7 @@ from penstock.errors import StartFailed
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import StageSpec
-from penstock.runtime.worker_slot import WorkerEnd, WorkerSlot
+from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Status, encode_batch
 from penstock.transport.messages import Launch
 
@@ -220,7 +220,7 @@ class StageDriver:
         self.hub.pool_changed(self, None)
         self.hub.wake()
 
-    def worker_ended(self, worker: WorkerSlot, end: WorkerEnd) -> None:
+    def worker_ended(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
         """A worker is gone: its items are queued again or settled, and it is started again when that is due."""
         self._reclaim(end.frames, innocent=end.innocent)
         if self.stopping:
@@ -300,7 +300,7 @@ def _whole_failure(frame: Frame) -> bool:
     return Status.OK not in frame.statuses and Status.FAILED in frame.statuses
 
 
-def _start_failure(worker: WorkerSlot, end: WorkerEnd) -> StartFailed:
+def _start_failure(worker: WorkerSlot, end: IncarnationEnd) -> StartFailed:
     problem = end.problem
     if problem is not None:
         kind = problem.type_name.removeprefix("builtins.")

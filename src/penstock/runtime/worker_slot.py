@@ -137,11 +137,11 @@ class SlotOwner(Protocol):
     def worker_ready(self, worker: WorkerSlot) -> None:
         """The worker reached READY."""
 
-    def worker_ended(self, worker: WorkerSlot, end: WorkerEnd) -> None:
+    def worker_ended(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
         """The worker's incarnation is gone."""
 
 
-class WorkerEnd:
+class IncarnationEnd:
     """How an incarnation ended, and what it held."""
 
     __slots__ = ("frames", "innocent", "problem", "reason", "was_ready")
@@ -264,8 +264,8 @@ class WorkerSlot(FrameHolder):
             return
         self._move(CLOSE)
         self._cancel_timers()
-        if self._incarnation is not None:
-            self._incarnation.close()
+        assert self._incarnation is not None
+        self._incarnation.close()
 
     def kill(self) -> None:
         """End the worker now, for good; `worker_ended` follows where anything is there to be ended."""
@@ -287,8 +287,8 @@ class WorkerSlot(FrameHolder):
 
     def _end_incarnation(self) -> None:
         self._move(REPLACE)
-        if self._incarnation is not None:
-            self._incarnation.kill()
+        assert self._incarnation is not None
+        self._incarnation.kill()
 
     def restart_in(self, delay: float) -> None:
         """Start again after `delay` seconds."""
@@ -353,8 +353,8 @@ class WorkerSlot(FrameHolder):
             raise ProtocolError(f"the worker sent a {frame.kind.name} frame")
 
     def _launch(self) -> None:
-        if self._incarnation is not None:
-            self._incarnation.send(encode_control(Kind.LAUNCH, pack(self._owner.launch_of(self.index))))
+        assert self._incarnation is not None
+        self._incarnation.send(encode_control(Kind.LAUNCH, pack(self._owner.launch_of(self.index))))
 
     def ended(self, reason: str) -> None:
         """The incarnation is gone."""
@@ -362,7 +362,7 @@ class WorkerSlot(FrameHolder):
         self.tried = True
         self._incarnation = None
         self._cancel_timers()
-        end = WorkerEnd(reason, list(self.frames), self._was_ready, self._innocent, self._problem)
+        end = IncarnationEnd(reason, list(self.frames), self._was_ready, self._innocent, self._problem)
         self.frames = deque()
         self._owner.worker_ended(self, end)
 

@@ -1,6 +1,6 @@
-"""One line for each answered request, for those who ask for it: logger ``penstock.access``.
+"""Write one line for each answered request, where the `access_log` option asks for it: logger ``penstock.access``.
 
-Neither headers nor the query are written: both may carry secrets.
+Neither headers nor the query are written, because both may carry secrets.
 """
 
 from __future__ import annotations

@@ -7,23 +7,22 @@ Contract
 * `handle` calls `reply` exactly once for each request that `admit` let pass, now or later, on the event loop.
 * Every request gets an id: the client's own if it is a proper one, else one of ours.
 * A single item costs dictionary look-ups and plain counters: no task, future, timer, uuid or log line.
+* The time comes from the clock that was handed in; it is the one that `HttpRequest.arrived` was read from.
 
-With one service its calls are `/predict` and `/batch`.  With several, each has `/NAME/predict` and `/NAME/batch`, and
-there are no plain ones: a path says which model it means.
+`protocols/service_routes.py` decides which paths a service has.
 """
 
 from __future__ import annotations
 
 import re
 import secrets
-import time
 from collections.abc import Sequence
 from itertools import count
-from urllib.parse import quote
 
 import msgspec
 
 from penstock.config import ServerOptions
+from penstock.core.clock import Clock
 from penstock.errors import ConfigError, Overloaded
 from penstock.hosting.servable import Servable
 from penstock.server.access_log import write_line
@@ -33,9 +32,8 @@ from penstock.server.pages.docs import docs_routes
 from penstock.server.pages.health import JSON, Health
 from penstock.server.pages.metrics import Metrics
 from penstock.server.pages.openapi import openapi
-from penstock.server.protocols.batch import BatchRoute
-from penstock.server.protocols.predict import PredictRoute
 from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
+from penstock.server.protocols.service_routes import routes_of
 from penstock.server.status import Problems
 
 _PROPER_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -44,19 +42,21 @@ _PROPER_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 class App:
     """Answers the requests of one server for one or more services."""
 
-    def __init__(self, services: Sequence[Servable], options: ServerOptions) -> None:
-        """Store; read the key file.  Raises ConfigError for a bad one, or for services that share a name."""
+    def __init__(self, services: Sequence[Servable], options: ServerOptions, clock: Clock) -> None:
+        """Store the services; read the key file.  Raises ConfigError for a bad file, or if services share a name."""
         names = [service.name for service in services]
         if not services or len(set(names)) < len(names):
             raise ConfigError(f"an app needs services with different names, got {names}")
         self.options = options
         self.services = tuple(services)
+        self.clock = clock
         self.problems = Problems(options)
+        self._now = clock.now
         self._keys = read_keys(options.api_key_file) if options.api_key_file is not None else None
         self._access_log = options.access_log
         self._id_prefix = secrets.token_hex(6).encode() + b"-"
         self._count = count(1)
-        self._calls = _calls(self.services, self.problems, options)
+        self._calls = routes_of(self.services, self.problems, options)
         self._routes: dict[bytes, Route] = {path.encode(): route for path, route in self._calls.items()}
         self._elsewhere = Traffic("", "")
         """Requests that no route took: unknown paths, refused keys, what the connection refused."""
@@ -68,7 +68,7 @@ class App:
         self._page_bytes_limit = max(service.options.max_queued_bytes for service in services)
 
     def _pages(self, metrics: Metrics) -> dict[bytes, Route]:
-        health = Health(self.services, self.problems)
+        health = Health(self.services, self.problems, self.clock)
         pages: dict[bytes, Route] = {
             b"/livez": PageRoute("/livez", health.livez, guarded=False),
             b"/readyz": PageRoute("/readyz", health.readyz, guarded=False),
@@ -79,7 +79,7 @@ class App:
         return pages | docs_routes(", ".join(service.name for service in self.services))
 
     def admit(self, request: HttpRequest) -> Response | None:
-        """Refuse a request by its head, or None to read its body and `handle` it.  Sets its id and its route."""
+        """Refuse a request by its head, or None to read its body and `handle` it.  Sets its id, route and formats."""
         given = request.headers.get(b"x-request-id")
         if given is None or _PROPER_ID.fullmatch(given) is None:
             request.id = self._next_id()
@@ -96,18 +96,20 @@ class App:
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answer a request that was admitted and whose body is complete: `reply` is called exactly once."""
-        request.route.route.handle(request, reply)
+        route: Route = request.route
+        route.handle(request, reply)
 
     def cancel(self, request: HttpRequest) -> None:
-        """The client has left: withdraw what it asked for.  Harmless at any time after `admit`."""
+        """Withdraw what a client asked for that has left.  Harmless at any time after `admit`."""
         if request.ticket is not None:
-            request.route.route.cancel(request)
+            route: Route = request.route
+            route.cancel(request)
 
     def refuse(self, status: int, detail: str, request: HttpRequest | None = None) -> Response:
         """The answer to something that the carrier refuses itself: a problem with `status`.
 
-        Without a request the refusal is counted here, and the id is in the response's own headers: there is nobody
-        to ask for it.
+        Without a request the refusal is counted here, and its headers have an id: the carrier has no request to take
+        the id from.
         """
         if request is None:
             self._elsewhere.statuses[status] = self._elsewhere.statuses.get(status, 0) + 1
@@ -118,20 +120,22 @@ class App:
         return self.problems.refuse(status, detail, request.id)
 
     def hold(self, request: HttpRequest | None, nbytes: int) -> None:
-        """Count bytes that lie outside the queues, for the service they belong to; negative gives them back."""
-        target = request.route if request is not None else None
-        engine = target.route.engine() if target is not None else None
+        """Count bytes that are held outside the queues, for the service they belong to; negative gives them back."""
+        route: Route | None = request.route if request is not None else None
+        engine = route.engine() if route is not None else None
         if engine is not None:
             engine.hold(nbytes)
         else:
             self._page_bytes += nbytes
 
     def overfull(self, request: HttpRequest, own: int) -> Response | None:
-        """End a body in arrival where more bytes are held than may be, and not by this body alone.
+        """Refuse the rest of a body where more bytes are held than may be, and not by this body alone.
 
-        Its head was let in while there was room: many slow senders together could else hold any number of bytes.
+        The head was admitted while there was room.  Without this check many slow senders together could hold any number
+        of bytes.
         """
-        engine = request.route.route.engine()
+        route: Route = request.route
+        engine = route.engine()
         if engine is None or engine.held_bytes <= engine.options.max_queued_bytes or engine.held_bytes <= own:
             return None
         refusal = engine.refusal()
@@ -141,16 +145,17 @@ class App:
         return self.problems.answer(refusal, request)
 
     def body_due(self, request: HttpRequest) -> float:
-        """When a body must be whole: at its request's deadline, for past it nobody would run the item."""
-        route = request.route.route
+        """When a body must be complete: at the deadline of its request, because no item is run after that."""
+        route: Route = request.route
         if isinstance(route, ServiceRoute):
             return route.deadline(request)
         return request.arrived + BODY_TIMEOUTS_PER_BODY * self.options.body_timeout
 
     def answered(self, request: HttpRequest, status: int, nbytes: int) -> None:
-        """An answer was written, or the client left before it (499): count it, and log it if that is wanted."""
-        seconds = time.monotonic() - request.arrived
-        traffic: Traffic = self._elsewhere if request.route is None else request.route.traffic
+        """Count a request whose answer was written, or whose client left before it (499); log it if that is wanted."""
+        seconds = self._now() - request.arrived
+        route: Route | None = request.route
+        traffic = self._elsewhere if route is None else route.traffic
         statuses = traffic.statuses
         statuses[status] = statuses.get(status, 0) + 1
         traffic.seconds.add(seconds)
@@ -161,8 +166,8 @@ class App:
         return self._id_prefix + b"%x" % next(self._count)
 
     def _refuse(self, request: HttpRequest, route: Route) -> Response | None:
-        """Key, method, unread pages: what most requests need not be asked."""
-        request.route = route.plain
+        """Check the key, the method and the unread pages.  Most requests need none of these checks."""
+        request.route = route
         refusal = self._refuse_key(request) if route.guarded else None
         if refusal is not None:
             return refusal
@@ -201,13 +206,3 @@ class App:
             document = openapi(self.services, self._calls, self.options, keys=self._keys is not None)
             self._document = msgspec.json.encode(document)
         return Response(200, JSON, self._document)
-
-
-def _calls(services: Sequence[Servable], problems: Problems, options: ServerOptions) -> dict[str, ServiceRoute]:
-    """The services' routes by path, as it stands in a request: a name's special characters are escaped."""
-    calls: dict[str, ServiceRoute] = {}
-    for service in services:
-        prefix = f"/{quote(service.name, safe='')}" if len(services) > 1 else ""
-        calls[f"{prefix}/predict"] = PredictRoute(f"{prefix}/predict", service, problems, options.max_body)
-        calls[f"{prefix}/batch"] = BatchRoute(f"{prefix}/batch", service, problems, options)
-    return calls

@@ -16,17 +16,17 @@ from typing import Any, Final, Protocol, TypeAlias
 from penstock.core.payload import Payload
 
 BODY_TIMEOUTS_PER_BODY: Final = 4
-"""A body that no deadline ends may take this many times `body_timeout`, however well its pieces come."""
+"""A body without a deadline may take this many times `body_timeout`, however steadily its pieces come."""
 
 
 class HttpRequest:
-    """One request: its head as it was read, then its body, then whatever `App` remembers about it.
+    """One request: its head as it was read, then its body, then what the application remembers about it.
 
     `path` and `query` are the two halves of the target, undecoded; header names are lower case, a repeated field's
     values are joined with ", "; `arrived` is the monotonic time at which its head was complete.
     """
 
-    __slots__ = ("arrived", "body", "headers", "id", "method", "path", "query", "route", "ticket")
+    __slots__ = ("arrived", "body", "formats", "headers", "id", "method", "path", "query", "route", "ticket")
 
     def __init__(self, method: str, path: bytes, query: bytes, headers: Mapping[bytes, bytes], arrived: float) -> None:
         self.method = method
@@ -38,7 +38,9 @@ class HttpRequest:
         self.id: bytes = b""
         """The request id, set by `App.admit`; it comes back in `X-Request-ID` and stands in the log."""
         self.route: Any = None
-        """Set by `App.admit`; meaningless to whoever carries the request."""
+        """The `Route` that answers, set by `App.admit`; None where no route has the path."""
+        self.formats: Any = None
+        """The `Formats` of its body and of its answer, set by `App.admit` where the route has a choice of them."""
         self.ticket: Any = None
         """What `App.cancel` needs to take the request back, once the engine has it."""
 
@@ -46,8 +48,8 @@ class HttpRequest:
 class Response:
     """An answer to be written.
 
-    The carrier adds `Content-Length`,
-    `Date` and `Connection`, and leaves the body out for HEAD.  `headers` are further fields, lower-case names.
+    The carrier adds `Content-Length`, `Date` and `Connection`, and leaves the body out for HEAD.  `headers` are further
+    fields, with lower-case names.
     """
 
     __slots__ = ("body", "content_type", "headers", "status")
@@ -74,7 +76,7 @@ class Application(Protocol):
     def admit(self, request: HttpRequest) -> Response | None:
         """Judge a request by its head, before its body is read: None to go on, or the answer that refuses it.
 
-        Sets `request.id` and `request.route`.
+        Sets what the application remembers of `request`: its id, its route, its formats.
         """
         ...
 

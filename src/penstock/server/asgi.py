@@ -10,7 +10,7 @@ Contract
 * Bytes of half-received bodies count as held; a body that is not whole when too many are held is answered then.
 * Each process of a server with several runs its own workers.
 
-This is the one place in this room where a request has futures and tasks: the interface asks for them.
+A request has futures and tasks here, and nowhere else in `server`: the interface asks for them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -26,9 +25,11 @@ from urllib.parse import quote
 from penstock.config import ServerOptions
 from penstock.core.payload import payload_pieces
 from penstock.core.state import State
+from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.servable import Servable
 from penstock.server.app import App
 from penstock.server.application import HttpRequest, Response
+from penstock.server.fields import RequestRefused, join_fields, judge_encoding, read_length
 from penstock.server.status import CLIENT_LEFT
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -52,7 +53,7 @@ def asgi(served: App | Servable | Sequence[Servable], options: ServerOptions | N
     if isinstance(served, App):
         return AsgiApp(served)
     services = served if isinstance(served, Sequence) else (served,)
-    return AsgiApp(App(services, options or ServerOptions()))
+    return AsgiApp(App(services, options or ServerOptions(), LoopClock()))
 
 
 class AsgiApp:
@@ -65,7 +66,7 @@ class AsgiApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: ``http`` or ``lifespan``; a websocket is refused."""
         if scope["type"] == "http":
-            await _Exchange(self.app, scope, receive, send).run()
+            await _Exchange(self.app, _request(scope, self.app.clock.now()), receive, send).run()
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "websocket":
@@ -119,18 +120,18 @@ class _RefusedError(Exception):
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, app: App, request: HttpRequest, receive: Receive, send: Send) -> None:
         self._app = app
+        self._request = request
         self._receive = receive
         self._send = send
-        self._request = _request(scope)
         self._held = 0
 
     async def run(self) -> None:
         """Answer the request, or count it as one whose client left."""
         request = self._request
         try:
-            response = self._app.admit(request) or self._refuse_encoding()
+            response = self._judge_head()
             if response is None:
                 response = await self._serve()
             nbytes = await self._write(response)
@@ -144,11 +145,20 @@ class _Exchange:
         else:
             self._app.answered(request, response.status, nbytes)
 
-    def _refuse_encoding(self) -> Response | None:
-        encoding = self._request.headers.get(b"content-encoding", b"identity").strip().lower()
-        if encoding in (b"", b"identity"):
-            return None
-        return self._app.refuse(415, "a compressed body is not taken: send it plain", self._request)
+    def _judge_head(self) -> Response | None:
+        """Refuse a request by its head, or None to read its body.  The order is that of the native server."""
+        request = self._request
+        try:
+            length = read_length(request.headers.get(b"content-length"))
+        except RequestRefused as refused:
+            return self._app.refuse(refused.status, refused.detail, request)
+        refusal = self._app.admit(request)
+        if refusal is not None:
+            return refusal
+        objection = judge_encoding(request.headers.get(b"content-encoding"))
+        if objection is not None:
+            return self._app.refuse(*objection, request)
+        return self._judge_size(length)
 
     async def _serve(self) -> Response:
         try:
@@ -186,15 +196,15 @@ class _Exchange:
             pass
 
     async def _read_body(self) -> bytes:
-        declared = self._request.headers.get(b"content-length", b"")
-        self._check_size(int(declared) if declared.isdigit() else 0)
         pieces: list[bytes] = []
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise _ClientLeftError
             piece = message.get("body", b"")
-            self._check_size(self._held + len(piece))
+            refusal = self._judge_size(self._held + len(piece))
+            if refusal is not None:
+                raise _RefusedError(refusal)
             self._held += len(piece)
             self._app.hold(self._request, len(piece))
             pieces.append(piece)
@@ -204,10 +214,11 @@ class _Exchange:
             if refusal is not None:
                 raise _RefusedError(refusal)
 
-    def _check_size(self, nbytes: int) -> None:
+    def _judge_size(self, nbytes: int) -> Response | None:
         limit = self._app.options.max_body
-        if nbytes > limit:
-            raise _RefusedError(self._app.refuse(413, f"the body is larger than {limit} bytes", self._request))
+        if nbytes <= limit:
+            return None
+        return self._app.refuse(413, f"the body is larger than {limit} bytes", self._request)
 
     async def _write(self, response: Response) -> int:
         """Send the answer; how many bytes of body it had."""
@@ -230,14 +241,11 @@ class _Exchange:
         return nbytes
 
 
-def _request(scope: Scope) -> HttpRequest:
+def _request(scope: Scope, arrived: float) -> HttpRequest:
     """The request that `scope` describes, its path as seen from our mount point."""
     path, root = scope["path"], scope.get("root_path", "")
     if root and path.startswith(root) and path[len(root) :][:1] in ("", "/"):
         path = path[len(root) :]
-    headers: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
-        key = name.lower()
-        headers[key] = headers[key] + b", " + value if key in headers else bytes(value)
+    headers = join_fields([(bytes(name), bytes(value)) for name, value in scope["headers"]])
     target = quote(path or "/", safe="/").encode()
-    return HttpRequest(scope["method"], target, scope.get("query_string", b""), headers, time.monotonic())
+    return HttpRequest(scope["method"], target, scope.get("query_string", b""), headers, arrived)

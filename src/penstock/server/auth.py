@@ -1,7 +1,7 @@
 """Decide whether a request carries one of the accepted API keys.
 
-A key is compared with every accepted one, in constant time and without an early exit, as a digest: neither its
-length nor its place in the file can be measured.  Keys are kept as digests only, and appear in no message or log.
+A key is compared, as a digest, with every accepted one, in constant time and without an early exit: so neither its
+length nor its line in the file can be measured.  Only digests of keys are kept, and no message or log has a key.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def read_keys(path: str) -> ApiKeys:
     could not carry it, and it is usually a comment).
     """
     try:
-        lines = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()  # some editors leave the mark
+        lines = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()  # some editors write the mark
     except OSError as error:
         raise ConfigError(f"api_key_file {path!r} cannot be read: {error.strerror}") from None
     keys = []

@@ -10,18 +10,19 @@ from collections.abc import Callable, Sequence
 
 from penstock.config import ServerOptions
 from penstock.hosting.logs import set_up_logging
+from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.run import run_until_signal
 from penstock.hosting.servable import Servable
-from penstock.hosting.stdio import fill_standard_streams, tell
+from penstock.hosting.stdio import fill_standard_streams, write_stderr_line
 from penstock.server.app import App
 from penstock.server.http1.listener import Listener
 
 Ready = Callable[[list[str]], None]
-"""Told the addresses, once, when every service is ready."""
+"""Called once with the addresses, when every service is ready."""
 
 
 def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready | None = None) -> None:
-    """Serve `services` on an event loop of its own; returns after a drain.
+    """Serve `services` on an event loop made for this; returns after a drain.
 
     Raises:
         ConfigError: an option or a service cannot be as described.
@@ -30,9 +31,10 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
     fill_standard_streams()
     set_up_logging(options.log_format)
     announce = on_ready or _announce
-    listener = Listener(App(services, options), options)
+    clock = LoopClock()
+    listener = Listener(App(services, options, clock), options, clock)
     run_until_signal(services, listener, drain=options.drain, on_ready=lambda: announce(listener.addresses))
 
 
 def _announce(addresses: list[str]) -> None:
-    tell(f"ready on {', '.join(addresses)}")
+    write_stderr_line(f"ready on {', '.join(addresses)}")

@@ -29,7 +29,7 @@ from penstock.server.application import HttpRequest, Response
 
 PROBLEM_JSON = b"application/problem+json"
 CLIENT_LEFT = 499
-"""Nothing is sent under it: it stands in logs and metrics for an answer nobody waited for."""
+"""Never sent: it stands in logs and metrics where the client left before its answer."""
 
 KINDS: dict[type[RequestError], tuple[str, str]] = {
     InvalidItem: ("invalid-item", "Invalid item"),
@@ -64,7 +64,7 @@ class Problems:
             RequestError: 500,
         }
         self.unstarted = "The service is starting."
-        """What a request is told while its service has no engine; whoever owns the start may say it better."""
+        """The detail of a refusal while a service has no engine; the host that starts services may replace it."""
 
     def status(self, error: RequestError) -> int:
         """The HTTP status of an ending."""
@@ -120,7 +120,7 @@ class Problems:
 
 
 def respond(problem: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...] = ()) -> Response:
-    """`problem` as a response; 429 and 503 tell when to come back."""
+    """`problem` as a response; 429 and 503 say when to try again."""
     status = problem["status"]
     if status in (429, 503) and "retry_after" in problem:
         headers = (*headers, (b"retry-after", b"%d" % problem["retry_after"]))
@@ -133,7 +133,7 @@ def _kind(error: RequestError) -> type[RequestError]:
 
 
 def _detail(error: RequestError) -> str:
-    """What the client may read.  What a stage raised may name files, rows, secrets: it stays in the log."""
+    """The text for the client.  A stage's exception may name files, rows or secrets, so its text stays in the log."""
     if isinstance(error, StageFailed):
         return f"Stage {error.stage!r} raised an exception; the log of the server has it under this id."
     if isinstance(error, InvalidItem):

@@ -132,9 +132,10 @@ class FakeIncarnation:
         self.answer([problem] * n, [Status.FAILED] * n, seconds=seconds)
 
     def die(self, reason: str = "signal SIGSEGV") -> None:
-        """End; tells the owner, once."""
+        """End, with all it holds; tells the owner, once."""
         if not self.ended:
             self.ended = True
+            self.frames.clear()
             self._owner.ended(reason)
 
     def _deliver(self, buffers: list[Any]) -> None:

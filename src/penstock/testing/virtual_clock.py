@@ -67,7 +67,7 @@ class VirtualClock:
 
     @property
     def waiting(self) -> list[float]:
-        """In how many seconds, to the microsecond, each timer is due, the next one first; cancelled ones are left out."""
+        """In how many seconds each timer is due, the next one first; to the microsecond, without the cancelled ones."""
         return [round(due - self._now, 6) for due, _, timer in sorted(self._timers) if timer.waiting]
 
     async def advance(self, seconds: float) -> None:

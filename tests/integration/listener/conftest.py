@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from penstock.config import ServerOptions
+from penstock.hosting.loop_clock import LoopClock
 from penstock.server.application import Response
 from penstock.server.http1.listener import Listener
 
@@ -76,7 +77,7 @@ class Server:
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self.app = SmallApp()
-        self.listener = Listener(self.app, options)
+        self.listener = Listener(self.app, options, LoopClock())
         self.loop = uvloop.new_event_loop()
         self.problems = []
         self.loop.set_exception_handler(lambda loop, context: self.problems.append(context))

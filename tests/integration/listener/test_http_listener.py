@@ -10,8 +10,9 @@ import pytest
 
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError, StartFailed
+from penstock.hosting.loop_clock import LoopClock
 from penstock.server.http1.binding import SPARE_FILES, raise_file_limit, share_files
-from penstock.server.http1.connections import CROWD
+from penstock.server.http1.connections import EXCESS_CONNECTIONS
 from penstock.server.http1.listener import Listener
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -138,7 +139,7 @@ def test_the_soft_limit_of_files_is_raised_and_never_lowered():
     try:
         low = min(512, before[1] if before[1] > 0 else 512)
         resource.setrlimit(resource.RLIMIT_NOFILE, (low, before[1]))
-        assert raise_file_limit(10) == (10, CROWD)
+        assert raise_file_limit(10) == (10, EXCESS_CONNECTIONS)
         raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         assert raised == 1034
         raise_file_limit(1)
@@ -149,14 +150,14 @@ def test_the_soft_limit_of_files_is_raised_and_never_lowered():
 
 @pytest.mark.parametrize("files", [64, 256, 1024, 4096, 10_500])
 def test_where_files_are_few_connections_leave_some_to_the_rest(files):
-    seats = share_files(files)
-    assert seats.connections >= 1
-    assert files - sum(seats) >= min(files // 4, 768)
-    assert 0 <= seats.crowd <= min(CROWD, files // 4)
+    limits = share_files(files)
+    assert limits.connections >= 1
+    assert files - sum(limits) >= min(files // 4, 768)
+    assert 0 <= limits.excess <= min(EXCESS_CONNECTIONS, files // 4)
 
 
 def test_the_files_wanted_are_those_of_all_connections():
-    assert share_files(10_000 + SPARE_FILES) == (10_000, CROWD)
+    assert share_files(10_000 + SPARE_FILES) == (10_000, EXCESS_CONNECTIONS)
 
 
 def test_draining_answers_what_was_accepted_and_closes_what_is_idle(serve, knock):
@@ -181,7 +182,7 @@ def test_draining_answers_what_was_accepted_and_closes_what_is_idle(serve, knock
     assert server.app.cancelled == []
 
 
-def test_what_is_not_answered_within_the_grace_is_cut(serve, knock):
+def test_what_is_not_answered_within_the_grace_is_aborted(serve, knock):
     server = serve()
     client = knock(server)
     client.send(LATER)
@@ -196,7 +197,7 @@ def test_closing_is_allowed_at_any_time_and_again(serve):
     server = serve()
 
     async def close_an_unstarted_one():
-        await Listener(server.app, ServerOptions(port=0)).close(0.0)
+        await Listener(server.app, ServerOptions(port=0), LoopClock()).close(0.0)
 
     server.run(close_an_unstarted_one())
     server.run(server.listener.close(0.0))

@@ -37,9 +37,17 @@ def test_bounds_ascend(bounds):
 
 @pytest.mark.parametrize("counters", [StageCounters(), ServiceCounters()])
 def test_counters_start_at_zero(counters):
-    for name in counters.__slots__:
+    names = [name for name in dir(counters) if not name.startswith("_")]
+    assert names
+    for name in names:
         value = getattr(counters, name)
         assert (value.count if isinstance(value, Histogram) else value) in (0, {})
+
+
+@pytest.mark.parametrize("counters", [StageCounters(), ServiceCounters(), Histogram(SIZES)])
+def test_a_counter_that_does_not_exist_cannot_be_set(counters):
+    with pytest.raises(AttributeError):
+        counters.misspelt = 1
 
 
 def test_an_outcome_is_matched_as_one_of_two():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Result
 from penstock.core.state import State, WorkerState
 from penstock.errors import Cancelled
+from penstock.hosting.loop_clock import LoopClock
 from penstock.server.app import App
 from penstock.server.application import HttpRequest
 
@@ -131,17 +131,28 @@ class Call:
         return msgspec.json.decode(b"".join(body) if isinstance(body, list) else body)
 
 
+class StillClock:
+    """A clock that shows what a test sets."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def now(self) -> float:
+        return self.seconds
+
+
 class Fakes:
     Service = FakeService
+    StillClock = StillClock
 
-    def app(self, *services: FakeService, **options: Any) -> App:
-        return App(services or (FakeService(),), ServerOptions(**options))
+    def app(self, *services: FakeService, clock: Any = None, **options: Any) -> App:
+        return App(services or (FakeService(),), ServerOptions(**options), clock or LoopClock())
 
     def call(self, app, method="POST", path="/predict", body=b"[1.0]", arrived=None, **headers) -> Call:
         """Send a request as a carrier would: `content_type="…"` is the header ``content-type``."""
         fields = {name.replace("_", "-").encode(): value.encode("latin-1") for name, value in headers.items()}
         target, _, query = path.encode().partition(b"?")
-        arrived = time.monotonic() if arrived is None else arrived
+        arrived = app.clock.now() if arrived is None else arrived
         call = Call(app, HttpRequest(method, target, query, fields, arrived))
         refusal = app.admit(call.request)
         if refusal is not None:

@@ -198,7 +198,7 @@ def test_inventing_format_headers_does_not_grow_the_table_without_end(fakes):
     for number in range(1000):
         fakes.call(app, accept=f"application/json;v={number}")
     fakes.call(app, accept="application/json;v=" + "x" * 10_000)
-    table = app._routes[b"/predict"]._targets
+    table = app._routes[b"/predict"]._formats
     assert len(table) <= 128
     assert all(len(accept) < 300 for _, accept in table)
 
@@ -475,6 +475,17 @@ def test_the_access_log_has_one_line_for_each_answer_and_no_secrets(fakes, caplo
     (record,) = caplog.records
     assert re.fullmatch(r"POST /predict 499 0 [0-9.]+ mine", record.getMessage())
     assert (record.status, record.bytes, record.request_id) == (499, 0, "mine")
+
+
+def test_a_request_lasts_from_its_arrival_to_its_answer_on_the_apps_clock(fakes, caplog):
+    caplog.set_level("INFO", "penstock.access")
+    clock = fakes.StillClock(1000.0)
+    app = fakes.app(access_log=True, clock=clock)
+    call = fakes.call(app)
+    clock.seconds = 1000.25
+    app.answered(call.request, 200, 5)
+    assert call.request.route.traffic.seconds.total == 0.25
+    assert caplog.records[0].seconds == 0.25
 
 
 def test_a_path_cannot_forge_a_line_of_the_access_log(fakes, caplog):

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from penstock.core.state import State
 from penstock.errors import Overloaded, StartFailed
 from penstock.server.app import App
-from penstock.server.asgi import UNSTARTED, asgi
+from penstock.server.asgi import UNSTARTED, AsgiApp, asgi
 
 
 def client(app, **options):
@@ -95,6 +95,47 @@ async def test_options_has_neither_length_nor_type(fakes):
     assert "content-type" not in answer.headers
 
 
+async def test_a_compressed_body_is_refused_in_the_words_of_the_native_server(fakes):
+    async with client(asgi(ready(fakes))) as http:
+        answer = await http.post("/predict", content=b"x", headers={"content-encoding": "gzip"})
+    assert answer.json()["detail"] == "compressed request bodies are not accepted"
+
+
+@pytest.mark.parametrize("announced", [b"9" * 5000, b"0" * 20 + b"1", b"1, 1", b"-1", b"x"])
+async def test_a_length_that_is_no_number_is_400(fakes, announced):
+    service = ready(fakes)
+    wire = Wire(asgi(service), headers=[(b"content-length", announced)])
+    await wire.end()
+    assert wire.sent[0]["status"] == 400
+    assert b"Content-Length is not a number" in wire.sent[1]["body"]
+    assert service.engine.held_bytes == 0
+
+
+async def test_names_are_read_in_any_case_and_repeated_fields_are_joined(fakes):
+    service = ready(fakes)
+    wire = Wire(asgi(service), headers=[[b"X-Request-ID", b"a"], [b"x-request-id", b"b"]])  # lists are allowed, too
+    wire.body(b"1")
+    await wire.end()
+    (given,) = [value for name, value in wire.sent[0]["headers"] if name == b"x-request-id"]
+    assert given not in (b"a", b"b")  # "a, b" is no proper id
+    assert wire.sent[0]["status"] == 200
+
+
+async def test_a_request_arrives_at_the_time_of_the_clock(fakes):
+    class Clock:
+        def now(self):
+            return 12.5
+
+        def call_later(self, delay, callback):
+            raise AssertionError("nothing is timed")
+
+    service = ready(fakes)
+    wire = Wire(AsgiApp(App((service,), fakes.app().options, Clock())), headers=[(b"x-request-timeout", b"7")])
+    wire.body(b"1")
+    await wire.end()
+    assert service.engine.submissions[0].deadline == 19.5
+
+
 async def test_a_compressed_body_is_415(fakes):
     async with client(asgi(ready(fakes))) as http:
         assert (await http.post("/predict", content=b"x", headers={"content-encoding": "gzip"})).status_code == 415
@@ -104,7 +145,7 @@ async def test_a_compressed_body_is_415(fakes):
 @pytest.mark.parametrize("announced", [True, False])
 async def test_a_body_at_the_limit_passes_and_one_byte_more_is_413(fakes, announced):
     service = ready(fakes)
-    app = asgi(App((service,), fakes.app(max_body=10).options))
+    app = asgi(fakes.app(service, max_body=10))
     length = [(b"content-length", b"10")], [(b"content-length", b"11")]
     fits = Wire(app, headers=length[0] if announced else ())
     fits.body(b"12345", more=True)
@@ -312,7 +353,7 @@ class Life:
 
 async def test_lifespan_starts_the_services_and_drains_them(fakes):
     one, two = fakes.Service(name="one", started=False), fakes.Service(name="two", started=False)
-    life = Life(asgi(App((one, two), fakes.app(drain=7.0).options)))
+    life = Life(asgi(fakes.app(one, two, drain=7.0)))
     assert await life.say("lifespan.startup") == {"type": "lifespan.startup.complete"}
     assert one.calls == two.calls == ["start"]
     assert await life.say("lifespan.shutdown") == {"type": "lifespan.shutdown.complete"}

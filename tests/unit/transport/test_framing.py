@@ -340,14 +340,14 @@ def feed_in_pieces(wire, cuts):
     return frames
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(st.binary(max_size=200), st.lists(st.integers(0, 10_000), max_size=4))
 def test_random_bytes_are_frames_or_a_protocol_error(wire, cuts):
     with suppress(ProtocolError):
         feed_in_pieces(wire, cuts)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(
     st.sampled_from(sorted(WIRES)),
     st.integers(0, 5000),
@@ -364,7 +364,7 @@ def test_a_frame_with_one_byte_changed_is_a_frame_or_a_protocol_error(name, wher
     assert len(frames) == 1
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(
     st.lists(st.binary(max_size=50) | st.integers(ALIGN_FROM - 2, ALIGN_FROM + 70).map(bytes), max_size=40),
     st.lists(st.integers(0, 100_000), max_size=6),

@@ -1,7 +1,7 @@
 """Turn a `Response` into the bytes that go on the wire.
 
-What answers have in common (status line, date, content type) is made once a second and kept; one answer then costs
-one join, or none where its body is large enough that copying it would cost more than a second write.
+Many answers have the same status line, date and content type.  These bytes are made once a second and kept, so that an
+answer costs one join.  A large body is not joined: to copy it would cost more than a second write.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from penstock.core.payload import Buffer, Payload, payload_pieces
 from penstock.server.application import Response
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-CLOSE: Final = b"\r\nconnection: close\r\n\r\n"
+# How a head ends: with what it says about the connection.
+CLOSING: Final = b"\r\nconnection: close\r\n\r\n"
 KEEP_ALIVE_1_0: Final = b"\r\nconnection: keep-alive\r\n\r\n"
 KEEP_ALIVE: Final = b"\r\n\r\n"
 
-JOIN_UP_TO: Final = 32 * 1024
-"""Bodies up to this many bytes are copied behind their head and written in one piece."""
+JOINED_BODY_BYTES: Final = 32 * 1024
+"""The longest body that is copied behind its head and written in one piece."""
 
 _KEPT_HEADS = 256
 _LENGTH = b"\r\ncontent-length: "
@@ -44,12 +45,12 @@ class AnswerHeads:
             self._kept.clear()
 
     def encode(
-        self, response: Response, request_id: bytes, body: Payload, nbytes: int, ending: bytes
+        self, response: Response, request_id: bytes, body: Payload, nbytes: int, end_of_head: bytes
     ) -> bytes | list[Buffer]:
         """What to write: one buffer, or a list of them where `body` is too large to be worth copying.
 
-        `body` is the response's, or b"" where it is left out; `nbytes` is the length the head announces; `ending`
-        is one of CLOSE, KEEP_ALIVE and KEEP_ALIVE_1_0.
+        `body` is the response's, or b"" where it is left out; `nbytes` is the length the head announces; `end_of_head`
+        is one of CLOSING, KEEP_ALIVE and KEEP_ALIVE_1_0.
         """
         status = response.status
         start = self._kept.get((status, response.content_type))
@@ -59,12 +60,12 @@ class AnswerHeads:
         extra = _fields(response.headers) if response.headers else b""
         named = b"\r\nx-request-id: " if request_id else b""
         if status in BODILESS:
-            return b"".join((start, named, request_id, extra, ending))
-        if type(body) is bytes and nbytes <= JOIN_UP_TO:
-            return b"".join((start, _LENGTH, length, named, request_id, extra, ending, body))
-        head = b"".join((start, _LENGTH, length, named, request_id, extra, ending))
+            return b"".join((start, named, request_id, extra, end_of_head))
+        if type(body) is bytes and nbytes <= JOINED_BODY_BYTES:
+            return b"".join((start, _LENGTH, length, named, request_id, extra, end_of_head, body))
+        head = b"".join((start, _LENGTH, length, named, request_id, extra, end_of_head))
         pieces = payload_pieces(body)
-        return b"".join((head, *pieces)) if nbytes <= JOIN_UP_TO else [head, *pieces]
+        return b"".join((head, *pieces)) if nbytes <= JOINED_BODY_BYTES else [head, *pieces]
 
     def _start(self, status: int, content_type: bytes) -> bytes:
         start = b"HTTP/1.1 %d %s\r\ndate: %s" % (status, _REASONS.get(status, b"Unknown"), self._date)

@@ -1,7 +1,7 @@
-"""Bind the sockets a server listens on, and say clearly why one cannot be had.
+"""Bind the sockets that a server listens on.  An error says why one cannot be bound.
 
-A Unix socket never exists with more permissions than asked for, a stale one is replaced, a live one is refused, and
-only our own is removed.
+The file of a Unix socket never has more permissions than the options ask for.  A socket file that nobody listens on
+is replaced.  One that somebody listens on is an error.  The listener removes the file only if it made it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,36 @@ from typing import NamedTuple
 
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError, StartFailed
-from penstock.server.http1.connections import CROWD
+from penstock.server.http1.connections import EXCESS_CONNECTIONS
 
-_TCP_NOTSENT_LOWAT = 25  # from linux/tcp.h; the socket module does not name it everywhere
+_TCP_NOTSENT_LOWAT = 25  # from linux/tcp.h; not every build of Python's socket module has the name
 
 log = logging.getLogger("penstock.server")
 
 BACKLOG = 2048
-UNSENT = 256 * 1024
-"""Bytes of answers the kernel takes beyond what is on its way.
+"""Connections that the kernel completes and keeps until we accept them.  It refuses any more."""
+UNSENT_BYTES = 256 * 1024
+"""Bytes of answers that the kernel takes from us and has not yet sent.
 
-Left alone it takes megabytes and asks for more only when a third of them is gone: a slow reader would look like one
-that does not read at all, and what it left unread would not be counted.
+By default the kernel takes megabytes, and takes no more until a third of them is sent.  A client that reads slowly
+would then look like one that does not read, and the bytes in the kernel would not be counted as held.
 """
 SPARE_FILES = 1024
-"""File descriptors beyond those of connections: channels to workers, logs, libraries, the crowd that is refused."""
-FEW_FILES = 64
-"""Fewest that are left for channels to workers, logs and libraries, however low the limit."""
+"""File descriptors beside those of the connections we serve.
+
+They are for channels to workers, logs, libraries, and the connections that are refused because there are too many.
+"""
+MIN_SPARE_FILES = 64
+"""The fewest file descriptors that are left for channels to workers, logs and libraries, however low the limit is."""
 
 
 def bind_tcp(host: str, port: int) -> list[socket.socket]:
-    """A listening socket for each address `host` stands for; with port 0 all take the same free one."""
+    """A listening socket for each address of `host`.  With port 0 the kernel chooses one free port for all of them.
+
+    Raises:
+        ConfigError: `host` has no address.
+        StartFailed: an address cannot be listened on.
+    """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG)
     except (OSError, UnicodeError) as error:
@@ -50,8 +59,8 @@ def bind_tcp(host: str, port: int) -> list[socket.socket]:
             sock = socket.socket(family, kind, proto)
             sockets.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # Accepted sockets inherit it.
-            sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, UNSENT)
+            # The sockets of accepted connections inherit this option.
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, UNSENT_BYTES)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             sock.bind(bound)
@@ -76,11 +85,12 @@ def _refusal(where: str, error: OSError) -> StartFailed:
 
 
 def bind_unix(path: str, mode: int) -> socket.socket:
-    """A listening Unix socket at `path` with permissions `mode`."""
-    _clear_stale(path)
+    """A listening Unix socket at `path` with permissions `mode`.  Raises StartFailed where there cannot be one."""
+    _remove_stale(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The file is made with the mode of the descriptor, less the umask: it is never open to more than `mode`.
+        # `bind` makes the file with the mode of the descriptor, less the umask.  So the file never has more
+        # permissions than `mode`; `chmod` then adds those that the umask took away.
         os.fchmod(sock.fileno(), mode)
         sock.bind(path)
         Path(path).chmod(mode)
@@ -92,8 +102,11 @@ def bind_unix(path: str, mode: int) -> socket.socket:
     return sock
 
 
-def _clear_stale(path: str) -> None:
-    """Remove a socket nobody listens on; StartFailed if somebody does, or if the file is no socket."""
+def _remove_stale(path: str) -> None:
+    """Remove a socket file that nobody listens on.
+
+    Raises StartFailed where somebody listens on it, and where the file is no socket.
+    """
     try:
         found = Path(path).lstat()
     except FileNotFoundError:
@@ -109,13 +122,13 @@ def _clear_stale(path: str) -> None:
         except ConnectionRefusedError:
             Path(path).unlink(missing_ok=True)
             return
-        except OSError as error:  # a full backlog, say: somebody is there
+        except OSError as error:  # for example a full backlog: somebody listens there
             raise _refusal(path, error) from None
     raise StartFailed(f"cannot listen on {path}: another server listens there")
 
 
 def inode(path: str) -> tuple[int, int] | None:
-    """What identifies the file at `path`, or None if there is none."""
+    """Device and inode of the file at `path`: they identify it.  None if there is no file."""
     try:
         found = Path(path).lstat()
     except OSError:
@@ -124,14 +137,17 @@ def inode(path: str) -> tuple[int, int] | None:
 
 
 def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
-    """The TLS side of `options`, or None without a certificate; ConfigError if it cannot be used."""
+    """The TLS context that `options` describe, or None where they lack the certificate or the key.
+
+    Raises ConfigError where the two cannot be used.
+    """
     if options.tls_cert is None or options.tls_key is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     try:
-        # A password prompt would hang a server: an encrypted key is an error.
+        # With an empty password, an encrypted key is an error.  Without one, OpenSSL would ask for it and wait.
         context.load_cert_chain(options.tls_cert, options.tls_key, password=lambda: "")
     except (OSError, ValueError) as error:
         names = f"tls_cert {options.tls_cert} and tls_key {options.tls_key}"
@@ -139,44 +155,48 @@ def tls_context(options: ServerOptions) -> ssl.SSLContext | None:
     return context
 
 
-class Seats(NamedTuple):
-    """How many connections fit."""
+class ConnectionLimits(NamedTuple):
+    """How many connections may be open at a time."""
 
     connections: int
-    """Those that are served."""
-    crowd: int
-    """Those beyond that may be told so at the same time."""
+    """How many are served."""
+    excess: int
+    """How many more are answered 503 at a time."""
 
 
-def raise_file_limit(connections: int) -> Seats:
-    """Raise the soft limit of open files so that `connections` fit, as far as the hard limit allows.
+def raise_file_limit(connections: int) -> ConnectionLimits:
+    """Raise this process's soft limit of open files, so that it can serve `connections`; what it can serve then.
 
-    Where it allows too few, the answer is how many fit beside the files that everything else needs: clients that do
-    nothing must not keep a worker from being started again.  A line in the log says so.
+    The hard limit may allow fewer files.  Then fewer connections are served, and a line in the log says so: files for
+    everything else are set aside first, because a worker that died can only be started again with free files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + SPARE_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return Seats(connections, CROWD)
+        return ConnectionLimits(connections, EXCESS_CONNECTIONS)
     possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if possible > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
     if possible == wanted:
-        return Seats(connections, CROWD)
-    seats = share_files(possible)
-    if seats.connections >= connections:
-        return Seats(connections, seats.crowd)
+        return ConnectionLimits(connections, EXCESS_CONNECTIONS)
+    limits = share_files(possible)
+    if limits.connections >= connections:
+        return ConnectionLimits(connections, limits.excess)
     log.warning(
         "the hard limit of %d open files leaves room for %d connections, not for max_connections=%d",
         hard,
-        seats.connections,
+        limits.connections,
         connections,
     )
-    return seats
+    return limits
 
 
-def share_files(files: int) -> Seats:
-    """What of `files` is for connections: all but SPARE_FILES, or but a quarter where they are few."""
-    left = max(2, files - min(SPARE_FILES - CROWD, max(FEW_FILES, files // 4)))
-    crowd = min(CROWD, left // 4)
-    return Seats(left - crowd, crowd)
+def share_files(files: int) -> ConnectionLimits:
+    """The connections that fit into `files` open files.
+
+    The rest of the program gets a quarter of the files, at least `MIN_SPARE_FILES` and at most `SPARE_FILES` less those
+    for excess connections.  Of what is left, at most a quarter is for excess connections.
+    """
+    left = max(2, files - min(SPARE_FILES - EXCESS_CONNECTIONS, max(MIN_SPARE_FILES, files // 4)))
+    excess = min(EXCESS_CONNECTIONS, left // 4)
+    return ConnectionLimits(left - excess, excess)

@@ -2,9 +2,9 @@
 
 Contract
 --------
-* `feed(data, at)` reads from `at` and returns the place where it stopped: the body's end, or the data's.  `done` tells
-  which; the bytes gather in `body`.
-* The outcome does not depend on how the bytes were cut into pieces.
+* `feed(data, at)` reads from `at` and returns the position where it stopped: the body's end, or the data's.  `done`
+  tells which; the bytes gather in `body`.
+* The outcome does not depend on how the bytes were divided into pieces.
 * What a `ChunkedBody` accepts, h11 reads as the same bytes with the same end.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.server.http1.heads import RequestRefused
+from penstock.server.fields import RequestRefused
 
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 _TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[\t\x20-\x7e\x80-\xff]*")
@@ -20,7 +20,7 @@ _NEVER_TRAILING = frozenset(
     (b"host", b"content-length", b"transfer-encoding", b"content-encoding", b"content-type", b"connection",
      b"expect", b"authorization")
 )  # fmt: skip
-_MAX_CHUNK_LINE = 1024  # extensions are read and dropped, so they need not be long
+_MAX_CHUNK_LINE_BYTES = 1024  # extensions are read and dropped, so they need not be long
 
 
 class SizedBody:
@@ -56,12 +56,13 @@ class ChunkedBody:
         self._max_body = max_body
         self._max_header = max_header
         self._line = bytearray()
-        self._missing = 0  # of the current chunk, with the CRLF after it
+        self._missing = 0
+        """Bytes of the current chunk that are still to come, with the CRLF after it."""
         self._trailing = False
         self._trailing_bytes = 0
 
     def feed(self, data: bytes | bytearray, at: int) -> int:
-        """Read `data` from `at`; the place where reading stopped: the body's end, or the data's.
+        """Read `data` from `at`; the position where reading stopped: the body's end, or the data's.
 
         Raises RequestRefused: 400 for what is no chunk, 413 as soon as a chunk is announced that is too much, 431.
         """
@@ -83,15 +84,15 @@ class ChunkedBody:
 
     def _feed_line(self, data: bytes | bytearray, at: int) -> int:
         """Read on in a chunk-size line or a trailer, and act on it once it is complete."""
-        limit = self._max_header - self._trailing_bytes if self._trailing else _MAX_CHUNK_LINE
-        room = limit - len(self._line)
-        feed = data.find(b"\n", at, at + room)
-        if feed < 0:
-            self._line += data[at : at + room]
-            if len(data) - at >= room:
+        limit = self._max_header - self._trailing_bytes if self._trailing else _MAX_CHUNK_LINE_BYTES
+        left = limit - len(self._line)
+        newline = data.find(b"\n", at, at + left)
+        if newline < 0:
+            self._line += data[at : at + left]
+            if len(data) - at >= left:
                 raise self._too_long()
             return len(data)
-        self._line += data[at : feed + 1]
+        self._line += data[at : newline + 1]
         line = bytes(self._line)
         self._line.clear()
         if not line.endswith(b"\r\n"):
@@ -101,12 +102,12 @@ class ChunkedBody:
             self._end_trailer(line[:-2])
         else:
             self._start_chunk(line[:-2])
-        return feed + 1
+        return newline + 1
 
     def _too_long(self) -> RequestRefused:
         if self._trailing:
             return RequestRefused(431, f"the trailers are longer than {self._max_header} bytes")
-        return RequestRefused(400, f"a chunk size line is longer than {_MAX_CHUNK_LINE} bytes")
+        return RequestRefused(400, f"a chunk size line is longer than {_MAX_CHUNK_LINE_BYTES} bytes")
 
     def _start_chunk(self, line: bytes) -> None:
         match = _CHUNK_SIZE.fullmatch(line)

@@ -7,8 +7,8 @@ Contract
   `Transfer-Encoding` other than exactly `chunked`, any in HTTP/1.0, a missing or repeated `Host`, and lengths of
   absurdly many digits.  (`bodies.py` does the same for chunks, without llhttp.)
 * llhttp only ever sees a head that is complete and within `max_header`: an endless one would cost it quadratic time.
-* The verdict does not depend on how the bytes were cut into pieces.
-* A head seen before is not parsed again: keep-alive clients repeat theirs to the byte.
+* The verdict does not depend on how the bytes were divided into pieces.
+* A head seen before is not parsed again: a client that keeps its connection repeats its head to the byte.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 import httptools
 
 from penstock.config import ServerOptions
+from penstock.server.fields import RequestRefused, join_fields, judge_encoding, read_length
 
 END_OF_HEAD: Final = b"\r\n\r\n"
 CHUNKED: Final = -1
@@ -30,18 +31,8 @@ _UPPER = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 _ONCE = frozenset((b"host", b"content-length", b"transfer-encoding"))
 
-_MAX_DIGITS = 20  # of a Content-Length; h11 reads no more
 _CACHED_HEADS = 512
 _CACHED_HEAD_BYTES = 2048  # longer heads are rare, and 512 of them would be a megabyte and more
-
-
-class RequestRefused(Exception):
-    """The request is refused by its framing; nothing after it on the connection can be trusted."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(status, detail)
-        self.status = status
-        self.detail = detail
 
 
 class Head:
@@ -132,7 +123,7 @@ class HeadReader:
             raise RequestRefused(431, f"the request has more than {self._max_fields} header fields")
         if method == b"CONNECT":
             raise RequestRefused(405, "CONNECT is not served here")
-        headers = _gather(self._fields)
+        headers = join_fields(self._fields, _ONCE)
         if b"host" not in headers and version == b"1.1":
             raise RequestRefused(400, "the Host field is missing")
         path, query = _split_target(target)
@@ -148,18 +139,6 @@ def _refusal_of(error: Exception, line: re.Match[bytes] | None, head: bytes) -> 
     if isinstance(error, httptools.HttpParserInvalidMethodError):
         return RequestRefused(501, f"the method {line[1].decode('ascii')[:32]} is not known")
     return RequestRefused(400, f"the request head is malformed: {error}")
-
-
-def _gather(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    headers: dict[bytes, bytes] = {}
-    for raw_name, raw_value in fields:
-        name, value = raw_name.lower(), raw_value.strip(b" \t")
-        if name in headers:
-            if name in _ONCE:
-                raise RequestRefused(400, f"the field {name.decode('ascii')} is repeated")
-            value = headers[name] + b", " + value
-        headers[name] = value
-    return headers
 
 
 def _split_target(target: bytes) -> tuple[bytes, bytes]:
@@ -186,11 +165,7 @@ def _body_length(headers: dict[bytes, bytes], minor: int) -> int:
         if coding.lower() != b"chunked":
             raise RequestRefused(501, "the only Transfer-Encoding understood is chunked")
         return CHUNKED
-    if length is None:
-        return 0
-    if not length.isdigit() or len(length) > _MAX_DIGITS:
-        raise RequestRefused(400, "Content-Length is not a number")
-    return int(length)
+    return read_length(length)
 
 
 def _keeps_alive(connection: bytes | None, minor: int) -> bool:
@@ -203,6 +178,4 @@ def _keeps_alive(connection: bytes | None, minor: int) -> bool:
 def _objection(expect: bytes | None, encoding: bytes | None) -> tuple[int, str] | None:
     if expect is not None and expect.lower() != b"100-continue":
         return 417, "the only expectation met is 100-continue"
-    if encoding is not None and encoding.lower() not in (b"", b"identity"):
-        return 415, "compressed request bodies are not accepted"
-    return None
+    return judge_encoding(encoding)

@@ -1,7 +1,7 @@
-"""`GET /docs`: a page that reads the OpenAPI document to a person, from the installed `swagger-ui-py` alone.
+"""`GET /docs`: a page that shows the OpenAPI document to people.  Its files are those of the installed `swagger-ui-py`.
 
-Every file comes from this server, and the page's own policy forbids the browser to ask anybody else: it works where
-there is no network.  Links are relative, so the page works under any mount point.
+Every file comes from this server, and the page's policy forbids the browser to ask any other: so the page works without
+a network.  Links are relative: so it works under any mount point.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ASSETS: dict[str, bytes] = {
     "swagger-ui-bundle.js": b"text/javascript; charset=utf-8",
     "favicon-32x32.png": b"image/png",
 }
-"""The only files that are ever read, whatever a path says."""
+"""The only files that are read: a request cannot name another."""
 
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -85,7 +85,7 @@ class Asset:
 
 
 def asset_folder() -> Path:
-    """Where `swagger-ui-py` keeps its files.  It is found, not imported: importing it costs a template engine."""
+    """Where `swagger-ui-py` keeps its files.  It is located and not imported: its import loads a template engine."""
     spec = importlib.util.find_spec("swagger_ui")
     assert spec is not None, "swagger-ui-py is a dependency of penstock"
     assert spec.origin is not None, "swagger_ui is a package with files"

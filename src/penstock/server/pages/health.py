@@ -6,12 +6,12 @@ and reason.  `/health` is always 200 and tells everything.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import msgspec
 
 from penstock.codec.text import one_line
+from penstock.core.clock import Clock
 from penstock.core.state import State
 from penstock.errors import NotReady
 from penstock.hosting.servable import Servable
@@ -26,29 +26,30 @@ _FRESH = ((b"cache-control", b"no-store"),)
 class Health:
     """Answers the three questions for a set of services."""
 
-    def __init__(self, services: Sequence[Servable], problems: Problems) -> None:
+    def __init__(self, services: Sequence[Servable], problems: Problems, clock: Clock) -> None:
         self._services = services
         self._problems = problems
-        self._born = time.monotonic()
+        self._now = clock.now
+        self._started = self._now()
         self._version = version()
 
     def livez(self, _request: HttpRequest) -> Response:
-        """200: whoever reads this reached a working process."""
+        """200: a process that does not work cannot answer."""
         return Response(200, JSON, b'{"status":"alive"}', _FRESH)
 
     def readyz(self, request: HttpRequest) -> Response:
-        """200 if every service takes traffic, else 503 that names those which do not."""
+        """200 if every service takes traffic, else 503 with the names of those that do not."""
         down = [service for service in self._services if not state_of(service).serving]
         if not down:
             return Response(200, JSON, msgspec.json.encode({"state": worst_state(self._services)}), _FRESH)
-        said = "; ".join(self._said(service) for service in down)
-        return self._problems.answer(NotReady(said, state=worst_state(self._services)), request)
+        detail = "; ".join(self._describe_down(service) for service in down)
+        return self._problems.answer(NotReady(detail, state=worst_state(self._services)), request)
 
-    def _said(self, service: Servable) -> str:
+    def _describe_down(self, service: Servable) -> str:
         engine = service.engine
         if engine is None:
             return f"{service.name} is {State.STARTING}: {self._problems.unstarted}"
-        # What follows the first line may be a traceback, and nobody was asked for a key.
+        # Only the first line: a traceback may follow it, and this page is shown without an API key.
         reason = one_line(engine.reason)
         return f"{service.name} is {engine.state}" + (f": {reason}" if reason else "")
 
@@ -57,7 +58,7 @@ class Health:
         body = {
             "state": worst_state(self._services),
             "version": self._version,
-            "uptime": round(time.monotonic() - self._born, 3),
+            "uptime": round(self._now() - self._started, 3),
             "services": {service.name: describe_service(service) for service in self._services},
         }
         return Response(200, JSON, msgspec.json.encode(body), _FRESH)

@@ -104,13 +104,13 @@ def openapi(
         own = _own_routes(service, routes)
         types = ServiceTypes(service, schemas, prefix="" if len(services) == 1 else f"{service.name}.")
         for path, route in own.items():
-            paths[path] = {"post": _call(path, route, types, refusals, named=len(services) > 1)}
+            paths[path] = {"post": _call(route, types, refusals, named=len(services) > 1)}
     for path, (words, media, guarded) in _PAGES.items():
         paths[path] = {"get": _page(path, words, media, guarded=guarded and keys)}
     document: Json = {
         "openapi": "3.1.0",
         "info": {"title": ", ".join(service.name for service in services), "version": version()},
-        "servers": [{"url": "."}],  # relative to this document: right under every mount point
+        "servers": [{"url": "."}],  # relative to this document, so it is right under every mount point
         "paths": paths,
         "components": {
             "schemas": schemas,
@@ -149,7 +149,7 @@ def _add_schema(kind: Any, schemas: Json, prefix: str) -> Json:
         if all(schemas.get(name, component) == component for name, component in named.items()):
             schemas.update(named)
             return schema
-        lead = f"{base}{attempt}."  # another type of that name: an item's and a result's, or a Problem
+        lead = f"{base}{attempt}."  # another type has that name: the item's, the result's, or Problem
     raise AssertionError("count() does not end")
 
 
@@ -159,15 +159,14 @@ def _examples(kind: Any, examples: Iterable[Any]) -> Iterable[Any]:
     for example in examples:
         try:
             encoded = encoder.encode(Codec.JSON, example)
-        except Exception:  # noqa: BLE001, S112  # runs the user's own encoding; the document does without
+        except Exception:  # noqa: BLE001, S112  # runs the user's own encoding; the document leaves the example out
             continue
         yield msgspec.json.decode(join_payload(encoded))
 
 
-def _call(path: str, route: ServiceRoute, types: ServiceTypes, refusals: Mapping[int, str], *, named: bool) -> Json:
+def _call(route: ServiceRoute, types: ServiceTypes, refusals: Mapping[int, str], *, named: bool) -> Json:
     """`POST` to a service: one item, or a list of them."""
-    verb = path.rpartition("/")[2]
-    many = verb == "batch"
+    verb, many = route.verb, route.many
     item = {"type": "array", "items": types.item} if many else types.item
     result = _outcomes(types.result) if many else types.result
     examples = [types.examples] if many and types.examples else [] if many else types.examples

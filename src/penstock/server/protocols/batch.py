@@ -1,8 +1,9 @@
 """`POST /batch`: a list of items in, a list of outcomes out.
 
-The one place where the coordinator looks into a body: it is split into items, syntax only.  Above `SPLIT_INLINE` bytes
-a thread does that, and above `JOIN_INLINE` outcomes a thread puts the answer together; the client may leave meanwhile.
-One thread serves all batches in turn: what it does holds the interpreter, and a second one would only take memory.
+Only here does the coordinator look into a body: it splits it into items and checks no more than the syntax.  A thread
+does that above `SPLIT_INLINE_BYTES`, and puts the answer together above `JOIN_INLINE_OUTCOMES`; the client may leave
+meanwhile.  One thread serves all client batches in turn: its work holds the interpreter, so a second thread would take
+memory and save no time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from penstock.codec.formats import Codec
 from penstock.codec.listing import TooManyItems, join_outcomes, split_list
@@ -22,24 +23,27 @@ from penstock.errors import InvalidItem, NotReady, RequestError
 from penstock.hosting.logs import log, report_fault
 from penstock.hosting.servable import Servable
 from penstock.server.application import HttpRequest, Reply, Response
-from penstock.server.protocols.route import ServiceRoute, Target
+from penstock.server.protocols.route import Formats, ServiceRoute
 from penstock.server.status import CLIENT_LEFT, Problems
 
 T = TypeVar("T")
 
-SPLIT_INLINE = 256 * 1024
-"""Bytes of a client batch that are split on the event loop; more would hold up everybody else."""
-JOIN_INLINE = 2000
-"""Outcomes that are put together on the event loop; more would hold up everybody else."""
+SPLIT_INLINE_BYTES = 256 * 1024
+"""Largest body that is split on the event loop; a larger one would delay all other requests."""
+JOIN_INLINE_OUTCOMES = 2000
+"""Most outcomes that are put together on the event loop; more would delay all other requests."""
 
 _CODECS = (Codec.JSON, Codec.MSGPACK)
 
 
 class BatchRoute(ServiceRoute):
-    """Takes client batches: 200 if all items are well, 207 if not."""
+    """Takes client batches: 200 if every item has a result, 207 if not."""
+
+    verb: ClassVar[str] = "batch"
+    many: ClassVar[bool] = True
 
     def __init__(self, path: str, service: Servable, problems: Problems, options: ServerOptions) -> None:
-        super().__init__(path, service, problems, options.max_body)
+        super().__init__(path, service, problems, options)
         self.accepts = frozenset(_CODECS)
         self.offers = _CODECS
         self.max_items = options.max_batch_items
@@ -57,7 +61,7 @@ class BatchRoute(ServiceRoute):
             request.ticket.cancel()
 
     def in_thread(self, work: Callable[[], T], done: Callable[[asyncio.Future[T]], None]) -> None:
-        """Do `work` beside the event loop, and tell `done` on it."""
+        """Do `work` in the thread, then call `done` on the event loop."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="penstock-batch")
         asyncio.get_running_loop().run_in_executor(self._executor, work).add_done_callback(done)
@@ -70,16 +74,16 @@ class ClientBatch:
         self._route = route
         self._request = request
         self._reply = reply
-        self._target: Target = request.route
+        self._formats: Formats = request.formats
         self._ticket: object = None
-        self._left = False
+        self._client_left = False
 
-    # -- taken apart ------------------------------------------------------------------------------------------------
+    # -- body to items ------------------------------------------------------------------------------------------------
 
     def split(self) -> None:
         """Find the items, in a thread if the body is long."""
         body = self._request.body
-        if len(body) > SPLIT_INLINE:
+        if len(body) > SPLIT_INLINE_BYTES:
             self._hold(len(body))
             self._route.in_thread(self._items, self._was_split)
             return
@@ -91,12 +95,12 @@ class ClientBatch:
             self._submit(items)
 
     def _items(self) -> list[memoryview]:
-        return split_list(self._target.codec_in, self._request.body, self._route.max_items)
+        return split_list(self._formats.codec_in, self._request.body, self._route.max_items)
 
     def _was_split(self, splitting: asyncio.Future[list[memoryview]]) -> None:
-        """Back on the loop: go on, unless the body was broken, the client left, or the loop is ending."""
+        """Go on, on the event loop, unless the body was broken, the client left, or the loop is ending."""
         self._hold(-len(self._request.body))
-        if self._left:
+        if self._client_left:
             self._answer(Response(CLIENT_LEFT, b"", b""))
             return
         error = NotReady(state=State.STOPPED) if splitting.cancelled() else splitting.exception()
@@ -106,7 +110,7 @@ class ClientBatch:
             self._refuse(error)
 
     def _refuse(self, error: BaseException) -> None:
-        """The whole call ends with `error`: nobody is left waiting, even when the fault is ours."""
+        """Answer the whole call with `error`, also where the fault is in Penstock: each call has an answer."""
         problems, request_id = self._route.problems, self._request.id
         if isinstance(error, InvalidItem):
             self._answer(problems.refuse(400, str(error), request_id))
@@ -129,8 +133,8 @@ class ClientBatch:
         try:
             self._ticket = engine.submit(
                 items,
-                self._target.codec_in,
-                self._target.codec_out,
+                self._formats.codec_in,
+                self._formats.codec_out,
                 self._route.deadline(self._request),
                 self._finish,
                 lane=Lane.BULK,
@@ -139,13 +143,13 @@ class ClientBatch:
         except RequestError as error:
             self._refuse(error)
 
-    # -- put together -------------------------------------------------------------------------------------------------
+    # -- outcomes to answer -------------------------------------------------------------------------------------------
 
     def _finish(self, outcomes: list[Outcome]) -> None:
         self._ticket = None
-        if self._left:
+        if self._client_left:
             self._answer(Response(CLIENT_LEFT, b"", b""))
-        elif len(outcomes) <= JOIN_INLINE:
+        elif len(outcomes) <= JOIN_INLINE_OUTCOMES:
             self._answer(self._join(outcomes))
         else:
             self._route.in_thread(lambda: self._join(outcomes), self._was_joined)
@@ -161,26 +165,26 @@ class ClientBatch:
         request_id = self._request.id.decode()
         describe = self._route.problems.describe
         entries: list[tuple[Any, dict[str, Any] | None]] = []
-        faults: dict[str, tuple[RequestError, list[str]]] = {}  # one log entry for many items with one cause
+        faults: dict[str, tuple[RequestError, list[str]]] = {}  # by text: many items with one cause are logged once
         last: Failure | None = None
-        told: tuple[Any, dict[str, Any] | None] = (None, None)  # the entry of `last`
+        last_entry: tuple[Any, dict[str, Any] | None] = (None, None)
         for index, outcome in enumerate(outcomes):
             if not isinstance(outcome, Failure):
                 entries.append((outcome.payload, None))
             elif outcome is last:
-                entries.append(told)  # items that were never run end alike, perhaps by the ten thousand
+                entries.append(last_entry)  # thousands of items that were never run may share one outcome
             else:
                 occurrence = f"{request_id}:{index}"
-                told = (None, describe(outcome.error, request_id, occurrence))
-                entries.append(told)
+                last_entry = (None, describe(outcome.error, request_id, occurrence))
+                entries.append(last_entry)
                 faults.setdefault(str(outcome.error), (outcome.error, []))[1].append(occurrence)
                 last = outcome
         for error, occurrences in faults.values():
             report_fault(error, occurrences)
-        body = join_outcomes(self._target.codec_out, entries)
-        return Response(207 if faults else 200, self._target.media, body)
+        body = join_outcomes(self._formats.codec_out, entries)
+        return Response(207 if faults else 200, self._formats.media, body)
 
-    # -- ends -----------------------------------------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     def _answer(self, response: Response) -> None:
         self._request.ticket = None
@@ -193,8 +197,8 @@ class ClientBatch:
             engine.hold(nbytes)
 
     def cancel(self) -> None:
-        """The client left: withdraw the items, or do not submit them once they are known."""
-        self._left = True
+        """Withdraw the items of a client that left; items that are not split yet are not submitted."""
+        self._client_left = True
         engine = self._route.engine()
         if self._ticket is not None and engine is not None:
             engine.cancel(self._ticket)

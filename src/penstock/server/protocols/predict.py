@@ -6,37 +6,40 @@ The path of a single item makes no task, future or timer.
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 from penstock.core.outcome import Outcome, Result
 from penstock.core.state import State
 from penstock.errors import NotReady, RequestError
 from penstock.server.application import HttpRequest, Reply, Response
-from penstock.server.protocols.route import ServiceRoute, Target
+from penstock.server.protocols.route import Formats, ServiceRoute
 
 
 class PredictRoute(ServiceRoute):
     """One item in, its bare result out."""
 
+    verb: ClassVar[str] = "predict"
+
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Give the body to the engine as it came."""
-        target: Target = request.route
+        formats: Formats = request.formats
         engine = self.service.engine
         if engine is None:
-            reply(self._refused(NotReady(state=State.STOPPED), request))
+            reply(self._answer_refusal(NotReady(state=State.STOPPED), request))
             return
         try:
             request.ticket = engine.submit(
                 (request.body,),
-                target.codec_in,
-                target.codec_out,
+                formats.codec_in,
+                formats.codec_out,
                 self.deadline(request),
-                partial(self._finish, request, reply, target.media),
+                partial(self._finish, request, reply, formats.media),
             )
         except RequestError as error:
             reply(self.problems.answer(error, request))
 
     def _finish(self, request: HttpRequest, reply: Reply, media: bytes, outcomes: list[Outcome]) -> None:
-        request.ticket = None  # it leads back to this call: without the cycle nothing waits for the collector
+        request.ticket = None  # the ticket refers to this call: a cycle would wait for the collector
         outcome = outcomes[0]
         if isinstance(outcome, Result):
             reply(Response(200, media, outcome.payload))

@@ -4,18 +4,18 @@ A route refuses before the body is read whatever can be refused then: a format i
 no number, a service that is not ready or full.  What it accepts goes to the engine, and `reply` is called from the
 engine's completion.  The path of a single item makes no task, future or timer, and looks each pair of format headers
 up in a table instead of parsing it again.
-
-`POST /batch` is in `batch_route`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from penstock.codec.formats import Codec
 from penstock.codec.media_types import answer_codec, content_codec, media_names
 from penstock.codec.schema import accepts, offers, signature
+from penstock.config import ServerOptions
 from penstock.core.counters import SECONDS, Histogram
 from penstock.core.state import State
 from penstock.errors import NotReady, RequestError
@@ -23,10 +23,10 @@ from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.application import HttpRequest, Reply, Response
 from penstock.server.status import Problems
 
-_TABLE_SIZE = 128
-"""Most pairs of format headers remembered by a route; a client that invents more empties the table, no harm done."""
-_TABLE_KEY = 256
-"""Longest pair of format headers worth remembering."""
+_MAX_PAIRS = 128
+"""Most pairs of format headers that a route remembers.  One more empties the table: they are then negotiated again."""
+_MAX_PAIR_BYTES = 256
+"""Longest pair of format headers that is remembered."""
 
 
 class Traffic:
@@ -41,16 +41,12 @@ class Traffic:
         self.seconds = Histogram(SECONDS)
 
 
-class Target:
-    """A route and the formats of one request to it; `HttpRequest.route` once a route was found."""
+class Formats:
+    """The format of a request's body and of its answer; `media` is the answer's Content-Type."""
 
-    __slots__ = ("codec_in", "codec_out", "media", "route", "traffic")
+    __slots__ = ("codec_in", "codec_out", "media")
 
-    def __init__(
-        self, route: Route, codec_in: Codec = Codec.JSON, codec_out: Codec = Codec.JSON, media: bytes = b""
-    ) -> None:
-        self.route = route
-        self.traffic = route.traffic
+    def __init__(self, codec_in: Codec, codec_out: Codec, media: bytes) -> None:
         self.codec_in = codec_in
         self.codec_out = codec_out
         self.media = media
@@ -60,14 +56,12 @@ class Route:
     """One path: the method it answers, and the numbers of its traffic."""
 
     guarded = True
-    """Whether an API key is asked for, where there are keys."""
+    """Whether this path asks for an API key, on a server that has keys."""
 
     def __init__(self, method: str, service: str, path: str) -> None:
         self.method = method
         self.allow = b"GET, HEAD, OPTIONS" if method == "GET" else b"%s, OPTIONS" % method.encode()
         self.traffic = Traffic(service, path)
-        self.plain = Target(self)
-        """For a request whose formats do not matter, or were not settled."""
 
     def admit(self, request: HttpRequest) -> Response | None:
         """Refuse the request by its head, or None to go on."""
@@ -78,15 +72,15 @@ class Route:
         raise NotImplementedError
 
     def cancel(self, request: HttpRequest) -> None:
-        """The client has left."""
+        """Withdraw a request whose client has left."""
 
     def engine(self) -> HostedEngine | None:
-        """The engine behind this route, if there is one now."""
+        """The engine that this route leads to, or None."""
         return None
 
 
 class PageRoute(Route):
-    """Something to read that needs no model: health, metrics, documents."""
+    """A page that needs no model: health, metrics, documents."""
 
     def __init__(self, path: str, make: Callable[[HttpRequest], Response], *, guarded: bool = True) -> None:
         super().__init__("GET", "", path)
@@ -95,7 +89,7 @@ class PageRoute(Route):
 
     def admit(self, request: HttpRequest) -> Response | None:
         """Never refuses: health has to answer when nothing else does."""
-        request.route = self.plain
+        request.route = self
         return None
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
@@ -106,7 +100,12 @@ class PageRoute(Route):
 class ServiceRoute(Route):
     """A path that leads to a service's engine."""
 
-    def __init__(self, path: str, service: Servable, problems: Problems, max_body: int) -> None:
+    verb: ClassVar[str] = ""
+    """The last part of its path, and its name in the OpenAPI document."""
+    many: ClassVar[bool] = False
+    """Whether a request has a list of items, and its answer a list of outcomes."""
+
+    def __init__(self, path: str, service: Servable, problems: Problems, options: ServerOptions) -> None:
         super().__init__("POST", service.name, path)
         self.service = service
         self.problems = problems
@@ -114,8 +113,9 @@ class ServiceRoute(Route):
         self.accepts = accepts(signature(first.target, batched=first.batch is not None).item)
         self.offers = offers(signature(last.target, batched=last.batch is not None).result)
         self._timeout = service.options.timeout
-        self._max_body = max_body
-        self._targets: dict[tuple[bytes | None, bytes | None], Target] = {}
+        self._max_body = options.max_body
+        self._formats: dict[tuple[bytes | None, bytes | None], Formats] = {}
+        """What was negotiated for a pair of Content-Type and Accept."""
 
     def engine(self) -> HostedEngine | None:
         """The service's engine, once it was started."""
@@ -123,37 +123,37 @@ class ServiceRoute(Route):
 
     def admit(self, request: HttpRequest) -> Response | None:
         """Formats (415, 406), timeout (400), then state and room (503, 429)."""
+        request.route = self  # first of all: a refusal is counted for this route too
         headers = request.headers
-        formats = (headers.get(b"content-type"), headers.get(b"accept"))
-        target = self._targets.get(formats)
-        if target is None:
-            negotiated = self._negotiate(request, *formats)
+        asked = (headers.get(b"content-type"), headers.get(b"accept"))
+        formats = self._formats.get(asked)
+        if formats is None:
+            negotiated = self._negotiate(request, *asked)
             if isinstance(negotiated, Response):
                 return negotiated
-            target = negotiated
-        request.route = target
+            formats = negotiated
+        request.formats = formats
         if b"x-request-timeout" in headers and math.isnan(read_timeout(headers[b"x-request-timeout"])):
             return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
         engine = self.service.engine
         size = _declared_size(headers)
-        # A body that may never come in is no matter of room: the carrier refuses it as too large, not as "try later".
+        # The carrier refuses a body over `max_body` as too large.  Here that must not become a "try later".
         room = size if size <= self._max_body else 0
         refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(room)
         if refusal is None:
             return None
         if engine is not None:
             engine.counters.refused += 1
-        return self._refused(refusal, request)
+        return self._answer_refusal(refusal, request)
 
-    def _refused(self, refusal: RequestError, request: HttpRequest) -> Response:
+    def _answer_refusal(self, refusal: RequestError, request: HttpRequest) -> Response:
         engine = self.service.engine
         if isinstance(refusal, NotReady) and (engine is None or engine.state is State.STOPPED):
             refusal = NotReady(self.problems.unstarted, state=refusal.state)
         return self.problems.answer(refusal, request)
 
-    def _negotiate(self, request: HttpRequest, content_type: bytes | None, accept: bytes | None) -> Target | Response:
-        """Settle the formats of a pair of headers not seen lately."""
-        request.route = self.plain  # a refusal belongs to this route too
+    def _negotiate(self, request: HttpRequest, content_type: bytes | None, accept: bytes | None) -> Formats | Response:
+        """Choose the formats for a pair of headers that is not in the table."""
         codec_in = content_codec(content_type)
         if codec_in is None or codec_in not in self.accepts:
             given = (content_type or b"").decode("ascii", "replace")
@@ -168,12 +168,12 @@ class ServiceRoute(Route):
         if answer is None:
             names = media_names(self.offers)
             return self.problems.refuse(406, f"nothing in Accept can be given; this route gives: {names}", request.id)
-        target = Target(self, codec_in, *answer)
-        if len(content_type or b"") + len(accept or b"") <= _TABLE_KEY:
-            if len(self._targets) >= _TABLE_SIZE:
-                self._targets.clear()
-            self._targets[content_type, accept] = target
-        return target
+        formats = Formats(codec_in, *answer)
+        if len(content_type or b"") + len(accept or b"") <= _MAX_PAIR_BYTES:
+            if len(self._formats) >= _MAX_PAIRS:
+                self._formats.clear()
+            self._formats[content_type, accept] = formats
+        return formats
 
     def _preferred(self, codec_in: Codec) -> list[Codec]:
         """What to answer with when the client leaves the choice to us, best first.
@@ -186,13 +186,13 @@ class ServiceRoute(Route):
         return sorted(self.offers, key=lambda codec: codec is not first)
 
     def deadline(self, request: HttpRequest) -> float:
-        """The moment after which the answer is worthless: the service's limit or the client's, if that is shorter."""
+        """When the answer becomes worthless: after the service's time limit, or the client's if that is shorter."""
         asked = request.headers.get(b"x-request-timeout")
         return request.arrived + (self._timeout if asked is None else min(self._timeout, read_timeout(asked)))
 
 
 def _declared_size(headers: Mapping[bytes, bytes]) -> int:
-    """The length of the body that is to come, 0 where it is not told."""
+    """The length of the body that follows, 0 where the head does not say it."""
     declared = headers.get(b"content-length", b"0")
     return int(declared) if declared.isdigit() else 0
 

@@ -23,6 +23,7 @@ class MemoryTransport(asyncio.Transport):
         self.sent = bytearray()
         self.unread = 0
         self.stuck = False
+        self.encrypted = False
         self.reading = True
         self.closed = self.aborted = self.half_closed = False
 
@@ -41,17 +42,20 @@ class MemoryTransport(asyncio.Transport):
         return self.unread
 
     def can_write_eof(self):
-        return True
+        return not self.encrypted  # TLS has no end of one side
 
     def write_eof(self):
+        assert not self.encrypted
         self.half_closed = True
 
     def pause_reading(self):
         assert self.reading
+        assert not self.closed
         self.reading = False
 
     def resume_reading(self):
         assert not self.reading
+        assert not self.closed
         self.reading = True
 
     def close(self):
@@ -175,13 +179,39 @@ class Client:
         return [answer.status for answer in self.answers()]
 
 
+class RigTimer:
+    """A timer of a rig's clock: the test calls `callback` when it is due."""
+
+    def __init__(self, due, callback) -> None:
+        self.due = due
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self):
+        self.cancelled = True
+
+
+class RigClock:
+    """Tells a rig's time, and remembers its timers."""
+
+    def __init__(self, rig) -> None:
+        self.now = lambda: rig.now
+        self.timers: list[RigTimer] = []
+
+    def call_later(self, delay, callback):
+        self.timers.append(RigTimer(self.now() + delay, callback))
+        return self.timers[-1]
+
+
 class Rig:
     """One listener's worth of connections at a time that the test sets."""
 
     def __init__(self, **options) -> None:
         self.now = 1000.0
+        self.wall_time = 1e9
         self.app = MemoryApp()
-        self.connections = Connections(self.app, ServerOptions(**options), clock=lambda: self.now)
+        self.clock = RigClock(self)
+        self.connections = Connections(self.app, ServerOptions(**options), self.clock, wall_time=lambda: self.wall_time)
         self.clients: list[Client] = []
 
     def connect(self) -> Client:

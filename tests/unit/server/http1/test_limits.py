@@ -7,6 +7,7 @@ import pytest
 from penstock.config import ServerOptions
 from penstock.server.application import Response
 
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LINE = b"POST / HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = LINE + b"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -150,7 +151,7 @@ def test_heads_are_remembered_only_within_bounds(rig):
     assert max(map(len, cache)) <= 2048
 
 
-def test_a_body_that_grows_while_too_much_is_held_is_turned_away(rig):
+def test_a_body_that_grows_while_too_much_is_held_is_refused(rig):
     client = rig.connect()
     client.send(CHUNKED + b"5\r\n01234\r\n")
     assert client.answers() == []
@@ -158,3 +159,13 @@ def test_a_body_that_grows_while_too_much_is_held_is_turned_away(rig):
     client.send(b"5\r\n56789\r\n")
     assert client.statuses() == [503]
     assert rig.app.held.total() == 0
+
+
+def test_heads_of_answers_are_remembered_only_within_bounds(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    for n in range(600):
+        client.send(GET)
+        rig.app.replies[id(rig.app.handled[n])](Response(200, b"text/%d" % n, b""))
+    assert [answer.headers[b"content-type"] for answer in client.answers()] == [b"text/%d" % n for n in range(600)]
+    assert len(rig.connections.answers._kept) <= 256

@@ -3,7 +3,9 @@
 import pytest
 
 from penstock.server.application import Response
-from penstock.server.http1.connection import LINGER, LINGER_BYTES, SKIPPED_BODY
+from penstock.server.fields import RequestRefused
+from penstock.server.http1.heads import Head
+from penstock.server.http1.refusals import LINGER_BYTES, LINGER_SECONDS, SKIPPED_BODY_BYTES
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 HOST = b"Host: x\r\n"
@@ -124,6 +126,13 @@ def test_the_refusal_does_not_depend_on_how_the_bytes_came(rig, name):
     assert rig.app.handled == []
 
 
+def test_two_lengths_are_refused_whatever_the_parser_thinks_of_them():
+    fields = {b"host": b"x", b"content-length": b"3", b"transfer-encoding": b"chunked"}
+    with pytest.raises(RequestRefused) as refused:
+        Head("POST", 1, b"/", b"", fields)
+    assert (refused.value.status, refused.value.detail[:14]) == (400, "Content-Length")
+
+
 @pytest.mark.parametrize(
     ("status", "fields"),
     [
@@ -170,7 +179,7 @@ def test_the_application_refuses_at_the_head(rig):
     assert rig.app.most_held == 0
 
 
-@pytest.mark.parametrize("size", [0, 1, SKIPPED_BODY])
+@pytest.mark.parametrize("size", [0, 1, SKIPPED_BODY_BYTES])
 def test_a_small_refused_body_is_skipped_and_the_connection_stays(rig, size):
     for whole in (True, False):
         no(rig)
@@ -186,7 +195,7 @@ def test_a_small_refused_body_is_skipped_and_the_connection_stays(rig, size):
 @pytest.mark.parametrize(
     "fields",
     [
-        b"Content-Length: %d\r\n" % (SKIPPED_BODY + 1),
+        b"Content-Length: %d\r\n" % (SKIPPED_BODY_BYTES + 1),
         b"Transfer-Encoding: chunked\r\n",
         b"Expect: 100-continue\r\nContent-Length: 1\r\n",  # it may send the body or not: nobody can tell
     ],
@@ -230,7 +239,7 @@ def test_a_refused_client_may_finish_sending_so_that_it_reads_the_answer(rig):
     client.send(b"nonsense\r\n\r\n")
     assert not client.transport.closed
     client.send(b"x" * 100_000)
-    rig.sweep(rig.now + LINGER - 0.1)
+    rig.sweep(rig.now + LINGER_SECONDS - 0.1)
     assert not client.transport.closed
     client.connection.eof_received()
     assert client.transport.closed
@@ -240,7 +249,7 @@ def test_a_refused_client_may_finish_sending_so_that_it_reads_the_answer(rig):
 def test_a_refused_client_does_not_linger_for_ever(rig):
     client = rig.connect()
     client.send(b"nonsense\r\n\r\n")
-    rig.sweep(rig.now + LINGER)
+    rig.sweep(rig.now + LINGER_SECONDS)
     assert client.transport.aborted
 
 

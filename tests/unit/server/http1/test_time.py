@@ -146,7 +146,7 @@ def test_a_refused_body_that_trickles_ends_the_connection(rig):
     assert client.transport.closed
 
 
-def test_a_client_that_reads_nothing_is_cut_off(rig):
+def test_a_client_that_reads_nothing_is_aborted(rig):
     client = rig.connect()
     client.send(GET)
     client.transport.unread = 50
@@ -186,7 +186,7 @@ def test_a_trickle_is_not_reading(rig):
     assert client.transport.aborted
 
 
-def test_a_closed_connection_whose_answer_stays_unread_is_cut_off(rig):
+def test_a_closed_connection_whose_answer_stays_unread_is_aborted(rig):
     client = rig.connect()
     client.send(GET.replace(b"Host: x", b"Host: x\r\nConnection: close"))
     assert client.transport.closed

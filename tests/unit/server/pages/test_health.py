@@ -73,6 +73,14 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
     }
 
 
+def test_the_uptime_is_what_the_clock_has_gone_since_the_app_was_made(fakes):
+    clock = fakes.StillClock(1000.0)
+    app = fakes.app(clock=clock)
+    assert get(fakes, app, "/health").json["uptime"] == 0.0
+    clock.seconds = 1061.5004
+    assert get(fakes, app, "/health").json["uptime"] == 61.5
+
+
 def test_health_of_a_service_without_an_engine_is_starting(fakes):
     body = get(fakes, fakes.app(fakes.Service(started=False)), "/health").json
     assert body["services"]["echo"]["state"] == "starting"

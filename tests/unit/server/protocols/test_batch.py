@@ -157,8 +157,8 @@ class TestLongBody:
 
     async def test_a_body_at_the_bound_is_split_at_once(self, fakes):
         service = fakes.Service()
-        body = b"[" + b" " * (batch_route.SPLIT_INLINE - 3) + b"1]"
-        assert len(body) == batch_route.SPLIT_INLINE
+        body = b"[" + b" " * (batch_route.SPLIT_INLINE_BYTES - 3) + b"1]"
+        assert len(body) == batch_route.SPLIT_INLINE_BYTES
         batch(fakes, fakes.app(service), body)
         assert len(service.engine.submissions) == 1
 
@@ -212,7 +212,7 @@ class TestManyItems:
 
     async def test_the_outcomes_of_many_are_put_together_off_the_loop(self, fakes):
         service = fakes.Service()
-        n = batch_route.JOIN_INLINE + 1
+        n = batch_route.JOIN_INLINE_OUTCOMES + 1
         call = batch(fakes, fakes.app(service), b"[" + b",".join([b"1"] * n) + b"]")
         service.engine.submissions[0].settle(*[b"1"] * n)
         assert not call.replies

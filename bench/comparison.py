@@ -1,0 +1,101 @@
+"""This tree against another commit: the figures of both, their ratios, and the limits these are held against.
+
+A ratio is tree / commit, taken within a round, in which both were measured in turns.  Minimum, median and maximum are
+over the rounds, and it is the median that a limit is for.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from statistics import geometric_mean, median
+
+import msgspec
+
+from report import MB, RATIO_HEADER, Limit, show, spread
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """Something that is measured of a build: how it is printed, and the limit of its ratio."""
+
+    name: str
+    limit: Limit
+    form: str
+    factor: float = 1.0
+    """From what was measured to what is printed."""
+
+
+AT_MOST_CPU = Limit(1.02, at_least=False)
+AT_MOST_MEMORY = Limit(1.05, at_least=False)
+AT_MOST_IMPORT = Limit(1.05, at_least=False)
+
+FIGURES = {
+    "rate": Figure("requests/s", Limit(0.98), ",.0f"),
+    "cpu": Figure("CPU, us per request", AT_MOST_CPU, ",.1f", 1e6),
+    "coordinator": Figure("memory of the coordinator, MB", AT_MOST_MEMORY, ".1f", 1 / MB),
+    "workers": Figure("memory of the workers, MB", AT_MOST_MEMORY, ".1f", 1 / MB),
+    "penstock": Figure("penstock, ms", AT_MOST_IMPORT, ".1f", 1e3),
+    "penstock.server.serve": Figure("penstock.server.serve, ms", AT_MOST_IMPORT, ".1f", 1e3),
+}
+
+
+class Round(msgspec.Struct, frozen=True):
+    """Both builds at one work, measured in turns: what each turn saw of each build, by the names in FIGURES."""
+
+    work: str
+    number: int
+    tree: dict[str, list[float]]
+    commit: dict[str, list[float]]
+
+    def ratio(self, figure: str) -> float:
+        """How many times the commit's figure the tree's is: the mean of the middle half of what each turn says.
+
+        The two measurements of a turn are made within a second, and a turn in which other programs got hold of the
+        machine is left out at either end.  On a busy machine this came closer to 1 for equal builds than a ratio of
+        sums, of medians or of the best turns.
+        """
+        turns = sorted(ours / theirs for ours, theirs in zip(self.tree[figure], self.commit[figure], strict=True))
+        outside = len(turns) // 4
+        return geometric_mean(turns[outside : len(turns) - outside])
+
+    def line(self) -> str:
+        """The ratios in one line, for whoever watches."""
+        return f"{self.work:12}" + "".join(f"  {name} {self.ratio(name):.3f}" for name in self.tree)
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """All that was measured in one run, and where."""
+
+    when: datetime
+    commit: str
+    machine: dict[str, str]
+    settings: dict[str, float]
+    rounds: list[Round]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Each work with each of its figures, in the order they were measured."""
+        return list(dict.fromkeys((r.work, name) for r in self.rounds for name in r.tree))
+
+    def ratios(self, work: str, figure: str) -> list[float]:
+        """The ratio of each round."""
+        return [r.ratio(figure) for r in self.rounds if r.work == work]
+
+    def met(self) -> bool:
+        """Whether every median keeps its limit."""
+        return all(FIGURES[figure].limit.met(self.ratios(work, figure)) for work, figure in self.rows())
+
+
+def summarise(comparison: Comparison) -> bool:
+    """Print the tables; True if every limit was kept."""
+    where = ", ".join(f"{name} {value}" for name, value in comparison.machine.items())
+    rounds = comparison.settings["rounds"]
+    print(f"\n{where}; this tree against {comparison.commit[:12]}, {rounds:.0f} rounds\n")
+    figures, ratios = [], []
+    for work, name in comparison.rows():
+        figure, values = FIGURES[name], comparison.ratios(work, name)
+        sides = [(median(r.tree[name]), median(r.commit[name])) for r in comparison.rounds if r.work == work]
+        medians = (format(median(side) * figure.factor, figure.form) for side in zip(*sides, strict=True))
+        figures.append((f"{work}: {figure.name}", *medians))
+        ratios.append((f"{work}: {figure.name.partition(',')[0]}", *spread(values, ".3f"), *figure.limit.judge(values)))
+    show(("median of the rounds", "tree", comparison.commit[:12]), figures)
+    show(RATIO_HEADER, ratios)
+    return comparison.met()

@@ -1,0 +1,202 @@
+"""Call a service in process: pack the items, submit them to its engine, unpack their answers.
+
+Contract
+--------
+* Every call is made on the event loop that runs the engine.
+* A packed item shares no memory with what the caller gave: the caller may change that while the item is queued.
+* Answers come in the order of the items.  An answer is a result, or the `RequestError` the item ended with.
+* A caller that is cancelled, or that leaves a stream early, takes back what has no answer yet.
+* The deadline of a call is counted on the clock that was handed in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from penstock.codec import pickle_
+from penstock.codec.formats import Codec
+from penstock.config import ServiceOptions
+from penstock.core.clock import Clock
+from penstock.core.lanes import Lane
+from penstock.core.outcome import Failure, Outcome, Result
+from penstock.core.payload import join_payload
+from penstock.core.state import State
+from penstock.errors import ConfigError, InvalidItem, NotReady, RequestError, StageFailed
+from penstock.hosting.servable import HostedEngine
+from penstock.streaming import InHand
+from penstock.worker.problems import describe_error
+
+Packed: TypeAlias = bytes | InvalidItem
+"""An input as it is submitted: its payload, or the reason why it has none."""
+
+
+def pack_item(x: Any) -> Packed:
+    """Copy `x` into one payload."""
+    try:
+        payload = pickle_.dumps(x)
+    except ValueError as error:
+        invalid = InvalidItem(str(error))
+        invalid.__cause__ = error.__cause__
+        return invalid
+    return bytes(join_payload(payload))
+
+
+class Submitted(NamedTuple):
+    """Items that the engine has accepted as one request, and their outcomes once it has them."""
+
+    engine: HostedEngine
+    ticket: Any
+    outcomes: asyncio.Future[list[Outcome]]
+
+    def cancel(self) -> None:
+        """Take back what is not settled yet."""
+        self.engine.cancel(self.ticket)
+
+
+class Calls:
+    """The calls of one service.  There is one for the life of the service; each start connects it to a new engine."""
+
+    def __init__(self, service_name: str, options: ServiceOptions, last_stage: str, clock: Clock) -> None:
+        self._service_name = service_name
+        self._options = options
+        self._last_stage = last_stage
+        self._now = clock.now
+        self._engine: HostedEngine | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def connect(self, engine: HostedEngine, loop: asyncio.AbstractEventLoop) -> None:
+        """Send calls to `engine` from now on; it runs on `loop`."""
+        self._engine = engine
+        self._loop = loop
+
+    def disconnect(self) -> None:
+        """Refuse calls as before the first start."""
+        self._engine = self._loop = None
+
+    def in_hand(self) -> InHand[Any]:
+        """Nothing in hand yet, and the limits of one stream."""
+        return InHand.share_of(self._options)
+
+    async def answer(self, x: Any, timeout: float | None, *, wait: bool) -> Any:
+        """The result of one item.
+
+        Raises:
+            RequestError: the way it ended without a result.
+        """
+        (answer,) = await self.answers([pack_item(x)], timeout, wait=wait, lane=Lane.SINGLE)
+        if isinstance(answer, RequestError):
+            raise answer
+        return answer
+
+    async def answers(self, packed: list[Packed], timeout: float | None, *, wait: bool, lane: Lane) -> list[Any]:
+        """The answers to items that were packed already."""
+        payloads = [payload for payload in packed if isinstance(payload, bytes)]
+        submitted = self._submit(payloads, timeout, wait=wait, lane=lane)
+        try:
+            outcomes = iter(await submitted.outcomes)
+        except asyncio.CancelledError:
+            submitted.cancel()
+            raise
+        return [item if isinstance(item, InvalidItem) else self._unpack(next(outcomes)) for item in packed]
+
+    async def stream(
+        self, xs: Iterable[Any] | AsyncIterable[Any], timeout: float | None, *, return_exceptions: bool
+    ) -> AsyncIterator[Any]:
+        """The answers to an iterable of any length, which is read as there is room."""
+        in_hand: InHand[Submitted | InvalidItem] = self.in_hand()
+        reader = asyncio.get_running_loop().create_task(self._read(xs, in_hand, timeout))
+        try:
+            while (oldest := await in_hand.first()) is not None:
+                answer = oldest if isinstance(oldest, InvalidItem) else self._unpack((await oldest.outcomes)[0])
+                in_hand.drop_first()
+                if isinstance(answer, RequestError) and not return_exceptions:
+                    raise answer
+                yield answer
+            await reader
+        finally:
+            reader.cancel()
+            await asyncio.wait((reader,))
+            if not reader.cancelled():
+                reader.exception()  # marks it as seen: a caller that left early does not want to hear of it
+            for item in in_hand:
+                if isinstance(item, Submitted):
+                    item.cancel()
+
+    async def _read(
+        self,
+        xs: Iterable[Any] | AsyncIterable[Any],
+        in_hand: InHand[Submitted | InvalidItem],
+        timeout: float | None,
+    ) -> None:
+        """Submit the items of `xs` as there is room.  `in_hand` is ended also where reading `xs` fails."""
+        try:
+            await in_hand.room()
+            if isinstance(xs, AsyncIterable):
+                async for x in xs:
+                    self._put(x, in_hand, timeout)
+                    await in_hand.room()
+            else:
+                for x in xs:
+                    self._put(x, in_hand, timeout)
+                    await in_hand.room()
+        finally:
+            in_hand.end()
+
+    def _put(self, x: Any, in_hand: InHand[Submitted | InvalidItem], timeout: float | None) -> None:
+        packed = pack_item(x)
+        if isinstance(packed, InvalidItem):
+            in_hand.put(packed, 0)
+        else:
+            in_hand.put(self._submit([packed], timeout, wait=True, lane=Lane.BULK), len(packed))
+
+    def _submit(self, payloads: list[bytes], timeout: float | None, *, wait: bool, lane: Lane) -> Submitted:
+        loop = asyncio.get_running_loop()
+        engine = self._engine
+        if engine is None:
+            raise NotReady(f"service {self._service_name!r} was never started", state=State.STOPPED)
+        if loop is not self._loop:
+            raise ConfigError(
+                f"service {self._service_name!r} runs on another event loop: "
+                "call it there, or use blocking() from threads"
+            )
+        if timeout is not None and math.isnan(timeout):
+            raise ConfigError("timeout must be a number of seconds, got nan")
+        longest = self._options.timeout
+        deadline = self._now() + (longest if timeout is None else min(timeout, longest))
+        outcomes: asyncio.Future[list[Outcome]] = loop.create_future()
+        ticket = engine.submit(
+            payloads, Codec.PICKLE, Codec.PICKLE, deadline, partial(_resolve, outcomes), lane=lane, wait=wait
+        )
+        return Submitted(engine, ticket, outcomes)
+
+    def _unpack(self, outcome: Outcome) -> Any:
+        match outcome:
+            case Result(payload):
+                try:
+                    return pickle_.loads(join_payload(payload))
+                except ValueError as error:
+                    return _unreadable(self._last_stage, error)
+            case Failure(error):
+                return error
+
+
+def _resolve(waiting: asyncio.Future[list[Outcome]], outcomes: list[Outcome]) -> None:
+    """Hand over the outcomes.  A caller that was cancelled has a future that is done already."""
+    if not waiting.done():
+        waiting.set_result(outcomes)
+
+
+def _unreadable(stage_name: str, error: ValueError) -> StageFailed:
+    """The failure of an item whose result cannot be unpickled in this process."""
+    problem = describe_error(error.__cause__ or error, skip_frames=1)
+    return StageFailed(
+        f"the result cannot be unpickled here: {problem.message}",
+        stage=stage_name,
+        type_name=problem.type_name,
+        mro=problem.mro,
+        traceback=problem.traceback,
+    )

@@ -1,0 +1,86 @@
+"""When one connection reads from its socket, and what it has read but cannot use yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.server.http1.heads import HeadReader
+from penstock.server.http1.states import CLOSED, DISCARDING, FINISHING, LINGERING, READING_HEAD, ConnectionState
+
+
+class ReadingFlow:
+    """The flow of bytes into one connection.
+
+    A connection stops reading while its client does not take the answers, and while bytes are kept beyond the most
+    requests that may be in hand.  `in_hand` is the number of requests in hand, in every call.
+    """
+
+    __slots__ = ("_max_pipelined", "_now", "choked", "judged_bytes", "kept", "on", "waiting_since")
+
+    def __init__(self, max_pipelined: int, now: Callable[[], float]) -> None:
+        self._max_pipelined = max_pipelined
+        self._now = now
+        self.on = True
+        """Whether the socket is read."""
+        self.choked = False
+        """A cause: the transport's buffer of answers is past its high mark."""
+        self.kept: bytes | bytearray = b""
+        """Bytes not used yet: an unfinished head, or what lies beyond the most requests in hand."""
+        self.judged_bytes = 0
+        """How much of an unfinished head in `kept` was judged."""
+        self.waiting_since = now()
+        """When the client last sent what was awaited from it, or was last asked to."""
+
+    def blocked(self, in_hand: int) -> bool:
+        """Whether no further request may be begun now."""
+        return self.choked or in_hand >= self._max_pipelined
+
+    def sign_of_life(self) -> None:
+        """The client sent what was awaited, or is awaited to from now on."""
+        self.waiting_since = self._now()
+
+    def judge_head(self, heads: HeadReader, data: bytes | bytearray, at: int) -> None:
+        """Judge the start of a head at `at`; RequestRefused says that it cannot become one."""
+        start = data[at:] if at else data
+        heads.judge_unfinished(start, self.judged_bytes)
+        if not self.judged_bytes:
+            self.sign_of_life()
+        self.judged_bytes = max(1, len(start) - 3)  # the end of the head may have begun
+
+    def keep(self, data: bytes | bytearray, at: int) -> None:
+        """Keep what `data` has from `at`: it cannot be used yet."""
+        self.kept = data if at == 0 else data[at:]
+
+    def add(self, data: bytes) -> None:
+        """Put `data` behind what is kept."""
+        if type(self.kept) is bytes:
+            self.kept = bytearray(self.kept)
+        self.kept += data
+
+    def take(self) -> bytes | bytearray:
+        """What is kept, to be used now."""
+        kept, self.kept = self.kept, b""
+        return kept
+
+    def match(self, transport: asyncio.Transport | None, state: ConnectionState, in_hand: int) -> None:
+        """Read from the socket exactly while that is wanted."""
+        if transport is None or state is CLOSED:
+            return
+        wanted = self._wanted(state, in_hand)
+        if wanted == self.on:
+            return
+        self.on = wanted
+        if wanted:
+            self.sign_of_life()
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
+    def _wanted(self, state: ConnectionState, in_hand: int) -> bool:
+        if state is FINISHING or state is DISCARDING or state is LINGERING:
+            return True  # to learn that the client leaves
+        if state is READING_HEAD and self.kept:
+            return not self.blocked(in_hand)
+        # With nothing kept, the most requests in hand are no reason to stop: the client's leaving is read too.
+        return not self.choked

@@ -1,0 +1,31 @@
+"""Which paths a service has.
+
+With one service they are `/predict` and `/batch`.  With several, each has `/NAME/predict` and `/NAME/batch`, and there
+are no plain ones: a path says which model it means.  A name's special characters are escaped, as they are in a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from penstock.config import ServerOptions
+from penstock.hosting.servable import Servable
+from penstock.server.protocols.batch import BatchRoute
+from penstock.server.protocols.predict import PredictRoute
+from penstock.server.protocols.route import ServiceRoute
+from penstock.server.status import Problems
+
+KINDS: tuple[type[ServiceRoute], ...] = (PredictRoute, BatchRoute)
+"""The ways to call a service over HTTP.  A further one is a file beside this one, and its class here."""
+
+
+def routes_of(services: Sequence[Servable], problems: Problems, options: ServerOptions) -> dict[str, ServiceRoute]:
+    """The routes of `services` by path."""
+    routes: dict[str, ServiceRoute] = {}
+    for service in services:
+        prefix = f"/{quote(service.name, safe='')}" if len(services) > 1 else ""
+        for kind in KINDS:
+            path = f"{prefix}/{kind.verb}"
+            routes[path] = kind(path, service, problems, options)
+    return routes

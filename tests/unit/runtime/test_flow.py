@@ -1,0 +1,505 @@
+"""What becomes of requests: fed, moved from stage to stage, settled once, whatever happens."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from penstock.config import Batch
+from penstock.core.outcome import Failure
+from penstock.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidItem,
+    NotReady,
+    Overloaded,
+    StageFailed,
+    WorkerLost,
+)
+from penstock.runtime.spec import stage
+from penstock.testing.virtual_clock import rest
+from penstock.transport.framing import Status
+from penstock.transport.messages import Problem, pack
+
+
+def spec(**options):
+    """A stage that nothing ever runs."""
+    return stage(math.sqrt, **options)
+
+
+# -- the way of an item -----------------------------------------------------------------------------------------------
+
+
+async def test_an_item_goes_to_a_worker_and_its_result_to_the_caller(make_rig):
+    rig = await make_rig().start()
+    call = await rig.call(b"4")
+    assert rig.workers[0].batches == [[b"4"]]
+    assert not call.done
+    rig.workers[0].answer([b"2"])
+    assert call.ends == [b"2"]
+    assert rig.engine.counters.succeeded == 1
+
+
+async def test_an_item_goes_through_all_stages_in_their_order(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b"), spec(name="c")).start()
+    call = await rig.call(b"0")
+    for i, result in enumerate((b"1", b"2", b"3")):
+        assert [len(worker.frames) for worker in rig.workers.started] == [int(j == i) for j in range(3)]
+        rig.workers[i].answer([result])
+        await rest()
+    assert call.ends == [b"3"]
+
+
+async def test_outcomes_come_in_the_order_of_the_payloads_however_the_work_finishes(make_rig):
+    rig = await make_rig(spec(workers=3, prefetch=0)).start()
+    call = await rig.call(b"0", b"1", b"2")
+    for i in (1, 2, 0):
+        assert not call.done
+        rig.workers[i].answer([b"r%d" % i])
+    assert call.ends == [b"r0", b"r1", b"r2"]
+
+
+async def test_a_request_of_no_items_is_answered_in_the_next_turn(make_rig):
+    rig = await make_rig().start()
+    told = []
+    rig.engine.submit((), 1, 1, math.inf, told.append)
+    assert told == []
+    await rest()
+    assert told == [[]]
+
+
+async def test_a_result_in_several_pieces_is_as_large_as_they_are_together(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b")).start()
+    call = await rig.call([b"12", b"345"])
+    assert rig.engine.held_bytes == 5
+    rig.workers[0].answer([[b"1234", b"5678"]])
+    assert rig.engine.held_bytes == 8
+    await rest()
+    rig.workers[1].answer([b""])
+    assert call.done
+
+
+async def test_arrivals_of_one_turn_are_one_batch(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=8))).start()
+    calls = [rig.submit(b"%d" % i) for i in range(3)]
+    await rest()
+    assert rig.workers[0].batches == [[b"0", b"1", b"2"]]
+    rig.workers[0].answer()
+    assert all(call.done for call in calls)
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_failed_item_skips_the_other_stages_and_its_batch_mates_go_on(make_rig):
+    rig = await make_rig(spec(name="a", batch=Batch()), spec(name="b", batch=Batch())).start()
+    bad, invalid, expired, good = [rig.submit(word) for word in (b"bad", b"invalid", b"expired", b"good")]
+    await rest()
+    problem = pack(Problem("builtins.KeyError", ("builtins.KeyError", "builtins.Exception"), "'x'", "Traceback"))
+    refused = pack(Problem("", (), "too long", path="$.x"))
+    statuses = [Status.FAILED, Status.INVALID, Status.EXPIRED, Status.OK]
+    rig.workers[0].answer([problem, refused, b"", b"good"], statuses)
+    await rest()
+    assert rig.workers[1].batches == [[b"good"]]
+    assert isinstance(bad.error, StageFailed)
+    assert (bad.error.stage, bad.error.type_name, bad.error.traceback) == ("a", "builtins.KeyError", "Traceback")
+    assert bad.error.is_a(KeyError)
+    assert isinstance(invalid.error, InvalidItem)
+    assert (invalid.error.reason, invalid.error.path) == ("too long", "$.x")
+    assert isinstance(expired.error, DeadlineExceeded)
+    assert not expired.error.ran
+    rig.workers[1].answer()
+    assert good.ends == [b"good"]
+    counters = rig.engine.counters
+    assert (counters.failed, counters.invalid, counters.expired, counters.succeeded) == (1, 1, 1, 1)
+
+
+async def test_a_failure_that_cannot_be_read_still_ends_its_item(make_rig):
+    rig = await make_rig(spec(name="a")).start()
+    call = await rig.call()
+    rig.workers[0].answer([b"\xc1"], [Status.FAILED])
+    assert isinstance(call.error, StageFailed)
+    assert "not a Problem" in call.error.message
+
+
+async def test_a_caller_who_fails_to_take_its_outcomes_harms_nobody_else(make_rig, caplog):
+    rig = await make_rig(spec(batch=Batch())).start()
+
+    def burst(outcomes):
+        raise RuntimeError("the caller's own fault")
+
+    rig.engine.submit((b"1",), 1, 1, math.inf, burst)
+    other = await rig.call(b"2")
+    rig.workers[0].answer()
+    assert other.ends == [b"2"]
+    assert "service 'service': a caller failed to take its outcomes" in caplog.text
+    assert "the caller's own fault" in caplog.text
+
+
+# -- cancelled --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_cancelled_item_leaves_the_queue(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    running, queued, behind = [await rig.call(word) for word in (b"a", b"b", b"c")]
+    rig.engine.cancel(queued.request)
+    assert queued.ends == [Cancelled]
+    rig.workers[0].answer()
+    await rest()
+    assert rig.workers[0].batches == [[b"c"]]
+    rig.workers[0].answer()
+    assert (running.ends, behind.ends) == ([b"a"], [b"c"])
+    assert rig.engine.counters.cancelled == 1
+
+
+async def test_what_a_cancelled_item_becomes_in_a_worker_is_masked_from_the_next_stage(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b")).start()
+    call = await rig.call()
+    rig.engine.cancel(call.request)
+    assert call.ends == [Cancelled]
+    rig.workers[0].answer()
+    await rest()
+    assert rig.workers[1].frames == []
+
+
+async def test_to_cancel_what_is_settled_does_nothing(make_rig):
+    rig = await make_rig().start()
+    call = await rig.call()
+    rig.workers[0].answer()
+    rig.engine.cancel(call.request)
+    assert call.ends == [b"1"]
+    assert rig.engine.counters.cancelled == 0
+
+
+async def test_a_cancelled_request_makes_room_for_one_who_waits(make_rig):
+    rig = await make_rig(max_queued=1).start()
+    first = await rig.call(b"a")
+    second = await rig.call(b"b", wait=True)
+    rig.engine.cancel(first.request)
+    await rest()
+    rig.workers[0].answer()
+    await rest()
+    rig.workers[0].answer()
+    assert second.ends == [b"b"]
+
+
+async def test_a_request_that_waits_for_room_can_be_cancelled(make_rig):
+    rig = await make_rig(max_queued=1).start()
+    await rig.call(b"a")
+    second = await rig.call(b"b", wait=True)
+    assert rig.engine.held_bytes == 1, "nothing is held for one who is not let in"
+    rig.engine.cancel(second.request)
+    assert second.ends == [Cancelled]
+    rig.workers[0].answer()
+
+
+async def test_an_item_settled_by_what_another_callers_outcome_leads_to_keeps_its_first_outcome(make_rig):
+    rig = await make_rig(spec(batch=Batch())).start()
+    calls = []
+
+    def leave(outcomes):
+        rig.engine.cancel(calls[0].request)
+
+    now = rig.clock.now()
+    rig.engine.submit((b"1",), 1, 1, now, leave)
+    calls.append(rig.submit(b"2", within=0.0))
+    await rest()
+    assert calls[0].ends == [Cancelled]
+
+
+async def test_what_a_long_request_has_already_is_kept_when_it_is_cancelled(make_rig):
+    rig = await make_rig(max_queued=4).start()
+    call = await rig.call(*[b"%d" % i for i in range(3)])
+    rig.workers[0].answer()
+    rig.engine.cancel(call.request)
+    assert call.ends == [b"0", Cancelled, Cancelled]
+
+
+# -- deadlines --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_item_whose_deadline_passes_in_the_queue_never_runs(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    await rig.call(b"a")
+    late = await rig.call(b"b", within=1.0)
+    await rig.clock.advance(0.99)
+    assert not late.done
+    await rig.clock.advance(0.02)
+    assert isinstance(late.error, DeadlineExceeded)
+    assert not late.error.ran
+    rig.workers[0].answer()
+    await rest()
+    assert rig.workers[0].frames == []
+
+
+async def test_an_item_whose_deadline_passes_while_it_runs_is_told_so_and_its_result_is_dropped(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b")).start()
+    late = await rig.call(b"a", within=1.0)
+    prefetched = await rig.call(b"b", within=1.0)
+    await rig.clock.advance(1.01)
+    assert late.error.ran
+    assert not prefetched.error.ran, "it lay behind the one that ran"
+    rig.workers[0].answer()
+    rig.workers[0].answer()
+    await rest()
+    assert rig.workers[1].frames == []
+
+
+async def test_an_item_that_is_found_late_when_it_is_sent_never_runs(make_rig):
+    rig = await make_rig(spec(batch=Batch())).start()
+    late = rig.submit(b"late", within=0.0)
+    good = rig.submit(b"good", within=5.0)
+    await rest()
+    assert isinstance(late.error, DeadlineExceeded)
+    assert not late.error.ran
+    assert rig.workers[0].batches == [[b"good"]]
+    rig.workers[0].answer()
+    assert good.done
+
+
+async def test_a_batch_of_late_items_alone_is_not_sent(make_rig):
+    rig = await make_rig().start()
+    late = await rig.call(b"late", within=0.0)
+    assert isinstance(late.error, DeadlineExceeded)
+    assert rig.workers[0].frames == []
+
+
+async def test_a_request_that_waits_for_room_waits_until_its_deadline(make_rig):
+    rig = await make_rig(max_queued=1).start()
+    await rig.call(b"a")
+    waiting = await rig.call(b"b", wait=True, within=2.0)
+    await rig.clock.advance(2.01)
+    assert isinstance(waiting.error, DeadlineExceeded)
+    assert not waiting.error.ran
+    rig.workers[0].answer()
+
+
+async def test_the_earlier_of_two_deadlines_is_met_first(make_rig):
+    rig = await make_rig().start()
+    late, later = rig.submit(within=10.0), rig.submit(within=1.0)
+    await rest()
+    await rig.clock.advance(1.01)
+    assert (late.done, later.done) == (False, True)
+    await rig.clock.advance(9.0)
+    assert late.done
+
+
+async def test_a_deadline_a_generation_away_needs_no_timer(make_rig):
+    rig = await make_rig().start()
+    call = await rig.call(within=2e9)
+    assert rig.clock.waiting == []
+    rig.workers[0].answer()
+    assert call.done
+
+
+async def test_a_deadline_before_the_clock_began_has_passed(make_rig):
+    rig = await make_rig().start()
+    call = await rig.call(within=-1e6)
+    assert isinstance(call.error, DeadlineExceeded)
+
+
+# -- room -------------------------------------------------------------------------------------------------------------
+
+
+async def test_one_who_waits_is_let_in_when_there_is_room(make_rig):
+    rig = await make_rig(max_queued=1).start()
+    first = await rig.call(b"a")
+    second = await rig.call(b"b", wait=True)
+    assert rig.engine.queued == 1
+    rig.workers[0].answer()
+    await rest()
+    assert rig.workers[0].batches == [[b"b"]]
+    rig.workers[0].answer()
+    assert (first.ends, second.ends) == ([b"a"], [b"b"])
+
+
+async def test_nobody_overtakes_one_who_waits(make_rig):
+    rig = await make_rig(max_queued=1).start()
+    await rig.call(b"a")
+    await rig.call(b"b", wait=True)
+    rig.workers[0].answer()
+    with pytest.raises(Overloaded):
+        rig.submit(b"c")
+    rig.calls.pop()
+    await rest()
+    rig.workers[0].answer()
+
+
+async def test_bytes_given_back_let_in_who_waits(make_rig):
+    rig = await make_rig(max_queued_bytes=10).start()
+    rig.engine.hold(10)
+    waiting = await rig.call(b"12", wait=True)
+    assert rig.workers[0].frames == []
+    rig.engine.hold(-8)
+    await rest()
+    assert rig.workers[0].batches == [[b"12"]]
+    rig.workers[0].answer()
+    rig.engine.hold(-2)
+    assert waiting.done
+
+
+async def test_a_first_stage_with_a_limit_of_its_own_refuses_and_lets_wait(make_rig):
+    rig = await make_rig(spec(max_queued=1, prefetch=0)).start()
+    first = await rig.call(b"a")
+    second = await rig.call(b"b")
+    with pytest.raises(Overloaded):
+        rig.submit(b"c")
+    rig.calls.pop()
+    third = await rig.call(b"c", wait=True)
+    for word in (b"a", b"b", b"c"):
+        assert rig.workers[0].batches == [[word]]
+        rig.workers[0].answer()
+        await rest()
+    assert first.done
+    assert second.done
+    assert third.done
+
+
+async def test_one_who_does_not_wait_is_refused_by_a_service_that_only_starts(make_rig):
+    rig = make_rig()
+    starting = await rig.begin()
+    for wait in (False, True):
+        with pytest.raises(NotReady, match="service 'service' is starting"):
+            rig.submit(wait=wait)
+        rig.calls.pop()
+    assert rig.engine.counters.refused == 2
+    rig.workers[0].become_ready()
+    await starting
+
+
+# -- what a death leaves ----------------------------------------------------------------------------------------------
+
+
+async def test_the_item_a_worker_died_with_is_tried_once_more_and_then_lost(make_rig):
+    rig = await make_rig().start()
+    call = await rig.call(b"deadly")
+    for life in (0, 1):
+        assert not call.done
+        assert rig.workers[life].batches == [[b"deadly"]]
+        rig.workers[life].die()
+        await rig.clock.advance(0.1)
+        rig.workers[life + 1].become_ready()
+        await rest()
+    assert isinstance(call.error, WorkerLost)
+    assert call.error.stage == "sqrt"
+    assert rig.engine.counters.lost == 1
+    assert rig.engine.stages[0].counters.retried == 1
+
+
+async def test_an_item_that_survives_its_retry_is_no_suspect_in_the_next_stage(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b")).start()
+    call = await rig.call()
+    rig.workers[0].die()
+    await rig.clock.advance(0)
+    rig.workers[2].become_ready()
+    await rest()
+    rig.workers[2].answer()
+    await rest()
+    rig.workers[1].die()
+    await rig.clock.advance(0)
+    rig.workers[3].become_ready()
+    await rest()
+    rig.workers[3].answer([b"ok"])
+    assert call.ends == [b"ok"]
+
+
+async def test_a_cancelled_item_of_a_dead_worker_is_not_tried_again(make_rig):
+    rig = await make_rig().start()
+    call = await rig.call()
+    rig.engine.cancel(call.request)
+    rig.workers[0].die()
+    await rig.clock.advance(0)
+    rig.workers[1].become_ready()
+    await rest()
+    assert rig.workers[1].frames == []
+    assert rig.engine.stages[0].counters.retried == 0
+
+
+# -- long requests ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_long_request_is_fed_as_room_appears(make_rig):
+    rig = await make_rig(spec(prefetch=0), max_queued=4).start()
+    payloads = [b"%d" % i for i in range(9)]
+    call = await rig.call(*payloads)
+    for payload in payloads:
+        assert rig.engine.queued <= 4
+        assert rig.workers[0].batches == [[payload]]
+        rig.workers[0].answer()
+        await rest()
+    assert call.ends == payloads
+
+
+async def test_a_long_request_that_is_cancelled_ends_what_was_never_fed_too(make_rig):
+    rig = await make_rig(max_queued=4).start()
+    call = await rig.call(*[b"%d" % i for i in range(9)])
+    rig.engine.cancel(call.request)
+    assert call.ends == [Cancelled] * 9
+    assert rig.engine.counters.cancelled == 9
+    rig.workers[0].answer()
+
+
+async def test_a_long_request_forgets_its_settled_items(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=64)), max_queued=2).start()
+    n = 3000  # more than the items that a request remembers
+    call = await rig.call(*[b"x"] * n)
+    most = 0
+    while not call.done:
+        most = max(most, len(call.request.items))
+        rig.workers[0].answer()
+        await rest()
+    assert len(call.ends) == n
+    assert most < 1100
+
+
+async def test_bytes_between_the_items_are_held_until_the_last_one_is_fed(make_rig):
+    rig = await make_rig(max_queued=2).start()
+    call = await rig.call(b"1", b"2", b"3", nbytes=10)
+    assert rig.engine.held_bytes == 10
+    rig.workers[0].answer()
+    await rest()
+    rig.workers[0].answer()
+    await rest()
+    rig.workers[0].answer()
+    assert call.done
+    assert rig.engine.held_bytes == 0
+
+
+async def test_results_are_held_until_the_last_one_is_there(make_rig):
+    rig = await make_rig(spec(workers=2, prefetch=0)).start()
+    call = await rig.call(b"1", b"2")
+    rig.workers[0].answer([b"x" * 100])
+    assert rig.engine.held_bytes == 101
+    rig.workers[1].answer([b"y"])
+    assert call.done
+    assert rig.engine.held_bytes == 0
+
+
+async def test_what_waits_when_the_service_stops_is_settled_all_at_once(make_rig):
+    rig = await make_rig(max_queued=2).start()
+    long = await rig.call(*[b"x"] * 5)
+    waiting = await rig.call(b"y", wait=True)
+    await rig.stop()
+    assert long.ends == [NotReady] * 5
+    assert waiting.ends == [NotReady]
+    assert all(isinstance(outcome, Failure) for outcome in long.told[0])
+    assert rig.engine.counters.turned_away == 6
+
+
+# -- when to come again -----------------------------------------------------------------------------------------------
+
+
+async def test_the_time_to_come_back_follows_the_rate_of_late(make_rig):
+    rig = await make_rig(max_queued=20).start()
+    for _ in range(5):
+        await rig.call()
+        await rig.clock.advance(1.0)
+        rig.workers[0].answer()
+    for _ in range(20):
+        rig.submit()
+    await rest()
+    assert rig.engine.refusal().retry_after == 20
+    for _ in range(20):
+        rig.workers[0].answer()
+        await rest()

@@ -1,0 +1,56 @@
+"""Which paths the services of an app have, and what a request remembers of the one it took."""
+
+from __future__ import annotations
+
+from penstock.config import ServerOptions
+from penstock.server.protocols.service_routes import KINDS, routes_of
+from penstock.server.status import Problems
+
+
+def routes(*services):
+    options = ServerOptions()
+    return routes_of(services, Problems(options), options)
+
+
+def test_one_service_has_plain_paths(fakes):
+    assert list(routes(fakes.Service(name="one"))) == ["/predict", "/batch"]
+
+
+def test_each_of_several_services_has_its_name_before_its_paths_as_it_stands_in_a_request(fakes):
+    one, two = fakes.Service(name="one"), fakes.Service(name="a/b ü")
+    found = routes(one, two)
+    assert list(found) == ["/one/predict", "/one/batch", "/a%2Fb%20%C3%BC/predict", "/a%2Fb%20%C3%BC/batch"]
+    assert [route.service for route in found.values()] == [one, one, two, two]
+
+
+def test_a_route_knows_its_path_for_the_metrics(fakes):
+    found = routes(fakes.Service(name="one"), fakes.Service(name="two"))
+    for path, route in found.items():
+        assert (route.traffic.route, route.traffic.service) == (path, route.service.name)
+
+
+def test_each_way_to_call_a_service_has_a_verb_of_its_own():
+    assert [(kind.verb, kind.many) for kind in KINDS] == [("predict", False), ("batch", True)]
+
+
+def test_the_formats_of_a_repeated_pair_of_headers_are_looked_up_and_not_made_again(fakes):
+    app = fakes.app()
+    first, second = (fakes.call(app, accept="application/x-msgpack").request for _ in range(2))
+    other = fakes.call(app).request
+    assert first.route is second.route is other.route is app._routes[b"/predict"]
+    assert first.formats is second.formats
+    assert first.formats is not other.formats
+
+
+def test_a_page_is_the_route_of_its_request_and_has_no_formats(fakes):
+    app = fakes.app()
+    request = fakes.call(app, "GET", "/health").request
+    assert request.route is app._routes[b"/health"]
+    assert request.formats is None
+
+
+def test_a_request_refused_for_its_format_still_belongs_to_its_route(fakes):
+    app = fakes.app()
+    call = fakes.call(app, content_type="image/png")
+    assert call.status == 415
+    assert call.request.route is app._routes[b"/predict"]

@@ -1,0 +1,201 @@
+"""A service in a thread of its own: who waits there, and who is told when nobody waits any more."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+
+import pytest
+
+from penstock.blocking import BlockingService
+from penstock.errors import ConfigError, NotReady, Overloaded
+
+
+class MemoryService:
+    """A service whose `predict` answers when a test says so; `stop` ends what is left."""
+
+    name = "here"
+
+    def __init__(self, engine=None, calls=None) -> None:
+        self.engine = engine
+        self.calls = calls
+        self.began = threading.Event()
+        self.cancelled: list = []
+        self.waiting: dict = {}
+        self.left: list = []
+        self.start_error: Exception | None = None
+
+    async def start(self):
+        if self.start_error is not None:
+            raise self.start_error
+        if self.calls is not None:
+            self.calls.connect(self.engine, asyncio.get_running_loop())
+
+    async def stop(self):
+        self.left = list(self.waiting)
+        for future in self.waiting.values():
+            future.set_exception(NotReady("stopped"))
+        if self.engine is not None:
+            for submission in self.engine.submissions:
+                submission.settle(*(NotReady("stopped") for _ in submission.items))
+
+    async def predict(self, x, *, timeout, wait):
+        if x != "wait":
+            return (x, timeout, wait)
+        self.waiting[x] = asyncio.get_running_loop().create_future()
+        self.began.set()
+        try:
+            return await self.waiting[x]
+        except asyncio.CancelledError:
+            self.cancelled.append(x)
+            raise
+        finally:
+            del self.waiting[x]
+
+    async def predict_many(self, xs, *, timeout, wait, return_exceptions):
+        return [xs, timeout, wait, return_exceptions]
+
+
+@pytest.fixture
+def served(engine, make_calls):
+    """A blocking service over the engine of this test."""
+    calls = make_calls(None, max_queued=6)
+    return BlockingService(MemoryService(engine, calls), calls)
+
+
+@pytest.fixture
+def service():
+    return MemoryService()
+
+
+@pytest.fixture
+def blocking(service, make_calls):
+    return BlockingService(service, make_calls(None))
+
+
+def test_calls_are_those_of_the_service_waited_for_in_this_thread(blocking):
+    with blocking as s:
+        assert s.predict(1, timeout=2.0, wait=False) == (1, 2.0, False)
+        assert s.predict_many(iter([1, 2]), return_exceptions=True) == [[1, 2], None, True, True]
+
+
+def test_an_interrupt_in_the_waiting_thread_cancels_the_call(blocking, service, monkeypatch):
+    wait = concurrent.futures.Future.result
+
+    def interrupted(future, timeout=None):
+        monkeypatch.setattr(concurrent.futures.Future, "result", wait)
+        assert service.began.wait(10)
+        raise KeyboardInterrupt
+
+    with blocking as s:
+        monkeypatch.setattr(concurrent.futures.Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            s.predict("wait")
+    assert service.cancelled == ["wait"]
+    assert service.left == []
+
+
+def test_a_service_that_is_not_started_takes_no_calls(blocking):
+    with pytest.raises(NotReady, match="service 'here' is not started: use `with`"):
+        blocking.predict(1)
+    with pytest.raises(NotReady, match="service 'here' is not started: use `with`"):
+        list(blocking.stream([1]))
+
+
+def test_a_service_is_started_once(blocking):
+    with blocking as s, pytest.raises(ConfigError, match="service 'here' is started already"):
+        s.__enter__()
+
+
+def test_a_start_that_fails_leaves_no_thread(blocking, service):
+    service.start_error = ConfigError("no")
+    before = threading.active_count()
+    with pytest.raises(ConfigError, match="no"):
+        blocking.__enter__()
+    assert threading.active_count() == before
+    service.start_error = None
+    with blocking as s:
+        assert s.predict(1) == (1, None, True)
+
+
+def test_a_call_that_was_submitted_before_the_end_is_refused_and_not_left_waiting(blocking, service):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with blocking as s:
+            call = pool.submit(s.predict, "wait")
+            assert service.began.wait(10)
+        with pytest.raises(NotReady, match="stopped"):
+            call.result(10)
+
+
+def test_a_stream_answers_in_order(served, engine):
+    engine.answer = lambda item: item * 2
+    with served as s:
+        assert list(s.stream(range(20), timeout=5.0)) == [i * 2 for i in range(20)]
+    assert {(s.items[0], s.deadline, s.lane, s.wait) for s in engine.submissions} == {
+        (i, 1005.0, Lane.BULK, True) for i in range(20)
+    }
+
+
+def settle_at_third(engine, settle):
+    """Call `settle` with the three oldest submissions when the third comes, then with the next three, and so on."""
+    submit = engine.submit
+
+    def counted(*arguments, **options):
+        submission = submit(*arguments, **options)
+        if len(engine.submissions) % 3 == 0:
+            settle(engine.submissions[-3:])
+        return submission
+
+    engine.submit = counted
+
+
+def test_a_stream_reads_no_further_than_its_share(served, engine):
+    ahead, answers = [], []
+
+    def source():
+        for i in range(9):
+            ahead.append(i - len(answers))
+            yield i
+
+    settle_at_third(engine, lambda three: [submission.settle(submission.items[0]) for submission in three])
+    with served as s:
+        for answer in s.stream(source()):
+            answers.append(answer)
+    assert answers == list(range(9))
+    assert max(ahead) == 2
+
+
+def test_leaving_a_stream_takes_back_what_has_no_answer(served, engine):
+    settle_at_third(engine, lambda three: three[0].settle("first"))
+    with served as s:
+        stream = s.stream(range(9))
+        assert next(stream) == "first"
+        stream.close()
+        s.predict("whatever")  # when this is answered the loop has seen to what came before it
+        assert [submission.items for submission in engine.cancelled] == [[1], [2]]
+
+
+def test_a_failure_in_a_stream_is_raised_in_its_place_or_stands_there(served, engine):
+    engine.answer = lambda item: Overloaded() if item == 2 else item
+    with served as s:
+        stream = s.stream([1, 2, 3])
+        assert next(stream) == 1
+        with pytest.raises(Overloaded):
+            next(stream)
+        one, two, three = s.stream([1, 2, 3], return_exceptions=True)
+        assert (one, three) == (1, 3)
+        assert isinstance(two, Overloaded)
+
+
+def test_a_source_that_fails_is_seen_after_the_answers_before_it(served, engine):
+    def source():
+        yield 1
+        raise LookupError("no more")
+
+    engine.answer = lambda item: item
+    with served as s:
+        stream = s.stream(source())
+        assert next(stream) == 1
+        with pytest.raises(LookupError, match="no more"):
+            next(stream)

@@ -1,0 +1,242 @@
+"""What a call in process asks of the engine, and what it makes of the outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import pickle
+
+import numpy as np
+import pytest
+
+from penstock.calls import pack_item
+from penstock.codec import pickle_
+from penstock.core.lanes import Lane
+from penstock.errors import Cancelled, ConfigError, InvalidItem, NotReady, Overloaded, StageFailed
+
+NOON = 1000.0
+
+
+async def settled() -> None:
+    """Let every task go on as far as it can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def drain(stream, answers: list) -> None:
+    async for answer in stream:
+        answers.append(answer)
+
+
+class Stranger:
+    """Can be pickled, and not be unpickled."""
+
+    def __reduce__(self):
+        return (divmod, (1, 0))
+
+
+def unpicklable():
+    return lambda: None
+
+
+def test_a_packed_item_shares_no_memory_with_what_was_given():
+    array = np.zeros(1000)
+    packed = pack_item(array)
+    array[:] = 1
+    assert not pickle_.loads(packed).any()
+
+
+def test_an_item_that_cannot_be_pickled_is_invalid_with_its_cause():
+    packed = pack_item(unpicklable())
+    assert isinstance(packed, InvalidItem)
+    assert "`function` cannot be pickled" in packed.reason
+    assert isinstance(packed.__cause__, (AttributeError, pickle.PicklingError))
+
+
+async def test_one_item_is_submitted_alone_and_its_result_comes_back(engine, make_calls):
+    engine.answer = lambda item: item * 2
+    assert await make_calls(engine).answer(21, None, wait=True) == 42
+    (submission,) = engine.submissions
+    assert (submission.items, submission.lane, submission.wait) == ([21], Lane.SINGLE, True)
+
+
+async def test_one_item_that_need_not_wait_is_submitted_so(engine, make_calls):
+    engine.answer = lambda item: item
+    await make_calls(engine).answer(1, None, wait=False)
+    assert not engine.submissions[0].wait
+
+
+async def test_the_failure_of_one_item_is_raised(engine, make_calls):
+    engine.answer = lambda _: Overloaded("later")
+    with pytest.raises(Overloaded, match="later"):
+        await make_calls(engine).answer(1, None, wait=True)
+
+
+async def test_many_items_are_one_request_whose_answers_come_in_order(engine, make_calls):
+    engine.answer = lambda item: Overloaded() if item == 2 else item
+    packed = [pack_item(x) for x in (1, unpicklable(), 2, 3)]
+    first, second, third, fourth = await make_calls(engine).answers(packed, None, wait=True, lane=Lane.BULK)
+    assert (first, fourth) == (1, 3)
+    assert isinstance(second, InvalidItem)
+    assert isinstance(third, Overloaded)
+    (submission,) = engine.submissions
+    assert (submission.items, submission.lane) == ([1, 2, 3], Lane.BULK)
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "deadline"),
+    [(None, 60.0, 1060.0), (5.0, 60.0, 1005.0), (90.0, 60.0, 1060.0), (None, math.inf, math.inf), (0.0, 60.0, NOON)],
+)
+async def test_the_deadline_is_the_services_or_the_callers_if_that_is_sooner(
+    asked, limit, deadline, engine, make_calls
+):
+    engine.answer = lambda item: item
+    await make_calls(engine, timeout=limit).answer(1, asked, wait=True)
+    assert engine.submissions[0].deadline == deadline
+
+
+async def test_a_timeout_that_is_no_number_is_refused_before_anything_is_submitted(engine, make_calls):
+    with pytest.raises(ConfigError, match="timeout must be a number of seconds, got nan"):
+        await make_calls(engine).answer(1, math.nan, wait=True)
+    assert engine.submissions == []
+
+
+async def test_a_service_that_was_never_started_takes_no_calls(engine, make_calls):
+    calls = make_calls(None)
+    with pytest.raises(NotReady, match="service 'here' was never started"):
+        await calls.answer(1, None, wait=True)
+    with pytest.raises(NotReady, match="service 'here' was never started"):
+        await drain(calls.stream([1], None, return_exceptions=True), [])
+
+
+async def test_calls_that_were_disconnected_are_as_if_never_started(engine, make_calls):
+    calls = make_calls(engine)
+    calls.disconnect()
+    with pytest.raises(NotReady, match="never started"):
+        await calls.answer(1, None, wait=True)
+    assert engine.submissions == []
+
+
+async def test_a_call_on_another_loop_than_the_engines_is_refused(engine, make_calls):
+    other = asyncio.new_event_loop()
+    with pytest.raises(ConfigError, match=r"service 'here' runs on another event loop.*blocking\(\)"):
+        await make_calls(engine, other).answer(1, None, wait=True)
+    other.close()
+    assert engine.submissions == []
+
+
+async def test_a_caller_that_is_cancelled_takes_its_items_back(engine, make_calls):
+    call = asyncio.create_task(make_calls(engine).answer(1, None, wait=True))
+    await settled()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert engine.cancelled == engine.submissions
+
+
+async def test_a_result_that_cannot_be_unpickled_is_a_failure_of_the_last_stage(engine, make_calls):
+    engine.answer = lambda _: pickle.dumps(Stranger(), protocol=5)
+    with pytest.raises(StageFailed, match=r"the result cannot be unpickled here: .*zero") as caught:
+        await make_calls(engine).answer(1, None, wait=True)
+    assert caught.value.stage == "last"
+    assert caught.value.is_a(ZeroDivisionError)
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_stream_reads_its_source_no_further_than_its_share(engine, make_calls):
+    read = []
+
+    def source():
+        for i in range(10):
+            read.append(i)
+            yield i
+
+    answers: list = []
+    reader = asyncio.create_task(
+        drain(make_calls(engine, max_queued=6).stream(source(), 5.0, return_exceptions=False), answers)
+    )
+    await settled()
+    assert read == [0, 1, 2]
+    assert {(s.deadline, s.lane, s.wait) for s in engine.submissions} == {(NOON + 5, Lane.BULK, True)}
+    for i in range(10):
+        engine.submissions[i].settle(i * 10)
+        await settled()
+        assert len(read) == min(10, i + 4)
+    await reader
+    assert answers == [i * 10 for i in range(10)]
+
+
+async def test_answers_of_a_stream_wait_for_those_before_them(engine, make_calls):
+    answers: list = []
+    reader = asyncio.create_task(drain(make_calls(engine).stream([1, 2], None, return_exceptions=False), answers))
+    await settled()
+    engine.submissions[1].settle("second")
+    await settled()
+    assert answers == []
+    engine.submissions[0].settle("first")
+    await reader
+    assert answers == ["first", "second"]
+
+
+async def test_a_failure_in_a_stream_is_raised_in_its_place_or_stands_there(engine, make_calls):
+    engine.answer = lambda item: Overloaded() if item == 2 else item
+    answers: list = []
+    with pytest.raises(Overloaded):
+        await drain(make_calls(engine).stream([1, 2, 3], None, return_exceptions=False), answers)
+    assert answers == [1]
+    answers.clear()
+    await drain(make_calls(engine).stream([1, 2, unpicklable(), 3], None, return_exceptions=True), answers)
+    assert (answers[0], answers[3]) == (1, 3)
+    assert [type(answer) for answer in answers[1:3]] == [Overloaded, InvalidItem]
+
+
+async def test_a_source_that_fails_is_seen_after_the_answers_before_it(engine, make_calls):
+    async def source():
+        yield 1
+        raise LookupError("no more")
+
+    engine.answer = lambda item: item
+    answers: list = []
+    with pytest.raises(LookupError, match="no more"):
+        await drain(make_calls(engine).stream(source(), None, return_exceptions=True), answers)
+    assert answers == [1]
+
+
+async def test_leaving_a_stream_takes_back_what_has_no_answer_and_reads_no_further(engine, make_calls):
+    source = iter(range(100))
+    stream = make_calls(engine, max_queued=6).stream(source, None, return_exceptions=False)
+    first = asyncio.create_task(anext(stream))
+    await settled()
+    engine.submissions[0].settle("first")
+    assert await first == "first"
+    await settled()
+    await stream.aclose()
+    assert engine.cancelled == engine.submissions[1:]
+    assert next(source) == 4
+
+
+async def test_cancelling_the_reader_of_a_stream_takes_back_what_has_no_answer(engine, make_calls):
+    reader = asyncio.create_task(drain(make_calls(engine).stream([1, 2], None, return_exceptions=True), []))
+    await settled()
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert engine.cancelled == engine.submissions
+    assert len(engine.submissions) == 2
+
+
+async def test_a_stream_that_was_left_says_nothing_of_its_failed_source(engine, make_calls):
+    told = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+
+    def source():
+        yield 1
+        raise LookupError
+
+    engine.answer = lambda item: Cancelled()
+    with pytest.raises(Cancelled):
+        await drain(make_calls(engine).stream(source(), None, return_exceptions=False), [])
+    await settled()
+    assert told == []
