@@ -57,7 +57,7 @@ class Engine:
         self._specs = tuple(specs)
         self._clock = clock
         self._cpus = tuple(cpus) if cpus is not None else None
-        self._inline = inline
+        self._in_process = inline  # not `_inline`: mypyc would write `__inline`, which C compilers take for a keyword
         self._flow = Flow(
             self, name, self._specs, options, inline=inline, clock=clock, start_incarnation=start_incarnation
         )
@@ -167,7 +167,7 @@ class Engine:
         if self._cpus is not None:
             check_cores(f"service {self.name!r}", self._cpus, allowed)
         stages = range(len(self._specs))
-        launch = [launcher(self.name, self._specs, i, self.options, inline=self._inline) for i in stages]
+        launch = [launcher(self.name, self._specs, i, self.options, inline=self._in_process) for i in stages]
         cores = [worker_cores(spec, allowed) for spec in self._specs]
         self._pin(allowed)
         self._loop = asyncio.get_running_loop()
@@ -319,7 +319,7 @@ class Engine:
 
     def _pin(self, allowed: frozenset[int]) -> None:
         """Keep this thread on the service's cores, if it has any; workers get `allowed`, what was before."""
-        if self._cpus is not None and not self._inline:
+        if self._cpus is not None and not self._in_process:
             self._affinity_before = allowed
             self._pinned_by = threading.get_ident()
             pin(self._cpus)

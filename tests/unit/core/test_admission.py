@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from random import Random
+
 import pytest
 
 from penstock.core.admission import Admission
@@ -57,6 +60,8 @@ def test_there_is_room_for_max_bytes_and_no_more(request_of):
     let_in(admission, request_of(nbytes=60))
     assert admission.has_room(40)
     assert not admission.has_room(41)
+    admission.ledger.hold(40)
+    assert admission.has_room(), "room for a request that takes nothing"
 
 
 def test_one_item_always_passes_however_large(request_of):
@@ -294,3 +299,49 @@ def test_a_burst_after_a_quiet_hour_is_measured_by_itself(settle, enter):
     settle(admission, 500)
     enter(admission, 1000)
     assert admission.retry_after(3600.5) == 2
+
+
+def test_a_mark_counts_until_it_is_more_than_ten_seconds_old(settle, enter):
+    admission = door(max_items=1000)
+    admission.mark(0.0)
+    settle(admission, 100)
+    enter(admission, 100)
+    admission.mark(10.0)
+    assert admission.retry_after(10.0) == 10, "a hundred in ten seconds"
+    settle(admission, 1)
+    admission.mark(10.001)
+    assert admission.retry_after(20.0) == 60, "one in ten seconds"
+
+
+def test_where_nothing_was_settled_lately_one_item_is_taken_for_the_rate(enter):
+    admission = door(max_items=1000)
+    enter(admission, 4)
+    admission.mark(0.0)
+    assert admission.retry_after(10.0) == 40
+
+
+def test_the_rate_of_less_than_a_second_is_that_of_a_second(settle, enter):
+    admission = door(max_items=1000)
+    admission.mark(0.0)
+    settle(admission, 10)
+    enter(admission, 35)
+    assert admission.retry_after(0.25) == 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_retry_after_is_what_a_list_of_all_that_happened_says(seed, settle, enter):
+    random = Random(seed)
+    admission, now, settled, queued = door(max_items=10**6), 100.0, 0, 0
+    marks = []
+    for _ in range(40):
+        now += random.choice((0.5, 1.0, 4.0))
+        done, more = random.randrange(30), random.randrange(10)
+        settle(admission, done)
+        enter(admission, more)
+        settled, queued = settled + done, queued + more
+        if random.random() < 0.7:
+            admission.mark(now)
+            marks = [mark for mark in marks if mark[0] >= now - 10.0] + [(now, settled)]
+        since, before = marks[0] if marks else (now, settled)
+        seconds = queued * max(now - since, 1.0) / max(settled - before, 1)
+        assert admission.retry_after(now) == min(max(math.ceil(round(seconds, 9)), 1), 60), seed

@@ -97,6 +97,15 @@ def test_an_item_leaves_early_enough_to_meet_its_deadline(offered):
     assert cut(queue, 1.5) == ([a, b], Reason.DEADLINE)
 
 
+def test_an_item_leaves_early_enough_for_the_way_to_the_worker_and_back(offered):
+    queue = BatchQueue(Batch(max_wait=10), trip=0.25)
+    queue.ran(0.5)
+    a = offered(queue, deadline=2.0)
+    assert queue.next_deadline() == 1.25
+    assert cut(queue, 1.125) is None
+    assert cut(queue, 1.25) == ([a], Reason.DEADLINE)
+
+
 def test_the_earliest_deadline_is_found_again_when_its_item_has_left(offered):
     queue = BatchQueue(Batch(max_wait=10))
     soon = offered(queue, deadline=2.0)
@@ -297,7 +306,8 @@ def test_a_suspect_runs_alone_before_everything_else(offered):
     queue.retry([a, b])
     assert list(queue) == [a, b, waiting]
     assert (len(queue), queue.nbytes) == (3, 8)
-    assert queue.next_deadline() == a.arrived
+    a.arrived, b.arrived = 1.0, 2.0
+    assert queue.next_deadline() == 1.0
     assert cut(queue) == ([a], Reason.RETRY)
     assert cut(queue, idle=False) == ([b], Reason.RETRY)
     assert cut(queue) is None

@@ -32,8 +32,9 @@ POLICIES = [
 class PlainQueue:
     """What the contract says, with no thought for speed."""
 
-    def __init__(self, policy):
+    def __init__(self, policy, trip):
         self.policy = policy
+        self.trip = trip
         self.draining = False
         self.expected_run = None
         self.suspects, self.singles, self.bulk = [], [], []
@@ -75,7 +76,7 @@ class PlainQueue:
         if policy.max_gap is not None:
             moments.append((self.arrived[self.singles[-1]] + policy.max_gap, "gap"))
         latest = min(item.deadline for item in self.singles)
-        moments.append((latest - (self.expected_run or 0.0), "deadline"))
+        moments.append((latest - (self.expected_run or 0.0) - self.trip, "deadline"))
         return min(moments)
 
     def take(self, now, idle, at_most):
@@ -106,7 +107,8 @@ class History:
         self.seed = seed
         self.random = Random(seed)
         policy = POLICIES[seed % len(POLICIES)]
-        self.queue, self.plain = BatchQueue(policy), PlainQueue(policy)
+        trip = self.random.choice((0.0, 0.125))
+        self.queue, self.plain = BatchQueue(policy, trip=trip), PlainQueue(policy, trip)
         self.now = 1.0
         self.made = 0
         self.out = []
