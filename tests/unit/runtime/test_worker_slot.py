@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 
+from penstock.config import StageOptions
 from penstock.core.dispatch import SentFrame
 from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane
@@ -38,7 +39,7 @@ class Owner:
 
     def launch_of(self, index):
         self.launched += 1
-        return Launch("service", "double", index, 1, StageRef("", ""), b"", [], *[False] * 1, 1, *[False] * 6)
+        return Launch("service", "double", index, 1, StageRef("", ""), b"", [], False, 1, StageOptions(), *[False] * 5)
 
     def answered(self, worker, sent, frame):
         self.events.append(("answered", sent.frame_id, [bytes(p) for p in frame.payloads]))
