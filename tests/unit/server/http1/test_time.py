@@ -2,6 +2,11 @@
 
 import pytest
 
+from penstock.config import ServerOptions
+from penstock.server.http1.refusals import LINGER_BYTES, LINGER_SECONDS
+from penstock.server.http1.states import LINGERING, READING_HEAD, SKIPPING, ConnectionState
+from penstock.server.http1.time_limits import TimeLimits
+
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 SIZED = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -313,3 +318,58 @@ def test_a_draining_connection_with_a_started_head_keeps_its_time_limit(rig):
     assert not client.transport.closed
     rig.sweep(rig.now + 10.0)
     assert client.statuses() == [408]
+
+
+@pytest.mark.parametrize("refused", [b"", b"Content-Encoding: gzip\r\n"], ids=["taken", "skipped"])
+def test_the_time_of_a_body_starts_with_its_head_however_long_the_client_was_idle(rig, refused):
+    client = rig.connect()
+    client.send(GET)
+    rig.now += 60.0
+    client.send(SIZED.replace(b"Host", refused + b"Host"))
+    rig.sweep(rig.now + 29.9)
+    assert client.statuses() == [200] + [415] * bool(refused)
+    client.send(b"0123456789" + GET)
+    assert len(client.answers()) == 3
+
+
+@pytest.mark.parametrize("more", [(), (b"more",)])
+def test_a_client_whose_head_was_late_does_not_linger_for_ever(rig, more):
+    client = rig.connect()
+    client.send(GET[:5])
+    rig.sweep(rig.now + 10.0)
+    assert client.transport.half_closed
+    client.send(*more)
+    rig.sweep(rig.now + LINGER_SECONDS)
+    assert client.transport.aborted
+
+
+@pytest.mark.parametrize(("cap", "unread"), [(1, GET), (32, GET[:5])])
+def test_a_draining_connection_does_not_linger_for_ever_over_what_is_unread(rig_with, cap, unread):
+    rig = rig_with(max_pipelined=cap)
+    rig.app.patient = True
+    client = rig.connect()
+    client.send(GET + unread)
+    rig.connections.drain()
+    rig.app.answer(rig.app.handled[0])
+    assert client.transport.half_closed
+    rig.sweep(rig.now + LINGER_SECONDS)
+    assert client.transport.aborted
+
+
+@pytest.mark.parametrize("state", sorted(set(ConnectionState) - {READING_HEAD, SKIPPING, LINGERING}))
+def test_idleness_ends_no_connection_that_is_owed_something_or_closed(state):
+    assert not TimeLimits(ServerOptions()).end_idle(state, True, 1e9, 1e9)
+
+
+def test_what_comes_behind_a_late_head_is_not_kept_while_its_answer_waits(rig_with):
+    rig = rig_with(max_pipelined=2)
+    rig.app.patient = True
+    client = rig.connect()
+    client.send(GET + GET[:5])
+    rig.sweep(rig.now + 10.0)
+    piece = bytes(1024 * 1024)
+    for _ in range(LINGER_BYTES // len(piece)):
+        client.send(piece)
+    assert not client.transport.closed
+    client.send(b"0")
+    assert client.transport.aborted
