@@ -23,7 +23,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
 from layer_rules import FRONT, LEVELS, Graph, Tree, import_graph, read_tree, room_of, shortest_path, without
 from penstock.core.item import OFFER, SEND, ItemState
-from penstock.core.moves import IllegalMove
+from penstock.core.moves import IllegalMove, Move
+from penstock.runtime import worker_slot
+from penstock.runtime.worker_slot import SlotState
 from penstock.server.http1.states import MOVES, ConnectionState
 
 DOCS = Path(__file__).resolve().parent
@@ -100,18 +102,28 @@ def item_moves() -> list[Row]:
     return legal_moves((OFFER, SEND), ItemState) + settling
 
 
+def slot_moves() -> list[Row]:
+    """The moves of a worker's slot, in the order of their tables."""
+    tables = [value for value in vars(worker_slot).values() if isinstance(value, Move)]
+    return legal_moves(tables, SlotState)
+
+
 def state_diagram(moves: Iterable[Row]) -> str:
     """A Mermaid state diagram of legal moves.
 
-    Life begins in the state that the first row starts from, and ends in each state that no row leaves.
+    Life begins in the state that the first row starts from, and ends in each state that no row leaves.  Moves between
+    the same two states share an arrow.  A move that stays where it is has none.
     """
-    rows = list(moves)
+    rows = [row for row in moves if row[1] != row[2]]
     names = dict.fromkeys(state for _, *states in rows for state in states)
     ids = {name: name.replace(" ", "_") for name in names}
+    arrows: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, start, end in rows:
+        arrows[start, end].append(name)
     lines = ["stateDiagram-v2"]
     lines += [f'    state "{name}" as {ids[name]}' for name in names if ids[name] != name]
     lines.append(f"    [*] --> {ids[rows[0][1]]}")
-    lines += [f"    {ids[start]} --> {ids[end]}: {name}" for name, start, end in rows]
+    lines += [f"    {ids[start]} --> {ids[end]}: {', '.join(labels)}" for (start, end), labels in arrows.items()]
     left = {start for _, start, _ in rows}
     lines += [f"    {ids[name]} --> [*]" for name in names if name not in left]
     return "\n".join(lines) + "\n"
@@ -122,6 +134,7 @@ def state_diagram(moves: Iterable[Row]) -> str:
 PICTURES = {
     "rooms": lambda: room_picture(read_tree()),
     "states of an item": lambda: state_diagram(item_moves()),
+    "states of a worker's slot": lambda: state_diagram(slot_moves()),
     "states of a connection": lambda: state_diagram(legal_moves(MOVES, ConnectionState)),
 }
 

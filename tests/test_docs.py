@@ -500,6 +500,22 @@ def test_a_diagram_of_states_shows_where_life_begins_and_ends():
     ]
 
 
+def test_moves_between_two_states_share_an_arrow_and_one_that_stays_has_none():
+    rows = [("start", "down", "up"), ("stop", "up", "gone"), ("abandon", "up", "gone"), ("stop", "gone", "gone")]
+    assert pictures.state_diagram(rows).splitlines() == [
+        "stateDiagram-v2",
+        "    [*] --> down",
+        "    down --> up: start",
+        "    up --> gone: stop, abandon",
+        "    gone --> [*]",
+    ]
+
+
+def test_every_move_of_a_worker_is_drawn():
+    names = {name for name, *_ in pictures.slot_moves()}
+    assert names == {"start", "fill", "become ready", "replace", "close", "stop", "abandon", "end"}
+
+
 # -- the whole ------------------------------------------------------------------------------------------------------
 
 
