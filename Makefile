@@ -8,7 +8,7 @@ ROUNDS ?= 5
 COUNT ?= 300
 SEED ?= 1
 
-.PHONY: help demo test test-compiled check lint types fix soak compiled bench bench-quick bench-against hops docs pictures mutants clean
+.PHONY: help demo test test-others test-compiled check coverage lint types fix soak compiled bench bench-quick bench-against hops docs pictures mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,7 +31,14 @@ demo: $(VENV)/.demo  ## serve a real sentence-embedding model on 127.0.0.1:8000
 test: $(STAMP)  ## run every test
 	$(BIN)/python -m pytest -n $(JOBS)
 
-check: lint types test test-compiled  ## every static check, then every test
+check: lint types coverage test-others test-compiled  ## every static check, then every test, each on the builds it needs
+
+coverage: $(STAMP)  ## the unit tests, which must take every branch of what decides
+	@mkdir -p build/coverage
+	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term tests/unit
+
+test-others: $(STAMP)
+	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/unit tests
 
 test-compiled: compiled  ## the tests of what Penstock does once more, over the compiled build
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
@@ -40,7 +47,7 @@ test-compiled: compiled  ## the tests of what Penstock does once more, over the 
 compiled: $(STAMP) build/compiled/.built  ## build in build/compiled what an install makes
 
 build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py')
-	rm -rf build
+	rm -rf build/compiled build/lib* build/temp* build/bdist*
 	PENSTOCK_COMPILE=1 $(BIN)/pip install --quiet --no-deps --target build/compiled .
 	touch $@
 

@@ -118,3 +118,33 @@ def test_a_long_deadline_leaves_no_more_behind_than_a_short_one(request_of):
     assert len(deadlines._buckets) < 3000
     assert len(deadlines._order) == len(deadlines._buckets)
     assert deadlines.expired(2e6) == [kept]
+
+
+def test_a_deadline_is_noticed_within_ten_milliseconds(request_of):
+    deadlines = Deadlines()
+    deadlines.add(request_of(deadline=5.001))
+    assert deadlines.next_moment() == 5.01
+
+
+def test_emptied_buckets_are_swept_out_when_as_many_again_as_are_left_may_have_come(request_of):
+    deadlines = Deadlines()
+
+    def add(buckets):
+        made = [request_of(deadline=(bucket - 0.5) / BUCKETS_PER_SECOND) for bucket in buckets]
+        for request in made:
+            deadlines.add(request)
+        return made
+
+    for request in add(range(5000, 6000)):
+        deadlines.discard(request)
+    assert len(deadlines._order) == 1000, "so many may lie ahead"
+    kept = add(range(1500, 500, -1))
+    assert len(deadlines._order) == len(deadlines._buckets) == 1000, "the next one swept them out"
+    for request in add(range(5000, 7001)):
+        deadlines.discard(request)
+    kept += add(range(405, 400, -1))
+    assert len(deadlines._order) == 3006, "the last sweep left 1003: twice that and a thousand may lie ahead"
+    kept += add([400])
+    assert len(deadlines._order) == len(deadlines._buckets) == 1006
+    assert deadlines.next_moment() == 4.0
+    assert deadlines.expired(20.0) == kept[::-1]

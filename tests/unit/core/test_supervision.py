@@ -97,6 +97,7 @@ def test_a_stage_with_a_live_worker_has_not_failed():
 def test_a_stage_recovers_when_a_worker_becomes_ready():
     health = StageHealth(workers=1)
     assert not health.ever_ready
+    assert health.reason == ""
     for _ in range(5):
         health.died_before_ready(0, "no")
     health.became_ready(0)
