@@ -25,7 +25,7 @@ from watch import Watch
 
 LAPS = 40
 
-# Hop, the room it is in, and the piece of a scene that is its figure.
+# Hop, the file it is in, and the piece of a scene that is its figure.
 COORDINATOR = (
     ("read the request; its head was seen before", "server/http1/connection", "read, repeated head"),
     ("judge the head: id, route, formats, room", "server/app", "admit"),
@@ -81,8 +81,8 @@ def show_hops(found: dict[str, float]) -> tuple[float, float]:
     sums = []
     for title, hops in (("coordinator", COORDINATOR), ("worker", WORKER)):
         total = sum(found[piece] for _, _, piece in hops)
-        rows = [(what, room, f"{found[piece]:.2f}") for what, room, piece in hops]
-        show((f"{title}, us per request", "room", ""), [*rows, ("together", "", f"{total:.2f}")])
+        rows = [(what, file, f"{found[piece]:.2f}") for what, file, piece in hops]
+        show((f"{title}, us per request", "file", ""), [*rows, ("together", "", f"{total:.2f}")])
         sums.append(total)
     show(
         ("beside them, us per request", ""),

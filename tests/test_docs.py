@@ -468,7 +468,7 @@ def test_a_stale_picture_is_caught_and_drawn_anew(arrow, tmp_path, capsys):
     assert pictures.main(["--check", str(page)]) == 0
 
 
-def test_a_picture_of_rooms_has_no_arrow_that_follows_from_others():
+def test_a_picture_of_layers_has_no_arrow_that_follows_from_others():
     tree = {
         "server/a.py": "import penstock.codec.b, penstock.errors",
         "codec/b.py": "import penstock.codec.c, penstock.errors",
@@ -476,11 +476,11 @@ def test_a_picture_of_rooms_has_no_arrow_that_follows_from_others():
         "errors.py": "",
         "__init__.py": "import penstock.server.a",
     }
-    arrows = [line.strip() for line in pictures.room_picture(tree).splitlines() if "-->" in line]
+    arrows = [line.strip() for line in pictures.layer_picture(tree).splitlines() if "-->" in line]
     assert arrows == ["codec --> errors", "server --> codec"]
 
 
-def test_rooms_in_a_circle_stay_connected():
+def test_layers_in_a_circle_stay_connected():
     graph = {"a": {"b", "c"}, "b": {"a", "c"}, "c": {"a", "b"}}
     smaller = pictures.reduced(graph)
     assert all(pictures.shortest_path(smaller, start, end) for start in graph for end in graph)

@@ -106,7 +106,7 @@ def _refuse_nan(value: Any) -> None:
 
 
 def _write_unless_finite(value: Any) -> Any:
-    """Like `write_custom`, but leaves out objects that cannot hold a NaN."""
+    """Like `write_custom`, but leaves out objects that cannot contain a NaN."""
     if isinstance(value, msgspec.Raw):
         return None
     if is_array(type(value)):

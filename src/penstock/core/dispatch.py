@@ -23,7 +23,7 @@ SETTLED: Final = ItemState.SETTLED
 
 
 class SentFrame:
-    """A batch in a worker's hands."""
+    """A batch that a worker holds."""
 
     __slots__ = ("frame_id", "holder", "items")
 

@@ -280,7 +280,7 @@ class Engine:
         )
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait until `condition` holds, at most `seconds`.  Only the stop waits, so one wait at a time."""
+        """Wait until `condition` is true, at most `seconds`.  Only the stop waits, so one wait at a time."""
         self._overdue = False
         timer = self._clock.call_later(seconds, self._time_is_up) if seconds <= FOREVER_SECONDS else None
         try:

@@ -316,7 +316,7 @@ class Flow:
         try:
             problem = unpack(payload, Problem)
         except ProtocolError as broken:
-            # The batch has left the worker's hands already: the item must be settled here, or nobody would.
+            # The worker no longer holds the batch: the item must be settled here, or nobody would.
             return StageFailed(str(broken), stage=stage.name)
         return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage.name)
 
