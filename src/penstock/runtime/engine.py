@@ -179,7 +179,8 @@ class Engine:
         try:
             await self._started
         except BaseException:
-            # Also when start itself is cancelled: nothing that was started may stay.
+            # Also when start itself is cancelled: nothing that was started may stay.  An `except` and no `finally`,
+            # because compiled, an `await` in a `finally` loses the exception that led there.
             await asyncio.shield(self.stop(drain=0))
             raise
         finally:

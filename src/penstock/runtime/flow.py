@@ -271,6 +271,7 @@ class Flow:
         stage, behind = self.stages[index], self.stages[index + 1]
         limit = behind.spec.options.max_queued
 
+        # A nested function is dear once compiled; this one is made once for each stage.
         def room() -> int | None:
             queue = behind.queue
             return room_behind(len(queue), queue.nbytes, stage.in_flight, max_queued=limit, max_bytes=self._share)

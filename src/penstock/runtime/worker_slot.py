@@ -119,7 +119,7 @@ END = Move(
 )
 """The incarnation is gone, or could not be started."""
 
-READY: Final = SlotState.READY
+READY: Final = SlotState.READY  # asked for each batch: a constant costs nothing once compiled
 
 
 class SlotOwner(Protocol):

@@ -52,6 +52,7 @@ class Formats:
         self.media = media
 
 
+# Compiled, so each subclass must be in setup.py's list too: Python refuses an interpreted class below a compiled one.
 class Route:
     """One path: the method it answers, and the numbers of its traffic."""
 
