@@ -25,17 +25,17 @@ from watch import Watch
 
 LAPS = 40
 
-# Hop, the room it is in, and the piece of a scene that is its figure.
+# Hop, the file it is in, and the piece of a scene that is its figure.
 COORDINATOR = (
-    ("read the request; its head was seen before", "server/connection", "read, repeated head"),
+    ("read the request; its head was seen before", "server/http1/connection", "read, repeated head"),
     ("judge the head: id, route, formats, room", "server/app", "admit"),
-    ("pass the body to the engine", "server/routes", "handle"),
-    ("accept: request, item, deadline, queue", "runtime/engine", "submit"),
-    ("cut the batch and write its frame", "runtime/stage", "cut and send"),
+    ("pass the body to the engine", "server/protocols/predict", "handle"),
+    ("accept: request, item, deadline, queue", "runtime/flow", "submit"),
+    ("cut the batch and write its frame", "runtime/stage_driver", "cut and send"),
     ("read the frame of answers", "transport/framing", "coordinator reads"),
-    ("settle the item", "runtime/engine", "settle"),
-    ("make the response", "server/routes", "answer"),
-    ("write the response", "server/connection", "write"),
+    ("settle the item", "runtime/flow", "settle"),
+    ("make the response", "server/protocols/predict", "answer"),
+    ("write the response", "server/http1/connection", "write"),
     ("count it", "server/app", "count"),
 )
 WORKER = (
@@ -81,8 +81,8 @@ def show_hops(found: dict[str, float]) -> tuple[float, float]:
     sums = []
     for title, hops in (("coordinator", COORDINATOR), ("worker", WORKER)):
         total = sum(found[piece] for _, _, piece in hops)
-        rows = [(what, room, f"{found[piece]:.2f}") for what, room, piece in hops]
-        show((f"{title}, us per request", "room", ""), [*rows, ("together", "", f"{total:.2f}")])
+        rows = [(what, file, f"{found[piece]:.2f}") for what, file, piece in hops]
+        show((f"{title}, us per request", "file", ""), [*rows, ("together", "", f"{total:.2f}")])
         sums.append(total)
     show(
         ("beside them, us per request", ""),

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
-from unittest import mock
 
 from echo import Echo, service
 from floor import FloorProtocol
@@ -23,12 +22,13 @@ from penstock.config import ServerOptions, StageOptions
 from penstock.core.outcome import Outcome, Result
 from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
+from penstock.runtime.incarnation import IncarnationOwner, WorkerStart
 from penstock.server.app import App
 from penstock.server.application import HttpRequest, Reply, Response
 from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
-from penstock.transport.framing import Frame, FrameDecoder, Kind, encode_control
-from penstock.transport.messages import Hello, pack
+from penstock.testing.fake_workers import FakeIncarnation
+from penstock.transport.framing import Frame, FrameDecoder
 from penstock.worker.runner import Runner
 from watch import Watch
 
@@ -78,41 +78,6 @@ class Remembering:
         """Nothing is counted."""
 
 
-class ListedWorker:
-    """A worker that is no process: it is ready at once, and its batches lie in `sent` until somebody answers."""
-
-    pid = None
-
-    def __init__(self, listener: Any) -> None:
-        self.listener = listener
-        self.sent: list[list[Any]] = []
-        self._launched = False
-
-    @classmethod
-    async def start(cls, listener: Any, *_: Any) -> ListedWorker:
-        self = cls(listener)
-        asyncio.get_running_loop().call_soon(self._say, Kind.HELLO, pack(Hello(0)))
-        return self
-
-    def _say(self, kind: Kind, payload: bytes) -> None:
-        self.listener.frame_received(*read(FrameDecoder(), encode_control(kind, payload)))
-
-    def send(self, buffers: list[Any]) -> None:
-        if self._launched:
-            self.sent.append(buffers)
-        else:
-            self._launched = True
-            asyncio.get_running_loop().call_soon(self._say, Kind.READY, b"")
-
-    def close(self) -> None:
-        asyncio.get_running_loop().call_soon(self.listener.ended, "closed")
-
-    kill = close
-
-    def abandon(self) -> None:
-        """There is nothing to end."""
-
-
 def read(decoder: FrameDecoder, buffers: list[Any]) -> list[Frame]:
     """The frames in `buffers`, put where a socket would put them."""
     data = b"".join(buffers)
@@ -120,21 +85,45 @@ def read(decoder: FrameDecoder, buffers: list[Any]) -> list[Frame]:
     return decoder.advance(len(data))
 
 
+class ListedWorker(FakeIncarnation):
+    """A fake worker that keeps each batch in `sent` as it came, unread: reading it is a hop of its own."""
+
+    def __init__(self, owner: IncarnationOwner, start: WorkerStart) -> None:
+        super().__init__(owner, start)
+        self.owner = owner
+        self.sent: list[list[Any]] = []
+
+    @classmethod
+    async def start_ready(cls, owner: IncarnationOwner, start: WorkerStart) -> ListedWorker:
+        """Start one that says it is ready as soon as its start has returned."""
+        made = cls(owner, start)
+        asyncio.get_running_loop().call_soon(made.become_ready)
+        return made
+
+    def send(self, buffers: list[Any]) -> None:
+        if self.launch is None:
+            super().send(buffers)
+        else:
+            self.sent.append(buffers)
+
+
 @asynccontextmanager
 async def running_engine() -> AsyncIterator[tuple[Engine, ListedWorker]]:
     """The echo's engine, started, with a worker that is a list."""
     workers: list[ListedWorker] = []
 
-    async def start(*arguments: Any) -> ListedWorker:
-        workers.append(await ListedWorker.start(*arguments))
+    async def start_incarnation(owner: IncarnationOwner, start: WorkerStart) -> ListedWorker:
+        workers.append(await ListedWorker.start_ready(owner, start))
         return workers[0]
 
-    with mock.patch("penstock.runtime.worker_slot.ProcessIncarnation.start", start):
-        await service.start()
-        try:
-            yield service.engine, workers[0]
-        finally:
-            await service.stop(drain=0)
+    engine = Engine(
+        service.name, service.stages, service.options, clock=LoopClock(), start_incarnation=start_incarnation
+    )
+    await engine.start()
+    try:
+        yield engine, workers[0]
+    finally:
+        await engine.stop(drain=0)
 
 
 def echo_runner() -> Runner:
@@ -189,12 +178,24 @@ async def connection(watch: Watch) -> None:
                 reply(Response(200, JSON, memoryview(BODY)))
 
 
+class HostedEcho:
+    """The echo as `App` sees it, before an engine of the scene's own."""
+
+    def __init__(self, engine: Any) -> None:
+        self.name, self.options, self.stages = service.name, service.options, service.stages
+        self.engine = engine
+
+    async def start(self) -> None:
+        """It is started already."""
+
+    async def stop(self, *, drain: float) -> None:
+        """The scene stops its engine."""
+
+
 class WaitingEngine:
-    """The service as `App` sees it, with an engine that only remembers whom to tell."""
+    """An engine that only remembers whom to tell."""
 
     def __init__(self) -> None:
-        self.name, self.options, self.stages = service.name, service.options, service.stages
-        self.engine = self
         self.done: list[Callable[[list[Outcome]], None]] = []
 
     def refusal(self, nbytes: int = 0) -> None:  # noqa: ARG002
@@ -207,7 +208,7 @@ class WaitingEngine:
 async def app(watch: Watch) -> None:
     """What the application does with a request before the engine has it, and with its outcome."""
     engine = WaitingEngine()
-    judge = App([engine], ServerOptions(), LoopClock())  # type: ignore[list-item]  # as much of a service as a request meets
+    judge = App([HostedEcho(engine)], ServerOptions(), LoopClock())
     reader = Remembering()
     for each in crowd(reader):
         each.data_received(REPEATED)
@@ -235,9 +236,10 @@ async def engine_and_worker(watch: Watch) -> None:
     """From `submit` to `done`, by way of a worker that is run in between."""
     async with running_engine() as (engine, worker):
         runner, at_worker, at_engine = echo_runner(), FrameDecoder(), FrameDecoder()
+        clock = LoopClock()
         n = 2 * BATCH  # what a worker may hold: one running, one prefetched
         for _ in range(CROWD // n):
-            deadline = engine.now() + 60
+            deadline = clock.now() + 60
             with watch.lap("submit", n):
                 for _ in range(n):
                     engine.submit((BODY,), Codec.JSON, Codec.JSON, deadline, _forget)
@@ -251,7 +253,7 @@ async def engine_and_worker(watch: Watch) -> None:
                 with watch.lap("coordinator reads", BATCH):
                     (answered,) = read(at_engine, answers)
                 with watch.lap("settle", BATCH):
-                    worker.listener.frame_received(answered)
+                    worker.owner.frame_received(answered)
             worker.sent.clear()
 
 
@@ -270,8 +272,8 @@ async def worker_parts(watch: Watch) -> None:
 
 async def whole_way(watch: Watch) -> None:
     """All of it in one piece, without a socket: what the coordinator does for a request."""
-    async with running_engine() as (_, worker):
-        connections = crowd(App([service], ServerOptions(), LoopClock()))
+    async with running_engine() as (engine, worker):
+        connections = crowd(App([HostedEcho(engine)], ServerOptions(), LoopClock()))
         runner, at_worker, at_engine = echo_runner(), FrameDecoder(), FrameDecoder()
         for begin in range(0, CROWD, 2 * BATCH):
             some = connections[begin : begin + 2 * BATCH]
@@ -284,7 +286,7 @@ async def whole_way(watch: Watch) -> None:
             with watch.lap("way out", len(some)):
                 for buffers in answers:
                     for frame in read(at_engine, buffers):
-                        worker.listener.frame_received(frame)
+                        worker.owner.frame_received(frame)
 
 
 SCENES = (floor, connection, app, engine_and_worker, worker_parts, whole_way)

@@ -21,9 +21,11 @@ from typing import Any, Protocol, TypeAlias
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
-from layer_rules import FRONT, LEVELS, Graph, Tree, import_graph, read_tree, room_of, shortest_path, without
+from layer_rules import FRONT, LEVELS, Graph, Tree, import_graph, layer_of, read_tree, shortest_path, without
 from penstock.core.item import OFFER, SEND, ItemState
-from penstock.core.moves import IllegalMove
+from penstock.core.moves import IllegalMove, Move
+from penstock.runtime import worker_slot
+from penstock.runtime.worker_slot import SlotState
 from penstock.server.http1.states import MOVES, ConnectionState
 
 DOCS = Path(__file__).resolve().parent
@@ -33,20 +35,20 @@ Row: TypeAlias = tuple[str, str, str]
 """A legal move: its name, the state it starts from, and the state it leads to."""
 
 
-# -- rooms ------------------------------------------------------------------------------------------------------------
+# -- layers -----------------------------------------------------------------------------------------------------------
 
 
-def room_graph(tree: Tree) -> Graph:
-    """Which room imports which.  The front of the package is no room: it names everything, for those who use it."""
-    rooms: Graph = defaultdict(set)
+def layer_graph(tree: Tree) -> Graph:
+    """Which layer imports which.  The front of the package is no layer: it names everything, for those who use it."""
+    layers: Graph = defaultdict(set)
     for file, others in import_graph(tree).items():
         if file != FRONT:
-            rooms[room_of(file)] |= {room_of(there) for there in others if there != FRONT} - {room_of(file)}
-    return dict(rooms)
+            layers[layer_of(file)] |= {layer_of(there) for there in others if there != FRONT} - {layer_of(file)}
+    return dict(layers)
 
 
 def reduced(graph: Graph) -> Graph:
-    """The graph less every arrow that follows from others: each room is reached from where it was before."""
+    """The graph less every arrow that follows from others: each layer is reached from where it was before."""
     for start in sorted(graph):
         for end in sorted(graph[start]):
             smaller = without(graph, [(start, end)])
@@ -55,16 +57,16 @@ def reduced(graph: Graph) -> Graph:
     return graph
 
 
-def room_picture(tree: Tree) -> str:
-    """The rooms as a Mermaid flowchart: the highest level on top, an arrow from a room to what it imports."""
-    graph = room_graph(tree)
+def layer_picture(tree: Tree) -> str:
+    """The layers as a Mermaid flowchart: the highest level on top, an arrow from a layer to what it imports."""
+    graph = layer_graph(tree)
     lines = ["flowchart TD"]
-    for level in sorted({LEVELS[room] for room in graph}, reverse=True):
+    for level in sorted({LEVELS[layer] for layer in graph}, reverse=True):
         lines.append(f'    subgraph level{level} ["level {level}"]')
-        lines += [f"        {room}" for room in sorted(graph) if LEVELS[room] == level]
+        lines += [f"        {layer}" for layer in sorted(graph) if LEVELS[layer] == level]
         lines.append("    end")
-    for room, others in sorted(reduced(graph).items()):
-        lines += [f"    {room} --> {other}" for other in sorted(others)]
+    for layer, others in sorted(reduced(graph).items()):
+        lines += [f"    {layer} --> {other}" for other in sorted(others)]
     return "\n".join(lines) + "\n"
 
 
@@ -100,18 +102,28 @@ def item_moves() -> list[Row]:
     return legal_moves((OFFER, SEND), ItemState) + settling
 
 
+def slot_moves() -> list[Row]:
+    """The moves of a worker's slot, in the order of their tables."""
+    tables = [value for value in vars(worker_slot).values() if isinstance(value, Move)]
+    return legal_moves(tables, SlotState)
+
+
 def state_diagram(moves: Iterable[Row]) -> str:
     """A Mermaid state diagram of legal moves.
 
-    Life begins in the state that the first row starts from, and ends in each state that no row leaves.
+    Life begins in the state that the first row starts from, and ends in each state that no row leaves.  Moves between
+    the same two states share an arrow.  A move that stays where it is has none.
     """
-    rows = list(moves)
+    rows = [row for row in moves if row[1] != row[2]]
     names = dict.fromkeys(state for _, *states in rows for state in states)
     ids = {name: name.replace(" ", "_") for name in names}
+    arrows: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, start, end in rows:
+        arrows[start, end].append(name)
     lines = ["stateDiagram-v2"]
     lines += [f'    state "{name}" as {ids[name]}' for name in names if ids[name] != name]
     lines.append(f"    [*] --> {ids[rows[0][1]]}")
-    lines += [f"    {ids[start]} --> {ids[end]}: {name}" for name, start, end in rows]
+    lines += [f"    {ids[start]} --> {ids[end]}: {', '.join(labels)}" for (start, end), labels in arrows.items()]
     left = {start for _, start, _ in rows}
     lines += [f"    {ids[name]} --> [*]" for name in names if name not in left]
     return "\n".join(lines) + "\n"
@@ -120,8 +132,9 @@ def state_diagram(moves: Iterable[Row]) -> str:
 # -- pages ------------------------------------------------------------------------------------------------------------
 
 PICTURES = {
-    "rooms": lambda: room_picture(read_tree()),
+    "layers": lambda: layer_picture(read_tree()),
     "states of an item": lambda: state_diagram(item_moves()),
+    "states of a worker's slot": lambda: state_diagram(slot_moves()),
     "states of a connection": lambda: state_diagram(legal_moves(MOVES, ConnectionState)),
 }
 

@@ -37,7 +37,7 @@ LEVELS = {
     "cli": 7,
     "testing": 7,
 }
-"""The rooms, by the first part of their name."""
+"""The layers, by the first part of their name."""
 
 Tree: TypeAlias = dict[str, str]
 Graph: TypeAlias = dict[str, set[str]]
@@ -63,7 +63,7 @@ def parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
-def room_of(file: str) -> str:
+def layer_of(file: str) -> str:
     """`core` for ``core/item.py``, `service` for ``service.py``."""
     return PurePosixPath(file).parts[0].removesuffix(".py")
 

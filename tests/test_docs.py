@@ -39,10 +39,13 @@ from prometheus_client.parser import text_string_to_metric_families
 import penstock as ps
 import pictures
 from penstock.cli.main import _parser
+from penstock.codec import media_types
 from penstock.config import environment_name
 from penstock.core.batching import Reason
 from penstock.core.state import State
+from penstock.server.app import App
 from penstock.server.status import KINDS, Problems
+from penstock.testing.virtual_clock import VirtualClock
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -306,6 +309,27 @@ def test_every_command_a_page_names_exists(page):
             assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)) <= known_flags(), line
 
 
+def present(page: Path) -> list[str]:
+    """What a page shows as code in its text, less what it says of the past."""
+    return re.findall(r"`([^`]+)`", prose(page).partition("\n## Where things went\n")[0])
+
+
+@each(PAGES)
+def test_every_file_a_page_names_exists(page):
+    for name in present(page):
+        if re.fullmatch(r"[\w.]+/[\w./]*\.py", name):
+            assert (ROOT / name).exists() or (ROOT / "src" / "penstock" / name).exists(), name
+
+
+def test_every_test_a_page_names_exists():
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    page = DOCS / "contributing.md"
+    named = [name for name in present(page) if re.fullmatch(r"test_\w+…?", name)]
+    assert len(named) > 10
+    for name in named:
+        assert re.search(rf"def {name.removesuffix('…')}{'' if name.endswith('…') else chr(92) + '('}", tests), name
+
+
 @each(PAGES)
 def test_every_variable_and_metric_a_page_names_exists(page):
     owners = (ps.ServiceOptions, ps.ServerOptions)
@@ -407,6 +431,16 @@ def test_the_reference_has_every_status_http_refuses_with():
     assert used - {"500"} <= told  # a fault of our own, for which there is no rule
 
 
+def test_the_reference_has_every_path_and_every_media_type():
+    text = (DOCS / "reference" / "http.md").read_text()
+    told = set(re.findall(r"^\| `(?:GET|POST) (/\S+)` \|", text, flags=re.MULTILINE))
+    app = App([ps.Service(ps.stage(round))], ps.ServerOptions(), VirtualClock())
+    paths = {path.decode() for path in app._routes}
+    assert told == {path for path in paths if not path.startswith("/docs/")}  # what the page at /docs loads
+    for name in media_types._NAMES:
+        assert f"`{name.decode()}`" in text, name
+
+
 def metric_rows() -> dict[str, str]:
     page = (DOCS / "reference" / "metrics.md").read_text()
     return dict(re.findall(r"^\| `(penstock_[a-z_]+)` \| (.+)$", page, flags=re.MULTILINE))
@@ -468,7 +502,7 @@ def test_a_stale_picture_is_caught_and_drawn_anew(arrow, tmp_path, capsys):
     assert pictures.main(["--check", str(page)]) == 0
 
 
-def test_a_picture_of_rooms_has_no_arrow_that_follows_from_others():
+def test_a_picture_of_layers_has_no_arrow_that_follows_from_others():
     tree = {
         "server/a.py": "import penstock.codec.b, penstock.errors",
         "codec/b.py": "import penstock.codec.c, penstock.errors",
@@ -476,11 +510,11 @@ def test_a_picture_of_rooms_has_no_arrow_that_follows_from_others():
         "errors.py": "",
         "__init__.py": "import penstock.server.a",
     }
-    arrows = [line.strip() for line in pictures.room_picture(tree).splitlines() if "-->" in line]
+    arrows = [line.strip() for line in pictures.layer_picture(tree).splitlines() if "-->" in line]
     assert arrows == ["codec --> errors", "server --> codec"]
 
 
-def test_rooms_in_a_circle_stay_connected():
+def test_layers_in_a_circle_stay_connected():
     graph = {"a": {"b", "c"}, "b": {"a", "c"}, "c": {"a", "b"}}
     smaller = pictures.reduced(graph)
     assert all(pictures.shortest_path(smaller, start, end) for start in graph for end in graph)
@@ -498,6 +532,22 @@ def test_a_diagram_of_states_shows_where_life_begins_and_ends():
         "    down --> gone: retire",
         "    gone --> [*]",
     ]
+
+
+def test_moves_between_two_states_share_an_arrow_and_one_that_stays_has_none():
+    rows = [("start", "down", "up"), ("stop", "up", "gone"), ("abandon", "up", "gone"), ("stop", "gone", "gone")]
+    assert pictures.state_diagram(rows).splitlines() == [
+        "stateDiagram-v2",
+        "    [*] --> down",
+        "    down --> up: start",
+        "    up --> gone: stop, abandon",
+        "    gone --> [*]",
+    ]
+
+
+def test_every_move_of_a_worker_is_drawn():
+    names = {name for name, *_ in pictures.slot_moves()}
+    assert names == {"start", "fill", "become ready", "replace", "close", "stop", "abandon", "end"}
 
 
 # -- the whole ------------------------------------------------------------------------------------------------------

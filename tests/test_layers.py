@@ -1,4 +1,4 @@
-"""Lower rooms never import higher ones, rooms of one level never each other, and heavy libraries stay where named.
+"""Lower layers never import higher ones, layers of one level never each other, and heavy libraries stay where named.
 
 No circle of imports, no name for two things, nothing that only the compiled build would refuse, no look at a clock
 where the time is told.  Every import counts, also one inside a function or for type checking only.
@@ -21,11 +21,11 @@ from layer_rules import (
     compiled_bases,
     import_graph,
     imported,
+    layer_of,
     missing_modules,
     named_as_libraries,
     read_compiled,
     read_tree,
-    room_of,
     shared_basenames,
     shared_names,
     shortest_path,
@@ -37,7 +37,7 @@ FILES = sorted(TREE)
 COMPILED = read_compiled()
 
 GROUND = {("core", "config"), ("core", "errors"), ("config", "errors")}
-"""Level 0 is three rooms, one on the other: the core needs the errors and the options."""
+"""Level 0 is three layers, one on the other: the core needs the errors and the options."""
 FACADE = {
     ("service", "blocking"),
     ("service", "calls"),
@@ -45,7 +45,7 @@ FACADE = {
     ("blocking", "streaming"),
     ("calls", "streaming"),
 }
-"""One room in four files: what people import, its synchronous face, its calls, and its streams."""
+"""One layer in four files: what people import, its synchronous face, its calls, and its streams."""
 
 HEAVY = {
     "numpy": {"codec/numpy_.py"},
@@ -84,7 +84,7 @@ def offence(file: str, module: str) -> str | None:
         return None if file in HEAVY[top] else f"{top} belongs in {sorted(HEAVY[top])}"
     if top != "penstock" or file == FRONT:
         return None
-    ours, theirs = room_of(file), module.removeprefix("penstock").strip(".").partition(".")[0]
+    ours, theirs = layer_of(file), module.removeprefix("penstock").strip(".").partition(".")[0]
     if theirs not in LEVELS:
         return "the front of the package is for those who use it"
     if ours == theirs or (ours, theirs) in GROUND | FACADE:
@@ -106,11 +106,11 @@ def test_a_file_imports_only_what_lies_below_it(file):
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_file_is_in_a_room(file):
-    assert file == FRONT or room_of(file) in LEVELS
+    assert file == FRONT or layer_of(file) in LEVELS
 
 
 def test_every_pair_of_rooms_on_one_level_is_still_needed():
-    pairs = {(room_of(file), room_of(there)) for file, others in import_graph(TREE).items() for there in others}
+    pairs = {(layer_of(file), layer_of(there)) for file, others in import_graph(TREE).items() for there in others}
     assert pairs >= GROUND | FACADE
 
 

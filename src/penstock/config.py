@@ -149,7 +149,7 @@ class StageOptions:
     retry: bool = option(True, "whether items whose worker died are run once more, alone", limit=SWITCH)
 
     def __post_init__(self) -> None:
-        for f in fields(self):  # the class is frozen: `object` sets the plain value in the place of the given one
+        for f in fields(self):  # the class is frozen: `object` sets the plain value instead of the given one
             value = getattr(self, f.name)
             if value is not None or f.default is not None:
                 object.__setattr__(self, f.name, f.metadata["limit"].take(f.name, value))

@@ -32,7 +32,7 @@ class ConfigError(PenstockError, ValueError):
 class StartFailed(PenstockError):
     """The service could not start.
 
-    `traceback` holds the remote traceback as text where a worker failed, else "".
+    `traceback` has the remote traceback as text where a worker failed, else "".
     """
 
     def __init__(self, message: str = "", *, traceback: str = "") -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import re
 import sys
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+import penstock
 from penstock.config import (
     SWITCH,
     Batch,
@@ -318,6 +321,14 @@ def test_an_option_of_a_stage_is_kept_as_a_plain_value_that_a_message_can_carry(
     options = StageOptions(**given)
     assert (type(getattr(options, name)), getattr(options, name)) == (type(kept), kept)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(options), type=StageOptions) == options
+
+
+@pytest.mark.parametrize("owner", [ServiceOptions, ServerOptions])
+def test_each_option_of_a_service_and_of_the_server_is_read_somewhere(owner):
+    package = Path(penstock.__file__).parent
+    sources = [path.read_text() for path in package.rglob("*.py") if path.name != "config.py"]
+    read = re.findall(r"(?<!spec\.)options\.(\w+)", "\n".join(sources))
+    assert {f.name for f in dataclasses.fields(owner)} <= set(read)
 
 
 def test_a_new_switch_needs_its_field_alone_to_be_checked_and_to_travel():

@@ -126,7 +126,7 @@ class _Process:
                 *lines, kept = (kept + piece).split(b"\n")
                 yield from map(decode, lines)
             elif found:
-                return  # the process has ended; a child of its may still hold the pipe
+                return  # the process has ended; a child of its may still have the pipe open
             else:
                 raise TimeoutError
 

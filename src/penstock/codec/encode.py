@@ -78,6 +78,7 @@ class ItemEncoder:
             raise
         except Exception as exc:  # pickling and serializers run user code
             reason = "it is nested too deeply, or holds itself" if isinstance(exc, RecursionError) else exc
+            # Once compiled, `from` sets no cause.  The text has the reason, so nobody looks for the cause.
             raise EncodeFailed(f"the result cannot be written as {Codec(codec).name}: {reason}") from exc
 
     def _refuse_mismatch(self, check: TypeCheck, value: Any) -> None:
@@ -106,7 +107,7 @@ def _refuse_nan(value: Any) -> None:
 
 
 def _write_unless_finite(value: Any) -> Any:
-    """Like `write_custom`, but leaves out objects that cannot hold a NaN."""
+    """Like `write_custom`, but leaves out objects that cannot contain a NaN."""
     if isinstance(value, msgspec.Raw):
         return None
     if is_array(type(value)):

@@ -14,7 +14,7 @@ from penstock.errors import InvalidItem
 
 # Errors of msgspec have no attribute for the path: it stands in the English text, which ends with " - at `$.x[3]`", or
 # with " - at `key` in `$.x`" where a key of an object is wrong.  These two lines depend on the words of the version in
-# use; with other words the reason still holds everything, and the path is "".
+# use; with other words the reason still says everything, and the path is "".
 _LOCATION = re.compile(r"(?s)(.*) - at (`key` in )?`(\$.*)`")
 _OPENINGS = ("Expected ", "Object ", "Number ", "Invalid ", "Integer ", "Input data ", "Array ")
 

@@ -1,7 +1,7 @@
 """numpy arrays on the wire: as nested lists, and as `.npy`.  The only file of the package that imports numpy.
 
 * An array is read from lists whose leaves are all numbers, at one depth, in rows of equal length.
-* A declared dtype is kept to: a value it cannot hold is refused, never truncated, wrapped or turned into infinity.
+* A declared dtype is kept to: a value it cannot represent is refused, never truncated, wrapped or turned into infinity.
 * The header of a `.npy` payload is not trusted: the length it names is compared with the payload's before an array is
   made, no object dtype is read, and nothing in it is evaluated.
 """
@@ -78,7 +78,8 @@ def read_array(value: Any, type_: Any) -> np.ndarray[Any, Any]:
     """The array that nested lists of numbers stand for; an array is taken as it is, or cast.
 
     Raises:
-        UnreadablePart: not lists of numbers, rows of unequal length, or numbers that the declared dtype cannot hold.
+        UnreadablePart: not lists of numbers, rows of unequal length, or numbers that the declared dtype cannot
+            represent.
     """
     declared = declared_dtype(type_)
     if isinstance(value, np.ndarray):
@@ -113,10 +114,10 @@ def read_scalar(value: Any, kind: Any) -> Any:
 
 
 def as_declared(array: np.ndarray[Any, Any], declared: DeclaredDtype) -> np.ndarray[Any, Any]:
-    """The array itself if its dtype is right, or a cast one that holds the same numbers.
+    """The array itself if its dtype is right, or a cast one that has the same numbers.
 
     Raises:
-        UnreadablePart: the dtype cannot hold them.
+        UnreadablePart: the dtype cannot represent them.
     """
     if declared.allows(array.dtype):
         return array
@@ -169,7 +170,7 @@ def json_type(kind: type[np.generic]) -> str:
 
 
 def is_finite(array: np.ndarray[Any, Any]) -> bool:
-    """Whether an array of numbers holds neither NaN nor infinity; False for arrays of anything else."""
+    """Whether an array of numbers has neither NaN nor infinity; False for arrays of anything else."""
     return array.dtype.kind in "biufc" and bool(np.isfinite(array).all())
 
 
@@ -235,9 +236,9 @@ def _depth(value: Any) -> int:
 
 @lru_cache(maxsize=256)
 def _nested(depth: int, dtype: np.dtype[Any] | None) -> Any:
-    """The msgspec type of lists `depth` deep whose leaves `dtype` can hold.
+    """The msgspec type of lists `depth` deep whose leaves `dtype` can represent.
 
-    Checking leaves before numpy sees them is not only for the message: numpy would make room for as many copies of
+    Checking leaves before numpy sees them is not only for the message: numpy would allocate as many copies of
     the longest string as there are elements.
     """
     type_: Any

@@ -14,7 +14,7 @@ _SYNTAX = msgspec.json.Decoder()
 
 
 class ModelReader:
-    """Reads items whose annotation names a pydantic model; pydantic's rules hold for all of the item."""
+    """Reads items whose annotation names a pydantic model; pydantic's rules are applied to all of the item."""
 
     def __init__(self, adapter: pydantic.TypeAdapter[Any]) -> None:
         self._adapter = adapter

@@ -5,7 +5,7 @@ Contract
 * An offered item leaves in exactly one batch, or is discarded exactly once.
 * Items of one lane leave in the order they were offered; an item put back goes to the head.
 * Lanes take turns item by item while more than one of them waits.
-* A batch holds at most `policy.max_size` items; a suspect (see `retry`) is always a batch of its own.
+* A batch has at most `policy.max_size` items; a suspect (see `retry`) is always a batch of its own.
 * An idle worker that asks at or after `next_deadline()` gets a batch.
 * A busy worker, with room for one more batch in its channel, gets one only if the batch is full, so that few callers
   are not split into slivers.
@@ -228,10 +228,10 @@ class BatchQueue:
         items: list[Item] = []
         while len(items) < count:
             order = self._turns.order()
-            place = 0
-            while not self._lanes[order[place]]:
-                place += 1
-            items.append(self._lanes[order[place]].popitem(last=False)[0])
+            position = 0
+            while not self._lanes[order[position]]:
+                position += 1
+            items.append(self._lanes[order[position]].popitem(last=False)[0])
             # Also where that lane was empty and a later one stood in for it: the turn goes round with each item.
             self._turns.pass_on(order[0])
         return items

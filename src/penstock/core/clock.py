@@ -1,7 +1,7 @@
 """The time, as those who drive the core are told it.
 
 Seconds as floats, on a clock that only goes forward and is the same in every process of the machine.  What decides is
-told `now` as a number; only who drives it holds a `Clock`.
+told `now` as a number; only who drives it has a `Clock`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 
 
 class Histogram:
-    """Counts of values by upper bound; `counts` has one place more than `bounds`, for what exceeds them all."""
+    """Counts of values by upper bound; `counts` has one entry more than `bounds`, for what exceeds them all."""
 
     __slots__ = ("bounds", "counts", "total")
 

@@ -19,11 +19,11 @@ from typing import Final, TypeVar
 
 from penstock.core.item import Item, ItemState
 
-SETTLED: Final = ItemState.SETTLED
+SETTLED: Final = ItemState.SETTLED  # a constant costs nothing once compiled, a member of an enum is looked up
 
 
 class SentFrame:
-    """A batch in a worker's hands."""
+    """A batch that a worker holds."""
 
     __slots__ = ("frame_id", "holder", "items")
 
@@ -42,7 +42,8 @@ class SentFrame:
 class FrameHolder:
     """What dispatch knows of a worker: whether it can be given a frame, and those it holds, oldest first.
 
-    A class to inherit from, and no Protocol: the least busy of four then costs 18 ns, and not 94.
+    A class to inherit from, and no Protocol: the least busy of four then costs 18 ns, and not 94.  The price is that
+    compiled code takes nothing else: a test makes a `FrameHolder`, and no fake.
     """
 
     def __init__(self) -> None:

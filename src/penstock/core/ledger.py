@@ -58,7 +58,7 @@ class ByteLedger:
         request.unfed_bytes = 0
 
     def advance(self, item: Item, payload: Payload) -> None:
-        """Hold `payload`, what a stage made of `item`, in place of what the item had."""
+        """Hold `payload`, what a stage made of `item`, instead of what the item had."""
         nbytes = payload_size(payload)
         self.held += nbytes - item.nbytes
         item.nbytes = nbytes

@@ -8,6 +8,7 @@ from penstock.core.payload import Payload
 from penstock.errors import RequestError
 
 
+# mypyc matches a class by position only where `__match_args__` is a ClassVar.
 class Result:
     """The item's answer, as bytes in the format its caller asked for."""
 

@@ -15,7 +15,7 @@ import sys
 
 
 def fill_standard_streams() -> None:
-    """Open `/dev/null` in place of each standard stream that is closed; call it before anything else is opened."""
+    """Open `/dev/null` instead of each standard stream that is closed; call it before anything else is opened."""
     for fd in range(3):
         try:
             os.fstat(fd)

@@ -179,7 +179,8 @@ class Engine:
         try:
             await self._started
         except BaseException:
-            # Also when start itself is cancelled: nothing that was started may stay.
+            # Also when start itself is cancelled: nothing that was started may stay.  An `except` and no `finally`,
+            # because compiled, an `await` in a `finally` loses the exception that led there.
             await asyncio.shield(self.stop(drain=0))
             raise
         finally:
@@ -280,7 +281,7 @@ class Engine:
         )
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait until `condition` holds, at most `seconds`.  Only the stop waits, so one wait at a time."""
+        """Wait until `condition` is true, at most `seconds`.  Only the stop waits, so one wait at a time."""
         self._overdue = False
         timer = self._clock.call_later(seconds, self._time_is_up) if seconds <= FOREVER_SECONDS else None
         try:

@@ -271,6 +271,7 @@ class Flow:
         stage, behind = self.stages[index], self.stages[index + 1]
         limit = behind.spec.options.max_queued
 
+        # A nested function is dear once compiled; this one is made once for each stage.
         def room() -> int | None:
             queue = behind.queue
             return room_behind(len(queue), queue.nbytes, stage.in_flight, max_queued=limit, max_bytes=self._share)
@@ -316,7 +317,7 @@ class Flow:
         try:
             problem = unpack(payload, Problem)
         except ProtocolError as broken:
-            # The batch has left the worker's hands already: the item must be settled here, or nobody would.
+            # The worker no longer holds the batch: the item must be settled here, or nobody would.
             return StageFailed(str(broken), stage=stage.name)
         return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage.name)
 

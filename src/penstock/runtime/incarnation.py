@@ -111,7 +111,7 @@ class ProcessIncarnation:
             self._process.abandon()
             raise
         self._started = True
-        # What ended meanwhile is reported after our caller has got hold of us.
+        # What ended meanwhile is reported after our caller has us.
         self._loop.call_soon(self._look)
         return self
 
@@ -213,7 +213,7 @@ class ThreadIncarnation:
         self._channel.close()
 
     def kill(self) -> None:
-        """Cut the thread off; Python cannot end it, so it finishes its batch for nobody."""
+        """Stop listening to the thread; Python cannot end it, so it finishes its batch for nobody."""
         self._channel.abort()
 
     def abandon(self) -> None:

@@ -28,7 +28,7 @@ LAST_READ_SECONDS = 0.5
 """How long the channel of a dead worker is still read.
 
 That is enough for what the worker wrote last.  The worker's group is dead by then, so only a process that left the
-group can still hold the channel open; nobody waits for that one.
+group can still keep the channel open; nobody waits for that one.
 """
 
 

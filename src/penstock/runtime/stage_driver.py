@@ -28,7 +28,7 @@ log = logging.getLogger("penstock.runtime")
 ROUND_TRIP_SECONDS = 0.010
 """To the worker and back, timers and a busy loop included.
 
-Items that are held for company leave so much earlier than they must run.
+Items that wait for company leave so much earlier than they must run.
 """
 
 

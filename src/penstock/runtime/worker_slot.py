@@ -119,7 +119,7 @@ END = Move(
 )
 """The incarnation is gone, or could not be started."""
 
-READY: Final = SlotState.READY
+READY: Final = SlotState.READY  # asked for each batch: a constant costs nothing once compiled
 
 
 class SlotOwner(Protocol):
@@ -281,7 +281,7 @@ class WorkerSlot(FrameHolder):
             self._incarnation.abandon()
 
     def recycle(self) -> None:
-        """End a worker that only fails, and start another in its place; nothing it holds is suspect."""
+        """End a worker that only fails, and start another one; nothing it holds is suspect."""
         self._innocent = True
         self._end_incarnation()
 

@@ -19,6 +19,7 @@ BODY_TIMEOUTS_PER_BODY: Final = 4
 """A body without a deadline may take this many times `body_timeout`, however steadily its pieces come."""
 
 
+# Compiled, so each subclass must be in setup.py's list too: Python refuses an interpreted class below a compiled one.
 class HttpRequest:
     """One request: its head as it was read, then its body, then what the application remembers about it.
 
@@ -71,7 +72,10 @@ Reply: TypeAlias = Callable[[Response], None]
 
 
 class Application(Protocol):
-    """The application, as a connection sees it."""
+    """The application, as a connection sees it.
+
+    A Protocol, because a compiled function refuses an argument that is of another class: a test could pass no fake.
+    """
 
     def admit(self, request: HttpRequest) -> Response | None:
         """Judge a request by its head, before its body is read: None to go on, or the answer that refuses it.

@@ -38,7 +38,7 @@ class ApiKeys:
 def read_keys(path: str) -> ApiKeys:
     """The keys in a file: one a line; blank lines and lines that begin with ``#`` do not count.
 
-    Raises ConfigError for a file that cannot be read, that holds no key, or whose key holds a space (a header
+    Raises ConfigError for a file that cannot be read, that has no key, or whose key has a space (a header
     could not carry it, and it is usually a comment).
     """
     try:

@@ -8,6 +8,7 @@ MAX_LENGTH_DIGITS: Final = 20
 """Digits of a Content-Length.  h11 reads no more, and Python reads no more than some thousands."""
 
 
+# From Exception itself: mypyc compiles no subclass of most other built-in exceptions.
 class RequestRefused(Exception):
     """The request is refused by what its bytes say: `status` and `detail` are those of the answer."""
 

@@ -52,7 +52,7 @@ class Recorder:
         self._changed.set()
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until `condition` holds."""
+        """Wait until `condition` is true."""
         async with asyncio.timeout(PATIENCE):
             while not condition():
                 self._changed.clear()
@@ -64,7 +64,7 @@ class Recorder:
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """What `work` returns or raises in a thread of its own; the thread cannot keep a failed test from ending."""
+    """What `work` returns or raises in a thread of its own; a failed test does not wait for the thread."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -247,7 +247,7 @@ class ChannelSuite:
             assert await in_thread(lambda: receive_all(worker)) == []
 
     async def test_a_worker_that_has_gone_is_told_once_after_its_last_frame(self) -> None:
-        """What is sent to it then is dropped, and both ways of ending are harmless."""
+        """What is sent to it then is dropped, and both ways to end it are harmless."""
 
         def work() -> None:
             worker.send(answers(1, [b"bye"]))

@@ -1,1 +1,1 @@
-"""The room of the wire between coordinator and workers: framing and channels, both ends."""
+"""The wire between coordinator and workers: framing and channels, both ends."""

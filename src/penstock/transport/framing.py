@@ -12,7 +12,7 @@ batch.  The other kinds carry one payload each and make up the handshake.
 Numbers are little-endian.  `seconds` is the moment of sending on the host's monotonic clock in a BATCH (an item's
 deadline is that moment plus its remaining time, however long the frame lay in the channel), and the time spent
 computing in ANSWERS; `calls` counts the calls of `predict` that it took.  A payload of ALIGN_FROM bytes or more
-starts at a multiple of 64 in the body, so that an array can be used in place, without a copy.
+starts at a multiple of 64 in the body, so that an array can be used where it lies, without a copy.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class FrameDecoder:
         """The memory that the next bytes belong in; it is never empty."""
         if self._body is not None:
             if self._filled == len(self._body):
-                # Not in `advance`: its caller may still hold the last buffer, and a held one cannot be resized.
+                # Not in `advance`: its caller may still have a view of the last buffer, which then cannot be resized.
                 self._body.extend(bytes(min(self._filled, self._length - self._filled)))
             return memoryview(self._body)[self._filled :]
         return memoryview(self._scratch)[self._end :]

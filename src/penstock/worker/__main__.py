@@ -124,7 +124,7 @@ def _tie_to_lifeline(lifeline: int) -> None:
     """Have the kernel end this process and its group when the other end of the pipe `lifeline` is closed.
 
     Only the coordinator has that end open, and it never writes.  The watch of the parent is a thread and needs the
-    interpreter; while a call in C holds the interpreter, only the kernel can act.  PR_SET_PDEATHSIG would end this
+    interpreter; while a call in C keeps the interpreter, only the kernel can act.  PR_SET_PDEATHSIG would end this
     process alone, before the watch could end what the stage has started.
     """
     if not hasattr(fcntl, "F_SETSIG"):

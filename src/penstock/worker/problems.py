@@ -11,7 +11,7 @@ from penstock.transport.messages import Problem
 from penstock.worker.loading import MAIN_NAME
 
 USER_ERRORS = (BaseException,)
-"""What user code may raise without ending the worker: everything.
+"""What user code may raise while its worker goes on: everything.
 
 A library may call sys.exit() on bad input, a coroutine that `predict` runs may be cancelled, an extension may panic.
 What these raise is no Exception.

@@ -1,5 +1,6 @@
 """What callers may send and get, and the schema that tells them."""
 
+import contextlib
 import datetime as dt
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
@@ -10,9 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
+from penstock.codec.decode import ItemDecoder
+from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import MEDIA_TYPES, Codec
 from penstock.codec.schema import accepts, json_schema, offers
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, InvalidItem
 
 TEXTUAL = {Codec.JSON, Codec.MSGPACK}
 
@@ -170,3 +173,12 @@ def test_a_class_without_a_form_in_json_is_named():
     class Image: ...
 
     assert json_schema(list[Image])[0]["items"] == {"description": "An object of type `Image`."}
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_every_format_can_be_read_and_written(codec):
+    """Some refuse these values.  A format that is nowhere in the tables raises a KeyError."""
+    with contextlib.suppress(InvalidItem):
+        ItemDecoder(Any).decode(codec, b"")
+    with contextlib.suppress(EncodeFailed):
+        ItemEncoder(Any).encode(codec, None)

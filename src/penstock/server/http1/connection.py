@@ -95,6 +95,8 @@ class Exchange(HttpRequest):
             app.answered(self, CLIENT_LEFT, 0)
 
 
+# Nobody may make a weak reference to a connection.  mypyc lets a class with a Python base have them, and clears none
+# when the object goes: to follow one reads freed memory.
 class Connection(asyncio.Protocol):
     """The protocol object of one connection."""
 

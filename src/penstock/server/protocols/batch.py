@@ -2,7 +2,7 @@
 
 Only here does the coordinator look into a body: it splits it into items and checks no more than the syntax.  A thread
 does that above `SPLIT_INLINE_BYTES`, and puts the answer together above `JOIN_INLINE_OUTCOMES`; the client may leave
-meanwhile.  One thread serves all client batches in turn: its work holds the interpreter, so a second thread would take
+meanwhile.  One thread serves all client batches in turn: its work keeps the interpreter, so a second thread would take
 memory and save no time.
 """
 
@@ -98,7 +98,7 @@ class ClientBatch:
         return split_list(self._formats.codec_in, self._request.body, self._route.max_items)
 
     def _was_split(self, splitting: asyncio.Future[list[memoryview]]) -> None:
-        """Go on, on the event loop, unless the body was broken, the client left, or the loop is ending."""
+        """Go on, on the event loop, unless the body was broken, the client left, or the loop was closed."""
         self._hold(-len(self._request.body))
         if self._client_left:
             self._answer(Response(CLIENT_LEFT, b"", b""))

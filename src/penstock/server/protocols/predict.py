@@ -28,6 +28,7 @@ class PredictRoute(ServiceRoute):
             reply(self._answer_refusal(NotReady(state=State.STOPPED), request))
             return
         try:
+            # A `partial` of a method: compiled, a nested function makes two objects for each request.
             request.ticket = engine.submit(
                 (request.body,),
                 formats.codec_in,

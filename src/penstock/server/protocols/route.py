@@ -52,6 +52,7 @@ class Formats:
         self.media = media
 
 
+# Compiled, so each subclass must be in setup.py's list too: Python refuses an interpreted class below a compiled one.
 class Route:
     """One path: the method it answers, and the numbers of its traffic."""
 
@@ -138,8 +139,8 @@ class ServiceRoute(Route):
         engine = self.service.engine
         size = _declared_size(headers)
         # The carrier refuses a body over `max_body` as too large.  Here that must not become a "try later".
-        room = size if size <= self._max_body else 0
-        refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(room)
+        wanted = size if size <= self._max_body else 0
+        refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(wanted)
         if refusal is None:
             return None
         if engine is not None:

@@ -17,7 +17,10 @@ from penstock.server.protocols.route import ServiceRoute
 from penstock.server.status import Problems
 
 KINDS: tuple[type[ServiceRoute], ...] = (PredictRoute, BatchRoute)
-"""The ways to call a service over HTTP.  A further one is a file beside this one, and its class here."""
+"""The ways to call a service over HTTP.
+
+A further one is a file beside this one, the file's name in setup.py's list, and its class here.
+"""
 
 
 def routes_of(services: Sequence[Servable], problems: Problems, options: ServerOptions) -> dict[str, ServiceRoute]:

@@ -102,6 +102,12 @@ def test_the_document_is_sound_and_names_every_path_a_client_may_call(fakes):
     assert doc["paths"]["/predict"]["post"]["operationId"] == "predict"
 
 
+def test_every_page_of_the_server_is_in_the_document_but_the_document_and_what_shows_it(fakes):
+    pages = {path.decode() for path in fakes.app()._routes}
+    left_out = {path for path in pages if path == "/openapi.json" or path.startswith("/docs")}
+    assert set(document(fakes)["paths"]) == pages - left_out
+
+
 def test_items_and_results_have_the_schemas_of_their_types(fakes):
     doc = document(fakes, fakes.Service(Length, batch=Batch()))
     check(doc)
