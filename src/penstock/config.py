@@ -17,15 +17,19 @@ from penstock.errors import ConfigError
 MIB = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
 class Limit:
-    """What the values of an option are, in code and in words."""
+    """What the values of an option are, in code and in words.
 
-    words: str
-    """The end of the sentence "NAME must be ..."."""
-    admits: Callable[[Any], bool]
-    plain: Callable[[Any], Any]
-    """Makes a plain value of an admitted one: a message to a worker carries no subclasses of int and float."""
+    `words` end the sentence "NAME must be ...".  `plain` makes a plain value of an admitted one: a message to a worker
+    carries no subclasses of int and float.  No dataclass: to make one takes a millisecond, at every import of penstock.
+    """
+
+    __slots__ = ("admits", "plain", "words")
+
+    def __init__(self, words: str, admits: Callable[[Any], bool], plain: Callable[[Any], Any]) -> None:
+        self.words = words
+        self.admits = admits
+        self.plain = plain
 
     def take(self, what: str, value: Any) -> Any:
         """`value` as a plain one; ConfigError if it is not admitted as the value of `what`."""
