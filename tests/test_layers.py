@@ -60,7 +60,6 @@ HEAVY = {
 LIGHT = {"msgspec"}
 """Third-party, and everywhere."""
 
-MOVES_SOON = "moves soon"
 UPWARD = {
     ("cli/main.py", "penstock"): "tells the version",
 }
