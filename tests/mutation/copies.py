@@ -25,7 +25,7 @@ from coverage import CoverageData
 
 PACKAGE = Path("src/penstock")
 TESTS = "tests/unit"
-COPIED = ("src", "tests", "pyproject.toml")
+COPIED = ("src", "tests", "pyproject.toml", "setup.py")
 
 PLUGIN = Path(__file__).resolve().with_name("chosen_tests.py")
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-x", "--tb=short", "-n", "0", "--hypothesis-seed=0")

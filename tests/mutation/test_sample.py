@@ -292,6 +292,7 @@ def toy(tmp_path):
         "src/penstock/__init__.py": TOY,
         "tests/unit/test_toy.py": TOY_TESTS,
         "pyproject.toml": "[tool.pytest.ini_options]\n",
+        "setup.py": "",
     }.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
