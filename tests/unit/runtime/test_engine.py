@@ -286,6 +286,13 @@ async def test_a_drain_finishes_what_was_accepted_and_closes_the_workers(make_ri
     assert len(rig.workers) == 2
 
 
+async def test_a_drain_that_needed_less_than_its_time_leaves_no_timer(make_rig):
+    rig = await make_rig().start()
+    stopping = await rig.stopping(30.0)
+    assert stopping.done()
+    assert rig.clock.waiting == []
+
+
 async def test_a_drain_holds_no_batch_for_company(make_rig):
     rig = await make_rig(spec(batch=Batch(max_size=8, max_wait=60.0))).start()
     call = await rig.call()

@@ -132,6 +132,20 @@ async def test_a_stage_is_not_fed_while_the_next_one_has_no_room(make_rig):
     assert all(call.done for call in calls)
 
 
+async def test_the_room_that_counts_is_that_of_the_very_next_stage(make_rig):
+    rig = await make_rig(
+        spec(name="a", prefetch=0), spec(name="b", prefetch=0, max_queued=1), spec(name="c", prefetch=0)
+    ).start()
+    calls = [await rig.call(b"%d" % i) for i in range(4)]
+    for _ in range(2):
+        rig.workers[0].answer()
+        await rest()
+    assert rig.engine.stages[1].queued == 1
+    assert held(rig) == [0, 1, 0]
+    await finish(rig)
+    assert all(call.done for call in calls)
+
+
 async def test_a_stage_is_not_fed_while_the_next_queue_holds_more_than_its_share_of_bytes(make_rig):
     rig = await make_rig(spec(name="a", prefetch=0), spec(name="b", prefetch=0), max_queued_bytes=200).start()
     for _ in range(4):
