@@ -163,17 +163,7 @@ class Flow:
         wait: bool = False,
         nbytes: int | None = None,
     ) -> Request:
-        """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
-
-        `deadline` is a moment of the monotonic clock, or inf.  `lane` is where the request and its items wait; those of
-        `Lane.BULK` do not wait for company.  With `wait` the request waits for room until its deadline; without, a
-        full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they are
-        measured.  What is returned is what `cancel` takes.
-
-        Raises:
-            NotReady: the service is not serving.
-            Overloaded: it is full, and `wait` is False.
-        """
+        """See `Engine.submit`."""
         n = len(payloads)
         if nbytes is None:
             nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))

@@ -123,7 +123,7 @@ class StageDriver:
         """Send every batch that may leave now; `room` tells how many items the queue behind takes, None: any."""
         queue = self.queue
         while len(queue):
-            worker = self._least_busy()
+            worker = least_busy(self.workers, self.window)
             if worker is None:
                 return
             at_most = room()
@@ -142,9 +142,6 @@ class StageDriver:
                 batch.items = [item for item in batch.items if item.deadline > now]
             if batch.items:
                 self._send(worker, batch, now)
-
-    def _least_busy(self) -> WorkerSlot | None:
-        return least_busy(self.workers, self.window)
 
     def _send(self, worker: WorkerSlot, batch: CutBatch, now: float) -> None:
         items = batch.items
