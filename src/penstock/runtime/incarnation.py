@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from penstock.core.clock import Clock
+from penstock.core.clock import Clock, Timer
 from penstock.runtime.process import LAST_READ_SECONDS, WorkerProcess
 from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel
@@ -81,6 +81,8 @@ class ProcessIncarnation:
         self._channel_error: Exception | None = None
         self._channel_open = False
         self._process_alive = False
+        self._last_read: Timer | None = None
+        """Ends the reading of a dead worker's channel."""
         self._closing = False
         self._started = False
         self._reported = False
@@ -108,6 +110,7 @@ class ProcessIncarnation:
         try:
             self._channel = await SocketChannel.open(ours, self)
         except BaseException:  # whatever it was, also the end of this task: the process has nobody to talk to
+            ours.close()
             self._process.abandon()
             raise
         self._started = True
@@ -167,7 +170,8 @@ class ProcessIncarnation:
             return
         if self._channel_open:
             # What the worker wrote before it died is still to be read; end-of-stream comes after it.
-            self._clock.call_later(LAST_READ_SECONDS, self._channel.abort)
+            if self._last_read is None:
+                self._last_read = self._clock.call_later(LAST_READ_SECONDS, self._channel.abort)
         elif not self._process_alive:
             self._report()
         elif not self._closing:
@@ -176,6 +180,8 @@ class ProcessIncarnation:
 
     def _report(self) -> None:
         self._reported = True
+        if self._last_read is not None:
+            self._last_read.cancel()
         assert self._process is not None
         reason = self._process.exit_reason
         # They refer to us: without this a dead worker's read buffer would lie about until the cycle collector came.

@@ -1,12 +1,27 @@
-"""How a process ended, in words."""
+"""A worker process, seen from its parent: how it is started, how its end is noticed, what is left of it.
+
+No process is started: the system's calls are replaced by ones that note what was asked.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from penstock.runtime.process import describe_exit
+import penstock
+from penstock.runtime import process
+from penstock.runtime.process import THREAD_VARIABLES, WorkerProcess, describe_exit, worker_environment
+from penstock.testing.virtual_clock import rest
+from penstock.worker import PYTHONPATH_OF_STAGE
+
+PID = 4_000_000_000  # no system has it: a call that was not replaced harms nobody
+PACKAGE_ROOT = str(Path(penstock.__file__).resolve().parents[1])
 
 
 @pytest.mark.parametrize(
@@ -21,3 +36,262 @@ from penstock.runtime.process import describe_exit
 )
 def test_an_end_is_told_by_its_status_or_by_its_signal(status, words):
     assert describe_exit(status) == words
+
+
+# -- its environment ------------------------------------------------------------------------------------------------
+
+
+def test_libraries_start_as_many_threads_as_a_worker_has_cores_unless_the_user_chose(monkeypatch):
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    env = worker_environment(2, {"MKL_NUM_THREADS": "9"})
+    chosen = {"OMP_NUM_THREADS": "7", "MKL_NUM_THREADS": "9"}
+    assert {name: env[name] for name in THREAD_VARIABLES} == dict.fromkeys(THREAD_VARIABLES, "2") | chosen
+
+
+def test_what_a_stage_sets_is_on_top_of_ours(monkeypatch):
+    monkeypatch.setenv("OURS", "1")
+    monkeypatch.setenv("BOTH", "1")
+    env = worker_environment(1, {"BOTH": "2", "THEIRS": "2"})
+    assert (env["OURS"], env["BOTH"], env["THEIRS"]) == ("1", "2", "2")
+
+
+@pytest.mark.parametrize(("ours", "path"), [(None, [PACKAGE_ROOT]), ("/a:/b", [PACKAGE_ROOT, "/a", "/b"])])
+@pytest.mark.parametrize("of_stage", [None, "/of/stage"])
+def test_a_worker_finds_this_package_first_and_its_stage_the_path_that_was_meant(monkeypatch, ours, path, of_stage):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv(PYTHONPATH_OF_STAGE, "left over from the process above")
+    if ours is not None:
+        monkeypatch.setenv("PYTHONPATH", ours)
+    env = worker_environment(1, {"PYTHONPATH": of_stage} if of_stage else {})
+    assert env["PYTHONPATH"].split(os.pathsep) == path
+    assert env.get(PYTHONPATH_OF_STAGE) == (of_stage or ours)
+
+
+# -- its life -------------------------------------------------------------------------------------------------------
+
+
+class System:
+    """The calls of the system that a worker process needs, and what was asked of them, in order."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.asked: list[tuple] = []
+        self.refuses: OSError | None = None
+        self.command: list[str] = []
+        self.options: dict = {}
+        self.open_in_child: list[int] = []
+        self.blocked: set[int] = set()
+        self.exited = 0
+        self._pidfd_writer: int | None = None
+        self._leader_left_group = False
+        monkeypatch.setattr(process.subprocess, "Popen", self._popen)
+        monkeypatch.setattr(os, "pidfd_open", self._pidfd_open, raising=False)
+        monkeypatch.setattr(os, "killpg", lambda pid, number: self._signal("killpg", pid, number))
+        monkeypatch.setattr(os, "kill", lambda pid, number: self._signal("kill", pid, number))
+
+    def _popen(self, command, **options):
+        if self.refuses is not None:
+            raise self.refuses
+        self.command, self.options = command, options
+        self.open_in_child = [os.dup(fd) for fd in options["pass_fds"]]
+        self.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        return self
+
+    # what is asked of a Popen
+    pid = PID
+    returncode = -signal.SIGKILL
+
+    def wait(self) -> None:
+        self.asked.append(("wait",))
+
+    def kill(self) -> None:
+        self.asked.append(("kill the child",))
+
+    def _pidfd_open(self, pid: int) -> int:
+        assert pid == PID
+        reader, self._pidfd_writer = os.pipe()
+        return reader
+
+    def _signal(self, call: str, pid: int, number: int) -> None:
+        assert (pid, number) == (PID, signal.SIGKILL)
+        self.asked.append((call,))
+        raise ProcessLookupError  # as if it were gone: never an error
+
+    def end_process(self) -> None:
+        """The process ends: its descriptor becomes readable, and what it had open is closed."""
+        if self._pidfd_writer is not None:
+            os.close(self._pidfd_writer)
+            self._pidfd_writer = None
+        self.close_child()
+
+    def close_child(self) -> None:
+        for fd in self.open_in_child[:1]:
+            os.close(fd)
+        self.open_in_child = self.open_in_child[1:]
+
+    @property
+    def lifeline_open(self) -> bool:
+        """Whether the worker's coordinator still holds the other end of its lifeline."""
+        os.set_blocking(self.open_in_child[-1], False)
+        try:
+            return os.read(self.open_in_child[-1], 1) != b""
+        except BlockingIOError:
+            return True
+
+    def exit_seen(self) -> None:
+        self.exited += 1
+
+    def clean_up(self) -> None:
+        for fd in [*self.open_in_child, self._pidfd_writer]:
+            if fd is not None:
+                os.close(fd)
+
+
+@pytest.fixture
+def system(monkeypatch):
+    made = System(monkeypatch)
+    yield made
+    made.clean_up()
+
+
+@pytest.fixture
+def channel():
+    ours, theirs = process.socket.socketpair()
+    with ours, theirs:
+        yield theirs
+
+
+def start(system: System, channel) -> WorkerProcess:
+    return WorkerProcess.start(
+        ("a service", "-x", 3),
+        child_socket=channel,
+        cores=frozenset({2, 0}),
+        env={"ONE": "1"},
+        on_exit=system.exit_seen,
+    )
+
+
+GROUP_KILLED = [("killpg",), ("kill",)]
+
+
+async def test_a_worker_leads_a_group_and_gets_its_channel_and_lifeline_and_no_terminal(system, channel):
+    worker = start(system, channel)
+    assert worker.pid == PID
+    fd, lifeline = system.options["pass_fds"]
+    assert fd == channel.fileno()
+    interpreter, *words = system.command
+    assert interpreter == sys.executable
+    assert words[:7] == ["-P", "-m", "penstock.worker", "--fd", str(fd), "--lifeline", str(lifeline)]
+    assert words[7:] == ["--parent", str(os.getpid()), "--cpus", "0,2", "--", "a service", "-x", "3"]
+    assert system.options["process_group"] == 0
+    assert system.options["stdin"] == subprocess.DEVNULL
+    assert system.options["env"] == {"ONE": "1"}
+    assert system.asked == []
+    worker.abandon()
+
+
+async def test_a_worker_is_born_with_the_signals_that_everybody_gets_blocked(system, channel):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    worker = start(system, channel)
+    assert {signal.SIGINT, signal.SIGTERM} <= system.blocked
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    worker.abandon()
+
+
+async def test_the_end_is_told_once_after_the_group_is_killed_and_the_process_waited_for(system, channel):
+    worker = start(system, channel)
+    assert system.lifeline_open
+    system.end_process()
+    await rest()
+    assert system.asked == [*GROUP_KILLED, ("wait",)]
+    assert system.exited == 1
+    assert not system.lifeline_open
+    assert worker.exit_reason == "signal SIGKILL"
+    for order in (worker.kill, worker.reap, worker.abandon):
+        order()
+    await rest()
+    assert system.exited == 1
+    assert system.asked == [*GROUP_KILLED, ("wait",)], "its id may belong to another by now"
+
+
+async def test_a_kill_is_for_the_group_and_waits_for_nothing(system, channel):
+    worker = start(system, channel)
+    worker.kill()
+    worker.kill()
+    worker.reap()  # the descriptor will tell
+    assert system.asked == GROUP_KILLED * 2
+    assert system.exited == 0
+    worker.abandon()
+
+
+async def test_without_a_descriptor_that_tells_a_killed_process_is_waited_for(system, channel, monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    worker = start(system, channel)
+    worker.kill()
+    worker.reap()
+    assert system.asked == [*GROUP_KILLED, *GROUP_KILLED, ("wait",)]
+    assert system.exited == 1
+    assert not system.lifeline_open
+
+
+async def test_an_abandoned_worker_is_gone_at_once_and_nobody_is_told(system, channel):
+    worker = start(system, channel)
+    worker.abandon()
+    assert system.asked == [*GROUP_KILLED, ("wait",)]
+    assert not system.lifeline_open
+    worker.abandon()
+    worker.kill()
+    system.end_process()
+    await rest()
+    assert system.asked == [*GROUP_KILLED, ("wait",)]
+    assert system.exited == 0
+
+
+def test_a_worker_is_abandoned_after_its_loop_was_closed(system, channel):
+    async def make() -> WorkerProcess:
+        return start(system, channel)
+
+    worker = asyncio.run(make())
+    fd = worker._pidfd
+    worker.abandon()
+    assert system.asked == [*GROUP_KILLED, ("wait",)]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+async def test_a_forked_child_ends_no_worker_of_its_parent(system, channel, monkeypatch):
+    worker = start(system, channel)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: 1)
+        worker.kill()
+        worker.abandon()
+        worker.reap()
+        worker._exited()
+    assert system.asked == []
+    assert system.exited == 0
+    worker.abandon()
+
+
+def open_files() -> set[Path]:
+    return set(Path("/dev/fd").iterdir())
+
+
+async def test_a_process_that_cannot_be_started_leaves_nothing_open(system, channel):
+    system.refuses = OSError("no process left")
+    before = open_files()
+    with pytest.raises(OSError, match="no process left"):
+        start(system, channel)
+    assert open_files() == before
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+async def test_a_process_that_cannot_be_watched_is_ended(system, channel, monkeypatch):
+    def refuse(_):
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(OSError, match="too many open files"):
+        start(system, channel)
+    assert system.asked == [("kill the child",), ("wait",)]
+    assert not system.lifeline_open

@@ -1,13 +1,30 @@
-"""What a listener needs to know before it binds: is there TLS, and how many connections fit."""
+"""What a listener asks of the system: TLS, sockets, and how many connections fit."""
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
+import socket
+import stat
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from penstock.errors import ConfigError
-from penstock.server.http1.binding import MIN_SPARE_FILES, SPARE_FILES, share_files, tls_context
+from penstock.errors import ConfigError, StartFailed
+from penstock.server.http1 import binding
+from penstock.server.http1.binding import (
+    MIN_SPARE_FILES,
+    SPARE_FILES,
+    UNSENT_BYTES,
+    bind_tcp,
+    bind_unix,
+    inode,
+    raise_file_limit,
+    share_files,
+    tls_context,
+)
 from penstock.server.http1.connections import EXCESS_CONNECTIONS
 
 
@@ -35,3 +52,237 @@ def test_the_rest_of_the_program_gets_a_quarter_of_the_files_within_bounds(files
 def test_however_few_files_there_are_one_connection_is_served():
     assert share_files(0) == (2, 0)
     assert share_files(MIN_SPARE_FILES + 8) == (6, 2)
+
+
+def open_files() -> set[Path]:
+    return set(Path("/dev/fd").iterdir())
+
+
+# -- sockets --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened():
+    """Sockets to close at the end."""
+    sockets = []
+    yield sockets
+    for sock in sockets:
+        sock.close()
+
+
+def test_every_address_of_a_host_listens_on_one_port(opened, monkeypatch):
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, 0)) for ip in ("127.0.0.1", "127.0.0.2", "127.0.0.1")]
+    monkeypatch.setattr(binding.socket, "getaddrinfo", lambda *_, **__: found)
+    opened += bind_tcp("a.host", 0)
+    (first, port), (second, same) = (sock.getsockname() for sock in opened)
+    assert (first, second) == ("127.0.0.1", "127.0.0.2")
+    assert port == same != 0
+    for sock in opened:
+        assert not sock.getblocking()
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+        assert sock.getsockopt(socket.IPPROTO_TCP, 25) == UNSENT_BYTES
+
+
+def test_an_address_of_version_6_takes_connections_of_that_version_alone(opened):
+    try:
+        opened += bind_tcp("::1", 0)
+    except (ConfigError, StartFailed):
+        pytest.skip("this machine has no address ::1")
+    assert opened[0].getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+
+
+def test_a_host_without_an_address_is_named(monkeypatch):
+    def find(*_, **__):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(binding.socket, "getaddrinfo", find)
+    with pytest.raises(ConfigError, match=r"^host 'no\.host' is no address to listen on: .*not known"):
+        bind_tcp("no.host", 0)
+
+
+def test_a_port_that_is_taken_is_named_and_no_socket_stays_open(opened, monkeypatch):
+    opened += bind_tcp("127.0.0.1", 0)
+    port = opened[0].getsockname()[1]
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in ("127.0.0.2", "127.0.0.1")]
+    monkeypatch.setattr(binding.socket, "getaddrinfo", lambda *_, **__: found)
+    before = open_files()
+    with pytest.raises(StartFailed, match=rf"^cannot listen on h:{port}: something else listens there already$"):
+        bind_tcp("h", port)
+    assert open_files() == before
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EACCES, "permission denied"),
+        (errno.EADDRNOTAVAIL, "this machine has no such address"),
+        (errno.ENOBUFS, os.strerror(errno.ENOBUFS)),
+    ],
+)
+def test_why_an_address_cannot_be_listened_on_is_said(monkeypatch, number, words):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(binding.socket, "socket", refuse)
+    with pytest.raises(StartFailed, match=rf"^cannot listen on 127\.0\.0\.1:80: {words}$"):
+        bind_tcp("127.0.0.1", 80)
+
+
+# -- Unix sockets ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_the_file_of_a_unix_socket_has_the_mode_that_was_asked_for(tmp_path, opened, mode):
+    path = tmp_path / "s"
+    before = os.umask(0o077)
+    try:
+        opened.append(bind_unix(str(path), mode))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert not opened[0].getblocking()
+    assert opened[0].getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+
+
+def test_the_file_of_a_unix_socket_never_had_more_permissions(tmp_path, opened, monkeypatch):
+    seen = []
+
+    class Watched(type(tmp_path)):
+        def chmod(self, mode):
+            seen.append(stat.S_IMODE(self.stat().st_mode))
+            super().chmod(mode)
+
+    monkeypatch.setattr(binding, "Path", Watched)
+    before = os.umask(0)
+    try:
+        opened.append(bind_unix(str(tmp_path / "s"), 0o600))
+    finally:
+        os.umask(before)
+    assert seen == [0o600]
+
+
+def test_a_socket_file_that_nobody_listens_on_is_replaced(tmp_path, opened):
+    path = str(tmp_path / "s")
+    bind_unix(path, 0o600).close()
+    left = inode(path)
+    assert left is not None
+    opened.append(bind_unix(path, 0o600))
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+
+
+def test_a_socket_file_that_somebody_listens_on_stays(tmp_path, opened):
+    path = str(tmp_path / "s")
+    opened.append(bind_unix(path, 0o600))
+    before = inode(path)
+    with pytest.raises(StartFailed, match=rf"^cannot listen on {path}: another server listens there$"):
+        bind_unix(path, 0o600)
+    assert inode(path) == before
+
+
+def test_a_file_that_is_no_socket_stays(tmp_path):
+    path = tmp_path / "s"
+    path.write_text("precious")
+    with pytest.raises(StartFailed, match=r"there is a file of that name that is not a socket$"):
+        bind_unix(str(path), 0o600)
+    assert path.read_text() == "precious"
+
+
+def test_a_folder_that_is_not_there_or_not_one_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    for path, words in ((tmp_path / "none" / "s", "No such file"), (tmp_path / "file" / "s", "Not a directory")):
+        before = open_files()
+        with pytest.raises(StartFailed, match=rf"^cannot listen on {path}: {words}"):
+            bind_unix(str(path), 0o600)
+        assert open_files() == before
+
+
+def test_a_server_that_does_not_answer_in_time_is_still_a_server(tmp_path, monkeypatch):
+    path = str(tmp_path / "s")
+    bind_unix(path, 0o600).close()
+
+    class Busy(socket.socket):
+        def connect(self, _):
+            raise TimeoutError("timed out")
+
+    monkeypatch.setattr(binding.socket, "socket", Busy)
+    with pytest.raises(StartFailed, match=rf"^cannot listen on {path}: timed out$"):
+        bind_unix(path, 0o600)
+    assert inode(path) is not None
+
+
+def test_an_inode_is_the_file_s_own(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.touch()
+    two.touch()
+    assert inode(str(one)) == (one.stat().st_dev, one.stat().st_ino)
+    assert inode(str(one)) != inode(str(two))
+    assert inode(str(tmp_path / "none")) is None
+
+
+# -- how many files may be open -------------------------------------------------------------------------------------
+
+
+class FileLimit:
+    """This process's limit of open files."""
+
+    def __init__(self, soft: int, hard: int) -> None:
+        self.limits = (soft, hard)
+        self.raised_to: list[int] = []
+
+    def getrlimit(self, which):
+        assert which == resource.RLIMIT_NOFILE
+        return self.limits
+
+    def setrlimit(self, which, limits):
+        assert which == resource.RLIMIT_NOFILE
+        assert limits[1] == self.limits[1], "the hard limit is the administrator's"
+        self.raised_to.append(limits[0])
+
+
+NO_LIMIT = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised_to"),
+    [
+        (NO_LIMIT, NO_LIMIT, []),
+        (10_000 + SPARE_FILES, 20_000, []),
+        (1024, NO_LIMIT, [10_000 + SPARE_FILES]),
+        (1024, 10_000 + SPARE_FILES, [10_000 + SPARE_FILES]),
+        (1024, 50_000, [10_000 + SPARE_FILES]),
+    ],
+)
+def test_the_soft_limit_is_raised_as_far_as_it_must_be(monkeypatch, soft, hard, raised_to):
+    limit = FileLimit(soft, hard)
+    monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
+    monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
+    assert raise_file_limit(10_000) == (10_000, EXCESS_CONNECTIONS)
+    assert limit.raised_to == raised_to
+
+
+@pytest.mark.parametrize(("soft", "raised_to"), [(1024, [4096]), (4096, [])])
+def test_a_low_hard_limit_serves_fewer_and_says_so(monkeypatch, caplog, soft, raised_to):
+    limit = FileLimit(soft, 4096)
+    monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
+    monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
+    fitting = share_files(4096)
+    assert raise_file_limit(10_000) == fitting
+    assert limit.raised_to == raised_to
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith(f" leaves room for {fitting.connections} connections, not for max_connections=10000")
+    assert line.startswith("the hard limit of 4096 open files ")
+
+
+def test_a_low_hard_limit_that_still_fits_them_all_says_nothing(monkeypatch, caplog):
+    limit = FileLimit(1024, 2048)
+    monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
+    monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
+    served = share_files(2048).connections
+    assert served > 2048 - SPARE_FILES
+    assert raise_file_limit(served) == share_files(2048)
+    assert raise_file_limit(served - 1) == (served - 1, share_files(2048).excess)
+    assert caplog.records == []
+    assert raise_file_limit(served + 1) == share_files(2048)
+    assert len(caplog.records) == 1
