@@ -6,7 +6,8 @@ told `now` as a number; only who drives it has a `Clock`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 FOREVER_SECONDS = 1e9
@@ -33,3 +34,14 @@ class Clock(Protocol):
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         """Call `callback` once, `delay` seconds from now, on the event loop that runs; never earlier."""
+
+
+@contextmanager
+def calling_later(clock: Clock, delay: float, callback: Callable[[], object]) -> Iterator[None]:
+    """Inside, `callback` is due after `delay` seconds; never where `delay` is more than `FOREVER_SECONDS`."""
+    timer = clock.call_later(delay, callback) if delay <= FOREVER_SECONDS else None
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
-from penstock.core.clock import FOREVER_SECONDS, Clock
+from penstock.core.clock import Clock, calling_later
 from penstock.core.counters import ServiceCounters
 from penstock.core.item import Done, Request
 from penstock.core.lanes import Lane
@@ -223,12 +223,8 @@ class Engine:
             task.add_done_callback(self._stop_ended)
             await asyncio.shield(task)
             return
-        hurry = self._clock.call_later(drain, self._hurry) if drain <= FOREVER_SECONDS else None
-        try:
+        with calling_later(self._clock, drain, self._hurry):
             await asyncio.shield(task)
-        finally:
-            if hurry is not None:
-                hurry.cancel()
 
     def _hurry(self) -> None:
         self._hurried = True
@@ -283,14 +279,10 @@ class Engine:
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Wait until `condition` is true, at most `seconds`.  Only the stop waits, so one wait at a time."""
         self._overdue = False
-        timer = self._clock.call_later(seconds, self._time_is_up) if seconds <= FOREVER_SECONDS else None
-        try:
+        with calling_later(self._clock, seconds, self._time_is_up):
             while not (condition() or self._overdue):
                 self._changed.clear()
                 await self._changed.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     def _time_is_up(self) -> None:
         self._overdue = True

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 from penstock.config import ServerOptions
-from penstock.core.clock import FOREVER_SECONDS, Clock
+from penstock.core.clock import Clock, calling_later
 from penstock.server.application import Application
 from penstock.server.http1.answers import AnswerHeads
 from penstock.server.http1.heads import HeadReader
@@ -120,10 +120,6 @@ class Connections:
         self._empty.clear()
         if not self.open:
             return True
-        timer = self.clock.call_later(within, self._empty.set) if within < FOREVER_SECONDS else None
-        try:
+        with calling_later(self.clock, within, self._empty.set):
             await self._empty.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
         return not self.open
