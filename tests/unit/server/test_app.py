@@ -259,10 +259,10 @@ def test_a_full_service_refuses_at_the_head_and_says_when_to_come_back(fakes):
     assert not service.engine.submissions
 
 
-@pytest.mark.parametrize(("length", "asked"), [("12345", 12345), ("", 0), ("x", 0)])
-def test_room_is_asked_for_as_much_as_the_head_announces(fakes, length, asked):
+@pytest.mark.parametrize(("fields", "asked"), [({"content_length": "12345"}, 12345), ({}, 0)])
+def test_room_is_asked_for_as_much_as_the_head_announces(fakes, fields, asked):
     service = fakes.Service()
-    fakes.call(fakes.app(service), content_length=length)
+    fakes.call(fakes.app(service), **fields)
     assert service.engine.asked_for == asked
 
 

@@ -9,7 +9,7 @@ up in a table instead of parsing it again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import ClassVar
 
 from penstock.codec.formats import Codec
@@ -21,6 +21,7 @@ from penstock.core.state import State
 from penstock.errors import NotReady, RequestError
 from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.application import HttpRequest, Reply, Response
+from penstock.server.fields import read_length
 from penstock.server.status import Problems
 
 _MAX_PAIRS = 128
@@ -137,7 +138,7 @@ class ServiceRoute(Route):
         if b"x-request-timeout" in headers and math.isnan(read_timeout(headers[b"x-request-timeout"])):
             return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
         engine = self.service.engine
-        size = _declared_size(headers)
+        size = read_length(headers.get(b"content-length"))  # a number: the carrier has read it too
         # The carrier refuses a body over `max_body` as too large.  Here that must not become a "try later".
         wanted = size if size <= self._max_body else 0
         refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(wanted)
@@ -190,12 +191,6 @@ class ServiceRoute(Route):
         """When the answer becomes worthless: after the service's time limit, or the client's if that is shorter."""
         asked = request.headers.get(b"x-request-timeout")
         return request.arrived + (self._timeout if asked is None else min(self._timeout, read_timeout(asked)))
-
-
-def _declared_size(headers: Mapping[bytes, bytes]) -> int:
-    """The length of the body that follows, 0 where the head does not say it."""
-    declared = headers.get(b"content-length", b"0")
-    return int(declared) if declared.isdigit() else 0
 
 
 def read_timeout(value: bytes) -> float:
