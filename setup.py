@@ -20,6 +20,7 @@ COMPILED = [
     "codec/decode.py",
     "codec/encode.py",
     "core/admission.py",
+    "core/alarm.py",
     "core/batching.py",
     "core/counters.py",
     "core/deadlines.py",

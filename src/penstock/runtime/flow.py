@@ -20,7 +20,8 @@ from typing import Final, Protocol
 from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
 from penstock.core.admission import Admission
-from penstock.core.clock import FOREVER_SECONDS, Clock, Timer
+from penstock.core.alarm import Alarm
+from penstock.core.clock import FOREVER_SECONDS, Clock
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
 from penstock.core.dispatch import room_behind
@@ -88,7 +89,6 @@ class Flow:
         self.accepting = False
         self.on_turn: Callable[[], None] | None = None
         self._supervisor = supervisor
-        self._clock = clock
         self._now = clock.now
         self.stages = [
             StageDriver(
@@ -105,13 +105,16 @@ class Flow:
         ]
         self._admission = Admission(options.max_queued, options.max_queued_bytes)
         self._deadlines = Deadlines()
-        self._deadline_timer: Timer | None = None
+        self._deadline_alarm = Alarm(clock, self._end_expired)
         self._item_ids = count(1)
-        self._share = options.max_queued_bytes // len(specs)
         self._first_limit = specs[0].options.max_queued
         # A request remembers its items to end them; those of a long one are weeded out as it goes.
         self._kept_items = 2 * options.max_queued + 1000
-        self._rooms = [self._room_behind(i) for i in range(len(specs))]
+        share = options.max_queued_bytes // len(specs)
+        self._rooms = [
+            _room_between(stage, behind, share)
+            for stage, behind in zip(self.stages, [*self.stages[1:], None], strict=True)
+        ]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waking = False
         self._last_mark = 0.0
@@ -183,7 +186,7 @@ class Flow:
         admission = self._admission
         request.unfed_bytes = nbytes
         if self._deadlines.add(request):
-            self._arm_deadlines()
+            self._deadline_alarm.set(self._deadlines.next_moment())
         if has_room and not (wait and admission.must_wait(lane)):
             admission.let_in(request)
             self._feed_one(request)
@@ -254,20 +257,6 @@ class Flow:
         if self.on_turn is not None:
             self.on_turn()
 
-    def _room_behind(self, index: int) -> Callable[[], int | None]:
-        """How many items the queue behind stage `index` takes now: None is any number, 0 is not now."""
-        if index + 1 == len(self.stages):
-            return lambda: None
-        stage, behind = self.stages[index], self.stages[index + 1]
-        limit = behind.spec.options.max_queued
-
-        # A nested function is dear once compiled; this one is made once for each stage.
-        def room() -> int | None:
-            queue = behind.queue
-            return room_behind(len(queue), queue.nbytes, stage.in_flight, max_queued=limit, max_bytes=self._share)
-
-        return room
-
     # -- what stages report -------------------------------------------------------------------------------------------
 
     def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
@@ -282,7 +271,7 @@ class Flow:
             if item.state is SETTLED:
                 continue  # cancelled or expired meanwhile: masked from the next stage
             if status != OK:
-                self._settle(item, Failure(self._failure(stage, status, payload)))
+                self._settle(item, Failure(_read_failure(stage.name, status, payload)))
             elif last:
                 self._settle(item, Result(payload))
             else:
@@ -300,16 +289,6 @@ class Flow:
         """Settle the items whose worker died under them for good."""
         for item in items:
             self._settle(item, Failure(WorkerLost(stage=stage.name)))
-
-    def _failure(self, stage: StageDriver, status: int, payload: Payload) -> RequestError:
-        if status == Status.EXPIRED:
-            return DeadlineExceeded(ran=False)
-        try:
-            problem = unpack(payload, Problem)
-        except ProtocolError as broken:
-            # The worker no longer holds the batch: the item must be settled here, or nobody would.
-            return StageFailed(str(broken), stage=stage.name)
-        return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage.name)
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
         self._admission.ledger.advance(item, payload)
@@ -389,26 +368,40 @@ class Flow:
 
     # -- deadlines ------------------------------------------------------------------------------------------------
 
-    def _arm_deadlines(self) -> None:
-        moment = self._deadlines.next_moment()
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-            self._deadline_timer = None
-        if moment is not None:
-            self._deadline_timer = self._clock.call_later(max(moment - self._now(), 0.0), self._deadlines_rang)
-
-    def _deadlines_rang(self) -> None:
-        self._deadline_timer = None
+    def _end_expired(self) -> None:
         for request in self._deadlines.expired(self._now()):
             self._end(request, _deadline_exceeded)
-        self._arm_deadlines()
+        self._deadline_alarm.set(self._deadlines.next_moment())
         self.wake()
 
     def forget_deadlines(self) -> None:
         """Cancel what could come later; every request is settled."""
-        if self._deadline_timer is not None:
-            self._deadline_timer.cancel()
-            self._deadline_timer = None
+        self._deadline_alarm.cancel()
+
+
+def _room_between(stage: StageDriver, behind: StageDriver | None, max_bytes: int) -> Callable[[], int | None]:
+    """How many items the queue of `behind` takes from `stage` now: None is any number, 0 is not now."""
+    if behind is None:
+        return lambda: None
+    queue, limit = behind.queue, behind.spec.options.max_queued
+
+    # A nested function is dear once compiled; this one is made once for each stage.
+    def room() -> int | None:
+        return room_behind(len(queue), queue.nbytes, stage.in_flight, max_queued=limit, max_bytes=max_bytes)
+
+    return room
+
+
+def _read_failure(stage: str, status: int, payload: Payload) -> RequestError:
+    """What a worker of `stage` says of an item that has no result."""
+    if status == Status.EXPIRED:
+        return DeadlineExceeded(ran=False)
+    try:
+        problem = unpack(payload, Problem)
+    except ProtocolError as broken:
+        # The worker no longer holds the batch: the item must be settled here, or nobody would.
+        return StageFailed(str(broken), stage=stage)
+    return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage)
 
 
 def _deadline_exceeded(item: Item | None) -> DeadlineExceeded:

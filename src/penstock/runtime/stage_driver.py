@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
 from penstock.codec.formats import Codec
+from penstock.core.alarm import Alarm
 from penstock.core.batching import BatchQueue, CutBatch
-from penstock.core.clock import Clock, Timer
+from penstock.core.clock import Clock
 from penstock.core.counters import StageCounters
 from penstock.core.dispatch import SentFrame, least_busy, reclaim
 from penstock.core.item import OFFER, SEND, Item
@@ -86,14 +86,12 @@ class StageDriver:
         ]
         self.window = 1 + spec.options.prefetch
         self.stopping = False
-        self._clock = clock
         self._now = clock.now
         self._launch: Callable[[int], Launch] | None = None
         self._cores: list[frozenset[int]] = []
         self._threads: list[int] = []
         self._frame_ids = count(1)
-        self._timer: Timer | None = None
-        self._timer_due = math.inf
+        self._alarm = Alarm(clock, hub.wake)
 
     # -- what others read -----------------------------------------------------------------------------------------
 
@@ -132,7 +130,7 @@ class StageDriver:
             batch = queue.take(now, idle=not worker.frames, at_most=at_most)
             if batch is None:
                 if not worker.frames:
-                    self._arm(queue.next_deadline(), now)
+                    self._alarm.set(queue.next_deadline())
                 return
             for item in batch.items:
                 item.state = SEND[item.state]
@@ -167,19 +165,6 @@ class StageDriver:
                 [item.request.codec_out for item in items] if self.last else [Codec.PICKLE] * n,
             ),
         )
-
-    def _arm(self, due: float | None, now: float) -> None:
-        if due is None or due >= self._timer_due:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_due = due
-        self._timer = self._clock.call_later(max(due - now, 0.0), self._timer_rang)
-
-    def _timer_rang(self) -> None:
-        self._timer = None
-        self._timer_due = math.inf
-        self.hub.wake()
 
     # -- from workers -----------------------------------------------------------------------------------------------
 
@@ -287,11 +272,9 @@ class StageDriver:
             worker.abandon()
 
     def _begin_stop(self) -> None:
-        """From here on a worker that ends is not started again, and nothing is sent by the timer."""
+        """From here on a worker that ends is not started again, and nothing is sent by the alarm."""
         self.stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
 
 
 def _whole_failure(frame: Frame) -> bool:
