@@ -74,7 +74,7 @@ bench: compiled $(VENV)/.bench  ## measure against the floor and mosec, interlea
 bench-quick: compiled $(VENV)/.bench  ## the same, in about one
 	$(BIN)/python bench/run.py --rounds 3 --seconds 1
 
-bench-against: compiled  ## measure against the commit REF=..., interleaved, within limits: seven minutes
+bench-against: compiled  ## measure against the commit REF=..., interleaved, within limits: eight minutes
 	$(if $(REF),,$(error say which commit: make bench-against REF=HEAD))
 	$(BIN)/python bench/against.py $(REF) --rounds $(ROUNDS)
 
