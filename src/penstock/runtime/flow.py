@@ -1,11 +1,11 @@
 """Takes requests in, moves their items through the stages, settles each exactly once.
 
-The half of the engine that every request passes: it knows neither HTTP nor futures, nor how stages are started and
-stopped.  Whoever submits gives a function that is told the outcomes.  Everything here is called on the thread of one
-event loop.
+This is the half of the engine that every request passes.  It knows neither HTTP nor futures, nor how stages are started
+and stopped.  The caller of `submit` gives a function that is told the outcomes.  Everything here is called on the
+thread of one event loop.
 
-Hops of an item, and no more: `submit -> stage queue -> worker -> settle`, with `stage queue -> worker` once per stage.
-Within one turn of the loop all arrivals are gathered before anything is sent: one pump per turn.
+An item makes these hops and no others: `submit -> stage queue -> worker -> settle`, with `stage queue -> worker` once
+for each stage.  All arrivals of one turn of the loop are gathered before anything is sent: there is one pump a turn.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Supervisor(Protocol):
 class Flow:
     """The requests in hand and the stages they pass.
 
-    `accepting` is set by the supervisor.  So is `on_turn`, while the supervisor waits for something: it is called
-    after each pump.
+    The supervisor sets `accepting`.  While it waits for something it also sets `on_turn`, which is called after each
+    pump.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Flow:
         self._item_ids = count(1)
         self._share = options.max_queued_bytes // len(specs)
         self._first_limit = specs[0].options.max_queued
-        # A request remembers its items to end them; those of a long one are weeded out as it goes.
+        # A request keeps its items, so that they can be ended.  A long one drops its settled items beyond so many.
         self._kept_items = 2 * options.max_queued + 1000
         self._rooms = [self._room_behind(i) for i in range(len(specs))]
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -194,14 +194,14 @@ class Flow:
         return request
 
     def cancel(self, request: Request) -> None:
-        """The caller has left: what is queued is forgotten, what runs is masked from the next stage."""
+        """See `Engine.cancel`."""
         before = request.unsettled
         self._end(request, lambda _: Cancelled())
         if before:
             self.wake()
 
     def hold(self, nbytes: int) -> None:
-        """Count bytes held outside the queues; negative gives them back."""
+        """See `Engine.hold`."""
         self._admission.ledger.hold(nbytes)
         if nbytes < 0 and self._admission.waiting:
             self.wake()
@@ -211,7 +211,7 @@ class Flow:
         return self._first_limit is None or len(self.stages[0].queue) < self._first_limit
 
     def _feed(self) -> bool:
-        """Let in who waits, as far as there is room; whether that was anybody."""
+        """Feed the requests that wait, as far as there is room; returns whether any was fed."""
         fed = False
         while self._first_queue_open:
             request = self._admission.feed_next()
@@ -255,13 +255,16 @@ class Flow:
             self.on_turn()
 
     def _room_behind(self, index: int) -> Callable[[], int | None]:
-        """How many items the queue behind stage `index` takes now: None is any number, 0 is not now."""
+        """A function that returns how many items the queue after stage `index` takes now.
+
+        None is any number, 0 is none now.
+        """
         if index + 1 == len(self.stages):
             return lambda: None
         stage, behind = self.stages[index], self.stages[index + 1]
         limit = behind.spec.options.max_queued
 
-        # A nested function is dear once compiled; this one is made once for each stage.
+        # A nested function is slow to make once compiled; this one is made once for each stage.
         def room() -> int | None:
             queue = behind.queue
             return room_behind(len(queue), queue.nbytes, stage.in_flight, max_queued=limit, max_bytes=self._share)
@@ -297,7 +300,7 @@ class Flow:
             self._settle(item, Failure(DeadlineExceeded(ran=False)))
 
     def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:
-        """Settle the items whose worker died under them for good."""
+        """Settle the items whose worker died and that are not tried again."""
         for item in items:
             self._settle(item, Failure(WorkerLost(stage=stage.name)))
 
@@ -307,7 +310,7 @@ class Flow:
         try:
             problem = unpack(payload, Problem)
         except ProtocolError as broken:
-            # The worker no longer holds the batch: the item must be settled here, or nobody would.
+            # The worker no longer holds the batch: if the item is not settled here, it never is.
             return StageFailed(str(broken), stage=stage.name)
         return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage.name)
 
@@ -322,7 +325,7 @@ class Flow:
     # -- the one function that settles --------------------------------------------------------------------------------
 
     def _settle(self, item: Item, outcome: Outcome) -> None:
-        """Give `item` its outcome; the first one stands, and a caller who has gone is no trouble."""
+        """Give `item` its outcome.  The first one stands.  Harmless where the caller has left."""
         before = item.state
         if before is SETTLED:
             return
@@ -353,7 +356,7 @@ class Flow:
         request.items = []  # they refer to the request: without this only the cycle collector could free either
         try:
             request.done(request.outcomes)
-        except Exception:  # whoever was waiting: their fault must not reach the other items of this batch
+        except Exception:  # a fault of this caller must not reach the other items of the batch
             log.exception("service %r: a caller failed to take its outcomes", self.name)
 
     def _end(self, request: Request, error: Callable[[Item | None], RequestError]) -> None:
@@ -365,7 +368,7 @@ class Flow:
                 self._settle(item, Failure(error(item)))
 
     def _end_unfed(self, request: Request, failure: Failure) -> None:
-        """Settle what was never fed, all alike and at once: there may be many thousands."""
+        """Settle all that was never fed as one `failure`, at once: there may be many thousands."""
         self._admission.drop_unfed(request)
         n = len(request.payloads) - request.fed
         request.outcomes[request.fed :] = [failure] * n
@@ -376,7 +379,7 @@ class Flow:
             self._complete(request)
 
     def settle_all(self, error: Callable[[Item | None], RequestError]) -> None:
-        """Settle every request in hand; `error` makes the end of an item, or (None) of what is no item yet."""
+        """Settle every request in hand.  `error` makes an item's error; for what is no item yet it is given None."""
         for request in self._in_hand():
             self._end(request, error)
 
@@ -405,7 +408,7 @@ class Flow:
         self.wake()
 
     def forget_deadlines(self) -> None:
-        """Cancel what could come later; every request is settled."""
+        """Cancel the deadline timer: every request is settled."""
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
             self._deadline_timer = None
