@@ -13,13 +13,13 @@ from penstock.transport.framing import Frame
 
 
 class FrameSink(Protocol):
-    """What owns the coordinator's end, and is told what comes through it."""
+    """The owner of the coordinator's end, which is told what comes through it."""
 
     def frame_received(self, frame: Frame) -> None:
         """A whole frame has come."""
 
     def channel_ended(self, error: Exception | None) -> None:
-        """Nothing more will come: called once, after the last frame.  `error` says why if the wire broke."""
+        """Nothing more will come: called once, after the last frame.  `error` says why if the stream broke."""
 
 
 class Channel(Protocol):
