@@ -121,7 +121,7 @@ class Calls:
             reader.cancel()
             await asyncio.wait((reader,))
             if not reader.cancelled():
-                reader.exception()  # marks it as seen: asyncio would log an error that the caller has left behind
+                reader.exception()  # marks it as seen: asyncio would log an error for a caller that left early
             for item in in_hand:
                 if isinstance(item, Submitted):
                     item.cancel()

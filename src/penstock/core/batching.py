@@ -17,8 +17,8 @@ A batch is due at the first of these moments:
 * at oldest + max_wait, and at newest + max_gap;
 * at an item's deadline, less the expected run time and `trip`, the time to the worker and back.
 
-Only single requests wait for company.  Times are counted from an item's arrival at this stage, not from the moment when
-somebody asks.
+Only single requests wait for company.  Times are counted from an item's arrival at this stage, not from the moment of a
+call.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Reason(StrEnum):
     GAP = "gap"
     """Nothing arrived for `max_gap`."""
     IDLE = "idle"
-    """A worker was free and the policy lets nobody wait for company."""
+    """A worker was free and the policy lets no item wait for company."""
     DEADLINE = "deadline"
     """An item had to run now or miss its deadline."""
     BULK = "bulk"

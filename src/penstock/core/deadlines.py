@@ -64,7 +64,7 @@ class Deadlines:
     def expired(self, now: float) -> list[Request]:
         """The requests whose deadline has passed, each told once."""
         gone: list[Request] = []
-        # The same division as in `next_moment`: whoever asks at that very moment is told.
+        # The same division as in `next_moment`: a call at exactly that moment finds the bucket.
         while self._order and self._order[0] / BUCKETS_PER_SECOND <= now:
             gone.extend(self._buckets.pop(heapq.heappop(self._order)))
         return gone

@@ -73,7 +73,7 @@ class Request:
         """Bytes of results that lie in `outcomes` until the last one is there."""
         self.items: list[Item] = []
         self.bucket: set[Request] | None = None
-        """Where `Deadlines` keeps it."""
+        """The bucket of `Deadlines` that it is in."""
         self.unsettled = len(payloads)
         self.outcomes: list[Any] = [None] * self.unsettled
 

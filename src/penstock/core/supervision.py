@@ -13,7 +13,7 @@ LONGEST_DELAY_SECONDS = 30.0
 FAILED_AFTER_STARTS = 5
 """A stage has failed when no worker is ready and so many starts in a row of each did not reach READY."""
 SICK_AFTER_BATCHES = 5
-"""A worker is recycled when so many batches in a row failed whole."""
+"""A worker is recycled after so many whole failures in a row; `WorkerHealth.batch_finished` says what one is."""
 
 
 class Backoff:

@@ -97,7 +97,7 @@ class Problems:
         return problem
 
     def answer(self, error: RequestError, request: HttpRequest) -> Response:
-        """The whole answer to a request of one item, or to one refused whole; writes a fault to the log."""
+        """The answer to a request of one item, or to a client batch that is refused; writes a fault to the log."""
         request_id = request.id.decode()
         problem = self.describe(error, request_id, request_id)
         report_fault(error, (request_id,))

@@ -29,7 +29,7 @@ class Channel(Protocol):
         """Write one frame without blocking; does nothing once the other end has gone."""
 
     def close(self) -> None:
-        """End the stream behind what was sent; the worker then reads end-of-stream."""
+        """End the stream after what was sent; the worker then reads end-of-stream."""
 
     def abort(self) -> None:
         """Drop the channel at once, and all that is unread or unsent; `channel_ended` follows."""

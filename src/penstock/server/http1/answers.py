@@ -20,7 +20,7 @@ KEEP_ALIVE_1_0: Final = b"\r\nconnection: keep-alive\r\n\r\n"
 KEEP_ALIVE: Final = b"\r\n\r\n"
 
 JOINED_BODY_BYTES: Final = 32 * 1024
-"""The longest body that is copied behind its head and written in one piece."""
+"""The longest body that is copied after its head and written in one piece."""
 
 _KEPT_HEADS = 256
 _LENGTH = b"\r\ncontent-length: "

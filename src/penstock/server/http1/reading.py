@@ -53,7 +53,7 @@ class ReadingFlow:
         self.kept = data if at == 0 else data[at:]
 
     def add(self, data: bytes) -> None:
-        """Put `data` behind what is kept."""
+        """Put `data` after what is kept."""
         if type(self.kept) is bytes:
             self.kept = bytearray(self.kept)
         self.kept += data

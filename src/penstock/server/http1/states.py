@@ -54,7 +54,7 @@ END_BODY: Final = Move("end a body", _ON, {READING_BODY: READING_HEAD, SKIPPING:
 FINISH: Final = Move("finish", _A, {READING_HEAD: FINISHING})
 """The request that ends the connection was read whole."""
 DISCARD: Final = Move("discard input", _ON, {READING_HEAD: DISCARDING, READING_BODY: DISCARDING, FINISHING: DISCARDING})
-"""A refusal ends the connection while the client may be sending; or something came behind the last request."""
+"""A refusal ends the connection while the client may be sending, or something came after the last request."""
 HALF_CLOSE: Final = Move("half-close", _A, {READING_HEAD: LINGERING, DISCARDING: LINGERING})
 """The last answer was written, and the client may still be sending, or kept requests are dropped by a drain."""
 CLOSE: Final = Move("close", _A, {state: CLOSED for state in ConnectionState if state is not CLOSED})
