@@ -25,7 +25,7 @@ class AwaitedService(Protocol):
 
     @property
     def name(self) -> str:
-        """Names the service in messages."""
+        """The service's name, for messages."""
 
     async def start(self) -> None:
         """Return once the service is ready."""
@@ -54,7 +54,7 @@ class BlockingService:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._loop_lock = threading.Lock()
-        """Taken to submit a coroutine to the loop, and to close the loop to callers: so none is submitted too late."""
+        """Taken to submit a coroutine to the loop, and to close the loop to callers: none is submitted after that."""
 
     def __enter__(self) -> Self:
         if self._thread is not None:
@@ -133,7 +133,7 @@ class BlockingService:
         try:
             return future.result()
         except BaseException:
-            # The coroutine's own error, or an interrupt in this thread: then nobody waits for the coroutine any more.
+            # The coroutine's own error, or an interrupt in this thread, after which nobody waits for the coroutine.
             future.cancel()
             raise
 
@@ -156,7 +156,7 @@ class BlockingService:
 
 
 def _take_first(in_hand: InHand[concurrent.futures.Future[list[Any]]], return_exceptions: bool) -> Any:
-    """Wait for the oldest item's answer and remove it; raises the answer if that is a failure to be raised."""
+    """Wait for the answer of the oldest item and remove the item; raises a failure unless `return_exceptions`."""
     (answer,) = in_hand.oldest.result()
     in_hand.drop_first()
     if isinstance(answer, RequestError) and not return_exceptions:

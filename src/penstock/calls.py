@@ -78,14 +78,14 @@ class Calls:
         self._engine = self._loop = None
 
     def in_hand(self) -> InHand[Any]:
-        """Nothing in hand yet, and the limits of one stream."""
+        """An `InHand` for a new stream, with nothing in it yet."""
         return InHand.share_of(self._options)
 
     async def answer(self, x: Any, timeout: float | None, *, wait: bool) -> Any:
         """The result of one item.
 
         Raises:
-            RequestError: the way it ended without a result.
+            RequestError: there is no result, and its class says why.
         """
         (answer,) = await self.answers([pack_item(x)], timeout, wait=wait, lane=Lane.SINGLE)
         if isinstance(answer, RequestError):
@@ -121,7 +121,7 @@ class Calls:
             reader.cancel()
             await asyncio.wait((reader,))
             if not reader.cancelled():
-                reader.exception()  # marks it as seen: a caller that left early does not want to hear of it
+                reader.exception()  # marks it as seen: asyncio would log an error for a caller that left early
             for item in in_hand:
                 if isinstance(item, Submitted):
                     item.cancel()
@@ -132,7 +132,7 @@ class Calls:
         in_hand: InHand[Submitted | InvalidItem],
         timeout: float | None,
     ) -> None:
-        """Submit the items of `xs` as there is room.  `in_hand` is ended also where reading `xs` fails."""
+        """Submit the items of `xs` as there is room.  `in_hand` is also ended where reading `xs` fails."""
         try:
             await in_hand.room()
             if isinstance(xs, AsyncIterable):

@@ -21,7 +21,8 @@ class Limit:
     """What the values of an option are, in code and in words.
 
     `words` end the sentence "NAME must be ...".  `plain` makes a plain value of an admitted one: a message to a worker
-    carries no subclasses of int and float.  No dataclass: to make one takes a millisecond, at every import of penstock.
+    carries no subclasses of int and float.  This is no dataclass, because to make one takes a millisecond at every
+    import of penstock.
     """
 
     __slots__ = ("admits", "plain", "words")

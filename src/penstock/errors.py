@@ -3,7 +3,8 @@
 The first sentence of a class's docstring is its default message.  `retryable` says whether the same call may
 succeed later without anybody changing anything; clients and the table of HTTP statuses read it.
 
-Endings of a request are `RequestError`s: whoever accepted an item settles it with a result or with one of these.
+A request that ends without a result ends with a `RequestError`.  The code that accepted an item settles it, with a
+result or with one of these.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ class RequestError(PenstockError):
 class InvalidItem(RequestError):
     """The item is not valid input.
 
-    Raised by the codecs and by user code (``raise ps.InvalidItem("too long")`` or returned in an item's place):
-    the caller's fault, never logged as a fault of the service, never bisected.  `path` says where in the item,
-    as ``$.x[3]``, or is "".
+    The codecs raise it, and so may user code: ``raise ps.InvalidItem("too long")``, or returned in an item's place.  It
+    is the caller's fault, and never logged as a fault of the service.  It is bisected only where `predict` raises it
+    for a whole batch.  `path` says where in the item, as ``$.x[3]``, or is "".
     """
 
     def __init__(self, reason: str = "", *, path: str = "") -> None:
@@ -85,8 +86,8 @@ class Overloaded(RequestError):
 class DeadlineExceeded(RequestError):
     """The deadline passed before there was a result.
 
-    `ran` tells whether a stage was at work on the item when it passed; False means it was still waiting and that
-    stage never ran it.
+    `ran` tells whether a stage was at work on the item when the deadline passed.  False means that the item was still
+    waiting, and that the stage it waited for never ran it.
     """
 
     retryable = True
@@ -99,8 +100,8 @@ class DeadlineExceeded(RequestError):
 class StageFailed(RequestError):
     """A stage raised an exception for this item.
 
-    Carries what happened in the worker as text: `stage`, `type_name` (``module.Qualname``), `message`, `traceback`
-    and `mro`, the names of the remote type and its bases.
+    It carries what happened in the worker as text: `stage`, `type_name` (``module.Qualname``), `message`, `traceback`
+    and `mro`.  `mro` has the names of the remote type and its bases.
     """
 
     def __init__(

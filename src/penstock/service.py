@@ -32,7 +32,7 @@ T = TypeVar("T")
 LOOP_CHECK_SECONDS = 0.5
 """How often a `stop` on another event loop checks that the service's own loop still runs.
 
-A loop that ends sends no notice, and what was asked of it would never be done.
+A loop gives no notice of its end, and a stop that was asked of it would then never be done.
 """
 
 
@@ -147,11 +147,11 @@ class Service:
     async def stop(self, drain: float = 30.0) -> None:
         """Finish what was accepted for up to `drain` seconds (0: at once, inf: however long), then end the workers.
 
-        It may be called at any time, any number of times, on any event loop.  Where the loop that started the service
-        no longer runs, the workers end at once.
+        It may be called at any time, any number of times, on any event loop.  The workers end at once if the loop that
+        started the service no longer runs.
 
         Raises:
-            ConfigError: `drain` is no such number; nothing was stopped.
+            ConfigError: `drain` is not a number of at least 0; nothing was stopped.
         """
         seconds = _drain_seconds(drain)
         engine, loop = self._engine, self._loop
@@ -187,22 +187,22 @@ class Service:
 
         Args:
             x: the first stage's input.
-            timeout: seconds until the answer is worthless, waiting for room included; None or more than the service's
-                own `timeout` means that one.
+            timeout: seconds until the answer is worthless, waiting for room included; None, or more than the service's
+                own `timeout`, stands for the service's own.
             wait: whether to wait for room when the service is full.
 
         Raises:
-            RequestError: the way it ended without a result; see `penstock.errors`.
+            RequestError: there is no result, and its class says why; see `penstock.errors`.
         """
         return await self._calls.answer(x, timeout, wait=wait)
 
     async def predict_many(
         self, xs: Iterable[Any], *, timeout: float | None = None, wait: bool = True, return_exceptions: bool = False
     ) -> list[Any]:
-        """Answer many items that are all at hand: they are accepted as one and answered as one.
+        """Answer many items that are all at hand: they are accepted together and answered together.
 
-        No batch waits for further items.  Results come in the order of `xs`, after the last item is settled.  Then the
-        first failure in that order is raised; with `return_exceptions`, each failure stands where its result would.
+        No batch waits for further items.  Results come in the order of `xs`, after the last item is settled.  The first
+        failure in that order is then raised; with `return_exceptions`, each failure stands in its item's place instead.
         Cancelling the call discards what is not settled.
         """
         answers = await self._calls.answers([pack_item(x) for x in xs], timeout, wait=wait, lane=Lane.BULK)
@@ -222,9 +222,8 @@ class Service:
         """Answer an iterable of any length, in order and in bounded memory.
 
         At most half of `max_queued` and half of `max_queued_bytes` are in hand.  A slow reader of the results slows the
-        reading of `xs`.  `timeout` is for each item.  A failure is raised where its result would come; with
-        `return_exceptions` it is given there instead.  An error of `xs` itself is raised after the answers to the items
-        before it.
+        reading of `xs`.  `timeout` is for each item.  A failure is raised in its item's place; with `return_exceptions`
+        it is given there instead.  An error of `xs` itself is raised after the answers to the items before it.
         """
         return self._calls.stream(xs, timeout, return_exceptions=return_exceptions)
 
@@ -238,7 +237,7 @@ class Service:
         """Serve over HTTP until SIGTERM or SIGINT, then drain and return.
 
         Args:
-            on_ready: called with the addresses once every stage is ready; without it a line on standard error has them.
+            on_ready: called with the addresses once every stage is ready; without it they go to standard error.
             options: the fields of `ServerOptions`.
 
         Raises:
@@ -278,7 +277,7 @@ def _make_options(kind: type[T], owner: str, fields: Mapping[str, Any]) -> T:
 
 
 def _drain_seconds(drain: Any) -> float:
-    # Not `drain < 0`: that is false for nan too.
+    # `drain < 0` would be false for nan, and let it pass.
     if isinstance(drain, bool) or not isinstance(drain, (int, float)) or not drain >= 0:
         raise ConfigError(f"drain must be a number of seconds, at least 0, got {drain!r}")
     try:
@@ -288,7 +287,7 @@ def _drain_seconds(drain: Any) -> float:
 
 
 async def _stop_on_its_loop(engine: Engine, loop: asyncio.AbstractEventLoop, drain: float) -> None:
-    """Stop an engine that runs on `loop`, which is not the running one; at once where `loop` no longer runs."""
+    """Stop an engine that runs on `loop`, another loop than the running one; at once if `loop` no longer runs."""
     if loop.is_running():
         stopping = engine.stop(drain)
         try:

@@ -4,7 +4,7 @@ Contract
 --------
 * Items leave in the order they entered.  An item is in hand from its `put` until its answer was taken.
 * At most `max_items` are in hand.  Once `max_bytes` are in hand no further item is read: one item may pass the limit.
-* The source is read only while there is room: whoever reads it first waits in `room`.
+* The source is read only while there is room: its reader waits in `room` before it reads.
 * `end` comes after the last item, however the reading ended, and never waits for room.
 """
 
@@ -23,8 +23,8 @@ T = TypeVar("T")
 class InHand(Generic[T]):
     """The items of one stream that are in hand, oldest first, each with its bytes.
 
-    One task may fill it with `room`, `put` and `end`, while another empties it with `first` and `drop_first`.  A stream
-    of one thread looks at `full` and `oldest` instead, and never waits.
+    One task may fill it with `room`, `put` and `end`, while another empties it with `first` and `drop_first`.  A thread
+    that fills and empties it by itself looks at `full` and `oldest` instead, and never waits.
     """
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
@@ -37,7 +37,7 @@ class InHand(Generic[T]):
 
     @classmethod
     def share_of(cls, options: ServiceOptions) -> Self:
-        """Nothing in hand yet, with the limits of one stream: half of what the service may hold, at least one item."""
+        """One with nothing in hand, for one stream: its limits are half of the service's, and at least one item."""
         return cls(max(1, options.max_queued // 2), options.max_queued_bytes // 2)
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class InHand(Generic[T]):
         return self._entries[0][0]
 
     def put(self, entry: T, nbytes: int) -> None:
-        """Add an item that holds `nbytes`; only while not `full`."""
+        """Add an item of `nbytes` bytes; only while not `full`."""
         self._entries.append((entry, nbytes))
         self._nbytes += nbytes
         self._changed.set()

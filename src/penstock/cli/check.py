@@ -1,6 +1,7 @@
 """Check a service in a process of its own, and show as a table what was found.
 
-The service's code may end its process, crash it or hang.  That is a finding too, and nothing of that process is left.
+The service's code may end that process, crash it or hang.  That is a finding too.  The process and its group are ended
+in every case.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from penstock.runtime.process import describe_exit
 STEP_SECONDS = 60.0
 """How long one step of a check may take, unless `--timeout` says otherwise."""
 _LONGEST_POLL_MILLISECONDS = 2**31 - 1
-"""What poll(2) takes."""
+"""The longest wait that poll(2) takes."""
 
 
 def check(name: str, patience: float, console: Console) -> int:

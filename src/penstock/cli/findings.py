@@ -42,7 +42,7 @@ _decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Step | Finding | N
 
 
 def encode(report: Report) -> bytes:
-    """`report` as a line.  A user's error may contain what UTF-8 cannot carry; that is escaped."""
+    """`report` as a line.  What UTF-8 cannot carry, for instance in a user's error, is escaped."""
     clean: dict[str, Any] = {
         name: utf8(value) if isinstance(value, str) else value for name, value in msgspec.structs.asdict(report).items()
     }

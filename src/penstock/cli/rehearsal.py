@@ -32,7 +32,7 @@ from penstock.worker.loading import pack_setup, reference
 Tell = Callable[[Report], None]
 
 ORPHAN_GRACE_SECONDS = 5.0
-"""How long after its patience this process ends itself.  The process that should have ended it must have gone."""
+"""How long after its patience this process ends itself: the process that should have ended it must have gone."""
 LONGEST_TIMER_SECONDS = 1e6
 """A longer patience counts as this, since the system's timers take no more."""
 

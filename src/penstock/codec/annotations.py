@@ -1,7 +1,7 @@
 """Read annotations: which type one item has on the wire, and what kind of type it is.
 
-numpy and pydantic are optional, so nothing here imports them: an annotation can only name their classes if somebody
-else has imported them already, and then `sys.modules` has them.
+numpy and pydantic are optional, so nothing here imports them.  An annotation can only name their classes if other code
+has imported them already, and then `sys.modules` has them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.errors import ConfigError, InvalidItem
 _LISTS: frozenset[Any] = frozenset(
     {list, tuple, Sequence, MutableSequence, Collection, Iterable, Iterator, typing.List, typing.Tuple}  # noqa: UP006
 )
-# Types that are certainly not a batch, however the user meant them.
+# Types that certainly are no batch: a batched `predict` that is annotated with one is refused.
 _SINGLES = (bool, int, float, complex, str, bytes, bytearray, dict, set, frozenset, types.NoneType)
 _BYTES = (bytes, bytearray, memoryview)
 
@@ -35,11 +35,11 @@ class Signature:
 
 
 def signature(target: type | Callable[..., Any], *, batched: bool) -> Signature:
-    """The item and result type of a stage: the first method of its chain and the last one decide.
+    """The item type and the result type of a stage, by the first and the last of its methods.
 
-    `target` is a class with `predict` and perhaps `preprocess` and `postprocess`, or a plain function.  With
-    `batched`, `predict` takes and returns lists (or arrays whose first axis is the batch) and their element counts;
-    the other two are always per item.
+    `target` is a class with `predict` and perhaps `preprocess` and `postprocess`, or a plain function.  With `batched`,
+    `predict` takes and returns lists, or arrays whose first axis is the batch, and the type of their elements is used.
+    The other two methods always take one item.
 
     Raises:
         ConfigError: there is no `predict`, it takes no item, an annotation cannot be resolved, or a batched

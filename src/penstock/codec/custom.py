@@ -1,4 +1,4 @@
-"""The types msgspec does not know and we do: numpy's arrays and scalars, pydantic's models.
+"""The types that we read and write although msgspec does not know them: numpy's arrays and scalars, pydantic's models.
 
 `read_custom` and `write_custom` are msgspec's two hooks.  Their libraries are loaded with the first object that needs
 them, so that a service without them never imports them.
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def read_custom(type_: Any, value: Any) -> Any:
-    """The object of `type_` that builtins stand for; a value for an unknown type is returned, and msgspec refuses it.
+    """The object of `type_` that the builtins in `value` stand for.  Raises UnreadablePart.
 
-    Raises UnreadablePart.
+    For an unknown type the value is returned as it is, and msgspec refuses it.
     """
     if is_array(type_):
         from penstock.codec import numpy_

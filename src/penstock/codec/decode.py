@@ -1,7 +1,7 @@
 """Bytes to objects: one item of a declared type, in any format a payload can be in.
 
 * A payload becomes a value of the declared type, or an `InvalidItem` that says what is wrong and where.
-* What is decoded is as large as the payload allows: a length that a payload claims allocates nothing.
+* Memory is allocated for the bytes that are there.  A length that a payload only claims allocates nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from penstock.core.payload import Buffer
 
 
 class ItemDecoder:
-    """Decodes items of one type; the decoders are built once, here, so that an item costs one call.
+    """Decodes items of one type.  The decoders are built once, here, so that an item costs one call.
 
-    `item_type` is what `signature` found; `typing.Any` takes all that JSON or MessagePack can express.  With
-    `validate`, items from our own processes (PICKLE) are checked as well; otherwise they pass as they are.
+    `item_type` is what `signature` found.  `typing.Any` takes all that JSON or MessagePack can express.  With
+    `validate`, items from our own processes (PICKLE) are checked too; else they pass as they are.
 
     Raises:
         ConfigError: with `validate`, nothing can be checked against `item_type`.
@@ -94,7 +94,7 @@ def _typed_readers(type_: Any) -> tuple[Callable[[Buffer], Any], Callable[[Buffe
             msgspec.msgpack.Decoder(type_, dec_hook=read_custom).decode,
         )
     except TypeError as exc:
-        # a stage in the middle may have any type; a first stage with such a type is refused by `schema.accepts`
+        # A later stage may have any type.  A first stage with such a type is refused by `schema.accepts`.
         reason = f"`{type_name(type_)}` cannot be read from JSON or MessagePack: {exc}"
 
     def refuse(_: Buffer) -> Any:

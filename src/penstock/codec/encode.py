@@ -1,7 +1,7 @@
 """Objects to bytes: one result, in the format its caller asked for.
 
 A result that cannot be written in that format fails with a reason, and is written in no other form.  JSON has no NaN
-and no infinity: they fail the result or, with `allow_nan`, are written as null.
+and no infinity: a result with one of them fails.  With `allow_nan` they are written as null instead.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ItemEncoder:
 
     def _json(self, value: Any) -> bytes:
         text = self._json_text(value)
-        # msgspec writes NaN as null and raises no error.  Text without a null, the usual case, needs no closer look.
+        # msgspec writes NaN as null and raises no error.  Most text has no null in it and needs no further check.
         if b"null" in text and not self._allow_nan:
             _refuse_nan(value)
         return text
@@ -147,6 +147,6 @@ def _raw(value: Any) -> bytes | list[Buffer]:
 
 
 def _npy(value: Any) -> list[Buffer]:
-    from penstock.codec import numpy_  # elsewhere a type asks for numpy, here the format does
+    from penstock.codec import numpy_  # the format needs numpy here, whatever the type of the result
 
     return numpy_.write_npy(value)

@@ -21,7 +21,7 @@ from penstock.codec.invalid import UnreadablePart, explain
 from penstock.core.payload import Buffer
 
 MAX_AXES = 32
-"""Deepest nesting read as an array; numpy's own limit was 32 for long and is 64 now."""
+"""Deepest nesting that is read as an array.  numpy's own limit was 32 up to 1.26 and is 64 now."""
 MAX_NPY_HEADER = 10_000
 """Longest `.npy` header read, in bytes; `numpy.load` has the same limit."""
 MAX_EMPTY = 65_536
@@ -109,7 +109,7 @@ def read_scalar(value: Any, kind: Any) -> Any:
         return value
     try:
         return read_array([value], np.ndarray[Any, np.dtype[kind]])[0]
-    except UnreadablePart as exc:  # what is wrong is wrong with the scalar, not with the first of a list
+    except UnreadablePart as exc:  # without its path, which is that of the first number in a list
         raise UnreadablePart(exc.reason) from None
 
 
@@ -238,8 +238,8 @@ def _depth(value: Any) -> int:
 def _nested(depth: int, dtype: np.dtype[Any] | None) -> Any:
     """The msgspec type of lists `depth` deep whose leaves `dtype` can represent.
 
-    Checking leaves before numpy sees them is not only for the message: numpy would allocate as many copies of
-    the longest string as there are elements.
+    The leaves are checked before numpy sees them, for the message and for the memory: numpy would allocate the length
+    of the longest string for every element.
     """
     type_: Any
     if dtype is None:

@@ -1,11 +1,12 @@
 """Objects between our own processes: pickle protocol 5, with large buffers beside the pickle and not in it.
 
-An object whose pickle needs no buffer is its bare pickle.  One with large buffers (numpy arrays, mostly) is
+The payload of an object without large buffers is its pickle alone.  That of an object with large buffers (numpy arrays,
+mostly) is
 
     kind 1 | count of buffers | length of the pickle | length of each buffer | pickle | buffers
 
-where each buffer starts at a multiple of 64 bytes from the payload's start.  The first byte tells them apart: a
-pickle of protocol 5 starts with 0x80.
+where each buffer starts at a multiple of 64 bytes from the payload's start.  The first byte tells the two forms apart:
+a pickle of protocol 5 starts with 0x80.
 
 Bytes from a network must never reach `loads`: a pickle can run any code.
 """
@@ -19,7 +20,7 @@ from typing import Any
 from penstock.core.payload import Buffer, alignment_gap
 
 OUT_OF_BAND = 1024
-"""Bytes from which a buffer travels beside the pickle; below, copying it is cheaper than two more segments."""
+"""Bytes from which on a buffer travels beside the pickle.  To copy a smaller one costs less than two more segments."""
 
 _WITH_BUFFERS = 1
 _PICKLE = 0x80
@@ -64,8 +65,8 @@ def dumps(value: Any) -> bytes | list[Buffer]:
 def loads(payload: Buffer) -> Any:
     """The object of a payload made by `dumps`; large arrays in it are views of `payload`, not copies.
 
-    Such an array can be written to only if `payload` can (a bytearray, a writable memoryview) and the sender's
-    could; over bytes it is read-only.
+    Such an array can be written to only if both `payload` (a bytearray, a writable memoryview) and the sender's array
+    can; over bytes it is read-only.
 
     Raises:
         ValueError: the payload is damaged, or its objects cannot be made here.

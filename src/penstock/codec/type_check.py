@@ -1,6 +1,6 @@
 """Check objects, rather than bytes, against a declared type.
 
-The fields of Structs and dataclasses are checked here, which msgspec trusts although their constructors check nothing.
+The fields of Structs and dataclasses are checked here: msgspec does not check them, and neither do their constructors.
 numpy scalars count as numbers.
 """
 
@@ -42,7 +42,7 @@ class TypeCheck:
                 raise ConfigError(f"nothing can be checked against `{type_name(type_)}`: {exc}") from exc
 
     def item(self, value: Any) -> Any:
-        """The item itself or, where it is builtins that stand for an object, that object: for a dict a Struct.
+        """The item itself; where builtins stand for an object, that object, for instance a Struct for a dict.
 
         Raises UnreadablePart, msgspec.ValidationError or what the type's own checks raise.
         """
@@ -58,7 +58,7 @@ class TypeCheck:
             return checked  # numpy scalars where numbers are declared
 
     def result(self, value: Any) -> None:
-        """Raise like `item` unless `value` may be sent as this type; an array is a list here, too."""
+        """Raise like `item` unless `value` may be sent as this type.  An array also counts as a list here."""
         if self._type is Any:
             return
         if self._models is not None:

@@ -1,17 +1,19 @@
-"""Decide who comes in.  Pure: it counts items and bytes and orders those who wait; it is told the time.
+"""Decide which requests are let in, and in which order the others wait.
+
+Pure: it counts items and bytes, and is told the time.
 
 Contract
 --------
 * At most `max_items` items are in hand: fed, and not yet settled.
-* A request is let in when there is room for one item and for all of its bytes; they are held from then on.  Its further
-  items are fed as room appears.
-* No more than `max_bytes` are held once a request was let in.  Where nothing was held before, it may be of any size.
-* A bulk call is fed further only while bulk calls together have less than half of all room for items: a large call
-  cannot shut single requests out.
+* A request is let in when there is room for one item and for all of its bytes.  Its bytes are held from then on.  Its
+  further items are fed as there is room.
+* At most `max_bytes` are held after a request was let in.  A request may be of any size if nothing was held before it.
+* A bulk call is fed further only while all bulk calls together have fewer than half of `max_items` in hand.  So a large
+  call cannot shut single requests out.
 * Requests of one lane are fed one item each, in the order they came; one that has more to feed lines up again.  The
   lanes take turns.
-* A request that is in already is fed although another one, before it, has no room for its bytes yet.
-* While a single request waits there is no room for newcomers, so nobody overtakes it.
+* A request that was let in is fed even while one before it has no room for its bytes yet.
+* Newcomers get no room while a single request waits, so that none overtakes it.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ from penstock.core.lanes import Lane, Turns
 from penstock.core.ledger import ByteLedger
 
 RATE_SPAN_SECONDS = 10.0
-"""How far back the rate is measured that a caller's time to come again is reckoned from."""
+"""The span in which the rate of settled items is measured; `retry_after` follows from that rate."""
 LONGEST_RETRY_SECONDS = 60
-"""The longest time that a caller is told to wait; a service that has settled nothing lately has no rate."""
+"""The longest time that a caller is told to wait.  A service that has settled nothing lately has no rate to go by."""
 
 
 class AdmissionLane:
@@ -43,7 +45,10 @@ class AdmissionLane:
 
 
 class Admission:
-    """The door of one service.  `items` are in hand now; `ledger` has the bytes held, also those that lie outside."""
+    """The admission of one service.
+
+    `items` is how many items are in hand.  `ledger` counts the bytes held, those outside the queues included.
+    """
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self.max_items = max_items
@@ -65,7 +70,7 @@ class Admission:
         return count
 
     def requests(self) -> list[Request]:
-        """Those who wait, lane by lane."""
+        """The requests that wait, lane by lane."""
         return [request for lane in self._lanes for request in lane.waiting]
 
     def has_room(self, nbytes: int = 0) -> bool:
@@ -75,9 +80,9 @@ class Admission:
         return self.ledger.has_room(nbytes)
 
     def must_wait(self, lane: int) -> bool:
-        """Whether a request of `lane` that can wait must, though there is room.
+        """Whether a request of `lane` that is ready to wait has to wait, although there is room.
 
-        It must where others of its lane came before, or where the lane has all the items in hand that it may have.
+        It has to where other requests of its lane wait already, or where its lane has its most items in hand.
         """
         found = self._lanes[lane]
         return bool(found.waiting) or found.items >= found.max_items
@@ -97,9 +102,9 @@ class Admission:
             lane.half_fed[request] = None
 
     def feed_next(self) -> Request | None:
-        """Count one more item in, and name the request that has it as its next payload; None where none may be fed.
+        """Count one more item in, and return the request whose next payload it is; None where none may be fed.
 
-        A request that was outside is let in.  One that has more to feed lines up again.
+        The request is let in if it was not yet.  It lines up again if it has more payloads to feed.
         """
         if self.items >= self.max_items:
             return None
@@ -139,7 +144,7 @@ class Admission:
         lane.half_fed.pop(request, None)
 
     def _first(self, lane: AdmissionLane) -> Request | None:
-        """Who of `lane` is next: the first, or, where that one has no room yet, the first who is in already."""
+        """The first request of `lane` if it was let in or has room, else the first one that was let in."""
         if not lane.waiting or lane.items >= lane.max_items:
             return None
         first = next(iter(lane.waiting))
@@ -150,15 +155,15 @@ class Admission:
     # -- when to come again -----------------------------------------------------------------------------------------
 
     def mark(self, now: float) -> None:
-        """Note how much was settled by `now`; called about once a second while anything is."""
+        """Note how many items were settled by `now`; called about once a second while items are settled."""
         while self._marks and self._marks[0][0] < now - RATE_SPAN_SECONDS:
             self._marks.popleft()
         self._marks.append((now, self._settled))
 
     def retry_after(self, now: float) -> int:
-        """Queue divided by recent rate, in whole seconds, from 1 to 60."""
+        """The items in hand divided by the recent rate, in whole seconds, from 1 to 60."""
         then, settled = self._marks[0] if self._marks else (now, self._settled)
         span = max(now - then, 1.0)
-        # Where nothing was settled in all that time, one item is the most that can be said.
+        # At least one item is assumed: where nothing was settled in that span, the rate would be 0.
         rate = max(self._settled - settled, 1) / span
         return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(self.items / rate)))

@@ -7,14 +7,18 @@ Contract
 * Lanes take turns item by item while more than one of them waits.
 * A batch has at most `policy.max_size` items; a suspect (see `retry`) is always a batch of its own.
 * An idle worker that asks at or after `next_deadline()` gets a batch.
-* A busy worker, with room for one more batch in its channel, gets one only if the batch is full, so that few callers
-  are not split into slivers.
+* A busy worker whose window is not full gets a batch only if the batch is full.  Otherwise the items of few callers
+  would be split into many small batches.
 * Every batch knows the reason it was cut.
 
-A batch is due when it is full, at min(oldest + max_wait, newest + max_gap), when an item's deadline less the
-expected run time (and `trip`, the time to the worker and back) comes, at once when bulk items wait, and at once when
-draining.  Only single requests wait for company.  Times are counted from an item's arrival at this stage, not from when
-somebody looked.
+A batch is due at the first of these moments:
+
+* at once, when it is full, when bulk items wait, when draining, and with `max_wait=0`;
+* at oldest + max_wait, and at newest + max_gap;
+* at an item's deadline, less the expected run time and `trip`, the time to the worker and back.
+
+Only single requests wait for company.  Times are counted from an item's arrival at this stage, not from the moment of a
+call.
 """
 
 from __future__ import annotations
@@ -40,13 +44,13 @@ class Reason(StrEnum):
     """Why a batch was cut, by the names metrics and logs use."""
 
     FULL = "full"
-    """It reached `max_size`, or the room behind this stage."""
+    """It reached `max_size`, or the room of the next stage's queue."""
     WAITED = "waited"
     """Its oldest item waited `max_wait`."""
     GAP = "gap"
     """Nothing arrived for `max_gap`."""
     IDLE = "idle"
-    """A worker was free and the policy lets nobody wait for company."""
+    """A worker was free and the policy lets no item wait for company."""
     DEADLINE = "deadline"
     """An item had to run now or miss its deadline."""
     BULK = "bulk"
@@ -58,7 +62,7 @@ class Reason(StrEnum):
 
 
 class CutBatch:
-    """Items that run together, and why now."""
+    """Items that run together, and the reason for the cut."""
 
     __slots__ = ("items", "reason")
 
@@ -70,9 +74,8 @@ class CutBatch:
 class BatchQueue:
     """The items that wait for one stage.
 
-    `nbytes` is the size of their payloads; `len()` their number.  Set `draining` to let nobody wait for company any
-    longer.  `trip` is how many seconds a batch takes besides its run: one that leaves later than that before a deadline
-    misses it.
+    `nbytes` is the size of their payloads; `len()` is their number.  Set `draining` to let none wait for company any
+    longer.  `trip` is how many seconds a batch takes besides its run: to meet a deadline, it leaves so much earlier.
     """
 
     def __init__(self, policy: Batch, *, trip: float = 0.0) -> None:
@@ -137,8 +140,8 @@ class BatchQueue:
     def take(self, now: float, *, idle: bool = True, at_most: int | None = None) -> CutBatch | None:
         """The next batch, or None if none is due.
 
-        `idle` says whether the asking worker has nothing to do; `at_most` is the room behind this stage, in items
-        (at least 1).
+        `idle` says whether the asking worker has nothing to do.  `at_most` is the room of the next stage's queue in
+        items, at least 1; None is any number.
         """
         if self._suspects:
             suspect = self._suspects.popleft()
@@ -180,7 +183,7 @@ class BatchQueue:
         return count
 
     def _due(self) -> tuple[float, Reason]:
-        """When the open batch is due and why; something waits in a lane."""
+        """When the open batch is due and why; called only while something waits in a lane."""
         for lane in self._at_once:
             if lane:
                 return next(iter(lane)).arrived, Reason.BULK
@@ -215,7 +218,7 @@ class BatchQueue:
         return CutBatch(items, reason)
 
     def _lane_alone(self) -> OrderedDict[Item, None] | None:
-        """The lane that everything that waits is in, or None where more than one lane waits."""
+        """The only lane in which items wait, or None where they wait in more than one."""
         found = None
         for lane in self._lanes:
             if lane:
@@ -232,7 +235,7 @@ class BatchQueue:
             while not self._lanes[order[position]]:
                 position += 1
             items.append(self._lanes[order[position]].popitem(last=False)[0])
-            # Also where that lane was empty and a later one stood in for it: the turn goes round with each item.
+            # The turn passes on with each item, also where the lane whose turn it was is empty.
             self._turns.pass_on(order[0])
         return items
 

@@ -90,6 +90,6 @@ class ServiceCounters:
         self.lost = 0
         """Items whose worker died twice under them."""
         self.turned_away = 0
-        """Accepted items settled as NotReady because the service stopped."""
+        """Accepted items settled as NotReady because the service stopped or a stage failed."""
         self.refused = 0
         """Items never accepted: the service was full or not ready."""

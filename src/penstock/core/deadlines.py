@@ -1,9 +1,8 @@
 """Which requests have run out of time.  Pure: it is told the time.
 
-Requests are gathered in buckets of ten milliseconds by their deadline, so that adding and removing one costs a set
-operation, whatever the number in hand, and no request needs a timer.  A deadline is noticed up to one bucket late,
-never early.  Buckets that were emptied are forgotten as the time goes on, so a long deadline costs no more memory than
-a short one.
+Requests are gathered in buckets of ten milliseconds by their deadline.  To add or remove one costs a set operation,
+however many are in hand, and no request needs a timer.  A deadline is noticed up to one bucket late, never early.
+Emptied buckets are forgotten as time goes on, so a long deadline costs no more memory than a short one.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from penstock.core.item import Request
 
 BUCKETS_PER_SECOND = 100
 EMPTY_BUCKETS_KEPT = 1000
-"""Emptied buckets that may lie ahead before they are swept out."""
+"""Emptied buckets that may be kept before all of them are forgotten."""
 
 
 class Deadlines:
@@ -52,7 +51,7 @@ class Deadlines:
             request.bucket = None
 
     def _sweep(self) -> None:
-        """Forget the emptied buckets; next time when as many again may have come."""
+        """Forget the emptied buckets; due again at twice as many buckets, and `EMPTY_BUCKETS_KEPT` more."""
         self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket}
         self._order = list(self._buckets)
         heapq.heapify(self._order)
@@ -65,7 +64,7 @@ class Deadlines:
     def expired(self, now: float) -> list[Request]:
         """The requests whose deadline has passed, each told once."""
         gone: list[Request] = []
-        # The same division as in `next_moment`: whoever asks at that very moment is told.
+        # The same division as in `next_moment`: a call at exactly that moment finds the bucket.
         while self._order and self._order[0] / BUCKETS_PER_SECOND <= now:
             gone.extend(self._buckets.pop(heapq.heappop(self._order)))
         return gone

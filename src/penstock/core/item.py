@@ -29,18 +29,18 @@ class ItemState(IntEnum):
 
 
 OFFER = Move("offer", "an item", {ItemState.NEW: ItemState.QUEUED, ItemState.SENT: ItemState.QUEUED})
-"""Into a stage's queue: fresh, on from the stage before, or back from a worker that died."""
+"""It enters a stage's queue: as a new item, from the stage before, or back from a worker that ended."""
 SEND = Move("send", "an item", {ItemState.QUEUED: ItemState.SENT})
-"""Out in a batch to a worker."""
+"""It goes to a worker, in a batch."""
 
-# There is no row for settling: it is legal from every state, and settling twice is harmless, the first outcome stands.
+# There is no row for settling: it is legal from every state.  To settle twice is harmless: the first outcome stands.
 
 
 class Request:
-    """One call: its payloads, their outcomes as they come, and whom to tell.
+    """One call: its payloads, their outcomes as they come, and `done`, which is told them.
 
-    Items are made from `payloads` one at a time as there is room for them (`fed` says how many were), so a
-    client batch of any length costs the queue no more than its share.
+    Items are made from `payloads` one at a time, as there is room for them; `fed` says how many were made.  So a client
+    batch of any length costs the queue no more than its share.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class Request:
         self.deadline = deadline
         self.done = done
         self.lane: int = lane
-        """A `Lane`; as a number, because lanes lie in lists."""
+        """A `Lane`, as a number, because it is an index into lists of lanes."""
         self.fed = 0
         self.admitted = False
         """Whether it is let in, and its payloads are held."""
@@ -73,7 +73,7 @@ class Request:
         """Bytes of results that lie in `outcomes` until the last one is there."""
         self.items: list[Item] = []
         self.bucket: set[Request] | None = None
-        """Where `Deadlines` keeps it."""
+        """The bucket of `Deadlines` that it is in."""
         self.unsettled = len(payloads)
         self.outcomes: list[Any] = [None] * self.unsettled
 
@@ -86,9 +86,9 @@ class Request:
 class Item:
     """One input on its way through the stages.
 
-    `payload` is what the next stage will decode; `stage` is that stage's index; `arrived` is when it reached the
-    queue it is or was in, unset before; `frame` is the frame it was last sent in; `suspect` means a worker died
-    with it.
+    `payload` is what the next stage will decode; `stage` is that stage's index.  `arrived` is when the item reached its
+    present or last queue; it is unset before the first.  `frame` is the frame it was last sent in.  `suspect` says that
+    a worker died while it ran the item's batch.
     """
 
     __slots__ = (

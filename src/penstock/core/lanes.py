@@ -1,6 +1,6 @@
 """The lanes in which requests and items wait, and whose turn it is.
 
-Within a lane the first to come is the first to go.  The lanes take turns, so that none can shut another out.
+Within a lane the first to come is served first.  The lanes take turns, so that none can shut another out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class Lane(IntEnum):
-    """How a request came.  Numbers, because lanes lie in lists in this order."""
+    """How a request came.  Numbers, because they are indices into lists of lanes."""
 
     SINGLE = 0
     """By itself.  Its items may wait for company."""

@@ -1,4 +1,4 @@
-"""Count the bytes a service holds in memory.  Pure: it is told what happens to payloads, and holds none itself.
+"""Count the bytes a service holds in memory.  Pure: it is told what happens to payloads, and keeps none itself.
 
 Contract
 --------
@@ -8,7 +8,7 @@ Contract
 * the results of every request of several items, until the request completes (`Request.result_bytes`),
 * what `hold` was told of: bytes that lie outside the queues.
 
-Only the methods here change `held` and those three numbers, once a request was made with its size.
+Once a request was made with its size, only the methods here change `held` and the three numbers named above.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ class ByteLedger:
     # -- the way of a request ---------------------------------------------------------------------------------------
 
     def let_in(self, request: Request) -> None:
-        """Hold the payloads of `request`, which was outside."""
+        """Hold the payloads of `request`, which was not let in before."""
         request.admitted = True
         self.held += request.unfed_bytes
 
     def feed(self, item: Item) -> None:
-        """Hold the next payload of a request that is in as the payload of `item`.
+        """Count the next payload of a request that was let in as the payload of `item` from now on.
 
-        With its last item a request gives back what it was said to take besides its payloads: brackets, commas.
+        The size of a request may be more than that of its payloads, by brackets and commas.  That rest is given back
+        with its last item.
         """
         request = item.request
         request.fed += 1

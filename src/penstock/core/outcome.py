@@ -1,4 +1,4 @@
-"""What an item becomes: a result or a failure, never both, never neither."""
+"""What an item becomes: either a result or a failure."""
 
 from __future__ import annotations
 

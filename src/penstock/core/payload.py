@@ -1,7 +1,7 @@
-"""What travels: the bytes of an item or of a result, in one piece or in several.
+"""The bytes of an item or of a result as they travel, in one piece or in several.
 
-Whoever carries a payload asks for its size, its pieces, or its bytes joined, and never looks inside.  Functions, not a
-class: an object for each payload costs 24 ns more per item.
+Code that carries a payload asks for its size, its pieces, or its bytes joined, and never looks inside.  These are
+functions, not a class: an object for each payload costs 24 ns more per item.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Payload: TypeAlias = Buffer | list[Buffer]
 """One buffer, or several that are read as if joined."""
 
 ALIGNMENT: Final = 64
-"""A large array starts at a multiple of so many bytes, in a frame and in a pickle, and is used where it lies."""
+"""A large array starts at a multiple of so many bytes, in a frame and in a pickle: it can be used without a copy."""
 
 
 def payload_size(payload: Payload) -> int:

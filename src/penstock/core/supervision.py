@@ -1,4 +1,4 @@
-"""Decide when a dead worker is started again, when a live one is past saving, and when a stage has failed.
+"""Decide when a dead worker is started again, when a live one is recycled, and when a stage has failed.
 
 Pure: it is told what happened and when.  A death before READY counts towards FAILED; a later one only costs a restart.
 """
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 30.0
 FAILED_AFTER_STARTS = 5
-"""A stage has failed when no worker is left and each failed so many starts in a row: they did not reach READY."""
+"""A stage has failed when no worker is ready and so many starts in a row of each did not reach READY."""
 SICK_AFTER_BATCHES = 5
-"""A worker is ended as if it had crashed when so many batches in a row failed whole."""
+"""A worker is recycled after so many whole failures in a row; `WorkerHealth.batch_finished` says what one is."""
 
 
 class Backoff:
@@ -71,7 +71,7 @@ class WorkerHealth:
 
 
 class StageHealth:
-    """A stage's record of starts: failed when none of its workers can be started and none is left."""
+    """A stage's record of starts: it has failed when none of its workers is ready and none can be started."""
 
     def __init__(self, workers: int) -> None:
         self.ever_ready = False
@@ -93,7 +93,7 @@ class StageHealth:
     def failed(self, live_workers: int) -> bool:
         """Whether the stage has failed, with `live_workers` of its workers ready.
 
-        One that was ready and died has its own tries yet, whatever became of the others.
+        A worker that was ready and died has all its tries again, whatever became of the others.
         """
         return live_workers == 0 and min(self.failed_starts) >= FAILED_AFTER_STARTS
 

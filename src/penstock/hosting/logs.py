@@ -1,7 +1,7 @@
 """Log lines: how they look, and what is written when a stage fails.
 
-Faults go to the logger ``penstock.server`` with the id that the client was given, so that one can be found from the
-other.  `JsonLines` writes each record as one JSON object on one line.
+Faults go to the logger ``penstock.server`` with the id that the client was given: from the id in an answer, its line in
+the log can be found.  `JsonLines` writes each record as one JSON object on one line.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from penstock.errors import (
 log = logging.getLogger("penstock.server")
 
 _NO_FAULT = (InvalidItem, Overloaded, DeadlineExceeded, NotReady, Cancelled)
-"""Endings that are no fault of the service: metrics count them, and nothing is logged."""
+"""Errors that are no fault of the service: metrics count them, and nothing is logged."""
 
 _MAX_IDS = 10
 """Most request ids in one line: all items of a client batch may fail for one reason."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""The attributes of every record; any other came with ``extra=``."""
+"""The attributes that every record has.  Any other attribute came with ``extra=``."""
 
 
 def report_fault(error: RequestError, occurrences: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ def report_fault(error: RequestError, occurrences: Sequence[str]) -> None:
 
 
 def log_failure(error: Exception) -> None:
-    """Write why the server could not start, or had to end; the traceback, remote or local, is a field."""
+    """Write why the server could not start, or had to end.  The traceback, remote or local, is a field of its own."""
     extra = {"error": type(error).__name__}
     if isinstance(error, StartFailed) and error.traceback:
         extra["traceback"] = error.traceback.rstrip()

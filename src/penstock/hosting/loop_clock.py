@@ -10,7 +10,7 @@ from collections.abc import Callable
 TIMER_TICK_SECONDS = 0.001
 """The resolution of an event loop's timers.
 
-A delay is rounded up to it, because a timer that fires a little too early would have to be set again.
+Delays are rounded up to it, because a timer that rings a little too early would have to be set again.
 """
 
 

@@ -1,7 +1,7 @@
 """Run services behind a door until a signal: open it, start the workers, drain.
 
 The door opens first, so that questions about the state are answered while models load.  SIGTERM or SIGINT begins the
-drain; a second signal ends everything at once.  In both cases no worker process stays behind.
+drain; a second signal ends everything at once.  No worker process is left in either case.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger("penstock.server")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 LAST_ANSWERS_SECONDS = 1.0
-"""How long writing the last answers may take after the drain: what was not finished is then settled as NotReady."""
+"""How long the last answers may take to be written after the drain, those included that say NotReady."""
 
 COLLECTOR_THRESHOLD_OBJECTS = 20_000
 """New objects between two runs of the cycle collector.
@@ -48,12 +48,12 @@ class Door(Protocol):
 
 
 def run_until_signal(services: Sequence[Servable], door: Door, *, drain: float, on_ready: Callable[[], None]) -> None:
-    """Run `services` behind `door` on an event loop of its own; returns after a drain of at most `drain` seconds.
+    """Run `services` behind `door` on a new event loop; returns after a drain of at most `drain` seconds.
 
     `on_ready` is called once, when every service is ready.
 
     Raises:
-        ConfigError: an option or a service cannot be as described.
+        ConfigError: an option or a service is not valid.
         StartFailed: the door cannot be opened or a stage cannot be set up.
     """
     with _collector_restored(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -111,7 +111,7 @@ class _Run:
                 loop.remove_signal_handler(number)
 
     async def _start(self) -> None:
-        """Start every service; the first that cannot be started ends the others, and is the error."""
+        """Start every service.  The first that fails to start cancels the starts of the others; its error is raised."""
         try:
             async with asyncio.TaskGroup() as group:
                 for service in self._services:

@@ -72,7 +72,7 @@ class HostedEngine(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why it FAILED, else ""."""
+        """Why the service is FAILED, else ""."""
 
     @property
     def counters(self) -> ServiceCounters:
@@ -151,7 +151,7 @@ class Servable(Protocol):
 
     @property
     def name(self) -> str:
-        """Names its routes where there are several, and its metrics."""
+        """The service's name: in its metrics, and in its routes where there are several services."""
 
     @property
     def options(self) -> ServiceOptions:

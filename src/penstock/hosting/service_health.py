@@ -1,4 +1,4 @@
-"""What each service of a process is doing, as plain data for whoever asks: a load balancer, a person, a log line."""
+"""What each service of a process is doing, as plain data for a load balancer, a person or a log line."""
 
 from __future__ import annotations
 

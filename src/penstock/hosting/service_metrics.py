@@ -1,7 +1,7 @@
 """The plain counters of services and their stages as metrics for Prometheus, read and named at scrape time.
 
-Nothing here is touched by a request.  Names begin with ``penstock_``, units are seconds, bytes, items or batches,
-and each help text says what the number means to somebody who was woken up by it.
+No request touches anything here.  Names begin with ``penstock_``, units are seconds, bytes, items or batches, and each
+help text says what the number means to an operator who looks for a fault.
 """
 
 from __future__ import annotations

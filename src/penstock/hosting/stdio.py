@@ -2,7 +2,7 @@
 
 Contract
 --------
-* A standard stream that is full, closed, or whose reader has gone costs the lines written to it and nothing else.
+* If a standard stream is full or closed, or its reader has gone, the lines written to it are lost and nothing else.
 * A descriptor from 0 to 2 that was closed at the start is `/dev/null` afterwards.  Otherwise a socket would get that
   number, and what is written to a standard stream would go to the socket.
 """
@@ -37,7 +37,7 @@ def write_stderr_line(words: str) -> None:
 
 
 def give_up_broken_streams() -> None:
-    """Drop what cannot be written, at the end of a command: Python's own flush would change the exit status."""
+    """Drop what cannot be written at the end of a command: Python's own flush of it would change the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if stream is None:
             continue

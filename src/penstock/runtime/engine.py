@@ -31,7 +31,7 @@ from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import StageDriver
 
 TEARDOWN_GRACE_SECONDS = 5.0
-"""After the last answer a worker tears its stage down; one that takes longer is killed."""
+"""How long a worker may take to tear its stage down after the last answer; then it is killed."""
 
 
 class Engine:
@@ -72,9 +72,9 @@ class Engine:
         self._changed = asyncio.Event()
         """Set whenever something happened that a stop may wait for."""
         self._hurried = False
-        """Whether somebody who asked to stop waits no longer."""
+        """Whether the time that a further call of `stop` gave is up."""
         self._overdue = False
-        """Whether the time of the present wait is up."""
+        """Whether the time of the wait in `_until` is up."""
         self._phase = State.STOPPED
 
     # -- what hosts read --------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Engine:
         `deadline` is a moment of the monotonic clock, or inf.  `lane` is where the request and its items wait; those of
         `Lane.BULK` do not wait for company.  With `wait` the request waits for room until its deadline; without, a
         full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they are
-        measured.  What is returned is what `cancel` takes.
+        measured.  The request that is returned is what `cancel` takes.
 
         Raises:
             NotReady: the service is not serving.
@@ -145,7 +145,10 @@ class Engine:
         return self._flow.submit(payloads, codec_in, codec_out, deadline, done, lane=lane, wait=wait, nbytes=nbytes)
 
     def cancel(self, request: Request) -> None:
-        """The caller has left: what is queued is forgotten, what runs is masked from the next stage."""
+        """Settle the rest of `request` as Cancelled: its caller has left.
+
+        Queued items are never run.  An item that runs is finished by its worker, and goes to no further stage.
+        """
         self._flow.cancel(request)
 
     def hold(self, nbytes: int) -> None:
@@ -155,7 +158,7 @@ class Engine:
     # -- start ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start every worker, and return when each has come to READY (or to its first end, with another ready).
+        """Start every worker; returns when each has reached READY or ended once, and every stage had a ready one.
 
         Raises:
             ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.
@@ -179,8 +182,8 @@ class Engine:
         try:
             await self._started
         except BaseException:
-            # Also when start itself is cancelled: nothing that was started may stay.  An `except` and no `finally`,
-            # because compiled, an `await` in a `finally` loses the exception that led there.
+            # Also where `start` is cancelled: nothing that was started may stay.  This is no `finally`: in compiled
+            # code, an `await` in a `finally` loses the exception that led there.
             await asyncio.shield(self.stop(drain=0))
             raise
         finally:
@@ -211,7 +214,7 @@ class Engine:
     async def stop(self, drain: float = 30.0) -> None:
         """Finish what was accepted for up to `drain` seconds, settle the rest as NotReady, end the workers.
 
-        Called again while it drains, the sooner end counts.
+        A second call while it drains can only bring the end forward.
         """
         task = self._stop_task
         if task is None:
@@ -248,10 +251,10 @@ class Engine:
         self._finish()
 
     def _stop_ended(self, _: asyncio.Task[None]) -> None:
-        """End the service at once, where the stop went wrong or was cancelled.
+        """End the service at once if the stop went wrong or was cancelled.
 
-        A callback of the task and not a `finally` in it: a task that is cancelled before its first step runs none, and
-        compiled, an `await` in a `finally` loses the exception that led there.
+        This is a callback of the task and no `finally` in it.  A task that is cancelled before its first step runs no
+        `finally`, and in compiled code an `await` in a `finally` loses the exception that led there.
         """
         if self._phase is not State.STOPPED:
             self.abandon()
@@ -260,7 +263,7 @@ class Engine:
         self._flow.settle_all(lambda _: NotReady(f"service {self.name!r} has stopped", state=State.STOPPED))
 
     def _finish(self) -> None:
-        """Tell who waits for the start, and leave nothing that could come later."""
+        """Fail a start that still waits, and cancel what could come later."""
         self._phase = State.STOPPED
         self._stop_task = None
         self._flow.on_turn = None
@@ -271,7 +274,7 @@ class Engine:
 
     @property
     def _workers_alive(self) -> bool:
-        # Once abandoned they tell nothing any more.
+        # An abandoned worker does not report its end.
         return self._phase is not State.STOPPED and any(
             worker.alive for stage in self.stages for worker in stage.workers
         )
@@ -291,7 +294,7 @@ class Engine:
     def abandon(self) -> None:
         """End every worker at once, from any thread and without an event loop; the engine is stopped.
 
-        Whoever waits is told on the engine's loop, if that runs once more.
+        Callers that wait are told on the engine's loop, if that runs once more.
         """
         for stage in self.stages:
             stage.abandon()
@@ -311,7 +314,7 @@ class Engine:
     # -- the coordinator's own cores --------------------------------------------------------------------------------
 
     def _pin(self, allowed: frozenset[int]) -> None:
-        """Keep this thread on the service's cores, if it has any; workers get `allowed`, what was before."""
+        """Pin this thread to the service's cores, if it has any.  `allowed` are the cores it had before."""
         if self._cpus is not None and not self._in_process:
             self._affinity_before = allowed
             self._pinned_by = threading.get_ident()
@@ -319,6 +322,6 @@ class Engine:
 
     def _unpin(self) -> None:
         before, self._affinity_before = self._affinity_before, None
-        # An abandoned engine may be told so by another thread, whose cores are none of its business.
+        # Another thread may have abandoned the engine; the engine must not change the cores of that thread.
         if before is not None and self._pinned_by == threading.get_ident():
             pin(before)

@@ -1,11 +1,11 @@
 """Takes requests in, moves their items through the stages, settles each exactly once.
 
-The half of the engine that every request passes: it knows neither HTTP nor futures, nor how stages are started and
-stopped.  Whoever submits gives a function that is told the outcomes.  Everything here is called on the thread of one
-event loop.
+This is the half of the engine that every request passes.  It knows neither HTTP nor futures, nor how stages are started
+and stopped.  The caller of `submit` gives a function that is told the outcomes.  Everything here is called on the
+thread of one event loop.
 
-Hops of an item, and no more: `submit -> stage queue -> worker -> settle`, with `stage queue -> worker` once per stage.
-Within one turn of the loop all arrivals are gathered before anything is sent: one pump per turn.
+An item makes these hops and no others: `submit -> stage queue -> worker -> settle`, with `stage queue -> worker` once
+for each stage.  All arrivals of one turn of the loop are gathered before anything is sent: there is one pump a turn.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Supervisor(Protocol):
 class Flow:
     """The requests in hand and the stages they pass.
 
-    `accepting` is set by the supervisor.  So is `on_turn`, while the supervisor waits for something: it is called
-    after each pump.
+    The supervisor sets `accepting`.  While it waits for something it also sets `on_turn`, which is called after each
+    pump.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class Flow:
         self._deadline_alarm = Alarm(clock, self._end_expired)
         self._item_ids = count(1)
         self._first_limit = specs[0].options.max_queued
-        # A request remembers its items to end them; those of a long one are weeded out as it goes.
+        # A request keeps its items, so that they can be ended.  A long one drops its settled items beyond so many.
         self._kept_items = 2 * options.max_queued + 1000
         share = options.max_queued_bytes // len(specs)
         self._rooms = [
-            _room_between(stage, behind, share)
-            for stage, behind in zip(self.stages, [*self.stages[1:], None], strict=True)
+            _room_after(stage, following, share)
+            for stage, following in zip(self.stages, [*self.stages[1:], None], strict=True)
         ]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waking = False
@@ -197,14 +197,14 @@ class Flow:
         return request
 
     def cancel(self, request: Request) -> None:
-        """The caller has left: what is queued is forgotten, what runs is masked from the next stage."""
+        """See `Engine.cancel`."""
         before = request.unsettled
         self._end(request, lambda _: Cancelled())
         if before:
             self.wake()
 
     def hold(self, nbytes: int) -> None:
-        """Count bytes held outside the queues; negative gives them back."""
+        """See `Engine.hold`."""
         self._admission.ledger.hold(nbytes)
         if nbytes < 0 and self._admission.waiting:
             self.wake()
@@ -214,7 +214,7 @@ class Flow:
         return self._first_limit is None or len(self.stages[0].queue) < self._first_limit
 
     def _feed(self) -> bool:
-        """Let in who waits, as far as there is room; whether that was anybody."""
+        """Feed the requests that wait, as far as there is room; returns whether any was fed."""
         fed = False
         while self._first_queue_open:
             request = self._admission.feed_next()
@@ -286,7 +286,7 @@ class Flow:
             self._settle(item, Failure(DeadlineExceeded(ran=False)))
 
     def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:
-        """Settle the items whose worker died under them for good."""
+        """Settle the items whose worker died and that are not tried again."""
         for item in items:
             self._settle(item, Failure(WorkerLost(stage=stage.name)))
 
@@ -301,7 +301,7 @@ class Flow:
     # -- the one function that settles --------------------------------------------------------------------------------
 
     def _settle(self, item: Item, outcome: Outcome) -> None:
-        """Give `item` its outcome; the first one stands, and a caller who has gone is no trouble."""
+        """Give `item` its outcome.  The first one stands.  Harmless where the caller has left."""
         before = item.state
         if before is SETTLED:
             return
@@ -332,7 +332,7 @@ class Flow:
         request.items = []  # they refer to the request: without this only the cycle collector could free either
         try:
             request.done(request.outcomes)
-        except Exception:  # whoever was waiting: their fault must not reach the other items of this batch
+        except Exception:  # a fault of this caller must not reach the other items of the batch
             log.exception("service %r: a caller failed to take its outcomes", self.name)
 
     def _end(self, request: Request, error: Callable[[Item | None], RequestError]) -> None:
@@ -344,7 +344,7 @@ class Flow:
                 self._settle(item, Failure(error(item)))
 
     def _end_unfed(self, request: Request, failure: Failure) -> None:
-        """Settle what was never fed, all alike and at once: there may be many thousands."""
+        """Settle all that was never fed as one `failure`, at once: there may be many thousands."""
         self._admission.drop_unfed(request)
         n = len(request.payloads) - request.fed
         request.outcomes[request.fed :] = [failure] * n
@@ -355,7 +355,7 @@ class Flow:
             self._complete(request)
 
     def settle_all(self, error: Callable[[Item | None], RequestError]) -> None:
-        """Settle every request in hand; `error` makes the end of an item, or (None) of what is no item yet."""
+        """Settle every request in hand.  `error` makes an item's error; for what is no item yet it is given None."""
         for request in self._in_hand():
             self._end(request, error)
 
@@ -375,17 +375,20 @@ class Flow:
         self.wake()
 
     def forget_deadlines(self) -> None:
-        """Cancel what could come later; every request is settled."""
+        """Cancel the deadline alarm: every request is settled."""
         self._deadline_alarm.cancel()
 
 
-def _room_between(stage: StageDriver, behind: StageDriver | None, max_bytes: int) -> Callable[[], int | None]:
-    """How many items the queue of `behind` takes from `stage` now: None is any number, 0 is not now."""
-    if behind is None:
-        return lambda: None
-    queue, limit = behind.queue, behind.spec.options.max_queued
+def _room_after(stage: StageDriver, following: StageDriver | None, max_bytes: int) -> Callable[[], int | None]:
+    """A function that returns how many items the queue of `following` takes from `stage` now.
 
-    # A nested function is dear once compiled; this one is made once for each stage.
+    None is any number, 0 is none now.
+    """
+    if following is None:
+        return lambda: None
+    queue, limit = following.queue, following.spec.options.max_queued
+
+    # A nested function is slow to make once compiled; this one is made once for each stage.
     def room() -> int | None:
         return room_behind(len(queue), queue.nbytes, stage.in_flight, max_queued=limit, max_bytes=max_bytes)
 
@@ -399,7 +402,7 @@ def _read_failure(stage: str, status: int, payload: Payload) -> RequestError:
     try:
         problem = unpack(payload, Problem)
     except ProtocolError as broken:
-        # The worker no longer holds the batch: the item must be settled here, or nobody would.
+        # The worker no longer holds the batch: if the item is not settled here, it never is.
         return StageFailed(str(broken), stage=stage)
     return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage)
 

@@ -1,7 +1,7 @@
 """One life of a worker, from start to end: a process over a socket, or a thread over memory.
 
-A worker's slot in its stage outlives its incarnations.  Each reports frames as they come, and its end exactly once,
-after the last frame.
+A worker's slot in its stage outlives its incarnations.  An incarnation reports frames as they come, and its end exactly
+once, after the last frame.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WorkerStart:
 
 
 class IncarnationOwner(Protocol):
-    """Whoever wants to know what an incarnation says."""
+    """What an incarnation reports to."""
 
     def frame_received(self, frame: Frame) -> None:
         """The worker sent a frame."""
@@ -70,7 +70,10 @@ StartIncarnation: TypeAlias = Callable[[IncarnationOwner, WorkerStart], Awaitabl
 
 
 class ProcessIncarnation:
-    """A worker process.  It has ended when the process is gone and the channel has been read to its end."""
+    """A worker process, which is ended together with its process group.
+
+    It has ended when the process is gone and the channel has been read to its end.
+    """
 
     def __init__(self, owner: IncarnationOwner, clock: Clock) -> None:
         self._owner = owner
@@ -109,49 +112,43 @@ class ProcessIncarnation:
         ours.setblocking(False)
         try:
             self._channel = await SocketChannel.open(ours, self)
-        except BaseException:  # whatever it was, also the end of this task: the process has nobody to talk to
+        except BaseException:  # also where this task is cancelled: the process would have nobody to talk to
             ours.close()
             self._process.abandon()
             raise
         self._started = True
-        # What ended meanwhile is reported after our caller has us.
+        # If one of the two ends has come already, it is reported after the caller has got this object.
         self._loop.call_soon(self._look)
         return self
 
     @property
     def pid(self) -> int | None:
-        """The process id."""
         return self._process.pid if self._process is not None else None
 
     def send(self, buffers: list[Any]) -> None:
-        """Write one frame."""
         if self._channel is not None:
             self._channel.send(buffers)
 
     def close(self) -> None:
-        """Let the worker finish and end."""
         self._closing = True
         if self._channel is not None:
             self._channel.close()
 
     def kill(self) -> None:
-        """End the worker and its process group."""
         if self._process is not None:
             self._process.kill()
 
     def abandon(self) -> None:
-        """End the worker and its process group, without an event loop."""
         if self._process is not None:
             self._process.abandon()
 
     # -- two ends, whichever comes first ------------------------------------------------------------------------
 
     def frame_received(self, frame: Frame) -> None:
-        """From the channel."""
         self._owner.frame_received(frame)
 
     def channel_ended(self, error: Exception | None) -> None:
-        """From the channel: a worker that no longer speaks is of no use, unless it was asked to end."""
+        """Kill a worker whose channel has ended, unless it was asked to end: it can answer nothing more."""
         self._channel_open = False
         self._channel_error = error
         self._look()
@@ -161,7 +158,7 @@ class ProcessIncarnation:
         self._look()
 
     def _look(self) -> None:
-        """Do what follows from which of the two has ended."""
+        """Act on which of the two has ended: the process, the channel, or both."""
         if not self._started or self._reported:
             return
         assert self._process is not None
@@ -184,7 +181,7 @@ class ProcessIncarnation:
             self._last_read.cancel()
         assert self._process is not None
         reason = self._process.exit_reason
-        # They refer to us: without this a dead worker's read buffer would lie about until the cycle collector came.
+        # Both refer to this object: else a dead worker's read buffer would stay until the cycle collector ran.
         self._process = self._channel = None
         self._owner.ended(f"{self._channel_error} ({reason})" if self._channel_error else reason)
 
@@ -207,19 +204,16 @@ class ThreadIncarnation:
 
     @property
     def pid(self) -> int | None:
-        """None: it lives in this process."""
         return None
 
     def send(self, buffers: list[Any]) -> None:
-        """Write one frame."""
         self._channel.send(buffers)
 
     def close(self) -> None:
-        """Let the thread finish and end."""
         self._channel.close()
 
     def kill(self) -> None:
-        """Stop listening to the thread; Python cannot end it, so it finishes its batch for nobody."""
+        """Stop listening to the thread.  Python cannot end it: it finishes its batch, and its answers are dropped."""
         self._channel.abort()
 
     def abandon(self) -> None:
@@ -227,11 +221,9 @@ class ThreadIncarnation:
         self._channel.close()
 
     def frame_received(self, frame: Frame) -> None:
-        """From the channel."""
         self._owner.frame_received(frame)
 
     def channel_ended(self, error: Exception | None) -> None:
-        """From the channel."""
         self._owner.ended(str(error) if error else "the thread ended")
 
     def _work(self, target: Any) -> None:

@@ -28,7 +28,7 @@ LAST_READ_SECONDS = 0.5
 """How long the channel of a dead worker is still read.
 
 That is enough for what the worker wrote last.  The worker's group is dead by then, so only a process that left the
-group can still keep the channel open; nobody waits for that one.
+group can still keep the channel open.  Such a process is not waited for.
 """
 
 
@@ -89,7 +89,7 @@ class WorkerProcess:
         on_exit: Callable[[], None],
     ) -> WorkerProcess:
         """Start the worker `label` (service, stage, index); OSError if the system refuses."""
-        # The worker ends when the last process that has `ours` open closes it.  The kernel closes it for a killed one.
+        # The worker ends when the last process that has `ours` open closes it.  If that is killed, the kernel does so.
         theirs, ours = os.pipe()
         try:
             popen = _spawn(label, child_socket.fileno(), theirs, cores, env)

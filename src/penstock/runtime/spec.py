@@ -78,7 +78,7 @@ def stage(
     Raises:
         ConfigError: an argument has a value it cannot have.
     """
-    given = locals()  # the arguments alone: the options are looked up here by their names
+    given = locals()  # first, so that it has only the arguments; `_options` looks the options up in it by name
     _check_target(target)
     label = _label(target, name)
     pinned = None if cpus is None else tuple(_cores(label, entry) for entry in cpus)

@@ -26,9 +26,9 @@ from penstock.transport.messages import Launch
 log = logging.getLogger("penstock.runtime")
 
 ROUND_TRIP_SECONDS = 0.010
-"""To the worker and back, timers and a busy loop included.
+"""How long a batch takes to the worker and back, besides its run; timers and a busy event loop are included.
 
-Items that wait for company leave so much earlier than they must run.
+Items that wait for company are sent so much earlier than their deadlines require.
 """
 
 
@@ -45,7 +45,7 @@ class Hub(Protocol):
         """The deadline of these items passed before they could be sent."""
 
     def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:
-        """These items' worker died under them for good."""
+        """The worker of these items died, and they are not tried again."""
 
     def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
         """A worker of `stage` became ready or ended; `failure` is why, where it ended before it was ready."""
@@ -71,9 +71,9 @@ class StageDriver:
         self.spec = spec
         self.index = index
         self.last = last
-        """Whether its results are the callers'."""
+        """Whether its results go to the callers."""
         self.inline = inline
-        """Whether its workers are threads: a thread is neither recycled nor lost."""
+        """Whether its workers are threads: a thread is not recycled, and its items are not retried."""
         self.queue = BatchQueue(spec.policy, trip=ROUND_TRIP_SECONDS)
         self.counters = StageCounters()
         self.health = StageHealth(spec.workers)
@@ -118,7 +118,10 @@ class StageDriver:
     # -- from queue to workers ------------------------------------------------------------------------------------
 
     def pump(self, now: float, room: Callable[[], int | None]) -> None:
-        """Send every batch that may leave now; `room` tells how many items the queue behind takes, None: any."""
+        """Send every batch that may leave now.
+
+        `room` returns how many items the next stage's queue takes; None is any number.
+        """
         queue = self.queue
         while len(queue):
             worker = least_busy(self.workers, self.window)
@@ -135,7 +138,7 @@ class StageDriver:
             for item in batch.items:
                 item.state = SEND[item.state]
             late = [item for item in batch.items if item.deadline <= now]
-            if late:  # between two looks at the deadlines: never run, as if they had been seen in the queue
+            if late:  # the deadline timer has not rung for them yet: they end as if it had, and are not run
                 self.hub.missed(late)
                 batch.items = [item for item in batch.items if item.deadline > now]
             if batch.items:
@@ -169,7 +172,7 @@ class StageDriver:
     # -- from workers -----------------------------------------------------------------------------------------------
 
     def start_of(self, index: int) -> WorkerStart:
-        """Where and how worker `index` starts; the environment is this process's at this moment."""
+        """Where and how worker `index` starts.  Its environment is made of this process's at this moment."""
         extra = self.spec.env[index] if self.spec.env else {}
         env = worker_environment(self._threads[index], extra)
         return WorkerStart(self.service, self.name, index, self.spec.target, self._cores[index], env)
@@ -217,7 +220,7 @@ class StageDriver:
         else:
             failure = _start_failure(worker, end)
             self.health.died_before_ready(worker.index, str(failure).splitlines()[0])
-            if not ends_start:  # else the start raises it
+            if not ends_start:  # else `Engine.start` raises it
                 log.error("%s", failure)
         if not ends_start:
             self.counters.restarts += 1
@@ -232,7 +235,7 @@ class StageDriver:
             item.suspect = True
         self.counters.retried += len(found.suspects)
         self._requeue([*found.returned, *found.suspects])
-        # Last: whoever is told may cancel another request, and then all its items must be where they belong.
+        # This comes last: a caller that is told may cancel another request, and all its items must be queued by then.
         self.hub.worker_lost(self, found.lost)
 
     def _requeue(self, items: list[Item]) -> None:
@@ -246,8 +249,8 @@ class StageDriver:
     def start(self, launch: Callable[[int], Launch], cores: list[frozenset[int]], threads: list[int]) -> None:
         """Start every worker.
 
-        `launch` makes the order of worker i; `cores` and `threads` have an entry for each worker: where it may run,
-        and how many threads its libraries should start.
+        `launch` makes the launch order of worker i.  For each worker, `cores` has the cores it may run on, and
+        `threads` the number of threads that its libraries should start.
         """
         self._launch, self._cores, self._threads = launch, cores, threads
         for worker in self.workers:
@@ -272,7 +275,7 @@ class StageDriver:
             worker.abandon()
 
     def _begin_stop(self) -> None:
-        """From here on a worker that ends is not started again, and nothing is sent by the alarm."""
+        """Note the stop: a worker that ends is not started again, and the alarm sends nothing more."""
         self.stopping = True
         self._alarm.cancel()
 

@@ -1,7 +1,7 @@
 """A worker's slot in its stage: the incarnation that fills it now, and the frames that incarnation holds.
 
-A slot outlives its incarnations.  What it does is a state, and what may happen to it is a table of moves: a move that
-the table does not have is a mistake of ours, and one error names it.
+A slot outlives its incarnations.  What it does is a state, and what may happen to it is a table of moves.  A move that
+the table does not have is a mistake of ours, and raises IllegalMove.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ REPLACE = Move(
         _S.REPLACING: _S.REPLACING,
         _S.CLOSING: _S.STOPPING,
         _S.STOPPING: _S.STOPPING,
-        _S.STOPPED: _S.STOPPED,  # abandoned, by a thread that cannot cancel a timer of the event loop
+        _S.STOPPED: _S.STOPPED,  # abandoned by another thread, which cannot cancel the timer that replaces a hung one
     },
 )
-"""End the incarnation, because it hangs, only fails, or said what no worker says."""
+"""End the incarnation, because it hangs, only fails, or sent what no worker sends."""
 CLOSE = Move("close", "a worker", {_S.READY: _S.CLOSING, _S.CLOSING: _S.CLOSING})
 """Ask the incarnation to end in good order, for good."""
 STOP = Move(
@@ -204,7 +204,7 @@ class WorkerSlot(FrameHolder):
         self._innocent = False
         """Cause: this incarnation is ended because it only fails; nothing it holds is suspect."""
         self._disbelieved = False
-        """Cause: this incarnation said what no worker says; nothing it says after that is believed."""
+        """Cause: this incarnation sent what no worker sends; whatever it sends after that is ignored."""
 
     def _move(self, move: Move[SlotState]) -> None:
         self._state = move[self._state]
@@ -226,7 +226,7 @@ class WorkerSlot(FrameHolder):
 
     @property
     def alive(self) -> bool:
-        """Whether there is something to be ended: an incarnation, or one about to be."""
+        """Whether there is an incarnation to be ended, or one is being started."""
         return self._state not in (SlotState.EMPTY, SlotState.STOPPED)
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -258,9 +258,9 @@ class WorkerSlot(FrameHolder):
             self._launch()
 
     def close(self) -> None:
-        """Ask the worker to end in good order, if it has anything to end; `worker_ended` follows."""
+        """End the worker for good: in good order if it is ready, else now.  `worker_ended` follows if it is `alive`."""
         if not self.ready:
-            self.kill()  # it may be loading its model for minutes yet
+            self.kill()  # it may still load its model for minutes
             return
         self._move(CLOSE)
         self._cancel_timers()
@@ -268,7 +268,7 @@ class WorkerSlot(FrameHolder):
         self._incarnation.close()
 
     def kill(self) -> None:
-        """End the worker now, for good; `worker_ended` follows where anything is there to be ended."""
+        """End the worker now, for good; `worker_ended` follows if it is `alive`."""
         self._move(STOP)
         self._cancel_timers()
         if self._incarnation is not None:
@@ -369,7 +369,7 @@ class WorkerSlot(FrameHolder):
     # -- hang ---------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Give the frame that the worker runs now its time."""
+        """Start the timer anew for the batch that the worker runs now."""
         if self._timeout is None:
             return
         if self._hang is not None:

@@ -1,4 +1,4 @@
-"""The application behind HTTP: everything between a parsed request and the engine, and nothing about sockets.
+"""The application behind HTTP: everything between a parsed request and the engine, but no sockets.
 
 Contract
 --------
@@ -7,7 +7,7 @@ Contract
 * `handle` calls `reply` exactly once for each request that `admit` let pass, now or later, on the event loop.
 * Every request gets an id: the client's own if it is a proper one, else one of ours.
 * A single item costs dictionary look-ups and plain counters: no task, future, timer, uuid or log line.
-* The time comes from the clock that was handed in; it is the one that `HttpRequest.arrived` was read from.
+* The time comes from the clock that was handed in.  `HttpRequest.arrived` must be read from the same clock.
 
 `protocols/service_routes.py` decides which paths a service has.
 """
@@ -100,7 +100,7 @@ class App:
         route.handle(request, reply)
 
     def cancel(self, request: HttpRequest) -> None:
-        """Withdraw what a client asked for that has left.  Harmless at any time after `admit`."""
+        """Withdraw a request whose client has left.  Harmless at any time after `admit`."""
         if request.ticket is not None:
             route: Route = request.route
             route.cancel(request)
@@ -129,7 +129,7 @@ class App:
             self._page_bytes += nbytes
 
     def overfull(self, request: HttpRequest, own: int) -> Response | None:
-        """Refuse the rest of a body where more bytes are held than may be, and not by this body alone.
+        """Refuse the rest of a body where more bytes are held than may be, unless this body alone holds them.
 
         The head was admitted while there was room.  Without this check many slow senders together could hold any number
         of bytes.

@@ -1,7 +1,7 @@
-"""What carries HTTP requests and what answers them: the request, its response, and the contract between the two.
+"""An HTTP request, its response, and the contract between what carries them and what answers.
 
 A carrier (the native connection, the ASGI adapter) makes an `HttpRequest` and writes its `Response`.  The application
-answers through the `Application` Protocol: no socket, no event loop, no parser.
+answers through the `Application` Protocol.  It knows no socket, no event loop and no parser.
 
 Every call is made from the event loop's thread and must return soon.  For each request the order is `admit`, then
 either a refusal or `handle`, then `answered` exactly once; `cancel` may come any time after `admit` if the client
@@ -23,8 +23,8 @@ BODY_TIMEOUTS_PER_BODY: Final = 4
 class HttpRequest:
     """One request: its head as it was read, then its body, then what the application remembers about it.
 
-    `path` and `query` are the two halves of the target, undecoded; header names are lower case, a repeated field's
-    values are joined with ", "; `arrived` is the monotonic time at which its head was complete.
+    `path` and `query` are the two halves of the target, undecoded.  Header names are lower case; the values of a
+    repeated field are joined with ", ".  `arrived` is the monotonic time at which the head was complete.
     """
 
     __slots__ = ("arrived", "body", "formats", "headers", "id", "method", "path", "query", "route", "ticket")
@@ -78,7 +78,7 @@ class Application(Protocol):
     """
 
     def admit(self, request: HttpRequest) -> Response | None:
-        """Judge a request by its head, before its body is read: None to go on, or the answer that refuses it.
+        """Judge a request by its head, before its body is read; returns None to go on, or the answer that refuses it.
 
         Sets what the application remembers of `request`: its id, its route, its formats.
         """
@@ -93,25 +93,25 @@ class Application(Protocol):
         ...
 
     def refuse(self, status: int, detail: str, request: HttpRequest | None = None) -> Response:
-        """The answer for something the connection itself refuses; `request` is None where its head made no sense."""
+        """The answer for what the connection itself refuses; `request` is None where a head made no sense."""
         ...
 
     def hold(self, request: HttpRequest | None, nbytes: int) -> None:
-        """Bytes held outside the queues: bodies half received, answers not yet read.
+        """Count bytes held outside the queues: those of half-received bodies and of unread answers.
 
-        Negative gives back; for each request the sum ends at 0.
+        A negative number gives them back.  For each request the sum ends at 0.
         """
         ...
 
     def overfull(self, request: HttpRequest, own: int) -> Response | None:
-        """Whether a body must not grow further: None, or the answer that ends it.
+        """The answer that refuses the rest of a body, or None where the body may grow further.
 
-        Asked after `hold`; `own` is how much of this body is held.
+        Asked after `hold`; `own` is how many bytes of this body are held.
         """
         ...
 
     def body_due(self, request: HttpRequest) -> float:
-        """When a body in arrival must be whole, on the clock of `request.arrived`; inf: whenever it is."""
+        """When a body in arrival must be whole, on the clock of `request.arrived`; inf is no limit."""
         ...
 
     def answered(self, request: HttpRequest, status: int, nbytes: int) -> None:

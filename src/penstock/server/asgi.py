@@ -3,14 +3,14 @@
 Contract
 --------
 * Routes, refusals, ids, metrics and the key are those of `App`: only the carrier differs.
-* Run by itself, the server's lifespan starts the services and drains them at the end.  Mounted, it receives no
-  lifespan: the outer app enters ours (``FastAPI(lifespan=app.lifespan)``) or uses ``async with service``.  Until one
-  of them happened, requests get a 503 that says so.
-* A client that leaves cancels its request.
-* Bytes of half-received bodies count as held; a body that is not whole when too many are held is answered then.
+* The server's lifespan starts the services of an app that runs by itself, and drains them at the end.  A mounted app
+  receives no lifespan: the outer app enters ours (``FastAPI(lifespan=app.lifespan)``) or uses ``async with service``.
+  Until the services were started, requests get a 503 that says so.
+* A request is cancelled when its client leaves.
+* Bytes of half-received bodies count as held.  When too many are held, a body that is not whole yet is refused.
 * Each process of a server with several runs its own workers.
 
-A request has futures and tasks here, and nowhere else in `server`: the interface asks for them.
+Only here in `server` does a single request have futures and tasks: the interface asks for them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ log = logging.getLogger("penstock.server")
 def asgi(served: App | Servable | Sequence[Servable], options: ServerOptions | None = None) -> AsgiApp:
     """An ASGI app for one service, several, or an `App` made elsewhere.
 
-    `options` are the server's; those about sockets and connections are the outer server's business and mean
-    nothing here.
+    `options` are the server's.  Those about sockets and connections have no effect here: the outer server has its own.
     """
     if isinstance(served, App):
         return AsgiApp(served)
@@ -146,7 +145,7 @@ class _Exchange:
             self._app.answered(request, response.status, nbytes)
 
     def _judge_head(self) -> Response | None:
-        """Refuse a request by its head, or None to read its body.  The order is that of the native server."""
+        """The refusal of a request by its head, or None to read its body.  The order is that of the native server."""
         request = self._request
         try:
             length = read_length(request.headers.get(b"content-length"))
@@ -179,7 +178,7 @@ class _Exchange:
         return answer.result()
 
     async def _wait(self, answer: asyncio.Future[Response]) -> None:
-        """Until there is an answer; raises _ClientLeftError if the client hangs up first."""
+        """Wait until there is an answer; raises _ClientLeftError if the client hangs up first."""
         leaving = asyncio.ensure_future(self._hang_up())
         try:
             await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -189,7 +188,7 @@ class _Exchange:
             leaving.cancel()
             await asyncio.wait((leaving,))
             if not leaving.cancelled():
-                leaving.exception()  # a carrier that fails to tell has lost its client: it was looked at above
+                leaving.exception()  # marks it as seen: where `receive` failed, the client was taken for gone above
 
     async def _hang_up(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -221,7 +220,7 @@ class _Exchange:
         return self._app.refuse(413, f"the body is larger than {limit} bytes", self._request)
 
     async def _write(self, response: Response) -> int:
-        """Send the answer; how many bytes of body it had."""
+        """Send the answer; returns how many bytes of body it had."""
         pieces = [piece if isinstance(piece, bytes) else bytes(piece) for piece in payload_pieces(response.body)]
         nbytes = sum(map(len, pieces))
         headers = [(b"x-request-id", self._request.id), *response.headers]
@@ -236,7 +235,7 @@ class _Exchange:
             for piece in pieces[:-1]:
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
             await self._send({"type": "http.response.body", "body": pieces[-1]})
-        except OSError:  # how a server tells that nobody is there to read
+        except OSError:  # with this a server says that the client has gone
             raise _ClientLeftError from None
         return nbytes
 

@@ -1,7 +1,7 @@
 """Decide whether a request carries one of the accepted API keys.
 
-A key is compared, as a digest, with every accepted one, in constant time and without an early exit: so neither its
-length nor its line in the file can be measured.  Only digests of keys are kept, and no message or log has a key.
+The digest of a key is compared with that of every accepted key, in constant time and without an early exit.  So neither
+the length of a key nor its line in the file can be measured.  Only digests are kept, and no message or log has a key.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class ApiKeys:
 def read_keys(path: str) -> ApiKeys:
     """The keys in a file: one a line; blank lines and lines that begin with ``#`` do not count.
 
-    Raises ConfigError for a file that cannot be read, that has no key, or whose key has a space (a header
-    could not carry it, and it is usually a comment).
+    Raises ConfigError for a file that cannot be read, that has no key, or that has a key with a space in it: a header
+    could not carry that, and it is usually a comment.
     """
     try:
         lines = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()  # some editors write the mark

@@ -1,11 +1,11 @@
-"""What the header fields of a request say, whoever carries the request.  No parser, no socket."""
+"""What the header fields of a request say, whichever carrier it came by.  No parser, no socket."""
 
 from __future__ import annotations
 
 from typing import Final
 
 MAX_LENGTH_DIGITS: Final = 20
-"""Digits of a Content-Length.  h11 reads no more, and Python reads no more than some thousands."""
+"""Most digits of a Content-Length.  h11 reads no more, and Python's `int` reads no more than some thousands."""
 
 
 # From Exception itself: mypyc compiles no subclass of most other built-in exceptions.

@@ -1,7 +1,7 @@
 """Serve services over HTTP until told to stop.
 
-The port opens first, so that `/livez` and `/readyz` answer while models load.  After the drain no process and no
-socket file stays behind.
+The port opens first, so that `/livez` and `/readyz` answer while models load.  No process and no socket file is left
+after the drain.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Ready = Callable[[list[str]], None]
 
 
 def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready | None = None) -> None:
-    """Serve `services` on an event loop made for this; returns after a drain.
+    """Serve `services` on a new event loop; returns after a drain.
 
     Raises:
-        ConfigError: an option or a service cannot be as described.
+        ConfigError: an option or a service is not valid.
         StartFailed: the port cannot be opened or a stage cannot be set up.
     """
     fill_standard_streams()

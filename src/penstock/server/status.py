@@ -1,8 +1,8 @@
-"""Decide which HTTP status a request's ending has, and write it down as a problem (RFC 9457).
+"""Decide which HTTP status an error has, and describe the error as a problem (RFC 9457).
 
-The only table from errors to numbers.  Every refusal and failure, whoever found it, has one shape: ``type``,
-``title``, ``status``, ``detail``, ``request_id``, and where they apply ``path`` (where in the item), ``id`` (what to
-look for in the log) and ``retry_after`` (seconds).  A traceback never leaves the log.
+This is the only table from errors to numbers.  Every refusal and failure has one shape: ``type``, ``title``,
+``status``, ``detail``, ``request_id``, and where they apply ``path`` (where in the item), ``id`` (what to look for in
+the log) and ``retry_after`` (seconds).  A traceback is written to the log only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.server.application import HttpRequest, Response
 
 PROBLEM_JSON = b"application/problem+json"
 CLIENT_LEFT = 499
-"""Never sent: it stands in logs and metrics where the client left before its answer."""
+"""The status in logs and metrics of a request whose client left before its answer; it is never sent."""
 
 KINDS: dict[type[RequestError], tuple[str, str]] = {
     InvalidItem: ("invalid-item", "Invalid item"),
@@ -67,15 +67,15 @@ class Problems:
         """The detail of a refusal while a service has no engine; the host that starts services may replace it."""
 
     def status(self, error: RequestError) -> int:
-        """The HTTP status of an ending."""
+        """The HTTP status of an error."""
         if isinstance(error, DeadlineExceeded) and error.ran:
             return 504
         return self._numbers[_kind(error)]
 
     def describe(self, error: RequestError, request_id: str, occurrence: str) -> dict[str, Any]:
-        """The problem object of `error`, as it stands alone or inside a batch.
+        """The problem object of `error`, for an answer of its own or for an outcome of a client batch.
 
-        `occurrence` names this one item of this request; the log carries the same name.
+        `occurrence` names this item of this request, and the log has the same name.
         """
         kind, title = KINDS[_kind(error)]
         status = self.status(error)
@@ -97,7 +97,7 @@ class Problems:
         return problem
 
     def answer(self, error: RequestError, request: HttpRequest) -> Response:
-        """The whole answer to a request of one item, or to one refused whole; writes a fault to the log."""
+        """The answer to a request of one item, or to a client batch that is refused; writes a fault to the log."""
         request_id = request.id.decode()
         problem = self.describe(error, request_id, request_id)
         report_fault(error, (request_id,))
@@ -106,7 +106,7 @@ class Problems:
     def refuse(
         self, status: int, detail: str, request_id: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()
     ) -> Response:
-        """An answer to a request that HTTP itself refuses: no ending of an item, just a status and a reason."""
+        """An answer to a request that HTTP itself refuses: a status and a reason, and no error of an item."""
         problem: dict[str, Any] = {
             "type": "about:blank",
             "title": phrase(status),

@@ -1,7 +1,7 @@
-"""What every channel must do, whatever carries it: subclass `ChannelSuite`, say how to open one, and let pytest run it.
+"""What every channel must do: subclass `ChannelSuite`, override `open`, and let pytest run it.
 
-The coordinator's end lives on the event loop and never blocks; the worker's end blocks, so here it lives in a thread.
-Needs pytest with an asyncio plugin that runs coroutine methods.
+The coordinator's end is used on the event loop and never blocks.  The worker's end blocks, so it is used in a thread.
+The suite needs pytest with an asyncio plugin that runs coroutine methods.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class ChannelSuite:
     # -- ends -------------------------------------------------------------------------------------------------------
 
     async def test_after_close_the_worker_reads_what_was_sent_and_then_the_end(self) -> None:
-        """And the end again, as often as it asks."""
+        """The worker reads the end again as often as it asks."""
         async with self.opened() as (channel, worker, _):
             channel.send(batch(1, [b"last"]))
             channel.close()
@@ -239,7 +239,7 @@ class ChannelSuite:
             assert sink.ends == [None]
 
     async def test_what_is_sent_after_close_is_dropped(self) -> None:
-        """Silently; and closing again changes nothing."""
+        """There is no error, and to close again changes nothing."""
         async with self.opened() as (channel, worker, _):
             channel.close()
             channel.send(batch(1, [b"late"]))
@@ -265,9 +265,9 @@ class ChannelSuite:
             assert len(sink.ends) == 1
 
     async def test_an_aborted_channel_ends_once_and_delivers_nothing_more(self) -> None:
-        """Not what is unread, and nothing that is sent later."""
+        """Neither what is unread nor what is sent later is delivered."""
         async with self.opened() as (channel, worker, sink):
-            worker.send(answers(1, [b"unread"]))  # from here: the loop must not have read it when the channel ends
+            worker.send(answers(1, [b"unread"]))  # not in a thread: the loop must not read it before the abort
             channel.abort()
             channel.abort()
             channel.close()
@@ -276,7 +276,7 @@ class ChannelSuite:
             assert sink.frames == []
 
     async def test_an_aborted_channel_drops_what_the_worker_had_not_taken(self) -> None:
-        """However much of it had left already."""
+        """That is so even where part of it was on its way already."""
 
         def read() -> list[Frame]:
             frames: list[Frame] = []
@@ -320,7 +320,7 @@ class ChannelSuite:
     # -- what is not a frame ----------------------------------------------------------------------------------------
 
     async def test_what_is_not_a_frame_ends_the_channel_with_the_reason(self) -> None:
-        """From the worker, whose stream ends too."""
+        """The worker sends it, and the worker's stream ends too."""
 
         def work() -> list[Frame]:
             worker.send([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"])
@@ -338,7 +338,7 @@ class ChannelSuite:
             assert isinstance(sink.ends[0], ProtocolError)
 
     async def test_a_stream_that_ends_inside_a_frame_says_so(self) -> None:
-        """A worker that died while it wrote."""
+        """This is a worker that died while it wrote."""
 
         def work() -> None:
             whole = b"".join(answers(1, [b"x" * 1000]))

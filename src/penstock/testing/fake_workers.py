@@ -132,7 +132,7 @@ class FakeIncarnation:
         self.answer([problem] * n, [Status.FAILED] * n, seconds=seconds)
 
     def die(self, reason: str = "signal SIGSEGV") -> None:
-        """End, with all it holds; tells the owner, once."""
+        """End, and drop the batches it holds.  The owner is told once."""
         if not self.ended:
             self.ended = True
             self.frames.clear()
@@ -147,7 +147,7 @@ class FakeIncarnation:
 class FakeWorkers:
     """Starts fake incarnations and remembers them; `start` is what an engine takes as `start_incarnation`.
 
-    `on_start` is called with each new incarnation, before its start has returned; what it raises, the start raises.
+    `on_start` is called with each new incarnation, before its start has returned.  The start raises what it raises.
     """
 
     def __init__(self, on_start: Callable[[FakeIncarnation], None] = lambda _: None, *, obedient: bool = True) -> None:

@@ -19,7 +19,7 @@ TURNS_TO_REST = 100
 """Turns of the event loop after which it counts as being at rest.
 
 An event loop does not say when it has nothing to do.  A chain of callbacks, each scheduled by the one before it, may be
-this long; the longest in Penstock, the start of a worker, has about ten links.
+so many turns long.  The longest chain in Penstock, the start of a worker, is about ten turns long.
 """
 
 
@@ -87,6 +87,6 @@ class VirtualClock:
 
 
 async def rest() -> None:
-    """Let the event loop run until nothing is left that needs no time to pass."""
+    """Let the event loop run until only timers are left."""
     for _ in range(TURNS_TO_REST):
         await asyncio.sleep(0)

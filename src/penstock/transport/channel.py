@@ -13,13 +13,13 @@ from penstock.transport.framing import Frame
 
 
 class FrameSink(Protocol):
-    """What owns the coordinator's end, and is told what comes through it."""
+    """The owner of the coordinator's end, which is told what comes through it."""
 
     def frame_received(self, frame: Frame) -> None:
         """A whole frame has come."""
 
     def channel_ended(self, error: Exception | None) -> None:
-        """Nothing more will come: called once, after the last frame.  `error` says why if the wire broke."""
+        """Nothing more will come: called once, after the last frame.  `error` says why if the stream broke."""
 
 
 class Channel(Protocol):
@@ -29,7 +29,7 @@ class Channel(Protocol):
         """Write one frame without blocking; does nothing once the other end has gone."""
 
     def close(self) -> None:
-        """End the stream behind what was sent; the worker then reads end-of-stream."""
+        """End the stream after what was sent; the worker then reads end-of-stream."""
 
     def abort(self) -> None:
         """Drop the channel at once, and all that is unread or unsent; `channel_ended` follows."""

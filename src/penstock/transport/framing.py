@@ -1,18 +1,18 @@
 """The frames between the coordinator and a worker: both ends, no I/O.
 
-A frame is a header of fixed size and a body.  A BATCH carries n items to a worker, an ANSWERS carries their n
-answers back; both lay their records out in columns (all ids, all lengths, ...) so that one `struct` call packs a
-batch.  The other kinds carry one payload each and make up the handshake.
+A frame is a header of fixed size and a body.  A BATCH carries n items to a worker; an ANSWERS carries their n answers
+back.  Both lay their records out in columns (all ids, all lengths, ...), so that one `struct` call packs a batch.  The
+other kinds carry one payload each and make up the handshake.
 
     header   magic "PS", version u8, kind u8, n u32, calls u32, frame id u64, seconds f64, body length u64
     BATCH    ids u64*n, lengths u64*n, remaining f64*n, codecs in u8*n, codecs out u8*n, payloads
     ANSWERS  ids u64*n, lengths u64*n, statuses u8*n, payloads
     others   one payload
 
-Numbers are little-endian.  `seconds` is the moment of sending on the host's monotonic clock in a BATCH (an item's
-deadline is that moment plus its remaining time, however long the frame lay in the channel), and the time spent
-computing in ANSWERS; `calls` counts the calls of `predict` that it took.  A payload of ALIGN_FROM bytes or more
-starts at a multiple of 64 in the body, so that an array can be used where it lies, without a copy.
+Numbers are little-endian.  In a BATCH, `seconds` is the moment of sending on the host's monotonic clock: an item's
+deadline is that moment plus its remaining time, however long the frame lay in the channel.  In an ANSWERS, `seconds` is
+the time spent computing, and `calls` counts the calls of `predict` that it took.  A payload of ALIGN_FROM bytes or more
+starts at a multiple of 64 in the body, so that an array can be used without a copy.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from penstock.errors import ProtocolError
 
 VERSION = 1
 MAX_BODY = 1 << 40
-"""Bytes; no real frame is longer, so a header that says more is damaged."""
+"""Most bytes of a body.  No real frame is longer, so a header that says more is damaged."""
 ALIGN_FROM = 1024
-"""Payloads of so many bytes are aligned.  Padding of a smaller one would cost more than a copy of it."""
+"""Payloads of so many bytes or more are aligned.  To pad a smaller one would cost more than to copy it."""
 JOIN_BELOW = 64 * 1024
 """Frames of fewer bytes are sent as one buffer: one copy costs less than a gathering write."""
 SCRATCH = 256 * 1024
 """Bytes of the buffer that frames are read into; a larger body gets a buffer of its own."""
 FIRST_CLAIM = 64 * 1024 * 1024
-"""Most bytes that are allocated because a header says so.
+"""Most bytes that are allocated before they have come, because a header announces them.
 
 The buffer of a longer body doubles while the bytes come, so that a damaged length cannot take all the machine's memory.
 """
@@ -61,7 +61,7 @@ class Kind(IntEnum):
 
 
 class Status(IntEnum):
-    """How one item of a batch ended in the worker."""
+    """How the worker answers one item of a batch."""
 
     OK = 0
     INVALID = 1
@@ -204,7 +204,7 @@ class FrameDecoder:
         """The memory that the next bytes belong in; it is never empty."""
         if self._body is not None:
             if self._filled == len(self._body):
-                # Not in `advance`: its caller may still have a view of the last buffer, which then cannot be resized.
+                # This is not done in `advance`: its caller may still have a view of the buffer, which bars resizing.
                 self._body.extend(bytes(min(self._filled, self._length - self._filled)))
             return memoryview(self._body)[self._filled :]
         return memoryview(self._scratch)[self._end :]

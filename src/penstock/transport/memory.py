@@ -50,7 +50,7 @@ class MemoryChannel:
         try:
             self._loop.call_soon_threadsafe(self._receive, data, error)
         except RuntimeError:
-            # The loop was closed while the worker was still at work: nobody is left to take the bytes.
+            # The loop was closed while the worker was still at work: nothing is left that could take the bytes.
             raise BrokenPipeError("the coordinator's event loop is closed") from None
 
     def _receive(self, data: bytes | None, error: Exception | None) -> None:

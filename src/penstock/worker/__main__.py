@@ -1,7 +1,8 @@
 """The entry of a worker process: ``python -m penstock.worker ... -- SERVICE STAGE INDEX``, started by the coordinator.
 
-Before any user code: signals that a terminal or a supervisor sends to everybody are ignored (the coordinator decides
-when a worker ends), cores are pinned, and the coordinator's death is watched for.
+Three things are done before any user code runs.  Signals that a terminal or a supervisor sends to all processes are
+ignored, because the coordinator decides when a worker ends.  Cores are pinned.  A watch for the coordinator's death is
+set up.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.worker import PYTHONPATH_OF_STAGE
 
 GENTLE_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CLOSED = (OSError, ValueError, AttributeError)
-"""What writing to a standard stream raises that user code has closed or replaced."""
+"""What a write to a standard stream raises if user code has closed or replaced the stream."""
 
 
 def main() -> None:
@@ -88,13 +89,13 @@ def _hung_up(sock: socket.socket) -> bool:
 
 
 def _freeze() -> None:
-    """Keep the cycle collector from walking the model and its libraries between batches: they stay for good."""
+    """Keep the cycle collector from looking at the model and its libraries between batches: they stay for good."""
     gc.collect()
     gc.freeze()
 
 
 def _ignore_signals() -> None:
-    # Handlers, not SIG_IGN, which a program that the stage executes would inherit.  Forked children get the defaults.
+    # These are handlers and no SIG_IGN, which a program that the stage starts would inherit.  Forks get the defaults.
     for number in GENTLE_SIGNALS:
         signal.signal(number, _do_nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GENTLE_SIGNALS)

@@ -1,7 +1,8 @@
 """Find the items that make a batch fail, by running halves of it until each culprit stands alone.
 
-A wholly broken model must not cost 2n - 1 calls per batch.  After `4·log2(n) + 4` calls, the first included, all items
-that are left fail with the batch's own error.  Larger halves run first, so that these calls save the most items.
+A model that fails for every item must not cost 2n - 1 calls for each batch.  After `4·log2(n) + 4` calls, the first
+included, all items that are left fail with the batch's own error.  Larger halves run first, so that these calls save
+the most items.
 
 Every call after the first gets fresh values, so that no call sees what an earlier one did to its input.  The results of
 a call are passed on before the next call, which may write its own results into the same memory.
@@ -25,7 +26,7 @@ NOT_A_BATCH = (str, bytes, bytearray, dict, set, frozenset)
 
 
 class Items(Protocol):
-    """The items of one batch, known by their places in it: the source of values and the target of results."""
+    """The items of one batch by their places in it: they give the values, and take over the results."""
 
     def again(self, places: list[int]) -> tuple[list[int], list[Any]]:
         """Fresh values for those of `places` that can be run again, and these places.
@@ -62,7 +63,7 @@ class Bisection:
         else:
             items.tell(places, values, results, last=True)
             return
-        # Outside the handler: else the traceback of what a half raises would also show this error, as its context.
+        # This is outside the handler: else the traceback of an error of a half would show this error as its context.
         if not self._enabled or len(places) == 1 or isinstance(whole, WrongLength):
             items.fail(places, whole)
         else:
@@ -90,7 +91,7 @@ class Bisection:
     def call(self, values: list[Any]) -> list[Any]:
         """One call of `predict`; raises what it raises, or WrongLength."""
         self.calls += 1
-        # The stage gets a copy of the list, for it may change the list, which is still needed here.
+        # The stage gets a copy of the list, because it may change it, and the list is still needed here.
         results = self._predict(values.copy())
         try:
             n = -1 if isinstance(results, NOT_A_BATCH) else len(results)

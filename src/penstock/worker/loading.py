@@ -82,7 +82,7 @@ def load(ref: StageRef) -> Any:
 
 def _run_main(path: str | None, module_name: str | None) -> types.ModuleType:
     main = types.ModuleType(MAIN_NAME)
-    # Both names lead to the module, while it runs and afterwards: a pickle names the module as its own process does.
+    # The module has both names, while it runs and afterwards: a pickle from either process must find its classes.
     sys.modules["__main__"] = sys.modules[MAIN_NAME] = main
     if path is not None:
         content = runpy.run_path(path, run_name=MAIN_NAME)

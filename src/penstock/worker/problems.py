@@ -13,8 +13,8 @@ from penstock.worker.loading import MAIN_NAME
 USER_ERRORS = (BaseException,)
 """What user code may raise while its worker goes on: everything.
 
-A library may call sys.exit() on bad input, a coroutine that `predict` runs may be cancelled, an extension may panic.
-What these raise is no Exception.
+A library may call sys.exit() on bad input, a coroutine that `predict` runs may be cancelled, and an extension in Rust
+may panic.  What these raise is a BaseException and no Exception.
 """
 
 

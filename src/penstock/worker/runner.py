@@ -173,8 +173,7 @@ class Runner:
         """Postprocess and encode what `predict` returned.
 
         An encoded array stays in the stage's own memory until the frame is sent.  It is copied if the stage is called
-        again before that, for it may overwrite the array: for another part of the batch, or to postprocess another
-        item.
+        again before that, for another part of the batch or to postprocess another item: such a call may overwrite it.
         """
         encode = self._encode
         codecs = work.frame.codecs_out
@@ -212,7 +211,7 @@ class Runner:
         return _failure(error, 2)
 
     def _blame(self, error: InvalidItem, codec: int) -> BaseException:
-        """The error of an item that cannot be decoded; in a pickle of our own processes it is no caller's fault."""
+        """The error of an item that cannot be decoded; a bad pickle from our own processes is no caller's fault."""
         if codec == Codec.PICKLE and not self._validates and error.__cause__ is not None:
             return error.__cause__
         return error

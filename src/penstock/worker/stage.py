@@ -21,15 +21,16 @@ class WorkerInfo:
 
 
 class Stage:
-    """One step of a service; subclass it, and each worker process makes one object of the class.
+    """One step of a service.  Subclass it; each worker process makes one object of the class.
 
     Write ``predict(self, x)`` for one item, or set `batch` and write ``predict(self, xs)``, which takes a list and
     returns as many results: a list, a tuple, or an array whose first axis is the batch.  An `InvalidItem` or another
     exception in an item's place fails that item alone.
 
-    Optional: ``setup(self, **kwargs)`` runs once in the worker before anything else, ``preprocess(self, x)`` and
-    ``postprocess(self, y)`` or ``postprocess(self, y, pre)`` run per item around `predict` (`pre` is what `preprocess`
-    made of the item), ``teardown(self)`` runs once when the worker ends in good order.
+    These are optional.  ``setup(self, **kwargs)`` runs once in the worker, before anything else.
+    ``preprocess(self, x)`` and ``postprocess(self, y)``, or ``postprocess(self, y, pre)``, run for each item, before
+    and after `predict`; `pre` is what `preprocess` made of the item.  ``teardown(self)`` runs once, when the worker
+    ends in good order.
     """
 
     batch: ClassVar[Batch | None] = None

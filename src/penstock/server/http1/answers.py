@@ -1,7 +1,7 @@
 """Turn a `Response` into the bytes that go on the wire.
 
 Many answers have the same status line, date and content type.  These bytes are made once a second and kept, so that an
-answer costs one join.  A large body is not joined: to copy it would cost more than a second write.
+answer costs one join.  A large body is not joined, because a copy of it would cost more than a second write.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from penstock.core.payload import Buffer, Payload, payload_pieces
 from penstock.server.application import Response
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-# How a head ends: with what it says about the connection.
+# The three ends of a head: each says what becomes of the connection.
 CLOSING: Final = b"\r\nconnection: close\r\n\r\n"
 KEEP_ALIVE_1_0: Final = b"\r\nconnection: keep-alive\r\n\r\n"
 KEEP_ALIVE: Final = b"\r\n\r\n"
 
 JOINED_BODY_BYTES: Final = 32 * 1024
-"""The longest body that is copied behind its head and written in one piece."""
+"""The longest body that is copied after its head and written in one piece."""
 
 _KEPT_HEADS = 256
 _LENGTH = b"\r\ncontent-length: "
 _LENGTHS = [b"%d" % n for n in range(2048)]
 _REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 BODILESS = (204, 304)
-"""Statuses whose answers have neither body nor length."""
+"""Statuses whose answers have neither a body nor a length."""
 
 
 class AnswerHeads:

@@ -27,7 +27,7 @@ log = logging.getLogger("penstock.server")
 BACKLOG = 2048
 """Connections that the kernel completes and keeps until we accept them.  It refuses any more."""
 UNSENT_BYTES = 256 * 1024
-"""Bytes of answers that the kernel takes from us and has not yet sent.
+"""Most bytes of answers that the kernel takes from us and has not yet sent.
 
 By default the kernel takes megabytes, and takes no more until a third of them is sent.  A client that reads slowly
 would then look like one that does not read, and the bytes in the kernel would not be counted as held.
@@ -165,9 +165,9 @@ class ConnectionLimits(NamedTuple):
 
 
 def raise_file_limit(connections: int) -> ConnectionLimits:
-    """Raise this process's soft limit of open files, so that it can serve `connections`; what it can serve then.
+    """Raise this process's soft limit of open files so that it can serve `connections`; returns what it can serve.
 
-    The hard limit may allow fewer files.  Then fewer connections are served, and a line in the log says so: files for
+    The hard limit may allow fewer files.  Then fewer connections are served, and a line in the log says so.  Files for
     everything else are set aside first, because a worker that died can only be started again with free files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -194,8 +194,8 @@ def raise_file_limit(connections: int) -> ConnectionLimits:
 def share_files(files: int) -> ConnectionLimits:
     """The connections that fit into `files` open files.
 
-    The rest of the program gets a quarter of the files, at least `MIN_SPARE_FILES` and at most `SPARE_FILES` less those
-    for excess connections.  Of what is left, at most a quarter is for excess connections.
+    The rest of the program gets a quarter of the files: at least `MIN_SPARE_FILES`, and at most `SPARE_FILES` less
+    `EXCESS_CONNECTIONS`.  Of what is left, at most a quarter is for excess connections.
     """
     left = max(2, files - min(SPARE_FILES - EXCESS_CONNECTIONS, max(MIN_SPARE_FILES, files // 4)))
     excess = min(EXCESS_CONNECTIONS, left // 4)

@@ -20,7 +20,7 @@ _NEVER_TRAILING = frozenset(
     (b"host", b"content-length", b"transfer-encoding", b"content-encoding", b"content-type", b"connection",
      b"expect", b"authorization")
 )  # fmt: skip
-_MAX_CHUNK_LINE_BYTES = 1024  # extensions are read and dropped, so they need not be long
+_MAX_CHUNK_LINE_BYTES = 1024  # extensions may follow the size; they are read and dropped, so they need not be long
 
 
 class SizedBody:
@@ -29,7 +29,7 @@ class SizedBody:
     __slots__ = ("body", "done", "length")
 
     def __init__(self, length: int) -> None:
-        # Grown as bytes come, not made at full size: a length is easily announced.
+        # It grows as bytes come and is not made at full size: a client may announce any length and send nothing.
         self.body = bytearray()
         self.length = length
         self.done = length == 0
@@ -62,9 +62,10 @@ class ChunkedBody:
         self._trailing_bytes = 0
 
     def feed(self, data: bytes | bytearray, at: int) -> int:
-        """Read `data` from `at`; the position where reading stopped: the body's end, or the data's.
+        """Read `data` from `at`; returns where reading stopped: at the end of the body, or of the data.
 
-        Raises RequestRefused: 400 for what is no chunk, 413 as soon as a chunk is announced that is too much, 431.
+        Raises RequestRefused: 400 for what is no chunk, 413 as soon as an announced chunk makes the body too large, 431
+        for trailers that are too long.
         """
         end = len(data)
         while at < end and not self.done:

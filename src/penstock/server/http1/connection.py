@@ -2,17 +2,19 @@
 
 Contract
 --------
-* No task, coroutine, future or timer: everything happens in a callback of the transport, in `Exchange.reply`, or in
-  `sweep`, which is told the time.
+* There is no task, coroutine, future or timer.  Everything happens in a callback of the transport, in `Exchange.reply`,
+  or in `sweep`, which is told the time.
 * Answers leave in the order of the requests, however the application finishes them.  At most `max_pipelined`
   requests are in hand; beyond that, and while the client does not read, the socket is not read either.
-* A body has the time between two pieces that the options give, and in all no more than its request has.
-* Every admitted request ends with exactly one `answered`: what was written, or 499 where the client left first.
-* A client that hangs up is gone: what it had in hand is cancelled.  The end of its sending side counts as hanging
-  up, because a closed socket and a half-closed one look the same until it is too late to save the work.
-* What becomes of the connection after a refusal is a table in `refusals.py`; its states are one in `states.py`.
-* Bytes of half-received bodies, of answers that wait for earlier ones, and of answers the client has not read are
-  reported to `Application.hold`, and given back.
+* Between two pieces of a body there may be no more time than the options say.  The whole body may take no longer than
+  its request has.
+* Every admitted request ends with exactly one `answered`: with the status written, or with 499 if the client left
+  first.
+* The requests in hand of a client that hangs up are cancelled.  The end of its sending side counts as hanging up: a
+  closed socket and a half-closed one look the same until it is too late to save the work.
+* A table in `refusals.py` says what becomes of the connection after a refusal; a table in `states.py` has its states.
+* These bytes are reported to `Application.hold`, and given back: those of half-received bodies, of answers that wait
+  for earlier ones, and of answers that the client has not read.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ from penstock.server.status import CLIENT_LEFT
 
 
 class Exchange(HttpRequest):
-    """What the application sees as a request is also the connection's record of it: one object for both.
+    """A request as the application sees it, and the connection's own record of it, in one object.
 
     `head` is None where the head made no sense; such an exchange only keeps the order of answers.  `connection` is
     None once the answer was written or the client has left.  `last` says that the connection ends with this answer.
@@ -95,8 +97,8 @@ class Exchange(HttpRequest):
             app.answered(self, CLIENT_LEFT, 0)
 
 
-# Nobody may make a weak reference to a connection.  mypyc lets a class with a Python base have them, and clears none
-# when the object goes: to follow one reads freed memory.
+# Never make a weak reference to a connection.  mypyc allows them on a class with a Python base, but does not clear them
+# when the object is freed: to follow one then reads freed memory.
 class Connection(asyncio.Protocol):
     """The protocol object of one connection."""
 
@@ -117,9 +119,9 @@ class Connection(asyncio.Protocol):
         self._fresh = True
         """History: no request was begun yet."""
         self._excess = False
-        """A cause: it came when there were too many, so it only waits for its 503 to be read."""
+        """Cause: it came when there were too many, so it only waits for its 503 to be read."""
         self._idle_since = self._reading.waiting_since
-        """When the client was last owed something."""
+        """When an answer was last owed to the client or lay unread."""
         self._unread = UnreadAnswers(self._app, self._idle_since)
 
     # ---- callbacks of the transport
@@ -149,7 +151,7 @@ class Connection(asyncio.Protocol):
         self._close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's signature
-        """The socket is gone: cancel what was in hand, give back what was held, let go of everything."""
+        """The socket is gone: cancel what was in hand, and give back what was held."""
         self._leave()
         self._unread.charge(0)
         self._transport = None
@@ -205,7 +207,7 @@ class Connection(asyncio.Protocol):
             reading.match(self._transport, self._state, len(self._queue))
 
     def _begin(self, data: bytes | bytearray, at: int, stop: int) -> int:
-        """Start the request whose head lies between `at` and `stop`; where to read on."""
+        """Start the request whose head lies between `at` and `stop`; returns where to read on."""
         raw = data[at:stop]
         try:
             head = self._connections.heads.read(raw if type(raw) is bytes else bytes(raw))
@@ -251,7 +253,7 @@ class Connection(asyncio.Protocol):
             self._unread.written += len(CONTINUE)
 
     def _read_body(self, data: bytes | bytearray, at: int) -> int:
-        """Read on in a body; where it, or `data`, ends."""
+        """Read on in a body; returns where the body, or `data`, ends."""
         intake, exchange = self._intake, self._queue[-1]
         if self._state is AWAITING_TURN:
             self._state = EXPECT[self._state]
@@ -282,13 +284,13 @@ class Connection(asyncio.Protocol):
     # ---- refusals
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Answer something that is no request, after the answers owed, and end."""
+        """Answer something that is no request, after the answers owed; the connection then ends."""
         exchange = Exchange(self, None, self._now())
         self._queue.append(exchange)
         self._refuse_request(exchange, self._app.refuse(status, detail))
 
     def _refuse_request(self, exchange: Exchange, refusal: Response) -> None:
-        """Answer `exchange` without its whole body, and do with the rest of it what the table of refusals says."""
+        """Answer `exchange` before its body is whole.  The table of refusals says what becomes of the rest of it."""
         head, length, after = exchange.head, 0, LINGER_AFTER
         if head is not None:
             length = head.length
@@ -347,7 +349,7 @@ class Connection(asyncio.Protocol):
         self._idle_since = self._now()
         if head is not None:
             self._app.answered(exchange, response.status, nbytes if body else 0)
-        exchange.response = None  # the request may stay for a while, to say whose the unread bytes are
+        exchange.response = None  # `UnreadAnswers` may keep the request for a while, not the answer
         if last:
             self._finish(transport)
 

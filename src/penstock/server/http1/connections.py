@@ -1,4 +1,4 @@
-"""What the connections of one listener have in common, and the sweep that tells them the time."""
+"""The connections of one listener: what they have in common, and the sweep that tells them the time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ABORTED: Final[Entry] = Entry.ABORTED
 
 
 class OpenConnection(Protocol):
-    """What a connection does when all of them are told to."""
+    """What all open connections can be told to do."""
 
     def sweep(self, now: float) -> None:
         """End what has taken too long at `now`."""
@@ -116,7 +116,7 @@ class Connections:
             connection.abort()
 
     async def until_empty(self, within: float) -> bool:
-        """Wait until no connection is open, at most `within` seconds; whether that came to be."""
+        """Wait until no connection is open, at most `within` seconds; returns whether none is open."""
         self._empty.clear()
         if not self.open:
             return True

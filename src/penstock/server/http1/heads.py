@@ -2,10 +2,10 @@
 
 Contract
 --------
-* Whatever is accepted here, h11 reads with the same target, body and end.  llhttp alone is more lenient, so on top of
-  it we refuse a second space in the request line, a blank line before it, protocols other than HTTP, a
-  `Transfer-Encoding` other than exactly `chunked`, any in HTTP/1.0, a missing or repeated `Host`, and lengths of
-  absurdly many digits.  (`bodies.py` does the same for chunks, without llhttp.)
+* h11 reads whatever is accepted here with the same target, body and end.  llhttp alone is more lenient.  So we also
+  refuse a second space in the request line, a blank line before it, protocols other than HTTP, a `Transfer-Encoding`
+  other than exactly `chunked`, any `Transfer-Encoding` in HTTP/1.0, a missing or repeated `Host`, and lengths of more
+  than `MAX_LENGTH_DIGITS` digits.  (`bodies.py` does the same for chunks, without llhttp.)
 * llhttp only ever sees a head that is complete and within `max_header`: an endless one would cost it quadratic time.
 * The verdict does not depend on how the bytes were divided into pieces.
 * A head seen before is not parsed again: a client that keeps its connection repeats its head to the byte.
@@ -36,10 +36,10 @@ _CACHED_HEAD_BYTES = 2048  # longer heads are rare, and 512 of them would be a m
 
 
 class Head:
-    """What the head of a request says.  Shared between requests with equal heads: never changed.
+    """What the head of a request says.  Requests with equal heads share it, so it is never changed.
 
-    `length` is the body's length in bytes or `CHUNKED`; `expects` tells that the client waits for "100 Continue";
-    `objection` is a status and a reason to refuse a request whose framing is sound.
+    `length` is the body's length in bytes or `CHUNKED`.  `expects` says that the client waits for "100 Continue".
+    `objection` is a status and a reason to refuse a request although its framing is right.
     """
 
     __slots__ = ("expects", "headers", "keep_alive", "length", "method", "minor", "objection", "path", "query")
@@ -106,7 +106,7 @@ class HeadReader:
         line = _LINE.match(head)
         self._fields.clear()
         try:
-            # A parser per head: after one that announces a body or an upgrade it could not be used again.
+            # Each head has its own parser: after a head that announces a body or an upgrade it is of no further use.
             httptools.HttpRequestParser(self).feed_data(head)
         except httptools.HttpParserUpgrade:
             pass  # `Upgrade` is ignored: the request is answered as if it had not asked

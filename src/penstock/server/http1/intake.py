@@ -10,10 +10,10 @@ from penstock.server.http1.heads import CHUNKED
 
 
 class BodyIntake:
-    """Gathers the body in arrival and reports its bytes as held, or counts down a body that is skipped.
+    """Gathers the body in arrival and reports its bytes as held, or counts the bytes of a body that is skipped.
 
-    After `expect` comes `feed` until `whole`, then `take`; `drop` ends a body early.  After `skip`, `pass_by` counts
-    down.
+    Call `expect`, then `feed` until `whole`, then `take`; `drop` ends a body early.  To skip a body, call `skip`, then
+    `pass_by` until `skipping_bytes` is 0.
     """
 
     __slots__ = ("_app", "_body", "_held_bytes", "_max_body", "_max_header", "position", "skipping_bytes")
@@ -68,7 +68,7 @@ class BodyIntake:
         return body
 
     def drop(self, request: HttpRequest) -> None:
-        """Let go of a body in arrival, if there is one, and give back what was held for it."""
+        """Forget a body in arrival, if there is one, and give back what was held for it."""
         self._body = None
         if self._held_bytes:
             self._app.hold(request, -self._held_bytes)
@@ -79,7 +79,7 @@ class BodyIntake:
         self.skipping_bytes = nbytes
 
     def pass_by(self, nbytes: int) -> int:
-        """Count down by `nbytes` that came; how many of them belong to the skipped body."""
+        """Count `nbytes` bytes that came; returns how many of them belong to the skipped body."""
         passed = min(self.skipping_bytes, nbytes)
         self.skipping_bytes -= passed
         return passed

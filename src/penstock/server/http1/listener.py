@@ -18,7 +18,7 @@ from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
 
 SWEEP_INTERVAL_SECONDS = 1.0
-"""How often connections are told the time; every limit of theirs may be exceeded by this much."""
+"""How often connections are told the time; each of their time limits may be exceeded by this much."""
 ABORT_GRACE_SECONDS = 1.0
 """How long the event loop may take to report the loss of connections that were aborted: a few of its turns."""
 

@@ -12,8 +12,8 @@ from penstock.server.http1.states import CLOSED, DISCARDING, FINISHING, LINGERIN
 class ReadingFlow:
     """The flow of bytes into one connection.
 
-    A connection stops reading while its client does not take the answers, and while bytes are kept beyond the most
-    requests that may be in hand.  `in_hand` is the number of requests in hand, in every call.
+    A connection stops reading while its client does not take the answers.  It also stops while it has kept bytes, and
+    as many requests are in hand as may be.  `in_hand` is the number of requests in hand, in every call.
     """
 
     __slots__ = ("_max_pipelined", "_now", "choked", "judged_bytes", "kept", "on", "waiting_since")
@@ -24,20 +24,20 @@ class ReadingFlow:
         self.on = True
         """Whether the socket is read."""
         self.choked = False
-        """A cause: the transport's buffer of answers is past its high mark."""
+        """Cause: the transport's buffer of answers is past its high mark."""
         self.kept: bytes | bytearray = b""
-        """Bytes not used yet: an unfinished head, or what lies beyond the most requests in hand."""
+        """Bytes not used yet: an unfinished head, or what came while no further request could be begun."""
         self.judged_bytes = 0
         """How much of an unfinished head in `kept` was judged."""
         self.waiting_since = now()
-        """When the client last sent what was awaited from it, or was last asked to."""
+        """When the client last sent what was awaited from it, or when that began to be awaited."""
 
     def blocked(self, in_hand: int) -> bool:
         """Whether no further request may be begun now."""
         return self.choked or in_hand >= self._max_pipelined
 
     def sign_of_life(self) -> None:
-        """The client sent what was awaited, or is awaited to from now on."""
+        """Note that the client sent what was awaited, or that something is awaited from now on."""
         self.waiting_since = self._now()
 
     def judge_head(self, heads: HeadReader, data: bytes | bytearray, at: int) -> None:
@@ -53,7 +53,7 @@ class ReadingFlow:
         self.kept = data if at == 0 else data[at:]
 
     def add(self, data: bytes) -> None:
-        """Put `data` behind what is kept."""
+        """Put `data` after what is kept."""
         if type(self.kept) is bytes:
             self.kept = bytearray(self.kept)
         self.kept += data
@@ -64,7 +64,7 @@ class ReadingFlow:
         return kept
 
     def match(self, transport: asyncio.Transport | None, state: ConnectionState, in_hand: int) -> None:
-        """Read from the socket exactly while that is wanted."""
+        """Read from the socket if that is wanted now, and else stop reading."""
         if transport is None or state is CLOSED:
             return
         wanted = self._wanted(state, in_hand)
@@ -82,5 +82,5 @@ class ReadingFlow:
             return True  # to learn that the client leaves
         if self.kept:
             return not self.blocked(in_hand)
-        # With nothing kept, the most requests in hand are no reason to stop: the client's leaving is read too.
+        # Nothing is kept: even with the most requests in hand, reading goes on, to learn that the client leaves.
         return not self.choked

@@ -22,9 +22,9 @@ from typing import Final
 SKIPPED_BODY_BYTES: Final = 64 * 1024
 """The longest refused body that is read and dropped, so that the connection can stay."""
 LINGER_SECONDS: Final = 5.0
-"""How long a connection lingers: what the client sends is discarded.  Past this it is aborted."""
+"""How long a connection lingers; then it is aborted."""
 LINGER_BYTES: Final = 64 * 1024 * 1024
-"""How much is discarded after the last request.  Past this the connection is aborted."""
+"""How much is discarded after the last request; at one byte more the connection is aborted."""
 
 
 class AfterRefusal(IntEnum):

@@ -9,14 +9,14 @@ from penstock.core.moves import Move
 
 
 class ConnectionState(IntEnum):
-    """What the next byte from the client belongs to."""
+    """Where the next byte from the client belongs."""
 
     READING_HEAD = 0
     """To the head of a request.  A new connection starts here, and each request ends here."""
     READING_BODY = 1
     """To the body of the request begun last."""
     AWAITING_TURN = 2
-    """To that body too, but the client waits for "100 Continue", which waits for the answers before it."""
+    """To that body too.  The client waits for "100 Continue", which is written after the answers before it."""
     SKIPPING = 3
     """To a refused body, which passes unread."""
     FINISHING = 4
@@ -24,13 +24,13 @@ class ConnectionState(IntEnum):
     DISCARDING = 5
     """To no request: the client may still be sending, so the connection lingers after its last answer."""
     LINGERING = 6
-    """To no request: the last answer was written, with the end of our sending side behind it."""
+    """To no request: the last answer was written, and our sending side is closed."""
     CLOSED = 7
-    """To nobody: the socket is closed, or will be once what was written has been sent."""
+    """To nothing: the socket is closed, or will be once what was written has been sent."""
 
 
-# A compiled module loads a constant of a module at once, and looks up an attribute of an enum.  The type is written
-# out because mypy would otherwise rule out states that a called method may have moved to.
+# A compiled module loads a constant of a module at once, but has to look up an attribute of an enum.  The type is
+# written out because mypy would otherwise rule out states that a called method may have moved to.
 READING_HEAD: Final[ConnectionState] = ConnectionState.READING_HEAD
 READING_BODY: Final[ConnectionState] = ConnectionState.READING_BODY
 AWAITING_TURN: Final[ConnectionState] = ConnectionState.AWAITING_TURN
@@ -54,9 +54,9 @@ END_BODY: Final = Move("end a body", _ON, {READING_BODY: READING_HEAD, SKIPPING:
 FINISH: Final = Move("finish", _A, {READING_HEAD: FINISHING})
 """The request that ends the connection was read whole."""
 DISCARD: Final = Move("discard input", _ON, {READING_HEAD: DISCARDING, READING_BODY: DISCARDING, FINISHING: DISCARDING})
-"""A refusal ends the connection while the client may be sending; or something came behind the last request."""
+"""A refusal ends the connection while the client may be sending, or something came after the last request."""
 HALF_CLOSE: Final = Move("half-close", _A, {READING_HEAD: LINGERING, DISCARDING: LINGERING})
-"""The last answer was written, and the client may still be sending; when draining, unread requests lie behind it."""
+"""The last answer was written, and the client may still be sending, or kept requests are dropped by a drain."""
 CLOSE: Final = Move("close", _A, {state: CLOSED for state in ConnectionState if state is not CLOSED})
 """The connection ends: by its last answer, by a limit of time, or because the client left."""
 

@@ -1,4 +1,4 @@
-"""How long a client may take, told how long it took.  All times are in seconds."""
+"""Decide whether a client has taken too long.  All times are in seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.server.http1.states import LINGERING, READING_HEAD, SKIPPING, Conn
 class TimeLimits:
     """The limits of one listener's connections.
 
-    `silent` is how long the client has sent nothing of what is awaited from it; `idle` is how long it was owed nothing.
+    `silent` is how long nothing came of what is awaited from the client.  `idle` is how long no answer was owed to it.
     """
 
     __slots__ = ("_body", "_head", "_keep_alive", "unread")
@@ -23,9 +23,9 @@ class TimeLimits:
         self.unread = options.unread_timeout
 
     def end_idle(self, state: ConnectionState, fresh: bool, idle: float, silent: float) -> bool:
-        """Whether a connection ends that is owed nothing and asks for nothing.
+        """Whether a connection ends on which no answer is owed and nothing is asked.
 
-        `fresh` says that it never asked for anything: it gets the time of a head.
+        `fresh` says that nothing was ever asked on it: it gets the time of a head.
         """
         if state is READING_HEAD:
             return idle >= (self._head if fresh else self._keep_alive)

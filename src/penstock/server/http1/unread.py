@@ -1,4 +1,4 @@
-"""Watch what one client leaves unread of its answers: report it as held, and say when it is gone rather than slow."""
+"""Watch what one client leaves unread of its answers: report it as held, and decide when the client counts as gone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROGRESS_BYTES: Final = 64 * 1024
 
 
 class UnreadAnswers:
-    """The bytes written for one client and not yet taken by it.  Constructed at `now`.
+    """The bytes written for one client and not yet taken by it.  `now` is the time of construction.
 
     `written` counts every byte given to the transport; `last` is the request answered last; `charged` is what is
     reported as held at the moment.
@@ -26,7 +26,8 @@ class UnreadAnswers:
         self._charges: list[tuple[HttpRequest | None, int]] = []
         """What `charged` is made of, in the order in which the client will take it.
 
-        It is short, and of an idle connection empty: a list then takes 56 bytes, and a deque 760.
+        It is short, and empty on an idle connection.  It is a list, because an empty list takes 56 bytes and an empty
+        deque 760.
         """
         self._taken = 0
         self._taken_since = now
@@ -36,7 +37,7 @@ class UnreadAnswers:
 
     def write(self, transport: asyncio.Transport, answer: bytes | list[Buffer], request: HttpRequest) -> None:
         """Write the `answer` to `request`; what stays unread of it is charged to this request."""
-        self.last = request  # before it is written: the transport may say at once that it has enough
+        self.last = request  # before the write, which may call `pause_writing` and so `measure` at once
         if isinstance(answer, bytes):
             self.written += len(answer)
             transport.write(answer)
@@ -45,12 +46,12 @@ class UnreadAnswers:
             transport.writelines(answer)
 
     def measure(self, transport: asyncio.Transport | None) -> None:
-        """Report what lies unread in the buffer of `transport`; nothing where the socket is gone."""
+        """Report the unread bytes in the buffer of `transport`; does nothing where the socket is gone."""
         if transport is not None:
             self.charge(transport.get_write_buffer_size())
 
     def charge(self, unread: int) -> None:
-        """Report that `unread` bytes are held now: what is more than before belongs to the request answered last."""
+        """Report that `unread` bytes are held now.  Bytes that are new belong to the request answered last."""
         more = unread - self.charged
         self.charged = unread
         if more > 0:

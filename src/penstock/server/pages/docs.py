@@ -1,7 +1,7 @@
 """`GET /docs`: a page that shows the OpenAPI document to people.  Its files are those of the installed `swagger-ui-py`.
 
-Every file comes from this server, and the page's policy forbids the browser to ask any other: so the page works without
-a network.  Links are relative: so it works under any mount point.
+The page works without a network: every file comes from this server, and the page's policy forbids the browser to ask
+any other.  The page works under any mount point, because its links are relative.
 """
 
 from __future__ import annotations

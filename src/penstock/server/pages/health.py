@@ -1,7 +1,7 @@
 """What a load balancer and a person may ask: is the process alive, should traffic come here, what is going on.
 
-`/livez` answers while the process works.  `/readyz` is 200 for READY and BUSY of every service, else 503 with state
-and reason.  `/health` is always 200 and tells everything.
+`/livez` answers while the process works.  `/readyz` is 200 while every service is READY or BUSY, else 503 with the
+state and the reason.  `/health` is always 200, and its body says what every service, stage and worker is doing.
 """
 
 from __future__ import annotations

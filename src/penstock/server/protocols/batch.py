@@ -1,9 +1,9 @@
 """`POST /batch`: a list of items in, a list of outcomes out.
 
-Only here does the coordinator look into a body: it splits it into items and checks no more than the syntax.  A thread
-does that above `SPLIT_INLINE_BYTES`, and puts the answer together above `JOIN_INLINE_OUTCOMES`; the client may leave
-meanwhile.  One thread serves all client batches in turn: its work keeps the interpreter, so a second thread would take
-memory and save no time.
+Only here does the coordinator look into a body: it splits the body into items and checks no more than the syntax.  A
+thread splits a body of more than `SPLIT_INLINE_BYTES`, and puts an answer of more than `JOIN_INLINE_OUTCOMES` together.
+The client may leave meanwhile.  One thread serves all client batches in turn.  It keeps the interpreter while it works,
+so a second thread would take memory and save no time.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ClientBatch:
         return split_list(self._formats.codec_in, self._request.body, self._route.max_items)
 
     def _was_split(self, splitting: asyncio.Future[list[memoryview]]) -> None:
-        """Go on, on the event loop, unless the body was broken, the client left, or the loop was closed."""
+        """Submit the items, on the event loop, unless the body was broken, the client left, or the loop was closed."""
         self._hold(-len(self._request.body))
         if self._client_left:
             self._answer(Response(CLIENT_LEFT, b"", b""))
@@ -110,7 +110,7 @@ class ClientBatch:
             self._refuse(error)
 
     def _refuse(self, error: BaseException) -> None:
-        """Answer the whole call with `error`, also where the fault is in Penstock: each call has an answer."""
+        """Answer the whole call with `error`.  An error of Penstock's own is answered too: each call has an answer."""
         problems, request_id = self._route.problems, self._request.id
         if isinstance(error, InvalidItem):
             self._answer(problems.refuse(400, str(error), request_id))

@@ -1,4 +1,4 @@
-"""`POST /predict`: one item in, its bare result out.
+"""`POST /predict`: one item in, its result alone out.
 
 The path of a single item makes no task, future or timer.
 """
@@ -16,7 +16,7 @@ from penstock.server.protocols.route import Formats, ServiceRoute
 
 
 class PredictRoute(ServiceRoute):
-    """One item in, its bare result out."""
+    """Takes one item, and answers with its result alone."""
 
     verb: ClassVar[str] = "predict"
 
@@ -28,7 +28,7 @@ class PredictRoute(ServiceRoute):
             reply(self._answer_refusal(NotReady(state=State.STOPPED), request))
             return
         try:
-            # A `partial` of a method: compiled, a nested function makes two objects for each request.
+            # This is a `partial`, because a compiled nested function makes two objects for each request.
             request.ticket = engine.submit(
                 (request.body,),
                 formats.codec_in,

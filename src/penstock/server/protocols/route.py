@@ -1,9 +1,9 @@
 """What each path does: refuse at the head, or take the body and call `reply` exactly once.
 
-A route refuses before the body is read whatever can be refused then: a format it does not speak, a timeout that is
-no number, a service that is not ready or full.  What it accepts goes to the engine, and `reply` is called from the
-engine's completion.  The path of a single item makes no task, future or timer, and looks each pair of format headers
-up in a table instead of parsing it again.
+A route refuses what it can before the body is read: a format it does not know, a timeout that is no number, a service
+that is not ready or full.  What it accepts goes to the engine, and `reply` is called when the engine is done with it.
+The path of a single item makes no task, future or timer, and looks each pair of format headers up in a table instead of
+parsing it again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Route:
     """One path: the method it answers, and the numbers of its traffic."""
 
     guarded = True
-    """Whether this path asks for an API key, on a server that has keys."""
+    """Whether this path asks for an API key on a server that has keys."""
 
     def __init__(self, method: str, service: str, path: str) -> None:
         self.method = method
@@ -66,7 +66,7 @@ class Route:
         self.traffic = Traffic(service, path)
 
     def admit(self, request: HttpRequest) -> Response | None:
-        """Refuse the request by its head, or None to go on."""
+        """The refusal of the request by its head, or None to go on."""
         raise NotImplementedError
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
@@ -90,7 +90,7 @@ class PageRoute(Route):
         self._make = make
 
     def admit(self, request: HttpRequest) -> Response | None:
-        """Never refuses: health has to answer when nothing else does."""
+        """Never refuses: the health pages must answer when nothing else does."""
         request.route = self
         return None
 
@@ -139,7 +139,7 @@ class ServiceRoute(Route):
             return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
         engine = self.service.engine
         size = read_length(headers.get(b"content-length"))  # a number: the carrier has read it too
-        # The carrier refuses a body over `max_body` as too large.  Here that must not become a "try later".
+        # The carrier refuses a body over `max_body` as too large, for good; "full" would ask the client to try again.
         wanted = size if size <= self._max_body else 0
         refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(wanted)
         if refusal is None:
