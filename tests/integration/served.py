@@ -30,7 +30,7 @@ ORDERS = Path(__file__).parent / "program" / "orders.py"
 NOTES_AND_GATES = Path(__file__).parent / "notes_and_gates.py"
 PENSTOCK = (sys.executable, "-m", "penstock.cli.main")
 START_LIMIT = 40.0
-PATIENCE = 20.0
+PATIENCE_SECONDS = 20.0
 """Seconds; only a broken test waits this long."""
 
 
@@ -92,7 +92,7 @@ class Wire:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.sock.settimeout(PATIENCE)
+        self.sock.settimeout(PATIENCE_SECONDS)
         self._kept = b""
 
     def send(self, data: bytes) -> Wire:
@@ -174,7 +174,7 @@ class Server(Program):
         sock = self._opened.enter_context(contextlib.closing(socket.socket(socket.AF_UNIX if unix else socket.AF_INET)))
         if small_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.settimeout(PATIENCE)
+        sock.settimeout(PATIENCE_SECONDS)
         sock.connect(self.address.removeprefix("unix:") if unix else ("127.0.0.1", self.port))
         return Wire(sock)
 
@@ -183,7 +183,7 @@ class Server(Program):
         unix = self.address.startswith("unix:")
         transport = httpx.HTTPTransport(uds=self.address.removeprefix("unix:")) if unix else None
         base = "http://test" if unix else self.address
-        options = {"verify": False, "timeout": PATIENCE, "trust_env": False, **options}
+        options = {"verify": False, "timeout": PATIENCE_SECONDS, "trust_env": False, **options}
         return self._opened.enter_context(httpx.Client(base_url=base, transport=transport, **options))
 
     @property
@@ -211,7 +211,7 @@ class Server(Program):
             if sample.name == name and labels.items() <= sample.labels.items()
         )
 
-    def until(self, condition: Any, what: str = "", limit: float = PATIENCE) -> Any:
+    def until(self, condition: Any, what: str = "", limit: float = PATIENCE_SECONDS) -> Any:
         """What `condition` answers once that is true; the server must run until then."""
 
         def look() -> Any:

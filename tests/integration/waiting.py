@@ -9,13 +9,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE = 15.0
+PATIENCE_SECONDS = 15.0
 """Seconds; only a broken test waits this long."""
 PAUSE = 0.002
 """Seconds between two looks."""
 
 
-async def until(condition: Callable[[], T], what: str = "", patience: float = PATIENCE, pause: float = PAUSE) -> T:
+async def until(
+    condition: Callable[[], T], what: str = "", patience: float = PATIENCE_SECONDS, pause: float = PAUSE
+) -> T:
     """What `condition` answers once that is true; with no `pause` the event loop runs one turn between two looks."""
     deadline = time.monotonic() + patience
     while not (answer := condition()):
@@ -25,7 +27,10 @@ async def until(condition: Callable[[], T], what: str = "", patience: float = PA
 
 
 def until_now(
-    condition: Callable[[], T], what: str = "", patience: float = PATIENCE, context: Callable[[], str] = lambda: ""
+    condition: Callable[[], T],
+    what: str = "",
+    patience: float = PATIENCE_SECONDS,
+    context: Callable[[], str] = lambda: "",
 ) -> T:
     """As `until`, without an event loop; a failure also tells the `context`."""
     deadline = time.monotonic() + patience

@@ -27,7 +27,7 @@ _SPLIT = {
 }
 _JOIN = {Codec.JSON: msgspec.json.Encoder().encode, Codec.MSGPACK: msgspec.msgpack.Encoder().encode}
 
-_PIECE = 64 * 1024
+_PIECE_BYTES = 64 * 1024
 """Bytes of JSON that are looked at in one step; other threads can run between two steps."""
 _START = re.compile(rb"[ \t\n\r]*+\[")
 _BRACES_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
@@ -95,8 +95,8 @@ def _has_commas(text: bytes | bytearray, limit: float) -> bool:
     if b"\\" in text:  # every quotation mark that is left after this begins or ends a string
         text = text.replace(rb"\\", b"  ").replace(rb"\"", b"  ")
     quoted, depth, commas = 0, 1, 0
-    for at in range(start.end(), end, _PIECE):
-        piece = text[at : min(at + _PIECE, end)].translate(_BRACES_TO_BRACKETS, _NO_STRUCTURE)
+    for at in range(start.end(), end, _PIECE_BYTES):
+        piece = text[at : min(at + _PIECE_BYTES, end)].translate(_BRACES_TO_BRACKETS, _NO_STRUCTURE)
         strings = piece.split(b'"')
         for run in _RUNS.findall(_without_inner_lists(b"".join(strings[quoted::2]))):
             if run[0] == _COMMA:

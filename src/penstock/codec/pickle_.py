@@ -19,7 +19,7 @@ from typing import Any
 
 from penstock.core.payload import Buffer, alignment_gap
 
-OUT_OF_BAND = 1024
+OUT_OF_BAND_BYTES = 1024
 """Bytes from which on a buffer travels beside the pickle.  To copy a smaller one costs less than two more segments."""
 
 _WITH_BUFFERS = 1
@@ -39,7 +39,7 @@ def dumps(value: Any) -> bytes | list[Buffer]:
 
     def keep_in_band(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()  # contiguous: pickle refuses other buffers before it asks
-        if raw.nbytes < OUT_OF_BAND:
+        if raw.nbytes < OUT_OF_BAND_BYTES:
             return True
         buffers.append(raw)
         return False

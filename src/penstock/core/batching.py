@@ -15,7 +15,7 @@ A batch is due at the first of these moments:
 
 * at once, when it is full, when bulk items wait, when draining, and with `max_wait=0`;
 * at oldest + max_wait, and at newest + max_gap;
-* at an item's deadline, less the expected run time and `trip`, the time to the worker and back.
+* at an item's deadline, less the expected run time and `round_trip_seconds`, the time to the worker and back.
 
 Only single requests wait for company.  Times are counted from an item's arrival at this stage, not from the moment of a
 call.
@@ -75,12 +75,13 @@ class BatchQueue:
     """The items that wait for one stage.
 
     `nbytes` is the size of their payloads; `len()` is their number.  Set `draining` to let none wait for company any
-    longer.  `trip` is how many seconds a batch takes besides its run: to meet a deadline, it leaves so much earlier.
+    longer.  `round_trip_seconds` is how long a batch takes besides its run: to meet a deadline, it leaves so much
+    earlier.
     """
 
-    def __init__(self, policy: Batch, *, trip: float = 0.0) -> None:
+    def __init__(self, policy: Batch, *, round_trip_seconds: float = 0.0) -> None:
         self.policy = policy
-        self.trip = trip
+        self.round_trip_seconds = round_trip_seconds
         self.draining = False
         self.nbytes = 0
         self.expected_run = 0.0
@@ -198,7 +199,7 @@ class BatchQueue:
         if self.policy.max_gap is not None:
             newest = next(reversed(self._singles)).arrived
             due = min(due, (newest + self.policy.max_gap, Reason.GAP))
-        return min(due, (self._earliest_deadline() - self.expected_run - self.trip, Reason.DEADLINE))
+        return min(due, (self._earliest_deadline() - self.expected_run - self.round_trip_seconds, Reason.DEADLINE))
 
     def _earliest_deadline(self) -> float:
         # Looked up only while fewer than max_size items wait, so the scan is as short as a batch.

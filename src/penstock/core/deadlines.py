@@ -23,7 +23,7 @@ class Deadlines:
     def __init__(self) -> None:
         self._buckets: dict[int, set[Request]] = {}
         self._order: list[int] = []
-        self._sweep_at = EMPTY_BUCKETS_KEPT
+        self._forget_at = EMPTY_BUCKETS_KEPT
 
     def add(self, request: Request) -> bool:
         """Watch `request`; True if `next_moment` may have come nearer."""
@@ -37,8 +37,8 @@ class Deadlines:
             return False
         request.bucket = self._buckets[key] = {request}
         heapq.heappush(self._order, key)
-        if len(self._order) > self._sweep_at:
-            self._sweep()
+        if len(self._order) > self._forget_at:
+            self._forget_emptied()
         return self._order[0] == key
 
     def discard(self, request: Request) -> None:
@@ -50,12 +50,12 @@ class Deadlines:
                 bucket.clear()  # an emptied set keeps the table it grew to, and thousands of buckets lie ahead
             request.bucket = None
 
-    def _sweep(self) -> None:
+    def _forget_emptied(self) -> None:
         """Forget the emptied buckets; due again at twice as many buckets, and `EMPTY_BUCKETS_KEPT` more."""
         self._buckets = {key: bucket for key, bucket in self._buckets.items() if bucket}
         self._order = list(self._buckets)
         heapq.heapify(self._order)
-        self._sweep_at = 2 * len(self._order) + EMPTY_BUCKETS_KEPT
+        self._forget_at = 2 * len(self._order) + EMPTY_BUCKETS_KEPT
 
     def next_moment(self) -> float | None:
         """When to call `expired` next, or None while nothing is watched."""

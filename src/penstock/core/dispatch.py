@@ -69,7 +69,7 @@ def least_busy(workers: list[Holder], window: int) -> Holder | None:
     return best
 
 
-def room_behind(
+def room_after(
     queued: int, queued_bytes: int, on_the_way: int, *, max_queued: int | None, max_bytes: int
 ) -> int | None:
     """How many items a stage may send on: None is any number, 0 is none now.

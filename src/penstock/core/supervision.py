@@ -22,7 +22,7 @@ class Backoff:
     def __init__(self) -> None:
         self._delay = 0.0
 
-    def next(self) -> float:
+    def next_delay(self) -> float:
         """The delay to keep now; the next one is longer."""
         delay = self._delay
         self._delay = min(max(FIRST_DELAY_SECONDS, delay * 2), LONGEST_DELAY_SECONDS)
@@ -67,7 +67,7 @@ class WorkerHealth:
         The delay to the next recycling counts from here: a model that takes long to load must serve for a while too.
         """
         if self._recycle_from == math.inf:
-            self._recycle_from = now + self._recycle.next()
+            self._recycle_from = now + self._recycle.next_delay()
 
 
 class StageHealth:
@@ -99,7 +99,7 @@ class StageHealth:
 
     def delay(self, backoff: Backoff, live_workers: int) -> float:
         """How long to wait before starting a dead worker again."""
-        return LONGEST_DELAY_SECONDS if self.failed(live_workers) else backoff.next()
+        return LONGEST_DELAY_SECONDS if self.failed(live_workers) else backoff.next_delay()
 
 
 def share_threads(cores: Sequence[frozenset[int]]) -> list[int]:

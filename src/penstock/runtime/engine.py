@@ -236,7 +236,7 @@ class Engine:
     async def _stop(self, drain: float) -> None:
         for stage in self.stages:
             stage.queue.draining = True
-        self._flow.on_turn = self._changed.set
+        self._flow.on_pumped = self._changed.set
         self._flow.wake()
         await self._until(lambda: self._flow.idle or self._hurried, drain)
         drained = self._flow.idle and drain > 0
@@ -266,7 +266,7 @@ class Engine:
         """Fail a start that still waits, and cancel what could come later."""
         self._phase = State.STOPPED
         self._stop_task = None
-        self._flow.on_turn = None
+        self._flow.on_pumped = None
         self._flow.forget_deadlines()
         if self._started is not None and not self._started.done():
             self._started.set_exception(StartFailed(f"service {self.name!r} was stopped while it was starting"))

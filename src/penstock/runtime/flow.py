@@ -24,7 +24,7 @@ from penstock.core.alarm import Alarm
 from penstock.core.clock import FOREVER_SECONDS, Clock
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
-from penstock.core.dispatch import room_behind
+from penstock.core.dispatch import room_after
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
@@ -68,7 +68,7 @@ class Supervisor(Protocol):
 class Flow:
     """The requests in hand and the stages they pass.
 
-    The supervisor sets `accepting`.  While it waits for something it also sets `on_turn`, which is called after each
+    The supervisor sets `accepting`.  While it waits for something it also sets `on_pumped`, which is called after each
     pump.
     """
 
@@ -87,7 +87,7 @@ class Flow:
         self.options = options
         self.counters = ServiceCounters()
         self.accepting = False
-        self.on_turn: Callable[[], None] | None = None
+        self.on_pumped: Callable[[], None] | None = None
         self._supervisor = supervisor
         self._now = clock.now
         self.stages = [
@@ -254,8 +254,8 @@ class Flow:
                 stage.pump(now, self._rooms[stage.index])
         if self._admission.waiting and self._feed():
             self.wake()
-        if self.on_turn is not None:
-            self.on_turn()
+        if self.on_pumped is not None:
+            self.on_pumped()
 
     # -- what stages report -------------------------------------------------------------------------------------------
 
@@ -390,7 +390,7 @@ def _room_after(stage: StageDriver, following: StageDriver | None, max_bytes: in
 
     # A nested function is slow to make once compiled; this one is made once for each stage.
     def room() -> int | None:
-        return room_behind(len(queue), queue.nbytes, stage.in_flight, max_queued=limit, max_bytes=max_bytes)
+        return room_after(len(queue), queue.nbytes, stage.in_flight, max_queued=limit, max_bytes=max_bytes)
 
     return room
 

@@ -74,7 +74,7 @@ class StageDriver:
         """Whether its results go to the callers."""
         self.inline = inline
         """Whether its workers are threads: a thread is not recycled, and its items are not retried."""
-        self.queue = BatchQueue(spec.policy, trip=ROUND_TRIP_SECONDS)
+        self.queue = BatchQueue(spec.policy, round_trip_seconds=ROUND_TRIP_SECONDS)
         self.counters = StageCounters()
         self.health = StageHealth(spec.workers)
         self.in_flight = 0

@@ -65,7 +65,7 @@ class AsgiApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: ``http`` or ``lifespan``; a websocket is refused."""
         if scope["type"] == "http":
-            await _Exchange(self.app, _request(scope, self.app.clock.now()), receive, send).run()
+            await _Call(self.app, _request(scope, self.app.clock.now()), receive, send).run()
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "websocket":
@@ -116,7 +116,7 @@ class _RefusedError(Exception):
         self.response = response
 
 
-class _Exchange:
+class _Call:
     """One request and its answer."""
 
     def __init__(self, app: App, request: HttpRequest, receive: Receive, send: Send) -> None:

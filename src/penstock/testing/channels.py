@@ -18,7 +18,7 @@ from penstock.transport.framing import Frame, Kind, Status, encode_answers, enco
 
 T = TypeVar("T")
 
-PATIENCE = 20.0
+PATIENCE_SECONDS = 20.0
 """Seconds until something that should have happened counts as not happening."""
 LARGE = 8 * 1024 * 1024
 MORE_THAN_ONE_WRITE_TAKES = 3000
@@ -53,7 +53,7 @@ class Recorder:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until `condition` is true."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
@@ -85,7 +85,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(settle, result, None)
 
     threading.Thread(target=run, daemon=True).start()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         return await future
 
 

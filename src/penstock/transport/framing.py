@@ -11,7 +11,7 @@ other kinds carry one payload each and make up the handshake.
 
 Numbers are little-endian.  In a BATCH, `seconds` is the moment of sending on the host's monotonic clock: an item's
 deadline is that moment plus its remaining time, however long the frame lay in the channel.  In an ANSWERS, `seconds` is
-the time spent computing, and `calls` counts the calls of `predict` that it took.  A payload of ALIGN_FROM bytes or more
+the time spent computing, and `calls` counts the calls of `predict` that it took.  A payload of ALIGN_FROM_BYTES or more
 starts at a multiple of 64 in the body, so that an array can be used without a copy.
 """
 
@@ -27,15 +27,15 @@ from penstock.core.payload import Payload, alignment_gap, payload_pieces, payloa
 from penstock.errors import ProtocolError
 
 VERSION = 1
-MAX_BODY = 1 << 40
+MAX_BODY_BYTES = 1 << 40
 """Most bytes of a body.  No real frame is longer, so a header that says more is damaged."""
-ALIGN_FROM = 1024
+ALIGN_FROM_BYTES = 1024
 """Payloads of so many bytes or more are aligned.  To pad a smaller one would cost more than to copy it."""
-JOIN_BELOW = 64 * 1024
+JOIN_BELOW_BYTES = 64 * 1024
 """Frames of fewer bytes are sent as one buffer: one copy costs less than a gathering write."""
-SCRATCH = 256 * 1024
+SCRATCH_BYTES = 256 * 1024
 """Bytes of the buffer that frames are read into; a larger body gets a buffer of its own."""
-FIRST_CLAIM = 64 * 1024 * 1024
+FIRST_CLAIM_BYTES = 64 * 1024 * 1024
 """Most bytes that are allocated before they have come, because a header announces them.
 
 The buffer of a longer body doubles while the bytes come, so that a damaged length cannot take all the machine's memory.
@@ -157,19 +157,19 @@ def _assemble(
 ) -> list[Any]:
     parts: list[Any] = []
     offset = len(columns)
-    if max(lengths, default=0) < ALIGN_FROM:
+    if max(lengths, default=0) < ALIGN_FROM_BYTES:
         offset += sum(lengths)
         parts.extend(payloads)
     else:
         for length, payload in zip(lengths, payloads, strict=True):
-            gap = alignment_gap(offset) if length >= ALIGN_FROM else 0
+            gap = alignment_gap(offset) if length >= ALIGN_FROM_BYTES else 0
             if gap:
                 parts.append(bytes(gap))
             parts.append(payload)
             offset += gap + length
     header = _HEADER.pack(_MAGIC, VERSION, kind, len(lengths), calls, frame_id, seconds, offset)
     buffers = [header, columns, *_flat(parts)]
-    return [b"".join(buffers)] if offset < JOIN_BELOW else buffers
+    return [b"".join(buffers)] if offset < JOIN_BELOW_BYTES else buffers
 
 
 def _flat(parts: list[Any]) -> list[Any]:
@@ -189,10 +189,10 @@ class FrameDecoder:
     so that a payload can be decoded a second time.
     """
 
-    def __init__(self, *, max_body: int = MAX_BODY, readonly: bool = False) -> None:
+    def __init__(self, *, max_body: int = MAX_BODY_BYTES, readonly: bool = False) -> None:
         self._max_body = max_body
         self._readonly = readonly
-        self._scratch = bytearray(SCRATCH)
+        self._scratch = bytearray(SCRATCH_BYTES)
         self._start = 0
         self._end = 0
         self._body: bytearray | None = None
@@ -250,7 +250,7 @@ class FrameDecoder:
             begin = self._start + _HEADER.size
             if begin + length > self._end:
                 # A body that fits into the scratch buffer is completed there; a larger one gets its own buffer.
-                if length > SCRATCH - _HEADER.size:
+                if length > SCRATCH_BYTES - _HEADER.size:
                     self._move_to_body(header, begin, length)
                 break
             self._start = begin + length
@@ -273,7 +273,7 @@ class FrameDecoder:
     def _move_to_body(self, header: tuple[Any, ...], begin: int, length: int) -> None:
         self._header = header
         self._length = length
-        self._body = bytearray(min(length, FIRST_CLAIM))
+        self._body = bytearray(min(length, FIRST_CLAIM_BYTES))
         self._filled = self._end - begin
         self._body[: self._filled] = self._scratch[begin : self._end]
         self._start = self._end = 0
@@ -324,7 +324,7 @@ def _slice(view: memoryview, offset: int, lengths: Sequence[int]) -> list[memory
     payloads = []
     total = len(view)
     for length in lengths:
-        begin = offset + alignment_gap(offset) if length >= ALIGN_FROM else offset
+        begin = offset + alignment_gap(offset) if length >= ALIGN_FROM_BYTES else offset
         offset = begin + length
         if offset > total:
             raise ProtocolError("a frame is shorter than its payloads")

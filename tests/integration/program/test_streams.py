@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from served import PATIENCE, PENSTOCK, START_LIMIT, Wire, request
+from served import PATIENCE_SECONDS, PENSTOCK, START_LIMIT, Wire, request
 
 SAME = """
 import penstock as ps
@@ -55,7 +55,7 @@ def start(tmp_path):
     for process in started:
         if process.poll() is None:
             process.kill()
-            process.wait(PATIENCE)
+            process.wait(PATIENCE_SECONDS)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_server_needs_no_standard_streams(start, call, command, redirection):
     server = start(command, redirection)
     assert call(server) == b"2.5"
     server.send_signal(signal.SIGTERM)
-    assert server.wait(PATIENCE) == 0
+    assert server.wait(PATIENCE_SECONDS) == 0
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
@@ -99,7 +99,7 @@ def test_a_reader_of_one_line_that_leaves_stops_nothing(start, call, command):
     assert call(server) == b"2.5"
     assert call(server) == b"2.5"
     server.send_signal(signal.SIGTERM)
-    assert server.wait(PATIENCE) == 0
+    assert server.wait(PATIENCE_SECONDS) == 0
 
 
 def test_no_socket_takes_the_number_of_a_closed_stream(start, call):
@@ -107,9 +107,9 @@ def test_no_socket_takes_the_number_of_a_closed_stream(start, call):
     call(server)
     assert {str(Path(f"/proc/{server.pid}/fd/{fd}").readlink()) for fd in (1, 2)} == {"/dev/null"}
     server.send_signal(signal.SIGTERM)
-    assert server.wait(PATIENCE) == 0
+    assert server.wait(PATIENCE_SECONDS) == 0
 
 
 def test_an_error_that_cannot_be_written_is_exit_1_all_the_same(start):
     for redirection in ("2>/dev/full", "2>&-"):
-        assert start((*PENSTOCK, "serve", "nothing:service"), redirection).wait(PATIENCE) == 1
+        assert start((*PENSTOCK, "serve", "nothing:service"), redirection).wait(PATIENCE_SECONDS) == 1

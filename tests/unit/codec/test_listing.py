@@ -91,7 +91,7 @@ def test_too_many_items_are_as_many_as_msgspec_counts_and_found_out_beforehand(c
     if codec is Codec.JSON and spaced:
         body = b" \n" + msgspec.json.format(body, indent=1) + b"\t"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing, "_PIECE", piece)  # everything lies across the border of two pieces at some size
+        patch.setattr(listing, "_PIECE_BYTES", piece)  # everything lies across the border of two pieces at some size
         assert listing._announces_more(codec, body, limit) == (len(items) > limit)
         if len(items) > limit:
             with pytest.raises(TooManyItems, match=f"more than {limit} items"):
@@ -149,7 +149,7 @@ def test_counting_never_refuses_what_msgspec_would_take_apart(text, limit, piece
             split_list(Codec.JSON, body, limit)
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing, "_PIECE", piece)
+        patch.setattr(listing, "_PIECE_BYTES", piece)
         assert listing._announces_more(Codec.JSON, body, limit) == (len(items) > limit)
 
 

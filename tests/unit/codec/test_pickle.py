@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_strategies
 
-from penstock.codec.pickle_ import OUT_OF_BAND, dumps, loads
+from penstock.codec.pickle_ import OUT_OF_BAND_BYTES, dumps, loads
 from penstock.core.payload import ALIGNMENT
 
-LARGE = OUT_OF_BAND // 8
+LARGE = OUT_OF_BAND_BYTES // 8
 
 
 def join(payload) -> bytearray:
@@ -44,8 +44,8 @@ def test_a_large_array_is_not_copied_into_the_pickle():
 
 
 def test_the_limit_between_in_and_beside_the_pickle_is_in_bytes():
-    assert isinstance(dumps(np.zeros(OUT_OF_BAND - 1, np.uint8)), bytes)
-    assert isinstance(dumps(np.zeros(OUT_OF_BAND, np.uint8)), list)
+    assert isinstance(dumps(np.zeros(OUT_OF_BAND_BYTES - 1, np.uint8)), bytes)
+    assert isinstance(dumps(np.zeros(OUT_OF_BAND_BYTES, np.uint8)), list)
 
 
 def test_loaded_arrays_are_aligned_views_of_the_payload():
@@ -100,7 +100,7 @@ def test_arrays_of_every_layout_come_back(array):
 @given(
     st.lists(
         numpy_strategies.arrays(
-            st.sampled_from(["u1", "f4", "<i8", ">f8"]), st.integers(0, 2 * OUT_OF_BAND), fill=st.just(1)
+            st.sampled_from(["u1", "f4", "<i8", ">f8"]), st.integers(0, 2 * OUT_OF_BAND_BYTES), fill=st.just(1)
         ),
         max_size=4,
     )

@@ -98,7 +98,7 @@ def test_an_item_leaves_early_enough_to_meet_its_deadline(offered):
 
 
 def test_an_item_leaves_early_enough_for_the_way_to_the_worker_and_back(offered):
-    queue = BatchQueue(Batch(max_wait=10), trip=0.25)
+    queue = BatchQueue(Batch(max_wait=10), round_trip_seconds=0.25)
     queue.ran(0.5)
     a = offered(queue, deadline=2.0)
     assert queue.next_deadline() == 1.25

@@ -108,7 +108,7 @@ class History:
         self.random = Random(seed)
         policy = POLICIES[seed % len(POLICIES)]
         trip = self.random.choice((0.0, 0.125))
-        self.queue, self.plain = BatchQueue(policy, trip=trip), PlainQueue(policy, trip)
+        self.queue, self.plain = BatchQueue(policy, round_trip_seconds=trip), PlainQueue(policy, trip)
         self.now = 1.0
         self.made = 0
         self.out = []

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from penstock.core.dispatch import FrameHolder, SentFrame, least_busy, reclaim, room_behind
+from penstock.core.dispatch import FrameHolder, SentFrame, least_busy, reclaim, room_after
 from penstock.core.item import OFFER, SEND, ItemState
 
 HISTORIES = 60
@@ -116,7 +116,7 @@ def test_the_least_busy_worker_is_the_one_a_plain_count_finds(seed):
     ],
 )
 def test_room_is_what_the_queue_behind_may_still_have(queued, nbytes, on_the_way, max_queued, room):
-    assert room_behind(queued, nbytes, on_the_way, max_queued=max_queued, max_bytes=100) == room
+    assert room_after(queued, nbytes, on_the_way, max_queued=max_queued, max_bytes=100) == room
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
@@ -125,7 +125,7 @@ def test_a_stage_that_heeds_the_room_never_overfills_the_queue_behind_it(seed):
     max_queued, max_bytes = random.choice((None, 1, 4, 9)), random.choice((0, 30, 10**6))
     on_the_way, behind = [], []  # the bytes of each item
     for _ in range(STEPS):
-        room = room_behind(len(behind), sum(behind), len(on_the_way), max_queued=max_queued, max_bytes=max_bytes)
+        room = room_after(len(behind), sum(behind), len(on_the_way), max_queued=max_queued, max_bytes=max_bytes)
         places = [] if max_queued is None else ["free"] * max_queued
         for _ in [*behind, *on_the_way]:
             places[:1] = []

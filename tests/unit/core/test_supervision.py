@@ -21,30 +21,30 @@ def fail(health, times, now=0.0):
 
 def test_the_first_restart_is_immediate_then_a_tenth_of_a_second_doubling_to_thirty():
     backoff = Backoff()
-    assert [backoff.next() for _ in DELAYS] == pytest.approx(DELAYS)
+    assert [backoff.next_delay() for _ in DELAYS] == pytest.approx(DELAYS)
 
 
 def test_a_backoff_that_is_reset_starts_over():
     backoff = Backoff()
     for _ in range(4):
-        backoff.next()
+        backoff.next_delay()
     backoff.reset()
-    assert [backoff.next(), backoff.next()] == [0.0, 0.1]
+    assert [backoff.next_delay(), backoff.next_delay()] == [0.0, 0.1]
 
 
 def test_a_finished_batch_resets_the_restart_delay():
     health = WorkerHealth()
-    health.restart.next()
-    health.restart.next()
+    health.restart.next_delay()
+    health.restart.next_delay()
     health.batch_finished(whole_failure=False, now=0.0)
-    assert health.restart.next() == 0.0
+    assert health.restart.next_delay() == 0.0
 
 
 def test_a_batch_that_failed_whole_does_not_reset_the_restart_delay():
     health = WorkerHealth()
-    health.restart.next()
+    health.restart.next_delay()
     health.batch_finished(whole_failure=True, now=0.0)
-    assert health.restart.next() == 0.1
+    assert health.restart.next_delay() == 0.1
 
 
 def test_a_worker_is_recycled_after_five_whole_failures_in_a_row():

@@ -15,11 +15,11 @@ from penstock.core.payload import ALIGNMENT, payload_size
 from penstock.errors import ProtocolError
 from penstock.transport import framing
 from penstock.transport.framing import (
-    ALIGN_FROM,
-    FIRST_CLAIM,
-    JOIN_BELOW,
-    MAX_BODY,
-    SCRATCH,
+    ALIGN_FROM_BYTES,
+    FIRST_CLAIM_BYTES,
+    JOIN_BELOW_BYTES,
+    MAX_BODY_BYTES,
+    SCRATCH_BYTES,
     VERSION,
     FrameDecoder,
     Kind,
@@ -68,7 +68,9 @@ WIRES = {
     "a batch of nothing": batch([]),
     "a batch of one": batch([b"one"]),
     "a batch with empty payloads": batch([b"", b"x", b""]),
-    "a batch with a payload that is aligned": batch([b"a", b"b" * ALIGN_FROM, b"c", b"d" * (ALIGN_FROM + 1)]),
+    "a batch with a payload that is aligned": batch(
+        [b"a", b"b" * ALIGN_FROM_BYTES, b"c", b"d" * (ALIGN_FROM_BYTES + 1)]
+    ),
     "answers of nothing": answers([]),
     "answers of every status": answers([b"ok", b"bad", b"worse", b""], list(Status)),
 }
@@ -121,7 +123,7 @@ def test_a_payload_in_several_buffers_is_read_as_if_joined():
 def test_a_small_frame_is_one_buffer_and_a_large_one_shares_its_payloads():
     small = encode_answers(1, 0.0, 1, [1], [b"x" * 100], [0])
     assert len(small) == 1
-    payload = bytearray(JOIN_BELOW)
+    payload = bytearray(JOIN_BELOW_BYTES)
     large = encode_answers(1, 0.0, 1, [1], [payload], [0])
     assert any(buffer is payload for buffer in large)
 
@@ -132,20 +134,20 @@ def test_a_small_frame_is_one_buffer_and_a_large_one_shares_its_payloads():
 @pytest.mark.parametrize("make", [batch, answers])
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_large_payloads_start_at_a_multiple_of_64_and_small_ones_do_not_care(make, n):
-    sizes = ([3, ALIGN_FROM, 1, ALIGN_FROM + 7, ALIGN_FROM - 1] * n)[: n + 1]
+    sizes = ([3, ALIGN_FROM_BYTES, 1, ALIGN_FROM_BYTES + 7, ALIGN_FROM_BYTES - 1] * n)[: n + 1]
     payloads = [bytes([i]) * size for i, size in enumerate(sizes)]
     wire = make(payloads)
     (frame,) = decode(wire)
     body = wire[HEADER.size :]
     for payload, sent in zip(frame.payloads, payloads, strict=True):
         assert payload == sent
-        if len(sent) >= ALIGN_FROM:
+        if len(sent) >= ALIGN_FROM_BYTES:
             assert body.index(bytes(sent)) % ALIGNMENT == 0
 
 
 def test_a_payload_just_below_the_limit_is_not_padded():
-    assert len(answers([b"x" * (ALIGN_FROM - 1)])) == HEADER.size + 17 + ALIGN_FROM - 1
-    assert len(answers([b"x" * ALIGN_FROM])) == HEADER.size + 64 + ALIGN_FROM
+    assert len(answers([b"x" * (ALIGN_FROM_BYTES - 1)])) == HEADER.size + 17 + ALIGN_FROM_BYTES - 1
+    assert len(answers([b"x" * ALIGN_FROM_BYTES])) == HEADER.size + 64 + ALIGN_FROM_BYTES
 
 
 # -- cut anywhere -----------------------------------------------------------------------------------------------------
@@ -191,8 +193,8 @@ def test_nothing_read_is_nothing_lost():
 
 @pytest.mark.parametrize("around", [-1, 0, 1])
 def test_bodies_around_the_size_of_the_scratch_buffer_are_whole(around):
-    payload = bytes(range(256)) * (SCRATCH // 256)
-    payload = payload[: SCRATCH - HEADER.size + around]
+    payload = bytes(range(256)) * (SCRATCH_BYTES // 256)
+    payload = payload[: SCRATCH_BYTES - HEADER.size + around]
     wire = b"".join(encode_control(Kind.LAUNCH, payload))
     for cut in (10, HEADER.size, HEADER.size + 1, len(wire) - 1):
         decoder = FrameDecoder()
@@ -202,14 +204,14 @@ def test_bodies_around_the_size_of_the_scratch_buffer_are_whole(around):
 
 
 def test_a_large_body_is_followed_by_the_next_frame():
-    large = answers([b"z" * (2 * SCRATCH)])
+    large = answers([b"z" * (2 * SCRATCH_BYTES)])
     frames = decode(large + WIRES["a hello"] + large)
     assert [frame.kind for frame in frames] == [Kind.ANSWERS, Kind.HELLO, Kind.ANSWERS]
 
 
 def test_a_stream_that_ends_inside_a_large_body_is_missed():
     decoder = FrameDecoder()
-    decoder.feed(answers([b"z" * (2 * SCRATCH)])[:-1])
+    decoder.feed(answers([b"z" * (2 * SCRATCH_BYTES)])[:-1])
     with pytest.raises(ProtocolError, match="ended inside a frame"):
         decoder.end()
 
@@ -217,7 +219,7 @@ def test_a_stream_that_ends_inside_a_large_body_is_missed():
 # -- views, not copies ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [10, ALIGN_FROM, 3 * SCRATCH])
+@pytest.mark.parametrize("size", [10, ALIGN_FROM_BYTES, 3 * SCRATCH_BYTES])
 def test_payloads_are_writable_views_of_one_buffer(size):
     (frame,) = decode(answers([b"a" * size, b"b" * size]))
     first, second = frame.payloads
@@ -228,7 +230,7 @@ def test_payloads_are_writable_views_of_one_buffer(size):
     assert bytes(second) == b"b" * size
 
 
-@pytest.mark.parametrize("size", [10, SCRATCH * 2])
+@pytest.mark.parametrize("size", [10, SCRATCH_BYTES * 2])
 def test_payloads_can_be_had_read_only_so_that_what_came_stays(size):
     (frame,) = FrameDecoder(readonly=True).feed(batch([b"x" * size, b"y"]))
     assert [payload.readonly for payload in frame.payloads] == [True, True]
@@ -243,7 +245,7 @@ def test_payloads_stay_as_they_are_while_more_is_read():
 
 
 def test_a_large_body_is_read_into_its_final_place():
-    size = 4 * SCRATCH
+    size = 4 * SCRATCH_BYTES
     wire = answers([b"q" * size])
     decoder = FrameDecoder()
     decoder.feed(wire[: HEADER.size + 64])
@@ -264,7 +266,7 @@ def test_a_large_body_is_read_into_its_final_place():
         (header(version=2), "speaks version 2 of the protocol, this one version 1"),
         (header(kind=0), "unknown kind of frame: 0"),
         (header(kind=7), "unknown kind of frame: 7"),
-        (header(length=MAX_BODY + 1), f"claims 0 items in {MAX_BODY + 1} bytes"),
+        (header(length=MAX_BODY_BYTES + 1), f"claims 0 items in {MAX_BODY_BYTES + 1} bytes"),
         (header(n=2, length=17), "claims 2 items in 17 bytes"),
         (header(n=0xFFFFFFFF, length=100), "claims 4294967295 items in 100 bytes"),
         (header(n=1, length=25) + bytes(25), "a frame of 25 bytes is too short for its 1 records"),
@@ -291,9 +293,9 @@ def test_a_claim_of_a_huge_body_allocates_little_before_its_bytes_come():
     tracemalloc.start()
     try:
         decoder = FrameDecoder()
-        decoder.feed(header(kind=Kind.LAUNCH, n=1, length=MAX_BODY) + bytes(1000))
+        decoder.feed(header(kind=Kind.LAUNCH, n=1, length=MAX_BODY_BYTES) + bytes(1000))
         assert len(decoder.get_buffer()) > 0
-        assert tracemalloc.get_traced_memory()[1] < 2 * FIRST_CLAIM
+        assert tracemalloc.get_traced_memory()[1] < 2 * FIRST_CLAIM_BYTES
     finally:
         tracemalloc.stop()
     with pytest.raises(ProtocolError):
@@ -301,8 +303,8 @@ def test_a_claim_of_a_huge_body_allocates_little_before_its_bytes_come():
 
 
 def test_a_body_beyond_the_first_claim_grows_as_it_comes(monkeypatch):
-    monkeypatch.setattr(framing, "FIRST_CLAIM", 2 * SCRATCH)
-    payload = bytes(range(256)) * (7 * SCRATCH // 256) + b"end"
+    monkeypatch.setattr(framing, "FIRST_CLAIM_BYTES", 2 * SCRATCH_BYTES)
+    payload = bytes(range(256)) * (7 * SCRATCH_BYTES // 256) + b"end"
     wire = b"".join(encode_control(Kind.LAUNCH, payload)) + WIRES["a hello"]
     for step in (len(wire), 50_000):
         decoder, frames = FrameDecoder(), []
@@ -315,16 +317,16 @@ def test_a_body_beyond_the_first_claim_grows_as_it_comes(monkeypatch):
 
 
 def test_a_reader_may_hold_the_last_buffer_until_advance_has_returned(monkeypatch):
-    monkeypatch.setattr(framing, "FIRST_CLAIM", 2 * SCRATCH)
+    monkeypatch.setattr(framing, "FIRST_CLAIM_BYTES", 2 * SCRATCH_BYTES)
     decoder = FrameDecoder()
-    decoder.feed(header(kind=Kind.LAUNCH, n=1, length=5 * SCRATCH))
-    left = 5 * SCRATCH
+    decoder.feed(header(kind=Kind.LAUNCH, n=1, length=5 * SCRATCH_BYTES))
+    left = 5 * SCRATCH_BYTES
     while left:
         buffer = decoder.get_buffer()
         frames = decoder.advance(len(buffer))
         left -= len(buffer)
         del buffer
-    assert len(frames[0].payloads[0]) == 5 * SCRATCH
+    assert len(frames[0].payloads[0]) == 5 * SCRATCH_BYTES
 
 
 # -- anything at all --------------------------------------------------------------------------------------------------
@@ -365,7 +367,7 @@ def test_a_frame_with_one_byte_changed_is_a_frame_or_a_protocol_error(name, wher
 
 @settings(max_examples=100, derandomize=True)
 @given(
-    st.lists(st.binary(max_size=50) | st.integers(ALIGN_FROM - 2, ALIGN_FROM + 70).map(bytes), max_size=40),
+    st.lists(st.binary(max_size=50) | st.integers(ALIGN_FROM_BYTES - 2, ALIGN_FROM_BYTES + 70).map(bytes), max_size=40),
     st.lists(st.integers(0, 100_000), max_size=6),
 )
 def test_whatever_is_written_is_read_back(payloads, cuts):
