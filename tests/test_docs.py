@@ -321,6 +321,32 @@ def test_every_file_a_page_names_exists(page):
             assert (ROOT / name).exists() or (ROOT / "src" / "penstock" / name).exists(), name
 
 
+def paths(names: list[str]) -> list[str]:
+    """The files and folders among `names`; one without a folder is in that of the name before it."""
+    found: list[str] = []
+    for name in names:
+        if re.fullmatch(r"[\w.]+/[\w./]*", name):
+            found.append(name)
+        elif name.endswith(".py"):
+            folder = found[-1].rpartition("/")[0] if found else ""
+            found.append(f"{folder}/{name}" if folder else name)
+    return found
+
+
+def test_what_was_moved_is_found_where_the_table_of_moves_says():
+    table = (DOCS / "contributing.md").read_text().partition("\n## Where things went\n")[2]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 40
+    sources = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    for row in rows:
+        names = re.findall(r"`([^`]+)`", row.strip("|").split("|")[1])
+        for path in paths(names):
+            assert (ROOT / path).exists() or (ROOT / "src" / "penstock" / path).exists(), path
+        for name in names:
+            if re.fullmatch(r"[A-Za-z_]\w+", name):
+                assert re.search(rf"\b{name}\b", sources), name
+
+
 def test_every_test_a_page_names_exists():
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     page = DOCS / "contributing.md"
