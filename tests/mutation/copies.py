@@ -33,6 +33,8 @@ PLUGINS = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", PLUGIN.stem)
 
 STARTUP_SECONDS = 60.0
 """What a run may take besides its tests: a loaded machine starts pytest slowly, and must not look like a hang."""
+TEMPORARY = "tmp"
+"""The folder of a copy for the temporary files of its tests."""
 PATIENCE = 6
 """A run hangs when its tests take this many times what they took on the unchanged tree."""
 
@@ -92,8 +94,8 @@ class Copy:
         return cls(root)
 
     def clone(self, root: Path) -> Copy:
-        """A copy of this one, with the bytecode it has."""
-        shutil.copytree(self.root, root)
+        """A copy of this one, with the bytecode it has, and without what its tests have left: sockets among it."""
+        shutil.copytree(self.root, root, ignore=lambda folder, _: [TEMPORARY] if folder == str(self.root) else [])
         return Copy(root)
 
     @property
@@ -147,7 +149,7 @@ class Copy:
 
     async def _pytest(self, *arguments: str, timeout: float | None = None, keep_bytecode: bool = False) -> Run:
         self._notes.unlink(missing_ok=True)
-        folder = self.root / "tmp"
+        folder = self.root / TEMPORARY
         command = [*PYTEST, *PLUGINS, f"--note={self._notes}", f"--basetemp={folder}", *arguments]
         begin = time.monotonic()
         try:

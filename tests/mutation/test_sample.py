@@ -272,7 +272,12 @@ def end(now):
         os._exit(0)
 """
 TOY_TESTS = """\
+import os
+
 import penstock
+
+def test_what_a_test_leaves_need_not_be_copied(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
 
 def test_small():
     assert penstock.small(2)
