@@ -380,6 +380,8 @@ class WorkerSlot(FrameHolder):
 
     def _hung(self) -> None:
         self._hang = None
+        if self._state is SlotState.STOPPED:  # an `abandon`, perhaps on another thread, could not cancel the timer
+            return
         log.error("%s: a batch ran longer than %g s; the worker is killed", self, self._timeout)
         self._end_incarnation()
 

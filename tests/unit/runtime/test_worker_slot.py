@@ -261,12 +261,14 @@ async def test_a_slot_ended_while_a_start_fails_is_stopped(end):
     assert rig.state is SlotState.STOPPED
 
 
-async def test_an_abandoned_worker_tells_its_end_without_harm():
+async def test_an_abandoned_worker_tells_its_end_without_harm(caplog):
     rig = await Rig(timeout=3.0).ready()
     rig.send(1, b"a")
     rig.slot.abandon()
     assert (rig.worker.orders, rig.slot.alive) == (["abandon"], False)
     await rig.clock.advance(3.0)  # the thread that abandons cannot cancel the timer of a hang
+    assert caplog.records == []
+    assert rig.worker.orders == ["abandon"]
     assert rig.state is SlotState.STOPPED
     rig.slot.ended("its thread has finished")
     assert rig.state is SlotState.STOPPED
@@ -382,6 +384,16 @@ async def test_an_idle_worker_has_no_timer():
     assert rig.clock.waiting == [5.0]
     rig.worker.answer()
     assert rig.clock.waiting == []
+
+
+@pytest.mark.parametrize("order", ["close", "kill"])
+async def test_a_worker_that_is_ended_is_no_longer_timed(order):
+    rig = await Rig(timeout=5.0, obedient=False).ready()
+    rig.send(1, b"x")
+    assert rig.clock.waiting == [5.0]
+    getattr(rig.slot, order)()
+    assert rig.clock.waiting == []
+    assert rig.worker.orders == [order]
 
 
 async def test_without_a_timeout_nothing_is_timed():
