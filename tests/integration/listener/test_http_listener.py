@@ -11,7 +11,7 @@ import pytest
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError, StartFailed
 from penstock.hosting.loop_clock import LoopClock
-from penstock.server.http1.binding import SPARE_FILES, raise_file_limit, share_files
+from penstock.server.http1.binding import raise_file_limit
 from penstock.server.http1.connections import EXCESS_CONNECTIONS
 from penstock.server.http1.listener import Listener
 
@@ -146,18 +146,6 @@ def test_the_soft_limit_of_files_is_raised_and_never_lowered():
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == raised
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.parametrize("files", [64, 256, 1024, 4096, 10_500])
-def test_where_files_are_few_connections_leave_some_to_the_rest(files):
-    limits = share_files(files)
-    assert limits.connections >= 1
-    assert files - sum(limits) >= min(files // 4, 768)
-    assert 0 <= limits.excess <= min(EXCESS_CONNECTIONS, files // 4)
-
-
-def test_the_files_wanted_are_those_of_all_connections():
-    assert share_files(10_000 + SPARE_FILES) == (10_000, EXCESS_CONNECTIONS)
 
 
 def test_draining_answers_what_was_accepted_and_closes_what_is_idle(serve, knock):

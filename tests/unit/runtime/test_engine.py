@@ -269,7 +269,7 @@ async def test_a_drain_finishes_what_was_accepted_and_closes_the_workers(make_ri
     call = await rig.call()
     stopping = await rig.stopping(30.0)
     assert rig.engine.state is State.DRAINING
-    with pytest.raises(NotReady, match="service 'service' is draining"):
+    with pytest.raises(NotReady, match=r"^service 'service' is draining$"):
         rig.submit()
     assert [worker.orders for worker in rig.workers.started] == [[], []]
     rig.workers[0].answer([b"ok"])

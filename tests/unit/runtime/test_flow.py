@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import pytest
@@ -503,3 +504,50 @@ async def test_the_time_to_come_back_follows_the_rate_of_late(make_rig):
     for _ in range(20):
         rig.workers[0].answer()
         await rest()
+
+
+async def test_however_many_batches_are_answered_the_rate_is_noted_once_a_second(make_rig):
+    rig = await make_rig().start()
+    for _ in range(50):
+        await rig.call()
+        await rig.clock.advance(0.125)
+        rig.workers[0].answer()
+    assert len(rig.engine._flow._admission._marks) == 7
+
+
+# -- turns of the loop ------------------------------------------------------------------------------------------------
+
+
+async def test_all_that_happens_in_one_turn_is_one_pump(make_rig):
+    rig = await make_rig().start()
+    pumps = []
+    rig.engine._flow.on_pumped = lambda: pumps.append(1)
+    for _ in range(5):
+        rig.submit()
+    await rest()
+    assert len(pumps) == 1
+    rig.workers[0].answer()
+    await rest()
+    assert len(pumps) == 2
+    rig.engine._flow.on_pumped = None
+
+
+async def test_who_waits_is_let_in_and_sent_in_the_turn_in_which_there_is_room(make_rig):
+    rig = await make_rig(max_queued=1).start()
+    await rig.call(b"a")
+    await rig.call(b"b", wait=True)
+    rig.workers[0].answer()
+    await asyncio.sleep(0)
+    assert rig.workers[0].batches == [[b"b"]]
+    rig.workers[0].answer()
+
+
+async def test_what_is_let_in_once_the_queue_was_sent_is_sent_too(make_rig):
+    """The queue of the first stage takes one item: sending that makes room for the next one."""
+    rig = await make_rig(spec(workers=3, prefetch=0, max_queued=1)).start()
+    for payload in (b"a", b"b", b"c"):
+        rig.submit(payload, wait=True)
+    await rest()
+    assert [worker.batches for worker in rig.workers.started] == [[[b"a"]], [[b"b"]], [[b"c"]]]
+    for worker in rig.workers.started:
+        worker.answer()

@@ -201,6 +201,7 @@ async def test_a_worker_is_born_with_the_signals_that_everybody_gets_blocked(sys
 
 async def test_the_end_is_told_once_after_the_group_is_killed_and_the_process_waited_for(system, channel):
     worker = start(system, channel)
+    fd = worker._pidfd
     assert system.lifeline_open
     system.end_process()
     await rest()
@@ -208,6 +209,7 @@ async def test_the_end_is_told_once_after_the_group_is_killed_and_the_process_wa
     assert system.exited == 1
     assert not system.lifeline_open
     assert worker.exit_reason == "signal SIGKILL"
+    assert not asyncio.get_running_loop().remove_reader(fd), "the loop watches no descriptor that another may get"
     for order in (worker.kill, worker.reap, worker.abandon):
         order()
     await rest()

@@ -54,6 +54,18 @@ def test_however_few_files_there_are_one_connection_is_served():
     assert share_files(MIN_SPARE_FILES + 8) == (6, 2)
 
 
+@pytest.mark.parametrize("files", [64, 256, 1024, 4096, 10_500])
+def test_where_files_are_few_connections_leave_some_to_the_rest(files):
+    limits = share_files(files)
+    assert limits.connections >= 1
+    assert files - sum(limits) >= min(files // 4, 768)
+    assert 0 <= limits.excess <= min(EXCESS_CONNECTIONS, files // 4)
+
+
+def test_the_files_wanted_are_those_of_all_connections():
+    assert share_files(10_000 + SPARE_FILES) == (10_000, EXCESS_CONNECTIONS)
+
+
 def open_files() -> set[Path]:
     return set(Path("/dev/fd").iterdir())
 
