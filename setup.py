@@ -34,6 +34,7 @@ COMPILED = [
     "core/supervision.py",
     "runtime/engine.py",
     "runtime/flow.py",
+    "runtime/settling.py",
     "runtime/stage_driver.py",
     "runtime/worker_slot.py",
     "server/app.py",

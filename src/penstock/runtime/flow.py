@@ -1,4 +1,4 @@
-"""Takes requests in, moves their items through the stages, settles each exactly once.
+"""Takes requests in, and moves their items through the stages to the one place where each is settled.
 
 This is the half of the engine that every request passes.  It knows neither HTTP nor futures, nor how stages are started
 and stopped.  The caller of `submit` gives a function that is told the outcomes.  Everything here is called on the
@@ -11,7 +11,6 @@ for each stage.  All arrivals of one turn of the loop are gathered before anythi
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
@@ -27,12 +26,11 @@ from penstock.core.deadlines import Deadlines
 from penstock.core.dispatch import room_after
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
 from penstock.core.lanes import Lane
-from penstock.core.outcome import Failure, Outcome, Result
+from penstock.core.outcome import Failure, Result
 from penstock.core.payload import Payload, payload_size
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
-    InvalidItem,
     ProtocolError,
     RequestError,
     StageFailed,
@@ -40,17 +38,15 @@ from penstock.errors import (
     WorkerLost,
 )
 from penstock.runtime.incarnation import StartIncarnation
+from penstock.runtime.settling import Settling
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import StageDriver
 from penstock.transport.framing import Frame, Status
 from penstock.transport.messages import Problem, invalid_input, stage_failure, unpack
 
-log = logging.getLogger("penstock.runtime")
-
 SECONDS_PER_MARK = 1.0
 
 # Looked up for every item, several times: constants cost nothing once compiled, members of an enum do.
-QUEUED: Final = ItemState.QUEUED
 SETTLED: Final = ItemState.SETTLED
 OK: Final = int(Status.OK)
 
@@ -105,6 +101,9 @@ class Flow:
         ]
         self._admission = Admission(options.max_queued, options.max_queued_bytes)
         self._deadlines = Deadlines()
+        self._settling = Settling(
+            name, [stage.queue for stage in self.stages], self._admission, self._deadlines, self.counters
+        )
         self._deadline_alarm = Alarm(clock, self._end_expired)
         self._item_ids = count(1)
         self._first_limit = specs[0].options.max_queued
@@ -199,7 +198,7 @@ class Flow:
     def cancel(self, request: Request) -> None:
         """See `Engine.cancel`."""
         before = request.unsettled
-        self._end(request, lambda _: Cancelled())
+        self._settling.end(request, lambda _: Cancelled())
         if before:
             self.wake()
 
@@ -266,14 +265,15 @@ class Flow:
     def batch_answered(self, stage: StageDriver, items: list[Item], frame: Frame) -> None:
         """Move each item on, or settle it."""
         last = stage.last
+        settling = self._settling
         now = self._now()
         for item, status, payload in zip(items, frame.statuses, frame.payloads, strict=True):
             if item.state is SETTLED:
                 continue  # cancelled or expired meanwhile: masked from the next stage
             if status != OK:
-                self._settle(item, Failure(_read_failure(stage.name, status, payload)))
+                settling.settle(item, Failure(_read_failure(stage.name, status, payload)))
             elif last:
-                self._settle(item, Result(payload))
+                settling.settle(item, Result(payload))
             else:
                 self._advance(item, payload, now)
         if now - self._last_mark >= SECONDS_PER_MARK:
@@ -283,12 +283,12 @@ class Flow:
     def missed(self, items: list[Item]) -> None:
         """Settle the items whose deadline passed before they could be sent."""
         for item in items:
-            self._settle(item, Failure(DeadlineExceeded(ran=False)))
+            self._settling.settle(item, Failure(DeadlineExceeded(ran=False)))
 
     def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:
         """Settle the items whose worker died and that are not tried again."""
         for item in items:
-            self._settle(item, Failure(WorkerLost(stage=stage.name)))
+            self._settling.settle(item, Failure(WorkerLost(stage=stage.name)))
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
         self._admission.ledger.advance(item, payload)
@@ -298,66 +298,12 @@ class Flow:
         item.state = OFFER[item.state]
         self.stages[item.stage].queue.offer(item, now)
 
-    # -- the one function that settles --------------------------------------------------------------------------------
-
-    def _settle(self, item: Item, outcome: Outcome) -> None:
-        """Give `item` its outcome.  The first one stands.  Harmless where the caller has left."""
-        before = item.state
-        if before is SETTLED:
-            return
-        item.state = SETTLED
-        if before is QUEUED:
-            self.stages[item.stage].queue.discard(item)
-        request = item.request
-        self._admission.settle(item)
-        item.payload = b""
-        item.frame = None
-        self._record(request, item.index, outcome)
-
-    def _record(self, request: Request, index: int, outcome: Outcome) -> None:
-        if isinstance(outcome, Result):
-            self.counters.succeeded += 1
-            self._admission.ledger.keep_result(request, outcome.payload)
-        else:
-            _count_failure(self.counters, outcome.error, 1)
-        request.outcomes[index] = outcome
-        request.unsettled -= 1
-        if not request.unsettled:
-            self._complete(request)
-
-    def _complete(self, request: Request) -> None:
-        """Tell the caller: every outcome is there."""
-        self._admission.ledger.complete(request)
-        self._deadlines.discard(request)
-        request.items = []  # they refer to the request: without this only the cycle collector could free either
-        try:
-            request.done(request.outcomes)
-        except Exception:  # a fault of this caller must not reach the other items of the batch
-            log.exception("service %r: a caller failed to take its outcomes", self.name)
-
-    def _end(self, request: Request, error: Callable[[Item | None], RequestError]) -> None:
-        """Settle all that is unsettled of `request`, fed or not."""
-        if not request.wholly_fed:
-            self._end_unfed(request, Failure(error(None)))
-        for item in request.items:
-            if item.state is not SETTLED:
-                self._settle(item, Failure(error(item)))
-
-    def _end_unfed(self, request: Request, failure: Failure) -> None:
-        """Settle all that was never fed as one `failure`, at once: there may be many thousands."""
-        self._admission.drop_unfed(request)
-        n = len(request.payloads) - request.fed
-        request.outcomes[request.fed :] = [failure] * n
-        request.fed += n
-        _count_failure(self.counters, failure.error, n)
-        request.unsettled -= n
-        if not request.unsettled:
-            self._complete(request)
+    # -- the end of all ----------------------------------------------------------------------------------------------
 
     def settle_all(self, error: Callable[[Item | None], RequestError]) -> None:
         """Settle every request in hand.  `error` makes an item's error; for what is no item yet it is given None."""
         for request in self._in_hand():
-            self._end(request, error)
+            self._settling.end(request, error)
 
     def _in_hand(self) -> Iterable[Request]:
         found: dict[Request, None] = dict.fromkeys(self._admission.requests())
@@ -370,7 +316,7 @@ class Flow:
 
     def _end_expired(self) -> None:
         for request in self._deadlines.expired(self._now()):
-            self._end(request, _deadline_exceeded)
+            self._settling.end(request, _deadline_exceeded)
         self._deadline_alarm.set(self._deadlines.next_moment())
         self.wake()
 
@@ -409,19 +355,3 @@ def _read_failure(stage: str, status: int, payload: Payload) -> RequestError:
 
 def _deadline_exceeded(item: Item | None) -> DeadlineExceeded:
     return DeadlineExceeded(ran=item is not None and item.frame is not None and item.frame.running)
-
-
-def _count_failure(counters: ServiceCounters, error: RequestError, n: int) -> None:
-    match error:
-        case InvalidItem():
-            counters.invalid += n
-        case StageFailed():
-            counters.failed += n
-        case DeadlineExceeded():
-            counters.expired += n
-        case Cancelled():
-            counters.cancelled += n
-        case WorkerLost():
-            counters.lost += n
-        case _:
-            counters.turned_away += n

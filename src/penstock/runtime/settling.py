@@ -1,0 +1,113 @@
+"""Gives each item its outcome, once, and tells the caller when the last one is there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.core.admission import Admission
+from penstock.core.batching import BatchQueue
+from penstock.core.counters import ServiceCounters
+from penstock.core.deadlines import Deadlines
+from penstock.core.item import Item, ItemState, Request
+from penstock.core.outcome import Failure, Outcome, Result
+from penstock.errors import Cancelled, DeadlineExceeded, InvalidItem, RequestError, StageFailed, WorkerLost
+
+log = logging.getLogger("penstock.runtime")
+
+# Looked up for every item: constants cost nothing once compiled, members of an enum do.
+QUEUED: Final = ItemState.QUEUED
+SETTLED: Final = ItemState.SETTLED
+
+
+class Settling:
+    """The end of every item of one service.
+
+    Nothing else settles an item.  `queues` are those of the stages, in their order.  What an item held is given back
+    to `admission`, its request leaves `deadlines`, and its ending is counted in `counters`.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        queues: Sequence[BatchQueue],
+        admission: Admission,
+        deadlines: Deadlines,
+        counters: ServiceCounters,
+    ) -> None:
+        self._service = service
+        self._queues = list(queues)
+        self._admission = admission
+        self._deadlines = deadlines
+        self._counters = counters
+
+    def settle(self, item: Item, outcome: Outcome) -> None:
+        """Give `item` its outcome.  The first one stands.  Harmless where the caller has left."""
+        before = item.state
+        if before is SETTLED:
+            return
+        item.state = SETTLED
+        if before is QUEUED:
+            self._queues[item.stage].discard(item)
+        request = item.request
+        self._admission.settle(item)
+        item.payload = b""
+        item.frame = None
+        self._record(request, item.index, outcome)
+
+    def end(self, request: Request, error: Callable[[Item | None], RequestError]) -> None:
+        """Settle all that is unsettled of `request`, fed or not."""
+        if not request.wholly_fed:
+            self._end_unfed(request, Failure(error(None)))
+        for item in request.items:
+            if item.state is not SETTLED:
+                self.settle(item, Failure(error(item)))
+
+    def _end_unfed(self, request: Request, failure: Failure) -> None:
+        """Settle all that was never fed as one `failure`, at once: there may be many thousands."""
+        self._admission.drop_unfed(request)
+        n = len(request.payloads) - request.fed
+        request.outcomes[request.fed :] = [failure] * n
+        request.fed += n
+        _count_failure(self._counters, failure.error, n)
+        request.unsettled -= n
+        if not request.unsettled:
+            self._complete(request)
+
+    def _record(self, request: Request, index: int, outcome: Outcome) -> None:
+        if isinstance(outcome, Result):
+            self._counters.succeeded += 1
+            self._admission.ledger.keep_result(request, outcome.payload)
+        else:
+            _count_failure(self._counters, outcome.error, 1)
+        request.outcomes[index] = outcome
+        request.unsettled -= 1
+        if not request.unsettled:
+            self._complete(request)
+
+    def _complete(self, request: Request) -> None:
+        """Tell the caller: every outcome is there."""
+        self._admission.ledger.complete(request)
+        self._deadlines.discard(request)
+        request.items = []  # they refer to the request: without this only the cycle collector could free either
+        try:
+            request.done(request.outcomes)
+        except Exception:  # a fault of this caller must not reach the other items of the batch
+            log.exception("service %r: a caller failed to take its outcomes", self._service)
+
+
+def _count_failure(counters: ServiceCounters, error: RequestError, n: int) -> None:
+    match error:
+        case InvalidItem():
+            counters.invalid += n
+        case StageFailed():
+            counters.failed += n
+        case DeadlineExceeded():
+            counters.expired += n
+        case Cancelled():
+            counters.cancelled += n
+        case WorkerLost():
+            counters.lost += n
+        case _:
+            counters.turned_away += n
