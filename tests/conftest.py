@@ -37,6 +37,10 @@ GRACE = 3.0  # seconds for a child that is on its way out; nothing waits this lo
 hypothesis.settings.register_profile("without a deadline", hypothesis.settings(deadline=None))
 hypothesis.settings.load_profile("without a deadline")
 
+# On a machine's first run hypothesis looks at every character there is, which takes four seconds of CPU, and writes the
+# result to a file.  Here that is no test's time: on a loaded machine a test ran into its limit of a minute by it.
+hypothesis.strategies.text().validate()
+
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 if sys.platform == "linux":
