@@ -37,10 +37,6 @@ GRACE = 3.0  # seconds for a child that is on its way out; nothing waits this lo
 hypothesis.settings.register_profile("without a deadline", hypothesis.settings(deadline=None))
 hypothesis.settings.load_profile("without a deadline")
 
-# On a machine's first run hypothesis looks at every character there is, which takes four seconds of CPU, and writes the
-# result to a file.  Here that is no test's time: on a loaded machine a test ran into its limit of a minute by it.
-hypothesis.strategies.text().validate()
-
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 if sys.platform == "linux":
@@ -69,6 +65,15 @@ def extension_modules() -> set[str]:
         for path in Path(root).rglob("*.py")
         if isinstance(PathFinder.find_spec(path.stem, [str(path.parent)]).loader, ExtensionFileLoader)
     }
+
+
+def pytest_sessionstart() -> None:
+    """Have hypothesis look at every character there is.
+
+    On a machine's first run that takes four seconds of CPU, and the result is written to a file.  Here that is no
+    test's time: on a loaded machine a test ran into its limit of a minute by it.
+    """
+    hypothesis.strategies.text().validate()
 
 
 def pytest_configure() -> None:

@@ -347,6 +347,15 @@ def test_what_was_moved_is_found_where_the_table_of_moves_says():
                 assert re.search(rf"\b{name}\b", sources), name
 
 
+def test_every_private_name_and_class_a_page_for_developers_names_exists():
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), ROOT / "setup.py"]
+    sources = "\n".join(path.read_text() for path in files)
+    for page in (DOCS / "contributing.md", DOCS / "explanation" / "design.md"):
+        for name in present(page):
+            if re.fullmatch(r"_\w+|([A-Z][a-z]+){2,}", name):
+                assert re.search(rf"\b{name}\b", sources), f"{page.name}: {name}"
+
+
 def test_every_test_a_page_names_exists():
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
     page = DOCS / "contributing.md"
@@ -420,6 +429,11 @@ def test_the_reference_has_every_option_with_its_default():
         if flag:
             assert f"`--{name.replace('_', '-')}`" in told[heading, name], name
             assert f"`{environment_name(name)}`" in told[heading, name], name
+
+
+def test_the_reference_has_every_argument_of_a_stage():
+    (line,) = re.findall(r"^`ps\.stage\(([^)]+)\)`", (DOCS / "reference" / "python.md").read_text(), re.MULTILINE)
+    assert re.split(r", (?:\*, )?", line) == list(inspect.signature(ps.stage).parameters)
 
 
 def test_the_reference_has_every_public_name():
