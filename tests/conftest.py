@@ -67,6 +67,7 @@ def extension_modules() -> set[str]:
     }
 
 
+@pytest.hookimpl(trylast=True)  # by then hypothesis is initialised
 def pytest_sessionstart() -> None:
     """Have hypothesis look at every character there is.
 
