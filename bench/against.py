@@ -42,12 +42,12 @@ cores for tenths of a second.  With equal builds and the same time in all, the r
 in slices of 0.25 s, and 0.99 to 1.02 in slices of 0.05 s.
 """
 
-SLICES = 80
+SLICES = 64
 """How often each build is loaded in a round."""
 
 WARMUP_SLICES = 8
 
-IMPORTS = 24
+IMPORTS = 16
 """How often each build is imported in a round."""
 
 STEADY = {
