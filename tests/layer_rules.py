@@ -190,6 +190,21 @@ def shared_names(tree: Tree) -> dict[str, list[str]]:
     return {name: there for name, there in sorted(found.items()) if len(there) > 1}
 
 
+def repeated_docstrings(tree: Tree) -> set[str]:
+    """The methods whose docstring is, word for word, that of a Protocol's method of the same name."""
+    protocols, others = set(), {}
+    for source in tree.values():
+        for owner in (node for node in ast.walk(parsed(source)) if isinstance(node, ast.ClassDef)):
+            is_protocol = any(getattr(base, "id", "") == "Protocol" for base in owner.bases)
+            for method in owner.body:
+                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and (said := ast.get_docstring(method)):
+                    if is_protocol:
+                        protocols.add((method.name, said))
+                    else:
+                        others[f"{owner.name}.{method.name}"] = (method.name, said)
+    return {name for name, said in others.items() if said in protocols}
+
+
 # -- the compiled build -----------------------------------------------------------------------------------------------
 
 

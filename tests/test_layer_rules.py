@@ -13,6 +13,7 @@ from layer_rules import (
     missing_modules,
     named_as_libraries,
     read_compiled,
+    repeated_docstrings,
     shared_basenames,
     shared_names,
     without,
@@ -101,6 +102,24 @@ def test_a_file_named_as_a_library_is_found():
 )
 def test_two_things_of_one_public_name_are_found(one, other, found):
     assert set(shared_names({"a.py": one, "b.py": other})) == found
+
+
+DUTY = 'class Duty(Protocol):\n    def act(self):\n        """Act now."""\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('class Actor:\n    def act(self):\n        """Act now."""', {"Actor.act"}),
+        ('class Actor:\n    async def act(self):\n        """Act now."""', {"Actor.act"}),
+        ('class Actor:\n    def act(self):\n        """Act now, on the loop."""', set()),
+        ('class Actor:\n    def play(self):\n        """Act now."""', set()),
+        ("class Actor:\n    def act(self): ...", set()),
+        (DUTY, set()),
+    ],
+)
+def test_a_docstring_that_repeats_a_protocol_is_found(source, found):
+    assert repeated_docstrings({"a.py": DUTY, "b.py": source}) == found
 
 
 BASES = """

@@ -26,6 +26,7 @@ from layer_rules import (
     named_as_libraries,
     read_compiled,
     read_tree,
+    repeated_docstrings,
     shared_basenames,
     shared_names,
     shortest_path,
@@ -133,11 +134,15 @@ def test_the_pure_rooms_touch_no_world():
 
 # -- circles, names, the compiled build, time -------------------------------------------------------------------------
 
+DOCSTRINGS = {"Service.state": "users read it where they look for it: the class is public"}
+"""Methods that say again what a Protocol says."""
+
 RULES = {
     "levels": (upward_imports, UPWARD),
     "basenames": (lambda: shared_basenames(FILES), BASENAMES),
     "names_of_libraries": (lambda: named_as_libraries(FILES, {*HEAVY, *LIGHT}), LIBRARY_NAMES),
     "public_names": (lambda: shared_names(TREE), NAMES),
+    "docstrings": (lambda: repeated_docstrings(TREE), DOCSTRINGS),
     "compiled_bases": (lambda: compiled_bases(TREE, COMPILED), SUBCLASSES),
     "compiled_modules": (lambda: missing_modules(TREE, COMPILED), NOT_THERE),
     "time": (lambda: asks_the_time(TREE), TIMED),

@@ -20,7 +20,6 @@ class LoopClock:
     def __init__(self) -> None:
         self.now: Callable[[], float] = time.monotonic
 
-    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call `callback` after `delay` seconds on the running loop."""
+    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:  # noqa: D102  # see `Clock`
         ticks = math.ceil(max(delay, 0.0) / TIMER_TICK_SECONDS)
         return asyncio.get_running_loop().call_later(ticks * TIMER_TICK_SECONDS, callback)

@@ -80,8 +80,7 @@ class Engine:
     # -- what hosts read --------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> State:
-        """What the service is doing."""
+    def state(self) -> State:  # noqa: D102  # see `HostedEngine`
         if self._phase is not State.READY:
             return self._phase
         if any(stage.failed for stage in self.stages):
@@ -91,22 +90,18 @@ class Engine:
         return State.READY if self._flow.has_room(0) else State.BUSY
 
     @property
-    def reason(self) -> str:
-        """Why the service is FAILED, else ""."""
+    def reason(self) -> str:  # noqa: D102  # see `HostedEngine`
         return next((stage.health.reason for stage in self.stages if stage.failed), "")
 
     @property
-    def queued(self) -> int:
-        """Items accepted and not yet settled, wherever they are."""
+    def queued(self) -> int:  # noqa: D102  # see `HostedEngine`
         return self._flow.queued
 
     @property
-    def held_bytes(self) -> int:
-        """Bytes held for requests in hand: payloads, half-received bodies, unread answers."""
+    def held_bytes(self) -> int:  # noqa: D102  # see `HostedEngine`
         return self._flow.held_bytes
 
-    def refusal(self, nbytes: int = 0) -> RequestError | None:
-        """Why a request of `nbytes` would be refused now, or None."""
+    def refusal(self, nbytes: int = 0) -> RequestError | None:  # noqa: D102  # see `HostedEngine`
         flow = self._flow
         if not flow.accepting:
             state = self.state
@@ -151,8 +146,7 @@ class Engine:
         """
         self._flow.cancel(request)
 
-    def hold(self, nbytes: int) -> None:
-        """Count bytes held outside the queues; negative gives them back."""
+    def hold(self, nbytes: int) -> None:  # noqa: D102  # see `HostedEngine`
         self._flow.hold(nbytes)
 
     # -- start ------------------------------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ class Flow:
             self.wake()
 
     def hold(self, nbytes: int) -> None:
-        """See `Engine.hold`."""
+        """See `HostedEngine.hold`."""
         self._admission.ledger.hold(nbytes)
         if nbytes < 0 and self._admission.waiting:
             self.wake()
@@ -236,8 +236,7 @@ class Flow:
 
     # -- the one pump -------------------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """Pump once at the end of this turn of the event loop."""
+    def wake(self) -> None:  # noqa: D102  # see `Hub`
         if not self._waking:
             self._waking = True
             self._running_loop().call_soon(self._pump)
@@ -258,8 +257,7 @@ class Flow:
 
     # -- what stages report -------------------------------------------------------------------------------------------
 
-    def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
-        """A worker of `stage` became ready or ended: the supervisor decides what follows."""
+    def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:  # noqa: D102  # see `Hub`
         self._supervisor.pool_changed(stage, failure)
 
     def batch_answered(self, stage: StageDriver, items: list[Item], frame: Frame) -> None:
@@ -280,13 +278,11 @@ class Flow:
             self._last_mark = now
             self._admission.mark(now)
 
-    def missed(self, items: list[Item]) -> None:
-        """Settle the items whose deadline passed before they could be sent."""
+    def missed(self, items: list[Item]) -> None:  # noqa: D102  # see `Hub`
         for item in items:
             self._settling.settle(item, Failure(DeadlineExceeded(ran=False)))
 
-    def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:
-        """Settle the items whose worker died and that are not tried again."""
+    def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:  # noqa: D102  # see `Hub`
         for item in items:
             self._settling.settle(item, Failure(WorkerLost(stage=stage.name)))
 

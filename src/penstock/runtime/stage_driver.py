@@ -177,13 +177,11 @@ class StageDriver:
         env = worker_environment(self._threads[index], extra)
         return WorkerStart(self.service, self.name, index, self.spec.target, self._cores[index], env)
 
-    def launch_of(self, index: int) -> Launch:
-        """What worker `index` is told to be."""
+    def launch_of(self, index: int) -> Launch:  # noqa: D102  # see `SlotOwner`
         assert self._launch is not None, "the stage was never started"
         return self._launch(index)
 
-    def answered(self, worker: WorkerSlot, sent: SentFrame, frame: Frame) -> None:
-        """A worker answered a batch."""
+    def answered(self, worker: WorkerSlot, sent: SentFrame, frame: Frame) -> None:  # noqa: D102  # see `SlotOwner`
         self.in_flight -= len(sent.items)
         counters = self.counters
         counters.computed.add(frame.seconds)
@@ -199,8 +197,7 @@ class StageDriver:
             worker.recycle()
         self.hub.wake()
 
-    def worker_ready(self, worker: WorkerSlot) -> None:
-        """A worker reached READY."""
+    def worker_ready(self, worker: WorkerSlot) -> None:  # noqa: D102  # see `SlotOwner`
         self.health.became_ready(worker.index)
         worker.health.became_ready(self._now())
         log.info("%s is ready (pid %s)", worker, worker.pid)

@@ -35,8 +35,7 @@ class VirtualTimer:
         """Whether the call is still to come."""
         return self._callback is not None
 
-    def cancel(self) -> None:
-        """Forget the call; harmless once it was made."""
+    def cancel(self) -> None:  # noqa: D102  # see `Timer`
         self._callback = None
 
     def ring(self) -> None:

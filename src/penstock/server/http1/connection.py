@@ -373,13 +373,11 @@ class Connection(asyncio.Protocol):
 
     # ---- ends
 
-    def drain(self) -> None:
-        """Close if nothing is in hand; otherwise the last answer owed will close."""
+    def drain(self) -> None:  # noqa: D102  # see `OpenConnection`
         if self._state is READING_HEAD and not self._queue and not self._reading.kept:
             self._close()
 
-    def abort(self) -> None:
-        """End the connection at once, and cancel what is in hand."""
+    def abort(self) -> None:  # noqa: D102  # see `OpenConnection`
         self._leave()
         if self._transport is not None:
             self._transport.abort()
@@ -406,8 +404,7 @@ class Connection(asyncio.Protocol):
 
     # ---- time
 
-    def sweep(self, now: float) -> None:
-        """End what has taken too long at `now`."""
+    def sweep(self, now: float) -> None:  # noqa: D102  # see `OpenConnection`
         transport = self._transport
         if transport is None:
             return
