@@ -452,6 +452,7 @@ async def test_a_long_request_forgets_its_settled_items(make_rig):
         await rest()
     assert len(call.ends) == n
     assert most < 1100
+    assert call.request.items == [], "items and request refer to each other: only the cycle collector could free them"
 
 
 async def test_bytes_between_the_items_are_held_until_the_last_one_is_fed(make_rig):

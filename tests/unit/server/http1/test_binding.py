@@ -216,6 +216,7 @@ def test_a_server_that_does_not_answer_in_time_is_still_a_server(tmp_path, monke
 
     class Busy(socket.socket):
         def connect(self, _):
+            assert self.gettimeout() == 1.0
             raise TimeoutError("timed out")
 
     monkeypatch.setattr(binding.socket, "socket", Busy)

@@ -111,6 +111,9 @@ def test_the_target_has_a_limit(rig_with, limit):
 def test_a_target_that_fills_the_whole_head_is_a_target_too_long(rig_with):
     rig = rig_with(max_target=100, max_header=200)
     assert both_ways(rig, b"GET /" + b"a" * 500) == [414]
+    # It is the head that is too long, whatever stands second in a later line.
+    assert both_ways(rig, b"GET / HTTP/1.1\r\nX: " + b"a" * 500) == [431]
+    assert both_ways(rig, b"GET / HTTP/1.1\r\nX: a\r\nY: " + b"a" * 500) == [431]
 
 
 def test_trailers_are_counted(rig_with):
