@@ -68,6 +68,13 @@ def test_the_first_and_the_last_stage_know_it(orders):
     assert [(order.first, order.last) for order in found] == [(True, False), (False, False), (False, True)]
 
 
+@pytest.mark.parametrize("inline", [False, True])
+def test_what_workers_send_of_the_main_script_is_found_here_too(orders, monkeypatch, inline):
+    monkeypatch.delitem(sys.modules, "__penstock_main__")
+    orders(stage(Embed), inline=inline)
+    assert sys.modules.get("__penstock_main__") is (None if inline else sys.modules["__main__"])
+
+
 def test_a_class_no_worker_can_import_is_refused_unless_inline(orders):
     class Local(Stage):
         def predict(self, x): ...

@@ -98,6 +98,10 @@ MALFORMED = {
     "an endless chunk size": (400, CHUNKED + b"3;" + b"a" * 1024),
     "a length in the trailers": (400, CHUNKED + b"0\r\nContent-Length: 3\r\n\r\n"),
     "a coding in the trailers": (400, CHUNKED + b"0\r\nTransfer-Encoding: chunked\r\n\r\n"),
+    **{
+        f"{name} in the trailers": (400, CHUNKED + b"0\r\n%b: x\r\n\r\n" % name.encode())
+        for name in ("Host", "Content-Encoding", "content-type", "Connection", "EXPECT", "Authorization")
+    },
     "a folded trailer": (400, CHUNKED + b"0\r\nX: y\r\n z\r\n\r\n"),
     "a trailer that is no field": (400, CHUNKED + b"0\r\nGET / HTTP/1.1\r\n\r\n"),
     "trailers ended by a bare LF": (400, CHUNKED + b"0\r\n\n"),
