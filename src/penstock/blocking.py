@@ -65,7 +65,7 @@ class BlockingService:
         self._thread.start()
         try:
             self._call(self._service.start())
-        except BaseException:
+        except BaseException:  # also an interrupt: without `__exit__`, nobody else would end the thread
             self._end_loop()
             raise
         return self

@@ -79,8 +79,6 @@ class Flow:
         clock: Clock,
         start_incarnation: StartIncarnation,
     ) -> None:
-        self.name = name
-        self.options = options
         self.counters = ServiceCounters()
         self.accepting = False
         self.on_pumped: Callable[[], None] | None = None

@@ -65,7 +65,7 @@ REPLACE = Move(
         _S.REPLACING: _S.REPLACING,
         _S.CLOSING: _S.STOPPING,
         _S.STOPPING: _S.STOPPING,
-        _S.STOPPED: _S.STOPPED,  # abandoned by another thread, which cannot cancel the timer that replaces a hung one
+        _S.STOPPED: _S.STOPPED,  # it was abandoned, and a frame that it had sent before is no valid one
     },
 )
 """End the incarnation, because it hangs, only fails, or sent what no worker sends."""

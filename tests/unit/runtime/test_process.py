@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import open_files
 
 import penstock
 from penstock.runtime import process
@@ -273,10 +274,6 @@ async def test_a_forked_child_ends_no_worker_of_its_parent(system, channel, monk
     assert system.asked == []
     assert system.exited == 0
     worker.abandon()
-
-
-def open_files() -> set[Path]:
-    return set(Path("/dev/fd").iterdir())
 
 
 async def test_a_process_that_cannot_be_started_leaves_nothing_open(system, channel):

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from penstock.config import StageOptions
+from penstock.config import ServiceOptions
 from penstock.core.dispatch import SentFrame
 from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane
@@ -17,11 +17,13 @@ from penstock.core.moves import IllegalMove
 from penstock.core.state import WorkerState
 from penstock.runtime import worker_slot
 from penstock.runtime.incarnation import WorkerStart
+from penstock.runtime.launching import launcher
+from penstock.runtime.spec import stage
 from penstock.runtime.worker_slot import SlotState, WorkerSlot
 from penstock.testing.fake_workers import FakeWorkers
 from penstock.testing.virtual_clock import VirtualClock, rest
 from penstock.transport.framing import Kind, encode_answers, encode_batch
-from penstock.transport.messages import Hello, Launch, StageRef, pack
+from penstock.transport.messages import Hello, pack
 
 NAMES = ("START", "FILL", "BECOME_READY", "REPLACE", "CLOSE", "STOP", "ABANDON", "END")
 MOVES = {name: getattr(worker_slot, name) for name in NAMES}
@@ -33,29 +35,14 @@ class Owner:
     def __init__(self) -> None:
         self.events: list[tuple] = []
         self.launched = 0
+        self._launch = launcher("service", [stage(math.sqrt, name="double")], 0, ServiceOptions(), inline=True)
 
     def start_of(self, index):
         return WorkerStart("service", "double", index, None, frozenset({0}), {})
 
     def launch_of(self, index):
         self.launched += 1
-        return Launch(
-            service="service",
-            stage="double",
-            index=index,
-            count=1,
-            ref=StageRef("", ""),
-            setup=b"",
-            sys_path=[],
-            batched=False,
-            max_size=1,
-            options=StageOptions(),
-            first=True,
-            last=True,
-            validate=False,
-            validate_results=False,
-            allow_nan=False,
-        )
+        return self._launch(index)
 
     def answered(self, worker, sent, frame):
         self.events.append(("answered", sent.frame_id, [bytes(p) for p in frame.payloads]))

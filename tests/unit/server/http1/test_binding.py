@@ -7,10 +7,10 @@ import os
 import resource
 import socket
 import stat
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from processes import open_files
 
 from penstock.errors import ConfigError, StartFailed
 from penstock.server.http1 import binding
@@ -64,10 +64,6 @@ def test_where_files_are_few_connections_leave_some_to_the_rest(files):
 
 def test_the_files_wanted_are_those_of_all_connections():
     assert share_files(10_000 + SPARE_FILES) == (10_000, EXCESS_CONNECTIONS)
-
-
-def open_files() -> set[Path]:
-    return set(Path("/dev/fd").iterdir())
 
 
 # -- sockets --------------------------------------------------------------------------------------------------------

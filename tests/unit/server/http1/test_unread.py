@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from penstock.server.application import HttpRequest
@@ -12,73 +10,56 @@ from penstock.server.http1.unread import UnreadAnswers
 ONE, TWO, THREE = (HttpRequest("GET", b"/%d" % number, b"", {}, 0.0) for number in (1, 2, 3))
 
 
-class App:
-    """Counts what is held, by request."""
-
-    def __init__(self) -> None:
-        self.held: Counter[object] = Counter()
-
-    def hold(self, request, nbytes):
-        self.held[request] += nbytes
-
-
-class Transport:
-    """Takes every byte; a test says how many are still in its buffer."""
-
-    def __init__(self) -> None:
-        self.unread = 0
-
-    def write(self, data):
-        self.unread += len(data)
-
-    def writelines(self, pieces):
-        for piece in pieces:
-            self.write(piece)
-
-    def get_write_buffer_size(self):
-        return self.unread
+@pytest.fixture
+def client(rig):
+    """One that takes nothing by itself."""
+    made = rig.connect()
+    made.transport.stuck = True
+    return made
 
 
 @pytest.fixture
-def app():
-    return App()
+def unread(rig):
+    return UnreadAnswers(rig.app, 0.0)
 
 
-@pytest.fixture
-def unread(app):
-    return UnreadAnswers(app, 0.0)
+def held(rig) -> dict[HttpRequest, int]:
+    """The bytes held for each request for which some are."""
+    return {request: rig.app.held[id(request)] for request in (ONE, TWO, THREE) if rig.app.held[id(request)]}
 
 
-def test_what_grows_is_the_last_answer_s_and_what_is_taken_the_first_s(app, unread):
-    transport = Transport()
+def test_what_grows_is_the_last_answer_s_and_what_is_taken_the_first_s(rig, client, unread):
+    transport = client.transport
     for request, answer in ((ONE, b"x" * 10), (TWO, [b"y" * 10, b"y" * 10]), (THREE, b"z")):
         unread.write(transport, answer, request)
         unread.measure(transport)
-    assert app.held == {ONE: 10, TWO: 20, THREE: 1}
+    assert held(rig) == {ONE: 10, TWO: 20, THREE: 1}
     transport.unread = 15
     unread.measure(transport)
-    assert +app.held == {TWO: 14, THREE: 1}
+    assert held(rig) == {TWO: 14, THREE: 1}
     transport.unread = 0
     unread.measure(transport)
-    assert +app.held == {}
+    assert held(rig) == {}
 
 
-def test_an_answer_in_parts_grows_for_its_own_request(app, unread):
-    unread.write(Transport(), b"", ONE)
+def test_an_answer_in_parts_grows_for_its_own_request(rig, client, unread):
+    unread.write(client.transport, b"", ONE)
     unread.charge(10)
     unread.charge(25)
-    assert app.held == {ONE: 25}
+    assert held(rig) == {ONE: 25}
+    unread.charge(0)
+    assert held(rig) == {}
 
 
-def test_a_request_whose_answer_was_taken_is_not_kept(app, unread):
-    unread.write(Transport(), b"x", ONE)
+def test_a_request_whose_answer_was_taken_is_not_kept(rig, client, unread):
+    unread.write(client.transport, b"x", ONE)
     unread.charge(1)
     assert unread.last == ONE
     unread.charge(0)
     assert unread.last is None
 
 
-def test_a_socket_that_is_gone_is_not_measured(app, unread):
-    unread.write(Transport(), b"x", ONE)
+def test_a_socket_that_is_gone_is_not_measured(rig, client, unread):
+    unread.write(client.transport, b"x", ONE)
     unread.measure(None)
-    assert app.held == {}
+    assert held(rig) == {}
