@@ -25,6 +25,7 @@ COMPILED = [
     "core/counters.py",
     "core/deadlines.py",
     "core/dispatch.py",
+    "core/idleness.py",
     "core/item.py",
     "core/lanes.py",
     "core/ledger.py",
