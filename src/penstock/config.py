@@ -210,7 +210,7 @@ class ServerOptions:
     unread_timeout: float = option(
         30.0, "longest an answer may lie unread before its connection is closed", minimum=0.1
     )
-    max_connections: int = option(10_000, "most connections; one more is answered 503 and closed", minimum=1)
+    max_connections: int = option(10_000, "most connections; one more may only ask for probes", minimum=1)
     max_pipelined: int = option(32, "most requests of one connection in hand; 1 is no pipelining", minimum=1)
     drain: float = option(30.0, "longest to finish accepted requests on SIGTERM; 0 drops them at once", minimum=0)
     overload_status: int = option(503, "status when the service is full", choices=(503, 429))

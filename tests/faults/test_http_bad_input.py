@@ -319,14 +319,20 @@ def test_connections_beyond_the_limit_are_503_and_those_within_go_on(tmp_path):
     with serving(tmp_path, "--max-connections", "5") as server:
         inside = [server.wire() for _ in range(5)]
         assert all(wire.send(GET).answer().status == 200 for wire in inside)
-        with contextlib.closing(server.wire()) as outside:
-            assert outside.answer().status == 503
-            assert outside.ended()
-        assert all(wire.post("/predict", {"value": 2}).answer().json() == 2.0 for wire in inside)
+        for wire in inside:
+            wire.post("/predict", {"do": "hold", "value": 2})
+
+        def refused():
+            with contextlib.closing(server.wire().post("/predict", {"value": 2})) as outside:
+                return outside.answer().status == 503 and outside.ended()
+
+        server.until(refused, "every connection to be busy")
+        server.open_gate()
+        assert all(wire.answer().json() == 2.0 for wire in inside)
         inside.pop().close()
 
         def let_in():
-            with contextlib.closing(server.wire().send(GET)) as wire:
+            with contextlib.closing(server.wire().post("/predict", {"value": 2})) as wire:
                 return wire.answer().status == 200
 
         server.until(let_in, "room for another")

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from waiting import until_now
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LATER = b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -178,21 +179,58 @@ def test_a_client_that_leaves_in_the_middle_of_a_body_is_forgotten(serve, knock)
     assert server.app.held == 0
 
 
-def test_connections_beyond_the_cap_are_answered_503(serve, knock):
+def test_connections_beyond_the_cap_may_ask_for_probes_and_are_else_answered_503(serve, knock):
     server = serve(max_connections=2)
     kept = [knock(server), knock(server)]
     for client in kept:
-        client.send(GET)
-        assert client.answer()[0] == 200
-    extra = knock(server)
-    assert extra.answer()[0] == 503
-    assert extra.ended()
-    extra.close()
+        client.send(LATER)
+    server.until(lambda: len(server.app.waiting) == 2)
+    for ask, status in ((GET.replace(b" / ", b" /livez "), 200), (GET, 503)):
+        extra = knock(server)
+        extra.send(ask)
+        assert extra.answer()[0] == status
+        assert extra.ended()
+        extra.close()
     kept[0].close()
     server.until(lambda: server.listener.connections == 1)
     again = knock(server)
     again.send(GET)
     assert again.answer()[0] == 200
+
+
+def test_of_those_that_waited_in_the_kernel_none_is_cut_before_it_was_read(serve, knock):
+    server = serve(max_connections=1)
+    knock(server).send(LATER)
+    server.until(lambda: len(server.app.waiting) == 1)
+    crowd, blocked = [], threading.Event()
+    server.loop.call_soon_threadsafe(blocked.wait, 20.0)
+    try:
+        for _ in range(600):
+            crowd.append(knock(server))
+            crowd[-1].send(GET)
+    finally:
+        blocked.set()
+    assert {client.answer()[0] for client in crowd} == {503}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["kept", "closed"])
+def test_over_tls_who_is_idle_makes_way_and_so_does_who_leaves_our_goodbye_unanswered(serve, knock, certificate, last):
+    cert, key = certificate
+    server = serve(tls_cert=cert, tls_key=key, max_connections=1)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(cert)
+    idle = knock(server, context)
+    idle.send(CLOSE if last else GET)
+    assert idle.answer()[0] == 200
+
+    def served():
+        client = knock(server, context)
+        client.send(GET)
+        return client.answer()[0] == 200
+
+    until_now(served, "room for another")
+    assert idle.ended()
 
 
 def test_tls_serves_the_same(serve, knock, certificate):

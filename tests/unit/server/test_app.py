@@ -23,6 +23,7 @@ from penstock.errors import (
     StageFailed,
     WorkerLost,
 )
+from penstock.server.application import PROBES
 
 
 class Thumbnail:
@@ -516,3 +517,8 @@ def test_bodies_in_arrival_are_ended_while_more_is_held_than_may_be(fakes):
     assert refusal.status == 503
     assert dict(refusal.headers)[b"retry-after"] == b"3"
     assert app.overfull(fakes.call(app, "GET", "/livez").request, 60) is None
+
+
+def test_every_probe_is_a_page_of_the_server(fakes):
+    app = fakes.app()
+    assert {path: fakes.call(app, "GET", path.decode()).status for path in PROBES} == dict.fromkeys(PROBES, 200)

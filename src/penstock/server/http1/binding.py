@@ -35,7 +35,7 @@ would then look like one that does not read, and the bytes in the kernel would n
 SPARE_FILES = 1024
 """File descriptors beside those of the connections we serve.
 
-They are for channels to workers, logs, libraries, and the connections that are refused because there are too many.
+They are for channels to workers, logs, libraries, and the connections that are open beyond those we serve.
 """
 MIN_SPARE_FILES = 64
 """The fewest file descriptors that are left for channels to workers, logs and libraries, however low the limit is."""
@@ -161,7 +161,7 @@ class ConnectionLimits(NamedTuple):
     connections: int
     """How many are served."""
     excess: int
-    """How many more are answered 503 at a time."""
+    """How many more may be open: to ask for probes, or because they are being closed."""
 
 
 def raise_file_limit(connections: int) -> ConnectionLimits:

@@ -12,6 +12,8 @@ Contract
   first.
 * The requests in hand of a client that hangs up are cancelled.  The end of its sending side counts as hanging up: a
   closed socket and a half-closed one look the same until it is too late to save the work.
+* A connection that came when there were too many is answered one probe, and 503 to anything else unless there is room
+  by then.  With that answer it ends.
 * A table in `refusals.py` says what becomes of the connection after a refusal; a table in `states.py` has its states.
 * These bytes are reported to `Application.hold`, and given back: those of half-received bodies, of answers that wait
   for earlier ones, and of answers that the client has not read.
@@ -20,14 +22,15 @@ Contract
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from typing import cast
 
 from penstock.core.payload import payload_size
-from penstock.server.application import Application, HttpRequest, Response
+from penstock.server.application import PROBES, Application, HttpRequest, Response
 from penstock.server.fields import RequestRefused
 from penstock.server.http1.answers import BODILESS, CLOSING, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
-from penstock.server.http1.connections import ABORTED, REFUSED, Connections
+from penstock.server.http1.connections import ABORTED, EXCESS, Connections
 from penstock.server.http1.heads import END_OF_HEAD, Head
 from penstock.server.http1.intake import BodyIntake
 from penstock.server.http1.reading import ReadingFlow
@@ -119,7 +122,7 @@ class Connection(asyncio.Protocol):
         self._fresh = True
         """History: no request was begun yet."""
         self._excess = False
-        """Cause: it came when there were too many, so it only waits for its 503 to be read."""
+        """Cause: it has no place, because it came when there were too many or has made way."""
         self._idle_since = self._reading.waiting_since
         """When an answer was last owed to the client or lay unread."""
         self._unread = UnreadAnswers(self._app, self._idle_since)
@@ -127,17 +130,18 @@ class Connection(asyncio.Protocol):
     # ---- callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket, or refuse it where there are too many."""
+        """Take the socket."""
         self._transport = cast("asyncio.Transport", transport)
+        self._idle_since = self._now()  # not while a TLS handshake lasted
         entry = self._connections.enter(self)
-        if entry is REFUSED:
-            self._excess = True
-            self._refuse(503, "the server has as many connections as it may")
-        elif entry is ABORTED:
+        self._excess = entry is EXCESS
+        if entry is ABORTED:
             self.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
+        if self._excess:
+            self._connections.heard(self)
         reading = self._reading
         if not reading.kept:
             self._read(data)
@@ -155,7 +159,7 @@ class Connection(asyncio.Protocol):
         self._leave()
         self._unread.charge(0)
         self._transport = None
-        self._connections.leave(self, self._excess)
+        self._connections.leave(self)
 
     def pause_writing(self) -> None:
         """The client reads too slowly: stop reading from it."""
@@ -166,6 +170,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._reading.choked = False
+        self._idle_since = self._now()
         self._unread.measure(self._transport)
         self._resume()
 
@@ -219,6 +224,8 @@ class Connection(asyncio.Protocol):
         exchange.last = not (head.keep_alive and self._connections.persistent)
         self._queue.append(exchange)
         refusal = self._app.admit(exchange)
+        if self._excess:
+            refusal = self._judge_excess(exchange, head, refusal)
         length = head.length
         if refusal is None and (head.objection is not None or length > self._max_body):
             status, detail = head.objection or (413, f"the body is larger than {self._max_body} bytes")
@@ -282,6 +289,18 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     # ---- refusals
+
+    def _judge_excess(self, exchange: Exchange, head: Head, refusal: Response | None) -> Response | None:
+        """Judge a request on a connection in excess; `refusal` is what the application says of it.
+
+        A probe without a body is the application's affair.  Anything else is refused, unless there is room by now.
+        """
+        probes = head.path in PROBES and not head.length
+        if not probes and self._connections.promote(self):
+            self._excess = False
+            return refusal
+        exchange.last = True
+        return refusal if probes else self._app.refuse(503, "the server has as many connections as it may", exchange)
 
     def _refuse(self, status: int, detail: str) -> None:
         """Answer something that is no request, after the answers owed; the connection then ends."""
@@ -370,6 +389,22 @@ class Connection(asyncio.Protocol):
         if reading.kept and not reading.blocked(len(self._queue)):
             self._read(reading.take())
         reading.match(self._transport, self._state, len(self._queue))
+
+    # ---- making way
+
+    def idle_since(self) -> float:  # noqa: D102  # see `Guest`
+        transport = self._transport
+        idle = self._state is CLOSED or (self._state is READING_HEAD and not self._queue and not self._reading.kept)
+        if not idle or self._excess or transport is None or transport.get_write_buffer_size():
+            return math.inf
+        return self._idle_since
+
+    def has_asked(self) -> bool:  # noqa: D102  # see `Guest`
+        return not self._fresh
+
+    def make_way(self) -> None:  # noqa: D102  # see `OpenConnection`
+        self._excess = True
+        self._close()
 
     # ---- ends
 

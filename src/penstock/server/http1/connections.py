@@ -10,38 +10,42 @@ from typing import Final, Protocol
 
 from penstock.config import ServerOptions
 from penstock.core.clock import Clock, calling_later
+from penstock.core.idleness import Guest, IdleOrder
 from penstock.server.application import Application
 from penstock.server.http1.answers import AnswerHeads
 from penstock.server.http1.heads import HeadReader
 from penstock.server.http1.time_limits import TimeLimits
 
 EXCESS_CONNECTIONS: Final = 256
-"""Connections beyond `max_connections` that are answered 503 at a time; any more are aborted without an answer."""
+"""Most connections beyond `max_connections` at a time."""
 
 
 class Entry(IntEnum):
     """What becomes of a new connection."""
 
     SERVED = 0
-    REFUSED = 1
-    """There are too many: it is answered 503."""
+    EXCESS = 1
+    """There are too many: it may ask for probes."""
     ABORTED = 2
-    """There are far too many, or the server drains: it gets no answer."""
+    """The server drains: it gets no answer."""
 
 
 SERVED: Final[Entry] = Entry.SERVED
-REFUSED: Final[Entry] = Entry.REFUSED
+EXCESS: Final[Entry] = Entry.EXCESS
 ABORTED: Final[Entry] = Entry.ABORTED
 
 
-class OpenConnection(Protocol):
-    """What all open connections can be told to do."""
+class OpenConnection(Guest, Protocol):
+    """What all open connections can be asked, and told to do."""
 
     def sweep(self, now: float) -> None:
         """End what has taken too long at `now`."""
 
     def drain(self) -> None:
         """Close if nothing is in hand; otherwise end with the last answer owed."""
+
+    def make_way(self) -> None:
+        """Close to make room: the connection is idle."""
 
     def abort(self) -> None:
         """End now, and cancel what is in hand."""
@@ -51,9 +55,11 @@ class Connections:
     """The application, the options and the open connections.
 
     `sweep` must be called about once a second, with the time of `clock`.  `wall_time` gives seconds since the epoch,
-    for the Date field.  `excess` counts the open connections that came when there were too many: they only wait for
-    their 503 to be read, and there are at most `max_excess` of them.  `persistent` says whether a connection is kept
-    after an answer.
+    for the Date field.  `persistent` says whether a connection is kept after an answer.
+
+    At most `max_connections` are served.  `max_excess` more may be open: those in `excess`, which came when there were
+    too many, and those in `leaving`, which were closed to make room and are not lost yet.  Where that is exceeded one
+    is aborted: the first that was told to leave, or else the one that has been silent longest.
     """
 
     def __init__(
@@ -74,33 +80,71 @@ class Connections:
         self.answers.renew(wall_time())
         self.open: set[OpenConnection] = set()
         self.max_excess = max_excess
-        self.excess = 0
+        self.excess: dict[OpenConnection, None] = {}
+        """In the order in which they were last heard of."""
+        self.leaving: dict[OpenConnection, None] = {}
+        """In the order in which they were closed."""
         self.draining = False
+        self._idle: IdleOrder[OpenConnection] = IdleOrder()
         self._wall_time = wall_time
         self._empty = asyncio.Event()
 
     def enter(self, connection: OpenConnection) -> Entry:
         """Count a connection that was made, and say what becomes of it."""
-        full = len(self.open) - self.excess >= self.options.max_connections
+        entry = ABORTED if self.draining else SERVED if self._has_room() else EXCESS
         self.open.add(connection)
-        if self.draining or (full and self.excess >= self.max_excess):
-            return ABORTED
-        if full:
-            self.excess += 1
-            return REFUSED
-        return SERVED
+        if entry is EXCESS:
+            self.excess[connection] = None
+        self._cut()
+        return entry
 
-    def leave(self, connection: OpenConnection, refused: bool) -> None:
-        """Forget a connection that was lost; `refused` says what `enter` said of it."""
-        if connection in self.open and refused:
-            self.excess -= 1
+    def heard(self, connection: OpenConnection) -> None:
+        """Note that a connection came with bytes: of those in excess it has now been silent for the shortest time."""
+        if connection in self.excess:
+            del self.excess[connection]
+            self.excess[connection] = None
+
+    def promote(self, connection: OpenConnection) -> bool:
+        """Serve a connection in excess from now on, if there is room by now; says whether there is."""
+        if not self._has_room():
+            return False
+        del self.excess[connection]
+        self._cut()
+        return True
+
+    def leave(self, connection: OpenConnection) -> None:
+        """Forget a connection that was lost."""
         self.open.discard(connection)
+        self.excess.pop(connection, None)
+        self.leaving.pop(connection, None)
         if not self.open:
             self._empty.set()
+
+    def _has_room(self) -> bool:
+        """Whether one more can be served.  For that, one that has been idle for long enough is closed."""
+        if len(self.open) - len(self.excess) - len(self.leaving) < self.options.max_connections:
+            return True
+        idle = self._idle.take(self.open, self.clock.now())
+        if idle is None:
+            return False
+        self.leaving[idle] = None
+        idle.make_way()
+        return True
+
+    def _cut(self) -> None:
+        """Abort one connection if there are more than may be beyond those that are served."""
+        if len(self.excess) + len(self.leaving) <= self.max_excess:
+            return
+        beyond = self.leaving or self.excess
+        connection = next(iter(beyond))
+        del beyond[connection]
+        self.open.discard(connection)  # at once: its socket is closed before the loop reports the loss
+        connection.abort()
 
     def sweep(self, now: float) -> None:
         """Renew the date, and end what has taken too long at `now`."""
         self.answers.renew(self._wall_time())
+        self._idle.forget(now)
         for connection in tuple(self.open):
             connection.sweep(now)
 

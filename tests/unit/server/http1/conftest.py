@@ -217,8 +217,10 @@ class Rig:
         self.connections = Connections(self.app, ServerOptions(**options), self.clock, wall_time=lambda: self.wall_time)
         self.clients: list[Client] = []
 
-    def connect(self) -> Client:
+    def connect(self, handshake: float = 0.0) -> Client:
+        """A new connection, whose socket is ready `handshake` seconds after it was accepted."""
         client = Client(Connection(self.connections), MemoryTransport())
+        self.now += handshake
         client.connection.connection_made(client.transport)
         self.clients.append(client)
         return client

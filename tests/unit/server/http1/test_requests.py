@@ -6,7 +6,6 @@ import pytest
 
 from penstock.server.application import Response
 from penstock.server.http1.connection import Connection
-from penstock.server.http1.connections import EXCESS_CONNECTIONS
 
 GET = b"GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -374,48 +373,6 @@ def test_draining_takes_no_further_request_and_lingers_over_it(rig_with):
     assert len(rig.app.admitted) == 1
     assert client.transport.half_closed
     assert not client.transport.closed
-
-
-def test_far_beyond_the_cap_connections_are_aborted_without_a_word(rig_with):
-    rig = rig_with(max_connections=1)
-    clients = [rig.connect() for _ in range(1 + EXCESS_CONNECTIONS + 1)]
-    assert clients[-2].statuses() == [503]
-    assert clients[-1].transport.aborted
-    assert clients[-1].transport.sent == b""
-
-
-def test_a_connection_beyond_the_cap_is_answered_503_and_ended(rig_with):
-    rig = rig_with(max_connections=2)
-    kept = [rig.connect(), rig.connect()]
-    extra = rig.connect()
-    assert extra.statuses() == [503]
-    assert extra.transport.half_closed
-    extra.connection.connection_lost(None)
-    kept[0].leave()
-    again = rig.connect()
-    again.send(GET)
-    assert again.statuses() == [200]
-
-
-def test_excess_connections_that_linger_do_not_count_as_served(rig_with):
-    rig = rig_with(max_connections=1)
-    first = rig.connect()
-    lingering = [rig.connect() for _ in range(EXCESS_CONNECTIONS)]
-    assert {client.statuses()[0] for client in lingering} == {503}
-    first.leave()
-    second = rig.connect()
-    second.send(GET)
-    assert second.statuses() == [200]
-    beyond = rig.connect()
-    assert beyond.transport.aborted
-    beyond.connection.connection_lost(None)
-    lingering[0].connection.connection_lost(None)
-    assert rig.connect().statuses() == [503]
-    second.leave()
-    for client in lingering[1:]:
-        client.connection.connection_lost(None)
-    rig.connect().send(GET)
-    assert rig.clients[-1].statuses() == [200]
 
 
 def test_nothing_of_a_closed_connection_stays(rig):
