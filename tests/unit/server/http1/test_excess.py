@@ -324,6 +324,14 @@ def test_a_connection_beyond_the_bound_ends_with_a_drain(crowded):
     assert slow.statuses() == [200]
 
 
+def test_who_comes_while_the_server_drains_is_aborted_without_a_word(rig):
+    rig.connections.drain()
+    late = rig.connect()
+    late.send(LIVEZ)
+    assert late.transport.aborted
+    assert late.transport.sent == b""
+
+
 def test_the_sweep_lets_go_of_those_that_were_idle_once(rig_with):
     rig = rig_with(max_connections=2)
     before = living_connections()
