@@ -7,7 +7,8 @@ Contract
 * At most `max_items` items are in hand: fed, and not yet settled.
 * A request is let in when there is room for one item and for all of its bytes.  Its bytes are held from then on.  Its
   further items are fed as there is room.
-* At most `max_bytes` are held after a request was let in.  A request may be of any size if nothing was held before it.
+* At most `max_bytes` are held after a request was let in, finished answers not counted.  A request may be of any size
+  if nothing else was held before it.
 * A bulk call is fed further only while all bulk calls together have fewer than half of `max_items` in hand.  So a large
   call cannot shut single requests out.
 * Requests of one lane are fed one item each, in the order they came; one that has more to feed lines up again.  The

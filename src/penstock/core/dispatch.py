@@ -7,6 +7,7 @@ Contract
 * An idle worker gets a batch before a busy one is sent a batch ahead.  Of several equal ones it is the first.
 * A worker never holds more batches than its window.
 * A stage sends on no more items than the next stage's queue takes.  An empty queue takes them however large they are.
+* The last stage is sent nothing while finished answers take more than they may.
 * A worker answers one frame before it reads the next, so when it dies only its oldest frame can have killed it.
 * An item whose worker died runs once more, alone.  After a second death it is lost.
 """
@@ -85,6 +86,15 @@ def room_after(
     if queued and queued_bytes > max_bytes:
         return 0
     return None if max_queued is None else max(0, max_queued - queued - on_the_way)
+
+
+def room_for_answers(answers: int, *, max_bytes: int) -> int | None:
+    """How many items the last stage may be sent: None is any number, 0 is none now.
+
+    `answers` are the bytes of finished answers that no client has taken, `max_bytes` those beyond which no more are
+    made.  A single answer may take more: it is made while there are few.
+    """
+    return 0 if answers > max_bytes else None
 
 
 class Reclaimed:

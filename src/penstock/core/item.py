@@ -44,8 +44,8 @@ class Request:
     """
 
     __slots__ = (
-        "admitted", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "items", "lane", "outcomes",
-        "payloads", "result_bytes", "unfed_bytes", "unsettled",
+        "admitted", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "holds_results", "items", "lane",
+        "outcomes", "payloads", "result_bytes", "unfed_bytes", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +56,7 @@ class Request:
         deadline: float,
         done: Done,
         lane: Lane,
+        holds_results: bool = False,
     ) -> None:
         self.payloads = payloads
         self.codec_in = codec_in
@@ -64,13 +65,15 @@ class Request:
         self.done = done
         self.lane: int = lane
         """A `Lane`, as a number, because it is an index into lists of lanes."""
+        self.holds_results = holds_results
+        """Whether its results count as held until the last one is there, and are bounded."""
         self.fed = 0
         self.admitted = False
         """Whether it is let in, and its payloads are held."""
         self.unfed_bytes = 0
         """Bytes of `payloads` that are not items yet."""
         self.result_bytes = 0
-        """Bytes of results that lie in `outcomes` until the last one is there."""
+        """Bytes of results that are held in `outcomes` until the last one is there."""
         self.items: list[Item] = []
         self.bucket: set[Request] | None = None
         """The bucket of `Deadlines` that it is in."""

@@ -5,10 +5,18 @@ Contract
 `held` is always the sum of
 * the payloads of every request that was let in, as far as they are not items yet (`Request.unfed_bytes`),
 * the payload of every item that is in hand (`Item.nbytes`),
-* the results of every request of several items, until the request completes (`Request.result_bytes`),
-* what `hold` was told of: bytes that lie outside the queues.
+* the results of every request of several items that has its results held, until it completes (`Request.result_bytes`),
+* what `hold` was told of: half-received bodies, and client batches that are being split,
+* `answers`, which is what `hold_answer` was told of: finished answers that no client has taken yet.
 
-Once a request was made with its size, only the methods here change `held` and the three numbers named above.
+`max_bytes` bounds two sums, each by itself: `answers`, and all the rest.
+* What comes in has room by the rest alone.  A client that leaves its answers unread takes no room from the others.
+* Nothing is computed for more answers while `answers_overfull`.  It may exceed the bound by what was computed then.
+* A request that has its results held may gather `max_bytes` of them.  What it gathers is no finished answer: a request
+  that waited for its own results to be read would wait for itself.
+
+Once a request was made with its size, only the methods here change `held`, `answers` and the numbers of requests and
+items that are named above.
 """
 
 from __future__ import annotations
@@ -18,19 +26,31 @@ from penstock.core.payload import Payload, payload_size
 
 
 class ByteLedger:
-    """The bytes held for one service, of which there should be at most `max_bytes`."""
+    """The bytes held for one service; the contract says what `max_bytes` is the most of."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.held = 0
+        self.answers = 0
+
+    @property
+    def answers_overfull(self) -> bool:
+        """Whether finished answers take more than they may."""
+        return self.answers > self.max_bytes
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether `nbytes` more may be held.  Where nothing is held, any number may: one item always passes."""
-        return self.held + nbytes <= self.max_bytes or self.held == 0
+        """Whether `nbytes` more may come in.  Where only answers are held any number may: one item always passes."""
+        taken = self.held - self.answers
+        return taken + nbytes <= self.max_bytes or taken == 0
 
     def hold(self, nbytes: int) -> None:
-        """Hold bytes that lie outside the queues; a negative number gives them back."""
+        """Hold bytes that are to become items; a negative number gives them back."""
         self.held += nbytes
+
+    def hold_answer(self, nbytes: int) -> None:
+        """Hold bytes of a finished answer; a negative number gives them back."""
+        self.held += nbytes
+        self.answers += nbytes
 
     # -- the way of a request ---------------------------------------------------------------------------------------
 
@@ -68,12 +88,17 @@ class ByteLedger:
         """Give back the payload of `item`: it has its outcome."""
         self.held -= item.nbytes
 
-    def keep_result(self, request: Request, payload: Payload) -> None:
-        """Hold a result until `request` completes.  That of a lone item is not held: its caller has it at once."""
-        if len(request.outcomes) > 1:
-            nbytes = payload_size(payload)
-            request.result_bytes += nbytes
-            self.held += nbytes
+    def keep_result(self, request: Request, payload: Payload) -> bool:
+        """Hold a result until `request` completes; returns whether the request has gathered more than it may.
+
+        The result of a lone item is not held: its caller has it at once.
+        """
+        if not request.holds_results or len(request.outcomes) == 1:
+            return False
+        nbytes = payload_size(payload)
+        request.result_bytes += nbytes
+        self.held += nbytes
+        return request.result_bytes > self.max_bytes
 
     def complete(self, request: Request) -> None:
         """Give back the results of `request`: its caller has them."""

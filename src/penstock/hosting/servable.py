@@ -91,6 +91,14 @@ class HostedEngine(Protocol):
         """Bytes of queued payloads, half-received bodies and unread answers."""
 
     @property
+    def answer_bytes(self) -> int:
+        """Those of `held_bytes` that are finished answers, which no client has taken yet."""
+
+    @property
+    def answers_overfull(self) -> bool:
+        """Whether finished answers take more than `max_queued_bytes`: no more are made meanwhile."""
+
+    @property
     def stages(self) -> Sequence[StageView]:
         """The running stages, in order."""
 
@@ -108,12 +116,13 @@ class HostedEngine(Protocol):
         lane: Lane = Lane.SINGLE,
         wait: bool = False,
         nbytes: int | None = None,
+        hold_results: bool = False,
     ) -> Any:
         """Accept items and call `done` exactly once with their outcomes in order; returns a ticket for `cancel`.
 
         `deadline` is a monotonic time, or inf.  `lane` is where the items wait.  With `wait` they wait for room until
-        the deadline.  `nbytes` is the size of all items, where it is known.  Raises NotReady or Overloaded without
-        accepting anything.
+        the deadline.  `nbytes` is the size of all items, where it is known.  With `hold_results` the results are held
+        here until the last one is there, and bounded.  Raises NotReady or Overloaded without accepting anything.
         """
 
     def cancel(self, ticket: Any) -> None:
@@ -123,7 +132,10 @@ class HostedEngine(Protocol):
         """End every worker at once, without an answer to anybody."""
 
     def hold(self, nbytes: int) -> None:
-        """Count bytes that are held outside the queues; a negative number gives them back."""
+        """Count bytes that are held before they become items; a negative number gives them back."""
+
+    def hold_answer(self, nbytes: int) -> None:
+        """Count bytes of a finished answer; a negative number gives them back."""
 
 
 class StageDescription(Protocol):

@@ -101,6 +101,14 @@ class Engine:
     def held_bytes(self) -> int:  # noqa: D102  # see `HostedEngine`
         return self._flow.held_bytes
 
+    @property
+    def answer_bytes(self) -> int:  # noqa: D102  # see `HostedEngine`
+        return self._flow.answer_bytes
+
+    @property
+    def answers_overfull(self) -> bool:  # noqa: D102  # see `HostedEngine`
+        return self._flow.answers_overfull
+
     def refusal(self, nbytes: int = 0) -> RequestError | None:  # noqa: D102  # see `HostedEngine`
         flow = self._flow
         if not flow.accepting:
@@ -125,19 +133,32 @@ class Engine:
         lane: Lane = Lane.SINGLE,
         wait: bool = False,
         nbytes: int | None = None,
+        hold_results: bool = False,
     ) -> Request:
         """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
 
         `deadline` is a moment of the monotonic clock, or inf.  `lane` is where the request and its items wait; those of
         `Lane.BULK` do not wait for company.  With `wait` the request waits for room until its deadline; without, a
         full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they are
-        measured.  The request that is returned is what `cancel` takes.
+        measured.  With `hold_results` the results of several items count as held until the last one is there; when they
+        take more than `max_queued_bytes`, what no worker has yet ends as Overloaded.  Without, their caller holds them.
+        The request that is returned is what `cancel` takes.
 
         Raises:
             NotReady: the service is not serving.
             Overloaded: it is full, and `wait` is False.
         """
-        return self._flow.submit(payloads, codec_in, codec_out, deadline, done, lane=lane, wait=wait, nbytes=nbytes)
+        return self._flow.submit(
+            payloads,
+            codec_in,
+            codec_out,
+            deadline,
+            done,
+            lane=lane,
+            wait=wait,
+            nbytes=nbytes,
+            hold_results=hold_results,
+        )
 
     def cancel(self, request: Request) -> None:
         """Settle the rest of `request` as Cancelled: its caller has left.
@@ -148,6 +169,9 @@ class Engine:
 
     def hold(self, nbytes: int) -> None:  # noqa: D102  # see `HostedEngine`
         self._flow.hold(nbytes)
+
+    def hold_answer(self, nbytes: int) -> None:  # noqa: D102  # see `HostedEngine`
+        self._flow.hold_answer(nbytes)
 
     # -- start ------------------------------------------------------------------------------------------------------
 

@@ -23,14 +23,16 @@ from penstock.core.alarm import Alarm
 from penstock.core.clock import FOREVER_SECONDS, Clock
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
-from penstock.core.dispatch import room_after
+from penstock.core.dispatch import room_after, room_for_answers
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
 from penstock.core.lanes import Lane
+from penstock.core.ledger import ByteLedger
 from penstock.core.outcome import Failure, Result
 from penstock.core.payload import Payload, payload_size
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
+    Overloaded,
     ProtocolError,
     RequestError,
     StageFailed,
@@ -100,7 +102,12 @@ class Flow:
         self._admission = Admission(options.max_queued, options.max_queued_bytes)
         self._deadlines = Deadlines()
         self._settling = Settling(
-            name, [stage.queue for stage in self.stages], self._admission, self._deadlines, self.counters
+            name,
+            [stage.queue for stage in self.stages],
+            self._admission,
+            self._deadlines,
+            self.counters,
+            self._too_many_results,
         )
         self._deadline_alarm = Alarm(clock, self._end_expired)
         self._item_ids = count(1)
@@ -109,7 +116,7 @@ class Flow:
         self._kept_items = 2 * options.max_queued + 1000
         share = options.max_queued_bytes // len(specs)
         self._rooms = [
-            _room_after(stage, following, share)
+            _room_after(stage, following, share, self._admission.ledger)
             for stage, following in zip(self.stages, [*self.stages[1:], None], strict=True)
         ]
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -133,8 +140,18 @@ class Flow:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes held for requests in hand: payloads, half-received bodies, unread answers."""
+        """Bytes held: payloads, half-received bodies, gathered results, finished answers."""
         return self._admission.ledger.held
+
+    @property
+    def answer_bytes(self) -> int:
+        """Those of `held_bytes` that are finished answers."""
+        return self._admission.ledger.answers
+
+    @property
+    def answers_overfull(self) -> bool:
+        """Whether finished answers take more bytes than they may."""
+        return self._admission.ledger.answers_overfull
 
     @property
     def idle(self) -> bool:
@@ -162,6 +179,7 @@ class Flow:
         lane: Lane = Lane.SINGLE,
         wait: bool = False,
         nbytes: int | None = None,
+        hold_results: bool = False,
     ) -> Request:
         """See `Engine.submit`."""
         n = len(payloads)
@@ -175,7 +193,7 @@ class Flow:
             raise refusal
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
-        request = Request(payloads, codec_in, codec_out, deadline, done, lane)
+        request = Request(payloads, codec_in, codec_out, deadline, done, lane, hold_results)
         self.counters.accepted += n
         if n == 0:
             self._running_loop().call_soon(done, [])
@@ -203,7 +221,18 @@ class Flow:
     def hold(self, nbytes: int) -> None:
         """See `HostedEngine.hold`."""
         self._admission.ledger.hold(nbytes)
-        if nbytes < 0 and self._admission.waiting:
+        if nbytes < 0:
+            self._given_back()
+
+    def hold_answer(self, nbytes: int) -> None:
+        """See `HostedEngine.hold_answer`."""
+        self._admission.ledger.hold_answer(nbytes)
+        if nbytes < 0:
+            self._given_back()
+
+    def _given_back(self) -> None:
+        """Bytes were given back: what waited for room, wherever it is, may move now."""
+        if not self.idle:
             self.wake()
 
     @property
@@ -262,6 +291,7 @@ class Flow:
         """Move each item on, or settle it."""
         last = stage.last
         settling = self._settling
+        max_bytes = self._admission.ledger.max_bytes
         now = self._now()
         for item, status, payload in zip(items, frame.statuses, frame.payloads, strict=True):
             if item.state is SETTLED:
@@ -270,6 +300,8 @@ class Flow:
                 settling.settle(item, Failure(_read_failure(stage.name, status, payload)))
             elif last:
                 settling.settle(item, Result(payload))
+            elif item.request.result_bytes > max_bytes:
+                settling.settle(item, Failure(self._too_many_results()))
             else:
                 self._advance(item, payload, now)
         if now - self._last_mark >= SECONDS_PER_MARK:
@@ -283,6 +315,15 @@ class Flow:
     def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:  # noqa: D102  # see `Hub`
         for item in items:
             self._settling.settle(item, Failure(WorkerLost(stage=stage.name)))
+
+    def _too_many_results(self) -> RequestError:
+        """Why items end unrun whose client batch has gathered all the results that may be held for it."""
+        retry_after = self.retry_after()
+        return Overloaded(
+            f"the results before this one take more than {self._admission.ledger.max_bytes} bytes; "
+            "send fewer items at a time",
+            retry_after=retry_after,
+        )
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
         self._admission.ledger.advance(item, payload)
@@ -319,13 +360,15 @@ class Flow:
         self._deadline_alarm.cancel()
 
 
-def _room_after(stage: StageDriver, following: StageDriver | None, max_bytes: int) -> Callable[[], int | None]:
-    """A function that returns how many items the queue of `following` takes from `stage` now.
+def _room_after(
+    stage: StageDriver, following: StageDriver | None, max_bytes: int, ledger: ByteLedger
+) -> Callable[[], int | None]:
+    """A function that returns how many items `stage` may be sent now, by the room behind it.
 
     None is any number, 0 is none now.
     """
     if following is None:
-        return lambda: None
+        return lambda: room_for_answers(ledger.answers, max_bytes=ledger.max_bytes)
     queue, limit = following.queue, following.spec.options.max_queued
 
     # A nested function is slow to make once compiled; this one is made once for each stage.

@@ -25,7 +25,8 @@ class Settling:
     """The end of every item of one service.
 
     Nothing else settles an item.  `queues` are those of the stages, in their order.  What an item held is given back
-    to `admission`, its request leaves `deadlines`, and its ending is counted in `counters`.
+    to `admission`, its request leaves `deadlines`, and its ending is counted in `counters`.  `too_many_results` makes
+    the error of items that are not run because their request has gathered too many results.
     """
 
     def __init__(
@@ -35,12 +36,14 @@ class Settling:
         admission: Admission,
         deadlines: Deadlines,
         counters: ServiceCounters,
+        too_many_results: Callable[[], RequestError],
     ) -> None:
         self._service = service
         self._queues = list(queues)
         self._admission = admission
         self._deadlines = deadlines
         self._counters = counters
+        self._too_many_results = too_many_results
 
     def settle(self, item: Item, outcome: Outcome) -> None:
         """Give `item` its outcome.  The first one stands.  Harmless where the caller has left."""
@@ -75,10 +78,23 @@ class Settling:
         if not request.unsettled:
             self._complete(request)
 
+    def _end_unsent(self, request: Request) -> None:
+        """Settle what of `request` no worker has, fed or not: its results are more than may be held for it.
+
+        One of its items is not recorded yet, so the request does not complete here.
+        """
+        failure = Failure(self._too_many_results())
+        if not request.wholly_fed:
+            self._end_unfed(request, failure)
+        for item in request.items:
+            if item.state is QUEUED:
+                self.settle(item, failure)
+
     def _record(self, request: Request, index: int, outcome: Outcome) -> None:
         if isinstance(outcome, Result):
             self._counters.succeeded += 1
-            self._admission.ledger.keep_result(request, outcome.payload)
+            if self._admission.ledger.keep_result(request, outcome.payload):
+                self._end_unsent(request)
         else:
             _count_failure(self._counters, outcome.error, 1)
         request.outcomes[index] = outcome

@@ -24,7 +24,7 @@ import msgspec
 from penstock.config import ServerOptions
 from penstock.core.clock import Clock
 from penstock.errors import ConfigError, Overloaded
-from penstock.hosting.servable import Servable
+from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.access_log import write_line
 from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Reply, Response
 from penstock.server.auth import read_keys
@@ -120,23 +120,45 @@ class App:
         return self.problems.refuse(status, detail, request.id)
 
     def hold(self, request: HttpRequest | None, nbytes: int) -> None:
-        """Count bytes that are held outside the queues, for the service they belong to; negative gives them back."""
-        route: Route | None = request.route if request is not None else None
-        engine = route.engine() if route is not None else None
+        """Count the bytes of a half-received body, for the service it belongs to; negative gives them back."""
+        engine = _engine(request)
         if engine is not None:
             engine.hold(nbytes)
         else:
             self._page_bytes += nbytes
 
+    def hold_answer(self, request: HttpRequest | None, nbytes: int) -> None:
+        """Count bytes of a finished answer, for the service it belongs to; negative gives them back."""
+        engine = _engine(request)
+        if engine is not None:
+            engine.hold_answer(nbytes)
+        else:
+            self._page_bytes += nbytes
+
+    def answers_overfull(self, request: HttpRequest | None) -> bool:
+        """Whether more bytes of answers are held than may be, by the service of `request`, or of pages."""
+        engine = _engine(request)
+        return self._page_bytes > self._page_bytes_limit if engine is None else engine.answers_overfull
+
+    def any_answers_overfull(self) -> bool:
+        """Whether any service holds more bytes of answers than it may, or more of pages are held."""
+        for service in self.services:
+            engine = service.engine
+            if engine is not None and engine.answers_overfull:
+                return True
+        return self.answers_overfull(None)
+
     def overfull(self, request: HttpRequest, own: int) -> Response | None:
         """Refuse the rest of a body where more bytes are held than may be, unless this body alone holds them.
 
         The head was admitted while there was room.  Without this check many slow senders together could hold any number
-        of bytes.
+        of bytes.  Finished answers have a bound of their own.
         """
-        route: Route = request.route
-        engine = route.engine()
-        if engine is None or engine.held_bytes <= engine.options.max_queued_bytes or engine.held_bytes <= own:
+        engine = _engine(request)
+        if engine is None:
+            return None
+        held = engine.held_bytes - engine.answer_bytes
+        if held <= engine.options.max_queued_bytes or held <= own:
             return None
         refusal = engine.refusal()
         if refusal is None:
@@ -206,3 +228,9 @@ class App:
             document = openapi(self.services, self._calls, self.options, keys=self._keys is not None)
             self._document = msgspec.json.encode(document)
         return Response(200, JSON, self._document)
+
+
+def _engine(request: HttpRequest | None) -> HostedEngine | None:
+    """The engine that holds what belongs to `request`, or None where no service does."""
+    route: Route | None = request.route if request is not None else None
+    return route.engine() if route is not None else None

@@ -99,10 +99,25 @@ class Application(Protocol):
         ...
 
     def hold(self, request: HttpRequest | None, nbytes: int) -> None:
-        """Count bytes held outside the queues: those of half-received bodies and of unread answers.
+        """Count bytes of a half-received body.
 
-        A negative number gives them back.  For each request the sum ends at 0.
+        A negative number gives them back; the sum of a request ends at 0.
         """
+        ...
+
+    def hold_answer(self, request: HttpRequest | None, nbytes: int) -> None:
+        """Count bytes of a finished answer that its client has not taken, because it waits for its turn or lies unread.
+
+        A negative number gives them back; the sum of a request ends at 0.
+        """
+        ...
+
+    def answers_overfull(self, request: HttpRequest | None) -> bool:
+        """Whether more bytes of answers are held than may be, by the service that holds those of `request`."""
+        ...
+
+    def any_answers_overfull(self) -> bool:
+        """Whether `answers_overfull` is true of any request."""
         ...
 
     def overfull(self, request: HttpRequest, own: int) -> Response | None:

@@ -8,6 +8,8 @@ Contract
   Until the services were started, requests get a 503 that says so.
 * A request is cancelled when its client leaves.
 * Bytes of half-received bodies count as held.  When too many are held, a body that is not whole yet is refused.
+* Bytes of an answer count as held from when it is ready until `send` has returned for them, or the call ends otherwise.
+  While more are held than may be, an answer that was ready `unread_timeout` ago is not sent on: its call ends.
 * Each process of a server with several runs its own workers.
 
 Only here in `server` does a single request have futures and tasks: the interface asks for them.
@@ -23,13 +25,15 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from penstock.config import ServerOptions
-from penstock.core.payload import payload_pieces
+from penstock.core.clock import Timer
+from penstock.core.payload import Buffer, Payload, payload_pieces, payload_size
 from penstock.core.state import State
 from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.servable import Servable
 from penstock.server.app import App
 from penstock.server.application import HttpRequest, Response
 from penstock.server.fields import RequestRefused, join_fields, judge_encoding, read_length
+from penstock.server.overdue import cut_overdue
 from penstock.server.status import CLIENT_LEFT
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -41,6 +45,11 @@ UNSTARTED = (
     "(`lifespan=app.lifespan`), or start it with `async with service`."
 )
 
+SEND_BYTES = 256 * 1024
+"""Most bytes of an answer in one `send`: servers let a `send` wait while what they were given before is unread."""
+OVERDUE_INTERVAL_SECONDS = 1.0
+"""How often, while too many bytes of answers are held, those are looked for that nobody takes."""
+
 log = logging.getLogger("penstock.server")
 
 
@@ -48,6 +57,7 @@ def asgi(served: App | Servable | Sequence[Servable], options: ServerOptions | N
     """An ASGI app for one service, several, or an `App` made elsewhere.
 
     `options` are the server's.  Those about sockets and connections have no effect here: the outer server has its own.
+    Of `unread_timeout` the half that bounds what is held has.
     """
     if isinstance(served, App):
         return AsgiApp(served)
@@ -60,12 +70,13 @@ class AsgiApp:
 
     def __init__(self, app: App) -> None:
         self.app = app
+        self._answering: set[_Call] = set()
         app.problems.unstarted = UNSTARTED
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: ``http`` or ``lifespan``; a websocket is refused."""
         if scope["type"] == "http":
-            await _Call(self.app, _request(scope, self.app.clock.now()), receive, send).run()
+            await _Call(self.app, _request(scope, self.app.clock.now()), receive, send, self._answering).run()
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "websocket":
@@ -117,14 +128,24 @@ class _RefusedError(Exception):
 
 
 class _Call:
-    """One request and its answer."""
+    """One request and its answer.  `answering` are the calls of the app that hold bytes of an answer."""
 
-    def __init__(self, app: App, request: HttpRequest, receive: Receive, send: Send) -> None:
+    def __init__(self, app: App, request: HttpRequest, receive: Receive, send: Send, answering: set[_Call]) -> None:
         self._app = app
         self._request = request
         self._receive = receive
         self._send = send
+        self._answering = answering
         self._held = 0
+        self._answer_held = 0
+        """Bytes of the answer that are held."""
+        self._ready = 0.0
+        """When there was an answer."""
+        self._watch: Timer | None = None
+        self._sending: asyncio.Task[Any] | None = None
+        """The task in which the answer is sent."""
+        self._cut = False
+        """Cause: the task was cancelled because the answer is overdue."""
 
     async def run(self) -> None:
         """Answer the request, or count it as one whose client left."""
@@ -143,6 +164,8 @@ class _Call:
             raise
         else:
             self._app.answered(request, response.status, nbytes)
+        finally:
+            self._let_go()
 
     def _judge_head(self) -> Response | None:
         """The refusal of a request by its head, or None to read its body.  The order is that of the native server."""
@@ -170,6 +193,7 @@ class _Call:
 
         def reply(response: Response) -> None:
             if not answer.done():  # the wait for it may have been cancelled
+                self._hold_answer(payload_size(response.body))
                 answer.set_result(response)
 
         self._app.handle(self._request, reply)
@@ -221,23 +245,88 @@ class _Call:
 
     async def _write(self, response: Response) -> int:
         """Send the answer; returns how many bytes of body it had."""
-        pieces = [piece if isinstance(piece, bytes) else bytes(piece) for piece in payload_pieces(response.body)]
-        nbytes = sum(map(len, pieces))
+        if self not in self._answering:
+            self._hold_answer(payload_size(response.body))
+        pieces = _pieces(response.body)
+        nbytes = payload_size(response.body)
         headers = [(b"x-request-id", self._request.id), *response.headers]
         if response.content_type:
             headers.append((b"content-type", response.content_type))
         if response.status != 204:
             headers.append((b"content-length", b"%d" % nbytes))
-        if self._request.method == "HEAD" or not pieces:
+        if self._request.method == "HEAD":
             pieces, nbytes = [b""], 0
+        task = self._sending = asyncio.current_task()
+        assert task is not None
+        cancelled_before = task.cancelling()
         try:
             await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
             for piece in pieces[:-1]:
-                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-            await self._send({"type": "http.response.body", "body": pieces[-1]})
+                await self._send({"type": "http.response.body", "body": bytes(piece), "more_body": True})
+                self._give_back(len(piece))
+            await self._send({"type": "http.response.body", "body": bytes(pieces[-1])})
         except OSError:  # with this a server says that the client has gone
             raise _ClientLeftError from None
+        except asyncio.CancelledError:
+            if not self._cut or task.uncancel() > cancelled_before:
+                raise
+            raise _ClientLeftError from None
+        finally:
+            self._sending = None
         return nbytes
+
+    # -- what is held of the answer -----------------------------------------------------------------------------------
+
+    def _hold_answer(self, nbytes: int) -> None:
+        self._ready = self._app.clock.now()
+        self._answer_held = nbytes
+        self._answering.add(self)
+        self._app.hold_answer(self._request, nbytes)
+        # One watch is enough, so an answer has none that finds room.  While too many bytes are held, the call that came
+        # last of those that hold them has one.
+        if self._app.answers_overfull(self._request):
+            self._watch = self._app.clock.call_later(OVERDUE_INTERVAL_SECONDS, self._look)
+
+    def _give_back(self, nbytes: int) -> None:
+        part = min(nbytes, self._answer_held)
+        self._answer_held -= part
+        self._app.hold_answer(self._request, -part)
+
+    def _let_go(self) -> None:
+        """Give back what is held of the answer, however the call has ended."""
+        self._answering.discard(self)
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._answer_held:
+            self._give_back(self._answer_held)
+
+    def _look(self) -> None:
+        self._watch = self._app.clock.call_later(OVERDUE_INTERVAL_SECONDS, self._look)
+        cut_overdue(self._answering, self._app.clock.now())
+
+    def overdue_bytes(self, now: float) -> int:
+        """See `AnswerHolder`."""
+        overdue = self._sending is not None and now - self._ready >= self._app.options.unread_timeout
+        return self._answer_held if overdue and self._app.answers_overfull(self._request) else 0
+
+    def abort(self) -> None:
+        """Send no more of the answer: the server closes the connection of a call that ends in its midst."""
+        self._give_back(self._answer_held)
+        if self._sending is not None:
+            self._cut = True
+            self._sending.cancel()
+
+
+def _pieces(body: Payload) -> list[Buffer]:
+    """`body` in pieces of at most `SEND_BYTES`, at least one."""
+    pieces: list[Buffer] = []
+    for piece in payload_pieces(body):
+        if len(piece) <= SEND_BYTES:
+            pieces.append(piece)
+        else:
+            view = memoryview(piece)
+            pieces += [view[at : at + SEND_BYTES] for at in range(0, len(view), SEND_BYTES)]
+    return pieces or [b""]
 
 
 def _request(scope: Scope, arrived: float) -> HttpRequest:

@@ -59,6 +59,12 @@ class SmallApp:
     def refuse(self, status, detail, request=None):
         return Response(status, b"text/plain", detail.encode())
 
+    def hold_answer(self, request, nbytes):
+        self.hold(request, nbytes)
+
+    def any_answers_overfull(self):
+        return False
+
     def hold(self, request, nbytes):
         self.held += nbytes
         self.nobodys += nbytes if request is None and nbytes > 0 else 0

@@ -15,8 +15,8 @@ from penstock.core.lanes import Lane
 def request_of():
     """Make a request of `n` payloads, which take `nbytes` together."""
 
-    def make(n=1, *, deadline=math.inf, lane=Lane.SINGLE, nbytes=0):
-        request = Request([b"x"] * n, 1, 1, deadline, lambda outcomes: None, lane)
+    def make(n=1, *, deadline=math.inf, lane=Lane.SINGLE, nbytes=0, holds_results=False):
+        request = Request([b"x"] * n, 1, 1, deadline, lambda outcomes: None, lane, holds_results)
         request.unfed_bytes = nbytes
         return request
 

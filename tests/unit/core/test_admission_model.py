@@ -21,14 +21,15 @@ STEPS = 120
 class PlainRequest:
     """A request as its bytes see it."""
 
-    def __init__(self, lane, sizes, extra):
+    def __init__(self, lane, sizes, extra, holds_results):
         self.lane = lane
         self.sizes = sizes
         """The sizes of the payloads that are not fed."""
         self.extra = extra
         """Bytes besides the payloads, until the last is fed."""
         self.is_in = False
-        self.several = len(sizes) > 1
+        self.gathers = holds_results and len(sizes) > 1
+        """Whether its results are held until the last is there."""
         self.items = []
         """The sizes of its items in hand."""
         self.results = []
@@ -50,6 +51,8 @@ class PlainDoor:
         self.max_items, self.max_bytes = max_items, max_bytes
         self.limits = {Lane.SINGLE: max_items, Lane.BULK: max(1, max_items // 2)}
         self.outside = 0
+        self.answers = []
+        """The sizes of the finished answers that nobody has taken."""
         self.requests = []
         """All that are not complete."""
         self.lines = {lane: [] for lane in Lane}
@@ -57,13 +60,18 @@ class PlainDoor:
 
     @property
     def held(self):
+        return self.taken + sum(self.answers)
+
+    @property
+    def taken(self):
+        """The bytes that take room from newcomers."""
         return self.outside + sum(request.held for request in self.requests)
 
     def in_hand(self, lanes=Lane):
         return sum(len(request.items) for request in self.requests if request.lane in lanes)
 
     def fits(self, nbytes):
-        return self.held == 0 or self.held + nbytes <= self.max_bytes
+        return self.taken == 0 or self.taken + nbytes <= self.max_bytes
 
     def has_room(self, nbytes):
         return self.in_hand() < self.max_items and not self.lines[Lane.SINGLE] and self.fits(nbytes)
@@ -120,6 +128,7 @@ class History:
 
     def play(self):
         steps = [self.submit] * 4 + [self.feed] * 4 + [self.settle] * 4 + [self.advance, self.drop, self.hold]
+        steps += [self.answer, self.take_answer]
         for _ in range(STEPS):
             self.random.choice(steps)()
             self.compare()
@@ -128,8 +137,9 @@ class History:
     def submit(self):
         lane = Lane.BULK if self.random.random() < 0.4 else Lane.SINGLE
         sizes = [self.random.randrange(12) for _ in range(self.random.choice((1, 1, 2, 5)))]
-        plain = PlainRequest(lane, sizes, extra=self.random.randrange(3))
-        request = Request([b"x" * size for size in sizes], 1, 1, 0.0, print, lane)
+        holds_results = self.random.random() < 0.5
+        plain = PlainRequest(lane, sizes, self.random.randrange(3), holds_results)
+        request = Request([b"x" * size for size in sizes], 1, 1, 0.0, print, lane, holds_results)
         request.unfed_bytes = plain.unfed
         self.pairs[plain] = request, []
         has_room, must_wait = self.plain.has_room(plain.unfed), self.plain.must_wait(lane)
@@ -180,9 +190,10 @@ class History:
         self.door.settle(items.pop(place))
         plain.items.pop(place)
         if result is not None:
-            self.door.ledger.keep_result(request, b"z" * result)
-            if plain.several:
+            if plain.gathers:
                 plain.results.append(result)
+            too_many = sum(plain.results) > self.plain.max_bytes
+            assert self.door.ledger.keep_result(request, b"z" * result) is too_many, self
         self.complete(plain)
 
     def complete(self, plain):
@@ -205,13 +216,24 @@ class History:
         self.door.ledger.hold(nbytes)
         self.plain.outside += nbytes
 
+    def answer(self):
+        self.plain.answers.append(self.random.choice((1, 9, 30)))
+        self.door.ledger.hold_answer(self.plain.answers[-1])
+
+    def take_answer(self):
+        if self.plain.answers:
+            place = self.random.randrange(len(self.plain.answers))
+            self.door.ledger.hold_answer(-self.plain.answers.pop(place))
+
     def compare(self):
         door, plain = self.door, self.plain
         assert (door.items, door.ledger.held) == (plain.in_hand(), plain.held), self
+        assert door.ledger.answers == sum(plain.answers), self
+        assert door.ledger.answers_overfull is (sum(plain.answers) > plain.max_bytes), self
         waiting = [self.pairs[request][0] for lane in Lane for request in plain.lines[lane]]
         assert door.requests() == waiting, self
         assert door.waiting == len(waiting), self
-        left = plain.max_bytes - plain.held
+        left = plain.max_bytes - plain.taken
         for nbytes in (0, left, left + 1):
             assert door.has_room(nbytes) is plain.has_room(nbytes), (self, nbytes)
         for lane in Lane:
@@ -229,6 +251,8 @@ class History:
             if plain in self.plain.requests:
                 self.drop_one(plain)
             self.compare()
+        while self.plain.answers:
+            self.take_answer()
         assert (self.door.items, self.door.waiting, self.door.ledger.held) == (0, 0, self.plain.outside), self
 
     def __str__(self):

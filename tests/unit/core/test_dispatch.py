@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from penstock.core.dispatch import FrameHolder, SentFrame, least_busy, reclaim, room_after
+from penstock.core.dispatch import FrameHolder, SentFrame, least_busy, reclaim, room_after, room_for_answers
 from penstock.core.item import OFFER, SEND, ItemState
 
 HISTORIES = 60
@@ -117,6 +117,12 @@ def test_the_least_busy_worker_is_the_one_a_plain_count_finds(seed):
 )
 def test_room_is_what_the_queue_behind_may_still_have(queued, nbytes, on_the_way, max_queued, room):
     assert room_after(queued, nbytes, on_the_way, max_queued=max_queued, max_bytes=100) == room
+
+
+def test_the_last_stage_is_sent_nothing_while_answers_take_more_than_they_may():
+    assert room_for_answers(0, max_bytes=100) is None
+    assert room_for_answers(100, max_bytes=100) is None
+    assert room_for_answers(101, max_bytes=100) == 0
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))

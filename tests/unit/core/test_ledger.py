@@ -71,7 +71,7 @@ def test_what_a_stage_made_of_an_item_is_held_in_place_of_what_it_had(ledger, re
 
 
 def test_the_results_of_several_items_are_held_until_their_request_completes(ledger, request_of):
-    request = request_of(2)
+    request = request_of(2, holds_results=True)
     ledger.keep_result(request, b"1234")
     ledger.keep_result(request, [b"5", b"6"])
     assert (request.result_bytes, ledger.held) == (6, 6)
@@ -82,9 +82,45 @@ def test_the_results_of_several_items_are_held_until_their_request_completes(led
 
 
 def test_the_result_of_a_lone_item_is_not_held(ledger, request_of):
-    request = request_of(1)
-    ledger.keep_result(request, b"1234")
+    request = request_of(1, holds_results=True)
+    assert not ledger.keep_result(request, b"x" * 101)
     assert (request.result_bytes, ledger.held) == (0, 0)
+
+
+def test_results_that_their_caller_holds_are_not_held(ledger, request_of):
+    request = request_of(2)
+    assert not ledger.keep_result(request, b"x" * 101)
+    assert (request.result_bytes, ledger.held) == (0, 0)
+
+
+def test_a_request_may_gather_max_bytes_of_results_and_no_more(ledger, request_of):
+    request = request_of(3, holds_results=True)
+    assert not ledger.keep_result(request, b"x" * 100)
+    assert not ledger.keep_result(request, b"")
+    assert ledger.keep_result(request, b"x")
+    ledger.complete(request)
+
+
+def test_finished_answers_are_held_and_take_no_room_from_what_comes_in(ledger):
+    ledger.hold_answer(90)
+    assert (ledger.held, ledger.answers) == (90, 90)
+    assert ledger.has_room(10**9), "nothing else is held"
+    ledger.hold(1)
+    assert ledger.has_room(99)
+    assert not ledger.has_room(100)
+    ledger.hold_answer(-90)
+    assert (ledger.held, ledger.answers) == (1, 0)
+    assert not ledger.has_room(100)
+
+
+def test_answers_may_take_max_bytes_and_no_more(ledger):
+    ledger.hold(1000)
+    ledger.hold_answer(100)
+    assert not ledger.answers_overfull
+    ledger.hold_answer(1)
+    assert ledger.answers_overfull
+    ledger.hold_answer(-1)
+    assert not ledger.answers_overfull
 
 
 def test_unfed_payloads_that_are_dropped_are_given_back_once(ledger, request_of):

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from penstock.config import Batch
+from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure
 from penstock.errors import (
     Cancelled,
@@ -470,7 +471,7 @@ async def test_bytes_between_the_items_are_held_until_the_last_one_is_fed(make_r
 
 async def test_results_are_held_until_the_last_one_is_there(make_rig):
     rig = await make_rig(spec(workers=2, prefetch=0)).start()
-    call = await rig.call(b"1", b"2")
+    call = await rig.call(b"1", b"2", hold_results=True)
     rig.workers[0].answer([b"x" * 100])
     assert rig.engine.held_bytes == 101
     rig.workers[1].answer([b"y"])
@@ -514,6 +515,162 @@ async def test_however_many_batches_are_answered_the_rate_is_noted_once_a_second
         await rig.clock.advance(0.125)
         rig.workers[0].answer()
     assert len(rig.engine._flow._admission._marks) == 7
+
+
+# -- finished answers -------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_sent_while_answers_take_more_than_they_may(make_rig):
+    rig = await make_rig(max_queued_bytes=100).start()
+    rig.engine.hold_answer(101)
+    call = await rig.call(b"1")
+    assert rig.workers[0].frames == []
+    rig.engine.hold_answer(-1)
+    await rest()
+    assert rig.workers[0].batches == [[b"1"]], "what gives bytes back wakes the pump, also where nobody waits for room"
+    rig.workers[0].answer()
+    assert call.done
+    rig.engine.hold_answer(-100)
+
+
+async def test_what_the_workers_hold_is_all_that_may_come_on_top(make_rig):
+    rig = await make_rig(max_queued_bytes=100).start()
+    calls = [await rig.call(b"%d" % i) for i in range(5)]
+    for _ in range(2):  # one runs, one was sent ahead
+        rig.workers[0].answer([b"x" * 200])
+        rig.engine.hold_answer(200)
+        await rest()
+    assert rig.workers[0].frames == []
+    assert [call.done for call in calls] == [True, True, False, False, False]
+    assert (rig.engine.answer_bytes, rig.engine.answers_overfull) == (400, True)
+    rig.engine.hold_answer(-400)
+    for _ in range(3):
+        await rest()
+        rig.workers[0].answer()
+    assert all(call.done for call in calls)
+
+
+async def test_answers_that_nobody_reads_hold_back_each_stage_by_the_queue_behind_it(make_rig):
+    rig = await make_rig(spec(name="a", prefetch=0), spec(name="b", prefetch=0), max_queued_bytes=200).start()
+    rig.engine.hold_answer(201)
+    calls = [await rig.call(b"%d" % i) for i in range(4)]
+    rig.workers[0].answer([b"y" * 101])
+    await rest()
+    assert [worker.batches for worker in rig.workers.started] == [[], []]
+    assert [each.queued for each in rig.engine.stages] == [3, 1]
+    rig.engine.hold_answer(-201)
+    while not all(call.done for call in calls):
+        await rest()
+        for worker in rig.workers.started:
+            if worker.frames:
+                worker.answer([b"z"])
+
+
+async def test_answers_that_nobody_reads_refuse_no_newcomer(make_rig):
+    rig = await make_rig(max_queued_bytes=10).start()
+    rig.engine.hold_answer(1000)
+    assert rig.engine.refusal(10**6) is None, "nothing else is held"
+    call = await rig.call(b"12345")
+    waiting = await rig.call(b"123456", wait=True)
+    assert isinstance(rig.engine.refusal(1), Overloaded), "one waits for room already"
+    rig.engine.hold_answer(-1000)
+    await rest()
+    rig.workers[0].answer()
+    await rest()
+    rig.workers[0].answer()
+    assert call.done
+    assert waiting.done
+
+
+async def test_what_waits_behind_unread_answers_ends_at_its_deadline(make_rig):
+    rig = await make_rig(max_queued_bytes=10).start()
+    rig.engine.hold_answer(11)
+    call = await rig.call(within=5.0)
+    await rig.clock.advance(5.0)
+    assert call.ends == [DeadlineExceeded]
+    rig.engine.hold_answer(-11)
+
+
+async def test_bytes_given_back_where_nothing_is_in_hand_wake_nobody(make_rig):
+    rig = await make_rig().start()
+    pumps = []
+    rig.engine._flow.on_pumped = lambda: pumps.append(1)
+    for hold in (rig.engine.hold, rig.engine.hold_answer):
+        hold(5)
+        hold(-5)
+    await rest()
+    assert pumps == []
+    rig.engine._flow.on_pumped = None
+
+
+async def test_bytes_are_held_and_given_back_whether_or_not_the_engine_runs(make_rig):
+    rig = make_rig()
+    rig.engine.hold_answer(5)
+    rig.engine.hold_answer(-5)
+    await rig.start()
+    await rig.stop()
+    rig.engine.hold_answer(5)
+    rig.engine.hold_answer(-5)
+    assert rig.engine.held_bytes == 0
+
+
+# -- results that are held for a client batch -------------------------------------------------------------------------
+
+
+async def test_a_batch_whose_results_take_more_than_they_may_ends_what_no_worker_has(make_rig):
+    rig = await make_rig(spec(prefetch=0, workers=2), max_queued=8, max_queued_bytes=100).start()
+    call = await rig.call(*[b"%d" % i for i in range(10)], lane=Lane.BULK, hold_results=True)
+    assert rig.engine.queued == 4, "two run, two are queued, six are not items yet"
+    rig.workers[0].answer([b"x" * 100])
+    await rest()
+    assert rig.engine.queued == 4, "as much as it may"
+    rig.workers[0].answer([b"y"])
+    assert (rig.engine.queued, call.done) == (1, False)
+    await rest()
+    assert rig.workers[0].frames == []
+    rig.workers[1].answer([b"z"])
+    assert call.ends == [b"x" * 100, b"z", b"y"] + [Overloaded] * 7
+    assert rig.engine.counters.turned_away == 7
+    assert all(outcome.error.retry_after >= 1 for outcome in call.told[0][3:])
+
+
+async def test_only_the_batch_that_gathers_too_much_is_ended(make_rig):
+    rig = await make_rig(spec(prefetch=0), max_queued_bytes=100).start()
+    other = await rig.call(b"1", b"2", lane=Lane.BULK, hold_results=True)
+    large = await rig.call(b"3", b"4", b"5", lane=Lane.BULK, hold_results=True)
+    single = await rig.call(b"6")
+    for _ in range(4):
+        (batch,) = rig.workers[0].batches
+        rig.workers[0].answer([b"x" * 101] if batch == [b"3"] else [b"x"])
+        await rest()
+    assert large.ends == [b"x" * 101, Overloaded, Overloaded]
+    assert (other.ends, single.ends) == ([b"x", b"x"], [b"x"])
+
+
+async def test_what_comes_from_an_earlier_stage_when_its_batch_was_ended_is_not_run_on(make_rig):
+    rig = await make_rig(
+        spec(name="a", prefetch=0, workers=2), spec(name="b", prefetch=0), max_queued_bytes=100
+    ).start()
+    first, second, last = rig.workers.started
+    call = await rig.call(b"1", b"2", b"3", lane=Lane.BULK, hold_results=True)
+    first.answer([b"1"])
+    await rest()
+    last.answer([b"x" * 101])
+    await rest()
+    second.answer([b"2"])
+    first.answer([b"3"])
+    assert call.ends == [b"x" * 101, Overloaded, Overloaded]
+    assert last.frames == []
+
+
+async def test_in_process_the_caller_holds_its_results_however_large(make_rig):
+    rig = await make_rig(max_queued_bytes=100).start()
+    call = await rig.call(b"1", b"2", b"3", lane=Lane.BULK)
+    for _ in range(3):
+        rig.workers[0].answer([b"x" * 1000])
+        assert rig.engine.held_bytes <= 3, "payloads alone"
+        await rest()
+    assert call.ends == [b"x" * 1000] * 3
 
 
 # -- turns of the loop ------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class Submission:
     deadline: float
     done: Any
     lane: Lane
+    hold_results: bool = False
     settled: bool = False
 
     def settle(self, *outcomes: Any) -> None:
@@ -53,6 +54,7 @@ class FakeEngine:
         self.counters = ServiceCounters()
         self.queued = 0
         self.held_bytes = 0
+        self.answer_bytes = 0
         self.refused: Exception | None = None
         self.full: Exception | None = None
         self.submissions: list[Submission] = []
@@ -65,10 +67,12 @@ class FakeEngine:
         self.asked_for = nbytes
         return self.refused
 
-    def submit(self, payloads, codec_in, codec_out, deadline, done, *, lane=Lane.SINGLE, nbytes=None):
+    def submit(
+        self, payloads, codec_in, codec_out, deadline, done, *, lane=Lane.SINGLE, nbytes=None, hold_results=False
+    ):
         if self.full is not None:
             raise self.full
-        ticket = Submission(list(payloads), codec_in, codec_out, deadline, done, lane)
+        ticket = Submission(list(payloads), codec_in, codec_out, deadline, done, lane, hold_results)
         self.submissions.append(ticket)
         if self.answer is not None:
             ticket.settle(*(self.answer(payload) for payload in payloads))
@@ -80,6 +84,14 @@ class FakeEngine:
 
     def hold(self, nbytes):
         self.held_bytes += nbytes
+
+    def hold_answer(self, nbytes):
+        self.held_bytes += nbytes
+        self.answer_bytes += nbytes
+
+    @property
+    def answers_overfull(self):
+        return self.answer_bytes > self.options.max_queued_bytes
 
 
 class FakeService:

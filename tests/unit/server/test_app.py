@@ -434,6 +434,41 @@ def test_pages_that_nobody_reads_are_bounded_too_but_health_is_not(fakes):
     assert fakes.call(app, "GET", "/docs").status == 200
 
 
+def test_finished_answers_are_counted_by_the_service_they_belong_to(fakes):
+    one, two = fakes.Service(name="one", max_queued_bytes=10), fakes.Service(name="two", max_queued_bytes=10)
+    app = fakes.app(one, two, fakes.Service(name="unstarted", started=False, max_queued_bytes=10))
+    mine, other = (fakes.call(app, path=f"/{name}/predict").request for name in ("one", "two"))
+    app.hold_answer(mine, 10)
+    assert (one.engine.answer_bytes, two.engine.answer_bytes) == (10, 0)
+    assert not app.any_answers_overfull()
+    app.hold_answer(mine, 1)
+    assert app.any_answers_overfull()
+    assert (app.answers_overfull(mine), app.answers_overfull(other), app.answers_overfull(None)) == (True, False, False)
+
+
+def test_pages_have_a_bound_of_their_own(fakes):
+    service = fakes.Service(max_queued_bytes=10)
+    app = fakes.app(service)
+    page = fakes.call(app, "GET", "/docs").request
+    app.hold_answer(page, 10)
+    assert not app.any_answers_overfull()
+    app.hold_answer(None, 1)
+    assert app.any_answers_overfull()
+    assert (app.answers_overfull(page), app.answers_overfull(None)) == (True, True)
+    assert not app.answers_overfull(fakes.call(app).request)
+    assert service.engine.held_bytes == 0
+
+
+def test_answers_that_nobody_reads_end_no_body_in_arrival(fakes):
+    service = fakes.Service(max_queued_bytes=100)
+    app = fakes.app(service)
+    call = fakes.call(app)
+    service.engine.refused = Overloaded(retry_after=3)
+    app.hold_answer(call.request, 1000)
+    app.hold(call.request, 100)
+    assert app.overfull(call.request, 60) is None
+
+
 def test_what_the_carrier_refuses_is_a_problem_too(fakes):
     app = fakes.app()
     call = fakes.call(app, x_request_id="mine")

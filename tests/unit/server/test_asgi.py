@@ -10,10 +10,12 @@ import pytest
 from fastapi import FastAPI
 from waiting import until
 
+from penstock.config import ServerOptions
 from penstock.core.state import State
 from penstock.errors import Overloaded, StartFailed
 from penstock.server.app import App
-from penstock.server.asgi import UNSTARTED, AsgiApp, asgi
+from penstock.server.asgi import SEND_BYTES, UNSTARTED, AsgiApp, asgi
+from penstock.testing.virtual_clock import VirtualClock
 
 
 def client(app, **options):
@@ -419,3 +421,138 @@ async def test_a_carrier_that_breaks_while_it_listens_is_a_client_that_left(fake
     broken.set()
     await asyncio.wait_for(task, 5)
     assert service.engine.cancelled == service.engine.submissions
+
+
+# -- what is held of an answer ----------------------------------------------------------------------------------------
+
+
+class SlowWire(Wire):
+    """A carrier whose `send` waits until the test lets it return, once for each call."""
+
+    def __init__(self, *how, **more):
+        self.steps = asyncio.Semaphore(0)
+        super().__init__(*how, **more)
+        self.body(b"1")
+
+    async def _send(self, message):
+        await super()._send(message)
+        await self.steps.acquire()
+
+
+async def test_an_answer_is_held_until_send_returns(fakes):
+    service = ready(fakes, max_queued_bytes=10)
+    service.engine.answer = lambda payload: [b"12345", b"678"]
+    wire = SlowWire(asgi(service))
+    await wire.until(lambda: len(wire.sent) == 1)
+    assert (service.engine.held_bytes, service.engine.answer_bytes) == (8, 8)
+    wire.steps.release()
+    await wire.until(lambda: len(wire.sent) == 2)
+    assert service.engine.answer_bytes == 8
+    wire.steps.release()
+    await wire.until(lambda: len(wire.sent) == 3)
+    assert service.engine.answer_bytes == 3, "each piece until its own `send` returns"
+    wire.steps.release()
+    await wire.end()
+    assert (service.engine.held_bytes, service.engine.answer_bytes) == (0, 0)
+
+
+async def test_an_answer_is_held_from_the_moment_it_is_ready(fakes):
+    service = fakes.Service()
+    wire = SlowWire(asgi(service))
+    await wire.until(lambda: service.engine.submissions)
+    await asyncio.sleep(0)
+    service.engine.submissions[0].settle(b"12345")
+    assert service.engine.answer_bytes == 5
+    wire.steps = asyncio.Semaphore(9)
+    await wire.end()
+    assert service.engine.answer_bytes == 0
+
+
+@pytest.mark.parametrize("end", ["the server cancels", "send fails", "send breaks"])
+async def test_an_answer_is_given_back_however_its_call_ends(fakes, end):
+    service = ready(fakes)
+    wire = SlowWire(asgi(service))
+    await wire.until(lambda: wire.sent)
+    assert service.engine.answer_bytes == 1
+    if end == "the server cancels":
+        wire.task.cancel()
+    else:
+        error = OSError("gone") if end == "send fails" else RuntimeError("a fault of the server")
+
+        async def fail():
+            raise error
+
+        wire.steps.acquire = fail
+        wire.steps.release()
+    with contextlib.suppress(asyncio.CancelledError, RuntimeError):
+        await wire.end()
+    assert (service.engine.held_bytes, service.engine.answer_bytes) == (0, 0)
+
+
+async def test_a_refusal_is_held_as_well(fakes):
+    service = ready(fakes)
+    service.engine.refused = Overloaded()
+    wire = SlowWire(asgi(service))
+    await wire.until(lambda: wire.sent)
+    assert service.engine.answer_bytes > 0
+    wire.steps = asyncio.Semaphore(9)
+    wire.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await wire.end()
+    assert service.engine.answer_bytes == 0
+
+
+async def test_a_large_answer_is_sent_in_pieces_so_that_the_server_can_wait_between_them(fakes):
+    service = ready(fakes)
+    large = bytes(range(256)) * (SEND_BYTES // 256)
+    service.engine.answer = lambda payload: [b"small", memoryview(large + large + b"!"), large]
+    wire = Wire(asgi(service))
+    wire.body(b"1")
+    await wire.end()
+    bodies = [message["body"] for message in wire.sent[1:]]
+    assert bodies == [b"small", large, large, b"!", large]
+    assert {type(body) for body in bodies} == {bytes}
+    assert [message.get("more_body", False) for message in wire.sent[1:]] == [True] * 4 + [False]
+    assert (b"content-length", b"%d" % (5 + 3 * SEND_BYTES + 1)) in wire.sent[0]["headers"]
+
+
+async def test_an_answer_nobody_takes_is_given_up_while_more_is_held_than_may_be(fakes):
+    clock = VirtualClock()
+    service = ready(fakes, max_queued_bytes=10)
+    app = AsgiApp(App((service,), ServerOptions(unread_timeout=5.0), clock))
+    sizes = iter((4, 3, 6))
+    service.engine.answer = lambda payload: bytes(next(sizes))
+    wires = [SlowWire(app) for _ in range(3)]
+    for wire in wires:
+        await wire.until(lambda wire=wire: wire.sent)
+    assert service.engine.answer_bytes == 13
+    await clock.advance(4.0)
+    assert not any(wire.task.done() for wire in wires)
+    await clock.advance(1.0)
+    assert [wire.task.done() for wire in wires] == [False, False, True], "the largest, and that is enough"
+    wires[2].task.result()
+    assert service.engine.answer_bytes == 7
+    await clock.advance(100.0)
+    assert not any(wire.task.done() for wire in wires[:2]), "no more is held than may be"
+    assert clock.waiting == []
+    for wire in wires[:2]:
+        wire.steps = asyncio.Semaphore(9)
+        wire.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await wire.end()
+    assert app.app._routes[b"/predict"].traffic.statuses == {499: 3}
+
+
+async def test_a_cancellation_by_the_server_is_passed_on_though_the_answer_is_given_up(fakes):
+    clock = VirtualClock()
+    service = ready(fakes, max_queued_bytes=1)
+    service.engine.answer = lambda payload: b"12"
+    app = AsgiApp(App((service,), ServerOptions(unread_timeout=1.0), clock))
+    wire = SlowWire(app)
+    await wire.until(lambda: wire.sent)
+    (call,) = app._answering
+    wire.task.cancel()
+    call.abort()
+    with pytest.raises(asyncio.CancelledError):
+        await wire.end()
+    assert (clock.waiting, service.engine.answer_bytes) == ([], 0)

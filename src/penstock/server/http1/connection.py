@@ -15,8 +15,8 @@ Contract
 * A connection that came when there were too many is answered one probe, and 503 to anything else unless there is room
   by then.  With that answer it ends.
 * A table in `refusals.py` says what becomes of the connection after a refusal; a table in `states.py` has its states.
-* These bytes are reported to `Application.hold`, and given back: those of half-received bodies, of answers that wait
-  for earlier ones, and of answers that the client has not read.
+* The bytes of half-received bodies are reported to `Application.hold` and given back.  To `Application.hold_answer` go
+  those of answers that wait for earlier ones, and of answers that the client has not read.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ class Exchange(HttpRequest):
 
     `head` is None where the head made no sense; such an exchange only keeps the order of answers.  `connection` is
     None once the answer was written or the client has left.  `last` says that the connection ends with this answer.
+    `ready` is when there was an answer; it is unset before.
     """
 
-    __slots__ = ("connection", "head", "last", "response")
+    __slots__ = ("connection", "head", "last", "ready", "response")
 
     def __init__(self, connection: Connection, head: Head | None, now: float) -> None:
         if head is None:
@@ -81,6 +82,7 @@ class Exchange(HttpRequest):
         self.connection: Connection | None = connection
         self.response: Response | None = None
         self.last = False
+        self.ready: float
 
     def reply(self, response: Response) -> None:
         """Answer.  Ignored where the client has left, and the second time."""
@@ -95,7 +97,7 @@ class Exchange(HttpRequest):
         if self.response is None:
             app.cancel(self)
         else:
-            app.hold(self, -payload_size(self.response.body))
+            app.hold_answer(self, -payload_size(self.response.body))
         if self.head is not None:
             app.answered(self, CLIENT_LEFT, 0)
 
@@ -333,26 +335,27 @@ class Connection(asyncio.Protocol):
         """Write the answer of `exchange` and those that waited for it, or let it wait for its turn."""
         queue = self._queue
         exchange.body = b""
+        now = exchange.ready = self._now()
         if queue[0] is not exchange:
             assert exchange.response is not None
-            self._app.hold(exchange, payload_size(exchange.response.body))
+            self._app.hold_answer(exchange, payload_size(exchange.response.body))
             return
         blocked = self._reading.blocked(len(queue))
-        self._write(queue.popleft(), False)
+        self._write(queue.popleft(), False, now)
         while queue and queue[0].response is not None:
-            self._write(queue.popleft(), True)
+            self._write(queue.popleft(), True, now)
         if blocked:
             self._resume()
         if self._state is AWAITING_TURN:
             self._send_continue()
 
-    def _write(self, exchange: Exchange, held: bool) -> None:
+    def _write(self, exchange: Exchange, held: bool, now: float) -> None:
         """Write one answer whose turn has come; `held` says that it was reported as held."""
         response, head, transport = exchange.response, exchange.head, self._transport
         assert response is not None
         assert transport is not None
         if held:
-            self._app.hold(exchange, -payload_size(response.body))
+            self._app.hold_answer(exchange, -payload_size(response.body))
         exchange.connection = None
         body = response.body
         nbytes = len(body) if type(body) is bytes else payload_size(body)
@@ -362,10 +365,10 @@ class Connection(asyncio.Protocol):
         if exchange.method == "HEAD" or response.status in BODILESS:
             body = b""
         out = self._connections.answers.encode(response, exchange.id, body, nbytes, persistence)
-        self._unread.write(transport, out, exchange)
+        self._unread.write(transport, out, exchange, exchange.ready)
         if self._reading.choked:
             self._unread.measure(transport)
-        self._idle_since = self._now()
+        self._idle_since = now
         if head is not None:
             self._app.answered(exchange, response.status, nbytes if body else 0)
         exchange.response = None  # `UnreadAnswers` may keep the request for a while, not the answer
@@ -416,6 +419,7 @@ class Connection(asyncio.Protocol):
         self._leave()
         if self._transport is not None:
             self._transport.abort()
+        self._unread.charge(0)  # now, not when the loss is reported: the sweep asks how much is left
 
     def _close(self) -> None:
         """Close once what was written has been sent; cancel what is in hand."""
@@ -453,6 +457,15 @@ class Connection(asyncio.Protocol):
             if limits.end_idle(self._state, self._fresh, idle, silent):
                 self.abort() if self._state is LINGERING else self._close()
         self._refuse_late(now)
+
+    def overdue_bytes(self, now: float) -> int:  # noqa: D102  # see `OpenConnection`
+        ready_by = now - self._connections.limits.unread
+        overdue = self._unread.overdue_bytes(ready_by)
+        for exchange in self._queue:
+            response = exchange.response
+            if response is not None and exchange.ready <= ready_by and self._app.answers_overfull(exchange):
+                overdue += payload_size(response.body)
+        return overdue
 
     def _refuse_late(self, now: float) -> None:
         """Refuse a head or a body that takes too long, where the client is to blame for that."""

@@ -15,6 +15,7 @@ from penstock.server.application import Application
 from penstock.server.http1.answers import AnswerHeads
 from penstock.server.http1.heads import HeadReader
 from penstock.server.http1.time_limits import TimeLimits
+from penstock.server.overdue import cut_overdue
 
 EXCESS_CONNECTIONS: Final = 256
 """Most connections beyond `max_connections` at a time."""
@@ -40,6 +41,9 @@ class OpenConnection(Guest, Protocol):
 
     def sweep(self, now: float) -> None:
         """End what has taken too long at `now`."""
+
+    def overdue_bytes(self, now: float) -> int:
+        """The bytes of its finished answers that were ready `unread_timeout` ago, where too many are held."""
 
     def drain(self) -> None:
         """Close if nothing is in hand; otherwise end with the last answer owed."""
@@ -142,11 +146,16 @@ class Connections:
         connection.abort()
 
     def sweep(self, now: float) -> None:
-        """Renew the date, and end what has taken too long at `now`."""
+        """Renew the date, and end what has taken too long at `now`.
+
+        The connections are asked first, so that each has reported what its client leaves unread.
+        """
         self.answers.renew(self._wall_time())
         self._idle.forget(now)
         for connection in tuple(self.open):
             connection.sweep(now)
+        if self.open and self.app.any_answers_overfull():
+            cut_overdue(self.open, now)
 
     def drain(self) -> None:
         """Close what is idle, and let every other connection end with the answers it is owed."""

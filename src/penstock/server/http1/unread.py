@@ -1,4 +1,10 @@
-"""Watch what one client leaves unread of its answers: report it as held, and decide when the client counts as gone."""
+"""Watch what one client leaves unread of its answers: report it as held, and decide when the client counts as gone.
+
+Contract
+--------
+* A client counts as gone when it takes hardly anything for `unread_timeout`.
+* While more bytes of answers are held than may be, each answer has that long in all, from when it was ready.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +25,30 @@ class UnreadAnswers:
     reported as held at the moment.
     """
 
-    __slots__ = ("_app", "_charges", "_taken", "_taken_since", "charged", "last", "written")
+    __slots__ = ("_app", "_charges", "_last_ready", "_taken", "_taken_since", "charged", "last", "written")
 
     def __init__(self, app: Application, now: float) -> None:
         self._app = app
-        self._charges: list[tuple[HttpRequest | None, int]] = []
-        """What `charged` is made of, in the order in which the client will take it.
+        self._charges: list[tuple[HttpRequest | None, int, float]] = []
+        """What `charged` is made of, in the order in which the client will take it: whose, how much, ready since when.
 
         It is short, and empty on an idle connection.  It is a list, because an empty list takes 56 bytes and an empty
         deque 760.
         """
         self._taken = 0
         self._taken_since = now
+        self._last_ready = now
+        """When the answer to `last` was ready."""
         self.charged = 0
         self.last: HttpRequest | None = None
         self.written = 0
 
-    def write(self, transport: asyncio.Transport, answer: bytes | list[Buffer], request: HttpRequest) -> None:
-        """Write the `answer` to `request`; what stays unread of it is charged to this request."""
+    def write(
+        self, transport: asyncio.Transport, answer: bytes | list[Buffer], request: HttpRequest, ready: float
+    ) -> None:
+        """Write the `answer` to `request`, which was ready at `ready`; what stays unread is charged to this request."""
         self.last = request  # before the write, which may call `pause_writing` and so `measure` at once
+        self._last_ready = ready
         if isinstance(answer, bytes):
             self.written += len(answer)
             transport.write(answer)
@@ -55,8 +66,8 @@ class UnreadAnswers:
         more = unread - self.charged
         self.charged = unread
         if more > 0:
-            self._charges.append((self.last, more))
-            self._app.hold(self.last, more)
+            self._charges.append((self.last, more, self._last_ready))
+            self._app.hold_answer(self.last, more)
         elif more < 0:
             self._give_back(-more)
         if not unread:
@@ -64,14 +75,22 @@ class UnreadAnswers:
 
     def _give_back(self, nbytes: int) -> None:
         while nbytes:
-            request, charged = self._charges[0]
+            request, charged, ready = self._charges[0]
             part = min(charged, nbytes)
             if part < charged:
-                self._charges[0] = (request, charged - part)
+                self._charges[0] = (request, charged - part, ready)
             else:
                 del self._charges[0]
-            self._app.hold(request, -part)
+            self._app.hold_answer(request, -part)
             nbytes -= part
+
+    def overdue_bytes(self, ready_by: float) -> int:
+        """The unread bytes of answers that were ready by then, where too many are held."""
+        overdue = 0
+        for request, charged, ready in self._charges:
+            if ready <= ready_by and self._app.answers_overfull(request):
+                overdue += charged
+        return overdue
 
     def stalled(self, unread: int, now: float, timeout: float) -> bool:
         """Whether, with `unread` bytes left at `now`, hardly anything was taken for `timeout` seconds."""

@@ -17,7 +17,8 @@ from penstock.codec.formats import Codec
 from penstock.codec.listing import TooManyItems, join_outcomes, split_list
 from penstock.config import ServerOptions
 from penstock.core.lanes import Lane
-from penstock.core.outcome import Failure, Outcome
+from penstock.core.outcome import Failure, Outcome, Result
+from penstock.core.payload import payload_size
 from penstock.core.state import State
 from penstock.errors import InvalidItem, NotReady, RequestError
 from penstock.hosting.logs import log, report_fault
@@ -77,6 +78,8 @@ class ClientBatch:
         self._formats: Formats = request.formats
         self._ticket: object = None
         self._client_left = False
+        self._joining_bytes = 0
+        """Bytes of the results that the thread puts together."""
 
     # -- body to items ------------------------------------------------------------------------------------------------
 
@@ -139,6 +142,7 @@ class ClientBatch:
                 self._finish,
                 lane=Lane.BULK,
                 nbytes=len(self._request.body),
+                hold_results=True,
             )
         except RequestError as error:
             self._refuse(error)
@@ -152,9 +156,12 @@ class ClientBatch:
         elif len(outcomes) <= JOIN_INLINE_OUTCOMES:
             self._answer(self._join(outcomes))
         else:
+            self._joining_bytes = sum([payload_size(o.payload) for o in outcomes if isinstance(o, Result)])
+            self._hold_answer(self._joining_bytes)
             self._route.in_thread(lambda: self._join(outcomes), self._was_joined)
 
     def _was_joined(self, joining: asyncio.Future[Response]) -> None:
+        self._hold_answer(-self._joining_bytes)
         error = NotReady(state=State.STOPPED) if joining.cancelled() else joining.exception()
         if error is None:
             self._answer(joining.result())
@@ -195,6 +202,11 @@ class ClientBatch:
         engine = self._route.engine()
         if engine is not None:
             engine.hold(nbytes)
+
+    def _hold_answer(self, nbytes: int) -> None:
+        engine = self._route.engine()
+        if engine is not None:
+            engine.hold_answer(nbytes)
 
     def cancel(self) -> None:
         """Withdraw the items of a client that left; items that are not split yet are not submitted."""

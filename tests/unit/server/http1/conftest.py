@@ -88,7 +88,10 @@ class MemoryApp:
         self.cancelled: list[HttpRequest] = []
         self.answers: list[tuple[HttpRequest, int, int]] = []
         self.held: Counter[int | None] = Counter()
+        self.answer_bytes = 0
         self.most_held = 0
+        self.most_answers = math.inf
+        """The bytes of answers that may be held."""
 
     def admit(self, request):
         assert request.body == b""
@@ -120,6 +123,16 @@ class MemoryApp:
     def hold(self, request, nbytes):
         self.held[None if request is None else id(request)] += nbytes
         self.most_held = max(self.most_held, self.held.total())
+
+    def hold_answer(self, request, nbytes):
+        self.answer_bytes += nbytes
+        self.hold(request, nbytes)
+
+    def answers_overfull(self, request):
+        return self.answer_bytes > self.most_answers
+
+    def any_answers_overfull(self):
+        return self.answer_bytes > self.most_answers
 
     def overfull(self, request, own):
         assert own == self.held[id(request)]
@@ -238,6 +251,7 @@ class Rig:
         ended = Counter(id(request) for request, _, _ in self.app.answers)
         assert ended == Counter(id(request) for request in self.app.admitted)
         assert not {owner: held for owner, held in self.app.held.items() if held}
+        assert self.app.answer_bytes == 0
 
 
 @pytest.fixture

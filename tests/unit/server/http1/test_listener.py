@@ -16,6 +16,13 @@ class Told:
         self.sweep = sweep
 
 
+class NothingUnread:
+    """An application that holds no answers."""
+
+    def any_answers_overfull(self):
+        return False
+
+
 @pytest.fixture
 def clock():
     return VirtualClock(start=50.0)
@@ -26,7 +33,7 @@ async def open_listener(clock):
     opened = []
 
     async def start(**options):
-        opened.append(Listener(None, ServerOptions(**options), clock))
+        opened.append(Listener(NothingUnread(), ServerOptions(**options), clock))
         await opened[-1].start()
         return opened[-1]
 

@@ -373,3 +373,111 @@ def test_what_comes_behind_a_late_head_is_not_kept_while_its_answer_waits(rig_wi
     assert not client.transport.closed
     client.send(b"0")
     assert client.transport.aborted
+
+
+# -- while more answers are held than may be --------------------------------------------------------------------------
+
+
+def with_unread(rig, nbytes):
+    """A client that leaves so many bytes of its answer unread from now on."""
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET)
+    rig.app.answer(rig.app.handled[-1], bytes(nbytes))
+    client.transport.unread = nbytes
+    client.connection.pause_writing()
+    return client
+
+
+def test_a_slow_reader_has_unread_timeout_in_all_while_too_many_answers_are_held(rig):
+    rig.app.most_answers = 1024 * 1024
+    client = with_unread(rig, 100 * 1024 * 1024)
+    for _ in range(29):
+        client.transport.unread -= 1024 * 1024
+        rig.sweep(rig.now + 1.0)
+        assert not client.transport.closed
+    client.transport.unread -= 1024 * 1024
+    rig.sweep(rig.now + 1.0)
+    assert client.transport.aborted
+    assert rig.app.held.total() == 0, "given back at once"
+
+
+def test_a_slow_reader_keeps_its_time_while_no_more_is_held_than_may_be(rig):
+    rig.app.most_answers = 1024 * 1024
+    client = with_unread(rig, 1024 * 1024)
+    for _ in range(15):
+        client.transport.unread -= 64 * 1024
+        rig.sweep(rig.now + 29.0)
+        assert not client.transport.closed
+
+
+def test_the_largest_is_cut_first_and_nobody_once_that_is_enough(rig):
+    rig.app.most_answers = 100
+    clients = [with_unread(rig, nbytes) for nbytes in (40, 90, 60)]
+    rig.sweep(rig.now + 30.0 - 0.1)
+    assert not any(client.transport.closed for client in clients)
+    for client in clients:
+        client.transport.unread -= 1
+        client.connection._unread._taken_since = rig.now  # as if it had made progress
+    rig.sweep(rig.now + 0.1)
+    assert [client.transport.aborted for client in clients] == [False, True, False]
+    assert rig.app.answer_bytes == 39 + 59
+
+
+def test_an_answer_that_came_late_has_its_time_still(rig):
+    rig.app.most_answers = 100
+    rig.app.patient = True
+    client = rig.connect()
+    client.send(GET)
+    rig.sweep(rig.now + 100.0)
+    rig.app.answer(rig.app.handled[0])
+    client.transport.unread = 101
+    client.connection.pause_writing()
+    rig.sweep(rig.now + 29.9)
+    assert not client.transport.closed
+    rig.sweep(rig.now + 0.1)
+    assert client.transport.aborted
+
+
+def test_an_answer_that_waits_for_its_turn_is_overdue_as_well(rig):
+    rig.app.most_answers = 100
+    rig.app.patient = True
+    client = rig.connect()
+    client.send(GET * 2)
+    rig.app.answer(rig.app.handled[1], bytes(101))
+    rig.sweep(rig.now + 29.9)
+    assert not client.transport.closed
+    rig.sweep(rig.now + 0.1)
+    assert client.transport.aborted
+    assert rig.app.answer_bytes == 0
+
+
+def test_the_time_of_an_answer_that_waited_for_its_turn_began_when_it_was_ready(rig):
+    rig.app.most_answers = 200_000
+    rig.app.patient = True
+    client = rig.connect()
+    client.send(GET * 2)
+    rig.app.answer(rig.app.handled[1], BIG)
+    rig.now += 20.0
+    rig.app.answer(rig.app.handled[0], BIG)
+    client.transport.unread = 200_001
+    client.connection.pause_writing()
+    rig.sweep(rig.now + 9.9)
+    assert not client.transport.closed
+    client.transport.unread -= 100_000  # the first was taken; the second is ready for 29.9 s
+    rig.app.most_answers = 100_000
+    rig.sweep(rig.now + 0.05)
+    assert not client.transport.closed
+    rig.sweep(rig.now + 0.05)
+    assert client.transport.aborted
+
+
+def test_a_connection_that_closes_but_is_not_read_is_cut_too(rig):
+    rig.app.most_answers = 100
+    client = rig.connect()
+    client.send(GET.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+    client.transport.unread = 200_000
+    rig.sweep(rig.now)
+    client.transport.unread = 100_000  # progress
+    rig.sweep(rig.now + 30.0)
+    assert client.transport.aborted

@@ -31,7 +31,7 @@ def held(rig) -> dict[HttpRequest, int]:
 def test_what_grows_is_the_last_answer_s_and_what_is_taken_the_first_s(rig, client, unread):
     transport = client.transport
     for request, answer in ((ONE, b"x" * 10), (TWO, [b"y" * 10, b"y" * 10]), (THREE, b"z")):
-        unread.write(transport, answer, request)
+        unread.write(transport, answer, request, 0.0)
         unread.measure(transport)
     assert held(rig) == {ONE: 10, TWO: 20, THREE: 1}
     transport.unread = 15
@@ -43,7 +43,7 @@ def test_what_grows_is_the_last_answer_s_and_what_is_taken_the_first_s(rig, clie
 
 
 def test_an_answer_in_parts_grows_for_its_own_request(rig, client, unread):
-    unread.write(client.transport, b"", ONE)
+    unread.write(client.transport, b"", ONE, 0.0)
     unread.charge(10)
     unread.charge(25)
     assert held(rig) == {ONE: 25}
@@ -52,7 +52,7 @@ def test_an_answer_in_parts_grows_for_its_own_request(rig, client, unread):
 
 
 def test_a_request_whose_answer_was_taken_is_not_kept(rig, client, unread):
-    unread.write(client.transport, b"x", ONE)
+    unread.write(client.transport, b"x", ONE, 0.0)
     unread.charge(1)
     assert unread.last == ONE
     unread.charge(0)
@@ -60,6 +60,6 @@ def test_a_request_whose_answer_was_taken_is_not_kept(rig, client, unread):
 
 
 def test_a_socket_that_is_gone_is_not_measured(rig, client, unread):
-    unread.write(client.transport, b"x", ONE)
+    unread.write(client.transport, b"x", ONE, 0.0)
     unread.measure(None)
     assert held(rig) == {}

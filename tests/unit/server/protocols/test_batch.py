@@ -24,6 +24,7 @@ def test_items_are_submitted_together_as_bulk_and_their_results_come_back_in_ord
     (submission,) = service.engine.submissions
     assert [bytes(item) for item in submission.payloads] == [b"[1]", b"[2.5]", b"[]"]
     assert submission.lane is Lane.BULK
+    assert submission.hold_results
     submission.settle(b"[1.0]", [b"[2", b".5]"], b"[]")
     assert (call.status, call.response.content_type) == (200, b"application/json")
     assert call.json == {"outcomes": [{"result": [1.0]}, {"result": [2.5]}, {"result": []}]}
@@ -216,9 +217,11 @@ class TestManyItems:
         call = batch(fakes, fakes.app(service), b"[" + b",".join([b"1"] * n) + b"]")
         service.engine.submissions[0].settle(*[b"1"] * n)
         assert not call.replies
+        assert (service.engine.answer_bytes, service.engine.held_bytes) == (n, n), "held until the answer is there"
         await self.answered(call)
         assert call.status == 200
         assert len(call.json["outcomes"]) == n
+        assert (service.engine.answer_bytes, service.engine.held_bytes) == (0, 0)
 
     async def test_items_that_end_alike_are_told_alike(self, fakes):
         service = fakes.Service()

@@ -1,0 +1,45 @@
+"""Cut those who leave their answers unread while more bytes of answers are held than may be.
+
+Contract
+--------
+* Only who holds overdue answers is cut: those that were ready long enough ago, of a service that holds too many.
+* Who holds most is cut first.
+* Nobody is cut once those before have given back enough.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Protocol
+
+log = logging.getLogger("penstock.server")
+
+
+class AnswerHolder(Protocol):
+    """A connection, or whatever else holds finished answers of one client."""
+
+    def overdue_bytes(self, now: float) -> int:
+        """The bytes of its finished answers that were ready `unread_timeout` ago, where too many are held."""
+
+    def abort(self) -> None:
+        """End now, and give back at once what is held."""
+
+
+def cut_overdue(holders: Iterable[AnswerHolder], now: float) -> None:
+    """Cut as many as it takes, and write to the log how many that were."""
+    overdue = [(nbytes, holder) for holder in holders if (nbytes := holder.overdue_bytes(now))]
+    overdue.sort(key=itemgetter(0), reverse=True)
+    cut = given_back = 0
+    for nbytes, holder in overdue:
+        if holder.overdue_bytes(now):
+            holder.abort()
+            cut += 1
+            given_back += nbytes
+    if cut:
+        log.warning(
+            "more bytes of answers are held than max_queued_bytes: cut %d clients, which left %d unread too long",
+            cut,
+            given_back,
+        )
