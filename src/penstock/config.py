@@ -169,7 +169,8 @@ class ServiceOptions:
     )
     max_queued_bytes: int = option(
         256 * MIB,
-        "most bytes held: queued payloads, half-received bodies, unread answers; one item always passes",
+        "most bytes held of what comes in (queued payloads, half-received bodies; one item always passes), and most of "
+        "finished answers that clients have not read",
         minimum=1,
     )
     timeout: float = option(60.0, "longest a request may take, waiting for room included; inf: no limit", minimum=0)
@@ -208,7 +209,9 @@ class ServerOptions:
     body_timeout: float = option(30.0, "longest a body may stall between two pieces", minimum=0.1)
     keep_alive: float = option(75.0, "longest an idle connection is kept; 0 closes after each answer", minimum=0)
     unread_timeout: float = option(
-        30.0, "longest an answer may lie unread before its connection is closed", minimum=0.1
+        30.0,
+        "longest an answer may lie unread before its connection is cut; in all, while more than max_queued_bytes do",
+        minimum=0.1,
     )
     max_connections: int = option(10_000, "most connections; one more may only ask for probes", minimum=1)
     max_pipelined: int = option(32, "most requests of one connection in hand; 1 is no pipelining", minimum=1)

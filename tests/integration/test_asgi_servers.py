@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 import httpx
 import pytest
 from fastapi import FastAPI
+from waiting import until_now
 
 import penstock as ps
 
@@ -34,6 +36,15 @@ class Double(ps.Stage):
 
 service = ps.Service(Double, name="double")
 app = ps.asgi(service)
+
+class Swell(ps.Stage):
+    def predict(self, size: int) -> bytes:
+        return bytes(size)
+
+
+swell = ps.asgi(
+    ps.Service(Swell, name="swell", max_queued_bytes=8_000_000), options=ps.ServerOptions(unread_timeout=2.0)
+)
 
 outer = FastAPI(lifespan=app.lifespan)
 outer.mount("/ml", app)
@@ -150,6 +161,36 @@ def test_each_process_of_gunicorn_owns_its_workers(under):
     process.send_signal(signal.SIGTERM)
     process.wait(20)
     assert all(map(gone, pids))
+
+
+def test_who_leaves_answers_unread_under_uvicorn_is_cut_and_shuts_nobody_out(under, tmp_path):
+    _, http = under("uvicorn", "served:swell", "--uds", "SOCKET")
+    large = 10_000_000
+    with contextlib.ExitStack() as opened:
+        silent = []
+        for _ in range(8):
+            sock = opened.enter_context(socket.socket(socket.AF_UNIX))
+            sock.settimeout(20)
+            sock.connect(str(tmp_path / "socket"))
+            sock.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n%d" % large)
+            silent.append(sock)
+        until_now(lambda: health(http)["bytes"] > 8_000_000, "more answers than may be held")
+        until_now(lambda: health(http)["in_flight"] == 0, "the stage to be sent nothing more")
+        # One was too many, and two more were with the worker.
+        assert health(http)["bytes"] <= 8_000_000 + 3 * large
+        started = time.monotonic()
+        answer = http.post("/predict", json=7)
+        assert (answer.status_code, answer.content) == (200, bytes(7))
+        assert time.monotonic() - started < 15
+        until_now(lambda: health(http)["bytes"] == 0, "all who do not read to be cut")
+        text = http.get("/metrics").text
+        assert 'penstock_http_requests_total{route="/predict",service="swell",status="499"} 8.0' in text
+
+
+def health(http):
+    """What `/health` says of the only service."""
+    (service,) = http.get("/health").json()["services"].values()
+    return service
 
 
 async def test_an_outer_app_may_run_the_service_itself():

@@ -71,14 +71,21 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
         "penstock_items_ended",
         "Accepted items by what became of them. failed: a stage raised. invalid: the client's input. expired: its "
         "deadline passed. cancelled: the client left. lost: a worker died twice under it. turned_away: the service "
-        "stopped first.",
+        "stopped first, or its client batch had gathered too many bytes of results.",
         labels=("service", "ending"),
     )
     gauges = {
         "queued": ("penstock_items_in_hand", "Accepted items without an outcome, wherever they are."),
         "max_queued": ("penstock_items_in_hand_limit", "Refuse new work at so many items (max_queued)."),
         "held": ("penstock_held_bytes", "Bytes of queued payloads, half-received bodies and unread answers."),
-        "max_held": ("penstock_held_bytes_limit", "Refuse new work at so many bytes (max_queued_bytes)."),
+        "answers": (
+            "penstock_unread_answer_bytes",
+            "Bytes of finished answers, which are not read or wait for their turn. Above the limit nothing is run.",
+        ),
+        "max_held": (
+            "penstock_held_bytes_limit",
+            "Most bytes of finished answers, and of all else: then new work is refused (max_queued_bytes).",
+        ),
     }
     made = {key: GaugeMetricFamily(*words, labels=("service",)) for key, words in gauges.items()}
     for service, engine in running:
@@ -90,6 +97,7 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
         made["queued"].add_metric(label, engine.queued)
         made["max_queued"].add_metric(label, service.options.max_queued)
         made["held"].add_metric(label, engine.held_bytes)
+        made["answers"].add_metric(label, engine.answer_bytes)
         made["max_held"].add_metric(label, service.options.max_queued_bytes)
     yield from (accepted, refused, ended, *made.values())
 
