@@ -43,6 +43,7 @@ from penstock.codec import media_types
 from penstock.config import environment_name
 from penstock.core.batching import Reason
 from penstock.core.state import State
+from penstock.hosting.fault_log import FaultLog
 from penstock.server.app import App
 from penstock.server.status import KINDS, Problems
 from penstock.testing.virtual_clock import VirtualClock
@@ -451,7 +452,7 @@ def test_the_reference_has_every_error_with_its_status():
     told = sections(DOCS / "reference" / "errors.md", 3)
     public = {name for name in ps.__all__ if isinstance(getattr(ps, name), type)}
     assert set(told) == {name for name in public if issubclass(getattr(ps, name), Exception)}
-    problems = Problems(ps.ServerOptions())
+    problems = Problems(ps.ServerOptions(), FaultLog(VirtualClock()))
     for kind, (urn, _) in KINDS.items():
         text = told[kind.__name__]
         assert f"`urn:penstock:problem:{urn}`" in text, kind

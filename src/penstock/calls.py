@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from penstock.codec import pickle_
 from penstock.codec.formats import Codec
+from penstock.codec.text import cut_middle
 from penstock.config import ServiceOptions
 from penstock.core.clock import Clock
 from penstock.core.lanes import Lane
@@ -28,7 +29,7 @@ from penstock.core.state import State
 from penstock.errors import ConfigError, InvalidItem, NotReady, RequestError, StageFailed
 from penstock.hosting.servable import HostedEngine
 from penstock.streaming import InHand
-from penstock.worker.problems import describe_error
+from penstock.worker.problems import MESSAGE_BYTES, describe_error
 
 Packed: TypeAlias = bytes | InvalidItem
 """An input as it is submitted: its payload, or the reason why it has none."""
@@ -39,7 +40,7 @@ def pack_item(x: Any) -> Packed:
     try:
         payload = pickle_.dumps(x)
     except ValueError as error:
-        invalid = InvalidItem(str(error))
+        invalid = InvalidItem(cut_middle(str(error), MESSAGE_BYTES))
         invalid.__cause__ = error.__cause__
         return invalid
     return bytes(join_payload(payload))
@@ -199,4 +200,5 @@ def _unreadable(stage_name: str, error: ValueError) -> StageFailed:
         type_name=problem.type_name,
         mro=problem.mro,
         traceback=problem.traceback,
+        raised_at=problem.raised_at,
     )

@@ -100,8 +100,9 @@ class DeadlineExceeded(RequestError):
 class StageFailed(RequestError):
     """A stage raised an exception for this item.
 
-    It carries what happened in the worker as text: `stage`, `type_name` (``module.Qualname``), `message`, `traceback`
-    and `mro`.  `mro` has the names of the remote type and its bases.
+    It carries what happened in the worker as text: `stage`, `type_name` (``module.Qualname``), `message`, `traceback`,
+    `mro` and `raised_at`.  `mro` has the names of the remote type and its bases, `raised_at` is the ``file:line`` that
+    raised, or "".  A message has at most 8 KiB, a traceback 64 KiB: of longer ones the middle is cut.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class StageFailed(RequestError):
         type_name: str = "",
         mro: tuple[str, ...] = (),
         traceback: str = "",
+        raised_at: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -119,6 +121,7 @@ class StageFailed(RequestError):
         self.type_name = type_name
         self.mro = mro
         self.traceback = traceback
+        self.raised_at = raised_at
 
     def is_a(self, kind: type[BaseException]) -> bool:
         """Whether the remote exception was of `kind`, judged by name: the class itself never travels."""

@@ -1,4 +1,7 @@
-"""Make text that UTF-8 can carry: file names and error texts may have lone surrogates, which UTF-8 has not."""
+"""Make text that UTF-8 can carry, in a bounded size.
+
+File names and error texts may have lone surrogates, which UTF-8 has not, and an error text may be of any length.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,24 @@ from __future__ import annotations
 def utf8(text: str) -> str:
     """`text` with each lone surrogate written as an escape."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def cut_middle(text: str, limit: int) -> str:
+    """`text` as `utf8` gives it, in at most `limit` bytes of UTF-8; `limit` is at least 100.
+
+    A longer one loses its middle, and says there how long it was.  What is cut away is never copied, so the length is
+    told in characters: its bytes would have to be made to be counted.
+    """
+    if len(text) <= limit:
+        whole = text.encode("utf-8", "backslashreplace")
+        if len(whole) <= limit:
+            return whole.decode()
+    note = f" [... cut: {len(text)} characters in all ...] "
+    half = (limit - len(note)) // 2
+    # A character takes a byte at least, so `half` characters are enough; one that is cut in two is left out.
+    head = text[:half].encode("utf-8", "backslashreplace")[:half].decode("utf-8", "ignore")
+    tail = text[-half:].encode("utf-8", "backslashreplace")[-half:].decode("utf-8", "ignore")
+    return head + note + tail
 
 
 def one_line(text: str) -> str:

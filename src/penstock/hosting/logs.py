@@ -1,7 +1,6 @@
-"""Log lines: how they look, and what is written when a stage fails.
+"""Log lines: how they look, and where they go.
 
-Faults go to the logger ``penstock.server`` with the id that the client was given: from the id in an answer, its line in
-the log can be found.  `JsonLines` writes each record as one JSON object on one line.
+`JsonLines` writes each record as one JSON object on one line.  What is written of a failure is in `fault_log.py`.
 """
 
 from __future__ import annotations
@@ -9,48 +8,18 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import sys
-from collections.abc import Sequence
 from typing import IO
 
 import msgspec
 
 from penstock.codec.text import utf8
 from penstock.config import LogFormat
-from penstock.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    InvalidItem,
-    NotReady,
-    Overloaded,
-    PenstockError,
-    RequestError,
-    StageFailed,
-    StartFailed,
-)
+from penstock.errors import PenstockError, StartFailed
 
 log = logging.getLogger("penstock.server")
 
-_NO_FAULT = (InvalidItem, Overloaded, DeadlineExceeded, NotReady, Cancelled)
-"""Errors that are no fault of the service: metrics count them, and nothing is logged."""
-
-_MAX_IDS = 10
-"""Most request ids in one line: all items of a client batch may fail for one reason."""
-
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that every record has.  Any other attribute came with ``extra=``."""
-
-
-def report_fault(error: RequestError, occurrences: Sequence[str]) -> None:
-    """Write what went wrong, with its traceback, under the ids that the client was given."""
-    if isinstance(error, _NO_FAULT):
-        return
-    ids = ", ".join(occurrences[:_MAX_IDS])
-    if len(occurrences) > _MAX_IDS:
-        ids += f" and {len(occurrences) - _MAX_IDS} more"
-    extra = {"request_id": occurrences[0].partition(":")[0]}
-    if isinstance(error, StageFailed):
-        extra |= {"stage": error.stage, "error": error.type_name}
-    log.error("%s: %s", ids, error, extra=extra)
 
 
 def log_failure(error: Exception) -> None:

@@ -47,17 +47,25 @@ class Door(Protocol):
         """Stop accepting, and wait at most `grace` seconds for the answers owed."""
 
 
-def run_until_signal(services: Sequence[Servable], door: Door, *, drain: float, on_ready: Callable[[], None]) -> None:
+def run_until_signal(
+    services: Sequence[Servable],
+    door: Door,
+    *,
+    drain: float,
+    on_ready: Callable[[], None],
+    on_end: Callable[[], None],
+) -> None:
     """Run `services` behind `door` on a new event loop; returns after a drain of at most `drain` seconds.
 
-    `on_ready` is called once, when every service is ready.
+    `on_ready` is called once, when every service is ready, and `on_end` at the end, also at one that a second signal
+    asked for: what is to be logged is then logged.
 
     Raises:
         ConfigError: an option or a service is not valid.
         StartFailed: the door cannot be opened or a stage cannot be set up.
     """
     with _collector_restored(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_Run(services, door, drain, on_ready).run())
+        runner.run(_Run(services, door, drain, on_ready, on_end).run())
 
 
 @contextlib.contextmanager
@@ -75,11 +83,19 @@ def _collector_restored() -> Iterator[None]:
 class _Run:
     """One run, from the opening of the door to its end."""
 
-    def __init__(self, services: Sequence[Servable], door: Door, drain: float, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        services: Sequence[Servable],
+        door: Door,
+        drain: float,
+        on_ready: Callable[[], None],
+        on_end: Callable[[], None],
+    ) -> None:
         self._services = services
         self._door = door
         self._drain_seconds = drain
         self._on_ready = on_ready
+        self._on_end = on_end
         self._stop_asked = asyncio.Event()
         self._signal = ""
 
@@ -109,6 +125,7 @@ class _Run:
             await self._drain()
             for number in SIGNALS:
                 loop.remove_signal_handler(number)
+            self._on_end()
 
     async def _start(self) -> None:
         """Start every service.  The first that fails to start cancels the starts of the others; its error is raised."""
@@ -138,5 +155,6 @@ class _Run:
         for service in self._services:
             if service.engine is not None:
                 service.engine.abandon()
+        self._on_end()
         logging.shutdown()
         os._exit(128 + number)

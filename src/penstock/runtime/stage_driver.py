@@ -13,15 +13,17 @@ from penstock.core.batching import BatchQueue, CutBatch
 from penstock.core.clock import Clock
 from penstock.core.counters import StageCounters
 from penstock.core.dispatch import SentFrame, least_busy, reclaim
+from penstock.core.fault_lines import FaultKind
 from penstock.core.item import OFFER, SEND, Item
 from penstock.core.supervision import StageHealth
 from penstock.errors import StartFailed
+from penstock.hosting.fault_log import FaultLog
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Status, encode_batch
-from penstock.transport.messages import Launch
+from penstock.transport.messages import Launch, Problem
 
 log = logging.getLogger("penstock.runtime")
 
@@ -92,6 +94,7 @@ class StageDriver:
         self._threads: list[int] = []
         self._frame_ids = count(1)
         self._alarm = Alarm(clock, hub.wake)
+        self._faults = FaultLog(clock, log)
 
     # -- what others read -----------------------------------------------------------------------------------------
 
@@ -216,9 +219,11 @@ class StageDriver:
             log.error("%s ended: %s", worker, end.reason)
         else:
             failure = _start_failure(worker, end)
-            self.health.died_before_ready(worker.index, str(failure).splitlines()[0])
+            reason = str(failure).splitlines()[0]
+            self.health.died_before_ready(worker.index, reason)
             if not ends_start:  # else `Engine.start` raises it
-                log.error("%s", failure)
+                kind = _fault_kind(self.name, end.problem)
+                self._faults.report_start(kind, str(worker), reason, failure.traceback)
         if not ends_start:
             self.counters.restarts += 1
             worker.restart_in(self.health.delay(worker.health.restart, self.live_workers) if not end.innocent else 0.0)
@@ -275,11 +280,16 @@ class StageDriver:
         """Note the stop: a worker that ends is not started again, and the alarm sends nothing more."""
         self.stopping = True
         self._alarm.cancel()
+        self._faults.flush()
 
 
 def _whole_failure(frame: Frame) -> bool:
     """Whether no item had a result and at least one failed by no fault of its caller."""
     return Status.OK not in frame.statuses and Status.FAILED in frame.statuses
+
+
+def _fault_kind(stage: str, problem: Problem | None) -> FaultKind:
+    return FaultKind(stage, "", "") if problem is None else FaultKind(stage, problem.type_name, problem.raised_at)
 
 
 def _start_failure(worker: WorkerSlot, end: IncarnationEnd) -> StartFailed:

@@ -24,6 +24,7 @@ import msgspec
 from penstock.config import ServerOptions
 from penstock.core.clock import Clock
 from penstock.errors import ConfigError, Overloaded
+from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.access_log import write_line
 from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Reply, Response
@@ -50,7 +51,7 @@ class App:
         self.options = options
         self.services = tuple(services)
         self.clock = clock
-        self.problems = Problems(options)
+        self.problems = Problems(options, FaultLog(clock))
         self._now = clock.now
         self._keys = read_keys(options.api_key_file) if options.api_key_file is not None else None
         self._access_log = options.access_log

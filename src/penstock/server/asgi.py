@@ -89,6 +89,7 @@ class AsgiApp:
     async def lifespan(self, outer: object = None) -> AsyncIterator[None]:  # noqa: ARG002  # frameworks pass themselves
         """Start the services, and drain them at the end; those that run already are left alone."""
         async with contextlib.AsyncExitStack() as started:
+            started.callback(self.app.problems.faults.flush)  # the last thing that is done
             for service in self.app.services:
                 engine = service.engine
                 if engine is None or engine.state is State.STOPPED:

@@ -32,8 +32,15 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
     set_up_logging(options.log_format)
     announce = on_ready or _announce
     clock = LoopClock()
-    listener = Listener(App(services, options, clock), options, clock)
-    run_until_signal(services, listener, drain=options.drain, on_ready=lambda: announce(listener.addresses))
+    app = App(services, options, clock)
+    listener = Listener(app, options, clock)
+    run_until_signal(
+        services,
+        listener,
+        drain=options.drain,
+        on_ready=lambda: announce(listener.addresses),
+        on_end=app.problems.faults.flush,
+    )
 
 
 def _announce(addresses: list[str]) -> None:

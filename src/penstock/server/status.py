@@ -24,7 +24,7 @@ from penstock.errors import (
     StageFailed,
     WorkerLost,
 )
-from penstock.hosting.logs import report_fault
+from penstock.hosting.fault_log import FaultLog
 from penstock.server.application import HttpRequest, Response
 
 PROBLEM_JSON = b"application/problem+json"
@@ -52,7 +52,9 @@ def phrase(status: int) -> str:
 class Problems:
     """Makes the answer for every request that ends without a result."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: ServerOptions, faults: FaultLog) -> None:
+        self.faults = faults
+        """Where faults are written."""
         self._numbers: dict[type[RequestError], int] = {
             InvalidItem: 422,
             Overloaded: options.overload_status,
@@ -100,7 +102,7 @@ class Problems:
         """The answer to a request of one item, or to a client batch that is refused; writes a fault to the log."""
         request_id = request.id.decode()
         problem = self.describe(error, request_id, request_id)
-        report_fault(error, (request_id,))
+        self.faults.report(error, (request_id,))
         return respond(problem)
 
     def refuse(

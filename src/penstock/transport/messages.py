@@ -65,6 +65,8 @@ class Problem(msgspec.Struct, frozen=True):
     message: str
     traceback: str = ""
     path: str = ""
+    raised_at: str = ""
+    """`file:line` of the innermost frame of the traceback, or ""."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -91,6 +93,7 @@ def stage_failure(problem: Problem, stage: str) -> StageFailed:
         type_name=problem.type_name,
         mro=problem.mro,
         traceback=problem.traceback,
+        raised_at=problem.raised_at,
     )
 
 

@@ -85,8 +85,9 @@ class Bisection:
                     todo.extend(_halves(part))
             else:
                 items.tell(part, values, results, last=False)
-        for part in todo:
-            items.fail(part, whole)
+        left = [place for part in todo for place in part]
+        if left:
+            items.fail(left, whole)  # all at once: it is described once
 
     def call(self, values: list[Any]) -> list[Any]:
         """One call of `predict`; raises what it raises, or WrongLength."""

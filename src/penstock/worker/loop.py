@@ -50,8 +50,9 @@ def work(end: WorkerEnd, *, target: Any = None, on_ready: Callable[[], None] = l
         end.send(runner.run(_expect(frame, Kind.BATCH)))
     try:
         stage.teardown()
-    except USER_ERRORS:
-        log.exception("stage %r: teardown failed", launch.stage)
+    except USER_ERRORS as error:
+        # Not `log.exception`: what a stage raises may be of any length.
+        log.error("stage %r: teardown failed\n%s", launch.stage, describe_error(error).traceback.rstrip())  # noqa: TRY400
 
 
 def _prepare(launch: Launch, target: Any) -> tuple[Any, Runner]:

@@ -1,11 +1,16 @@
-"""Describe an exception as text, which can be sent to another process; the exception itself is never sent."""
+"""Describe an exception as text, which can be sent to another process; the exception itself is never sent.
+
+The texts are bounded, because a message often has the item in it: ``raise ValueError(f"bad {item!r}")``.  Here, in the
+worker, each is cut before it is copied; nobody behind the worker ever sees more.
+"""
 
 from __future__ import annotations
 
 import traceback
+from types import TracebackType
 from typing import Any
 
-from penstock.codec.text import utf8
+from penstock.codec.text import cut_middle
 from penstock.errors import InvalidItem
 from penstock.transport.messages import Problem
 from penstock.worker.loading import MAIN_NAME
@@ -16,6 +21,17 @@ USER_ERRORS = (BaseException,)
 A library may call sys.exit() on bad input, a coroutine that `predict` runs may be cancelled, and an extension in Rust
 may panic.  What these raise is a BaseException and no Exception.
 """
+
+MESSAGE_BYTES = 8 * 1024
+"""Longest message that is sent, in UTF-8; also the longest reason and path of an InvalidItem."""
+TRACEBACK_BYTES = 64 * 1024
+"""Longest traceback that is sent, in UTF-8."""
+NAME_BYTES = 512
+"""Longest name of a class, and longest `file:line`."""
+MAX_NAMES = 64
+"""Most names in an `mro`."""
+MAX_NOTES = 16
+"""Most notes of one error in a traceback."""
 
 
 class WrongLength(Exception):
@@ -29,29 +45,96 @@ def author_name(kind: type) -> str:
 
 
 def describe_error(error: BaseException, *, skip_frames: int = 0) -> Problem:
-    """`error` as text, without the first `skip_frames` of its traceback, which are ours."""
+    """`error` as text, without the first `skip_frames` of its traceback, which are ours.  It never raises."""
     trace = error.__traceback__
     for _ in range(skip_frames):
         if trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
     return Problem(
-        type_name=_text(author_name(type(error))),
-        mro=tuple(_text(author_name(kind)) for kind in type(error).__mro__),
-        message=_text(error),
-        traceback=_text("".join(traceback.format_exception(type(error), error, trace))),
+        type_name=_name(type(error)),
+        mro=_names(type(error).__mro__),
+        message=_text(error, MESSAGE_BYTES),
+        traceback=_traceback(error, trace),
+        raised_at=_raised_at(trace),
     )
 
 
 def describe_invalid(error: InvalidItem) -> Problem:
-    """What is wrong with an item, as text and without a traceback, which would not help the caller."""
+    """What is wrong with an item, as text and without a traceback, which would not help the caller; never raises."""
     # The `__init__` of a user's subclass may not have called ours, and a reason may be any object.
-    return Problem("", (), _text(getattr(error, "reason", error)), path=_text(getattr(error, "path", "")))
+    reason, path = _attribute(error, "reason", error), _attribute(error, "path", "")
+    return Problem("", (), _text(reason, MESSAGE_BYTES), path=_text(path, MESSAGE_BYTES))
 
 
-def _text(value: Any) -> str:
-    """`value` as text that UTF-8 can carry; never raises, so that every failure reaches its caller."""
+def _attribute(error: BaseException, name: str, default: Any) -> Any:
     try:
-        text = str(value)
+        return getattr(error, name, default)
+    except USER_ERRORS as broken:  # it may be a property
+        return f"<{name} that cannot be read: {_last_name(type(broken))}>"
+
+
+def _text(value: Any, limit: int) -> str:
+    """`value` as text of at most `limit` bytes that UTF-8 can carry; every failure must reach its caller."""
+    try:
+        return cut_middle(str(value), limit)
     except USER_ERRORS as broken:
-        return f"<{type(value).__name__} whose message cannot be made: {type(broken).__name__}>"
-    return utf8(text)
+        return f"<{_last_name(type(value))} whose message cannot be made: {_last_name(type(broken))}>"
+
+
+def _name(kind: type) -> str:
+    try:
+        return cut_middle(author_name(kind), NAME_BYTES)
+    except USER_ERRORS:  # a metaclass may have made properties of both parts
+        return "<a class whose name cannot be read>"
+
+
+def _last_name(kind: type) -> str:
+    return _name(kind).rpartition(".")[2]
+
+
+def _names(kinds: tuple[type, ...]) -> tuple[str, ...]:
+    """The first and the last of the names: a class's own, and those of the built-in classes it ends in."""
+    kept = kinds if len(kinds) <= MAX_NAMES else (*kinds[: MAX_NAMES // 2], *kinds[-MAX_NAMES // 2 :])
+    return tuple(_name(kind) for kind in kept)
+
+
+def _raised_at(trace: TracebackType | None) -> str:
+    """`file:line` of the innermost frame of a traceback; "" where there is none, as for an error that was returned."""
+    if trace is None:
+        return ""
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return cut_middle(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}", NAME_BYTES)
+
+
+def _traceback(error: BaseException, trace: TracebackType | None) -> str:
+    try:
+        described = traceback.TracebackException(type(error), error, trace, compact=True)
+        todo = [described]
+        while todo:
+            part = todo.pop()
+            _shorten(part)
+            causes = (part.__cause__, part.__context__, *(part.exceptions or ()))
+            todo += [cause for cause in causes if cause is not None]
+        return cut_middle("".join(described.format()), TRACEBACK_BYTES)
+    except USER_ERRORS as broken:  # from properties of the user's exception, or for want of memory
+        message = _text(error, MESSAGE_BYTES)
+        return f"{_name(type(error))}: {message}\n<its traceback cannot be made: {_last_name(type(broken))}>"
+
+
+def _shorten(part: traceback.TracebackException) -> None:
+    """Cut the texts of one error before they are formatted, which would copy them: each may have hundreds of MB."""
+    text = getattr(part, "_str", None)  # its message; private, but of this name in every Python from 3.5 on
+    if isinstance(text, str):
+        part._str = cut_middle(text, MESSAGE_BYTES)  # type: ignore[attr-defined]
+    notes: Any = part.__notes__
+    if notes is not None:
+        each = notes if isinstance(notes, (list, tuple)) else [notes]
+        part.__notes__ = [_text(note, MESSAGE_BYTES) for note in each[:MAX_NOTES]]
+        if len(each) > MAX_NOTES:
+            part.__notes__.append(f"[... cut: {len(each)} notes in all ...]")
+    if hasattr(part, "msg"):  # of a SyntaxError
+        part.msg = _text(part.msg, MESSAGE_BYTES)
+        if len(part.text or "") > MESSAGE_BYTES:  # the line that does not parse, and a row of carets as long
+            part.text = ""
+            part.offset = None

@@ -1,8 +1,12 @@
-"""Text that UTF-8 can carry, whatever it was made of."""
+"""Text that UTF-8 can carry, whatever it was made of, and however long it was."""
 
 from __future__ import annotations
 
-from penstock.codec.text import one_line, utf8
+import random
+
+import pytest
+
+from penstock.codec.text import cut_middle, one_line, utf8
 
 
 def test_a_lone_surrogate_is_escaped_and_all_other_text_stays():
@@ -12,3 +16,32 @@ def test_a_lone_surrogate_is_escaped_and_all_other_text_stays():
 def test_one_line_is_the_first_that_is_not_empty_with_question_marks_for_lone_surrogates():
     assert one_line("\n  a \udc80 reason\nTraceback ...") == "a ? reason"
     assert one_line("") == ""
+
+
+@pytest.mark.parametrize(("character", "nbytes"), [("x", 1), ("é", 2), ("€", 3), ("\U0001f600", 4), ("\ud800", 6)])
+def test_a_text_of_just_the_limit_stays_and_one_more_byte_costs_the_middle(character, nbytes):
+    fits = character * (8184 // nbytes) + "y" * (8192 - 8184 // nbytes * nbytes)
+    assert cut_middle(fits, 8192) == utf8(fits)
+    cut = cut_middle(fits + "z", 8192)
+    assert f" [... cut: {len(fits) + 1} characters in all ...] " in cut
+    assert 8192 - 8 < len(cut.encode()) <= 8192
+    assert cut.startswith(utf8(character * 100))
+    assert cut.endswith("yz")
+
+
+def test_the_head_and_the_tail_are_those_of_the_text():
+    text = "".join(map(str, range(100_000)))
+    head, _, tail = cut_middle(text, 1000).partition(" [... cut: 488890 characters in all ...] ")
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert len(head) == len(tail) == (1000 - 41) // 2
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_is_cut_anywhere_is_utf_8_within_the_limit(seed):
+    rng = random.Random(seed)
+    text = "".join(rng.choices("aé€\U0001f600\udc80\ud83d\n", k=rng.randint(1, 2000)))
+    for limit in range(100, 140):
+        cut = cut_middle(text, limit)
+        assert len(cut.encode()) <= limit  # which also raises where there is a surrogate
+        assert ("cut:" in cut) == (len(utf8(text).encode()) > limit)

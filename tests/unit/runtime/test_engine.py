@@ -217,7 +217,8 @@ async def test_a_setup_that_raises_later_is_logged_and_tried_again(make_rig, cap
     rig.workers[-1].die()
     await rig.clock.advance(0.0)
     rig.workers[-1].fail_setup("no weights")
-    assert "could not be set up: OSError: no weights" in caplog.text
+    assert "could not be set up: builtins.OSError\n\nTraceback" in caplog.text
+    assert caplog.text.count("no weights") == 1
     assert rig.clock.waiting == [0.1]
 
 

@@ -370,7 +370,12 @@ def test_the_traceback_of_a_stage_is_in_the_log_under_the_id_and_nowhere_else(fa
     service = fakes.Service()
     call = fakes.call(fakes.app(service), x_request_id="find-me")
     service.engine.submissions[0].settle(
-        StageFailed("secret", stage="echo", type_name="builtins.ValueError", traceback="Traceback …\n  line 7")
+        StageFailed(
+            "secret",
+            stage="echo",
+            type_name="builtins.ValueError",
+            traceback="Traceback …\n  line 7\nValueError: secret",
+        )
     )
     assert call.json["id"] == "find-me"
     for hidden in (b"secret", b"Traceback", b"line 7", b"ValueError"):
@@ -381,6 +386,7 @@ def test_the_traceback_of_a_stage_is_in_the_log_under_the_id_and_nowhere_else(fa
     assert record.request_id == "find-me"
     for shown in ("find-me", "secret", "line 7", "ValueError"):
         assert shown in record.getMessage()
+    assert record.getMessage().count("secret") == 1
 
 
 @pytest.mark.parametrize("error", [InvalidItem(), Overloaded(), DeadlineExceeded(), NotReady(), Cancelled()], ids=repr)

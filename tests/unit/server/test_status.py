@@ -9,6 +9,8 @@ import pytest
 from penstock import errors
 from penstock.config import ServerOptions
 from penstock.errors import RequestError
+from penstock.hosting.fault_log import FaultLog
+from penstock.hosting.loop_clock import LoopClock
 from penstock.server.status import KINDS, Problems
 
 ENDINGS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, RequestError)]
@@ -21,4 +23,4 @@ def test_every_ending_has_a_problem_type_of_its_own():
 
 @pytest.mark.parametrize("kind", ENDINGS)
 def test_every_ending_has_a_number(kind):
-    assert 400 <= Problems(ServerOptions()).status(kind()) < 600
+    assert 400 <= Problems(ServerOptions(), FaultLog(LoopClock())).status(kind()) < 600

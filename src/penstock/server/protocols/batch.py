@@ -21,7 +21,8 @@ from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.payload import payload_size
 from penstock.core.state import State
 from penstock.errors import InvalidItem, NotReady, RequestError
-from penstock.hosting.logs import log, report_fault
+from penstock.hosting.fault_log import BatchFaults
+from penstock.hosting.logs import log
 from penstock.hosting.servable import Servable
 from penstock.server.application import HttpRequest, Reply, Response
 from penstock.server.protocols.route import Formats, ServiceRoute
@@ -154,25 +155,31 @@ class ClientBatch:
         if self._client_left:
             self._answer(Response(CLIENT_LEFT, b"", b""))
         elif len(outcomes) <= JOIN_INLINE_OUTCOMES:
-            self._answer(self._join(outcomes))
+            self._answer(self._report(self._join(outcomes)))
         else:
             self._joining_bytes = sum([payload_size(o.payload) for o in outcomes if isinstance(o, Result)])
             self._hold_answer(self._joining_bytes)
             self._route.in_thread(lambda: self._join(outcomes), self._was_joined)
 
-    def _was_joined(self, joining: asyncio.Future[Response]) -> None:
+    def _was_joined(self, joining: asyncio.Future[tuple[Response, BatchFaults]]) -> None:
         self._hold_answer(-self._joining_bytes)
         error = NotReady(state=State.STOPPED) if joining.cancelled() else joining.exception()
         if error is None:
-            self._answer(joining.result())
+            self._answer(self._report(joining.result()))
         else:
             self._refuse(error)
 
-    def _join(self, outcomes: list[Outcome]) -> Response:
+    def _report(self, joined: tuple[Response, BatchFaults]) -> Response:
+        """Write the faults to the log, on the event loop."""
+        response, faults = joined
+        faults.report(self._route.problems.faults)
+        return response
+
+    def _join(self, outcomes: list[Outcome]) -> tuple[Response, BatchFaults]:
         request_id = self._request.id.decode()
         describe = self._route.problems.describe
         entries: list[tuple[Any, dict[str, Any] | None]] = []
-        faults: dict[str, tuple[RequestError, list[str]]] = {}  # by text: many items with one cause are logged once
+        faults = BatchFaults()
         last: Failure | None = None
         last_entry: tuple[Any, dict[str, Any] | None] = (None, None)
         for index, outcome in enumerate(outcomes):
@@ -184,12 +191,10 @@ class ClientBatch:
                 occurrence = f"{request_id}:{index}"
                 last_entry = (None, describe(outcome.error, request_id, occurrence))
                 entries.append(last_entry)
-                faults.setdefault(str(outcome.error), (outcome.error, []))[1].append(occurrence)
+                faults.add(outcome.error, occurrence)
                 last = outcome
-        for error, occurrences in faults.values():
-            report_fault(error, occurrences)
         body = join_outcomes(self._formats.codec_out, entries)
-        return Response(207 if faults else 200, self._formats.media, body)
+        return Response(200 if last is None else 207, self._formats.media, body), faults
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from penstock.config import ServerOptions
+from penstock.hosting.fault_log import FaultLog
+from penstock.hosting.loop_clock import LoopClock
 from penstock.server.protocols.service_routes import KINDS, routes_of
 from penstock.server.status import Problems
 
 
 def routes(*services):
     options = ServerOptions()
-    return routes_of(services, Problems(options), options)
+    return routes_of(services, Problems(options, FaultLog(LoopClock())), options)
 
 
 def test_one_service_has_plain_paths(fakes):

@@ -1,0 +1,221 @@
+"""What is written of failures: each once, in few lines, and none is lost."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+
+from penstock.core.fault_lines import FaultKind
+from penstock.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidItem,
+    NotReady,
+    Overloaded,
+    RequestError,
+    StageFailed,
+    WorkerLost,
+)
+from penstock.hosting.fault_log import LINE_BYTES, BatchFaults, FaultLog
+from penstock.testing.virtual_clock import VirtualClock
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def faults(clock):
+    return FaultLog(clock)
+
+
+def failed(message="bad 1", at="model.py:12", traceback=None):
+    trace = f"Traceback\n  line 12\nValueError: {message}\n" if traceback is None else traceback
+    return StageFailed(message, stage="price", type_name="builtins.ValueError", traceback=trace, raised_at=at)
+
+
+def test_a_failure_is_written_once_with_its_traceback_under_its_id(faults, caplog):
+    faults.report(failed("too cold"), ("abc",))
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "abc: stage 'price' raised builtins.ValueError at model.py:12\n\nTraceback\n  line 12\nValueError: too cold"
+    )
+    assert (record.name, record.levelname) == ("penstock.server", "ERROR")
+    assert (record.request_id, record.stage, record.error) == ("abc", "price", "builtins.ValueError")
+
+
+def test_the_same_failure_again_is_one_line(faults, caplog):
+    faults.report(failed("one"), ("a",))
+    faults.report(failed("two\nthree"), ("b",))
+    assert caplog.messages[1] == "b: stage 'price' raised builtins.ValueError at model.py:12: two"
+
+
+def test_a_failure_without_a_traceback_is_a_line_with_its_message(faults, caplog):
+    faults.report(failed("gone", at="", traceback=""), ("a",))
+    faults.report(WorkerLost(stage="price"), ("b",))
+    faults.report(RequestError("odd"), ("c:3",))
+    assert caplog.messages == [
+        "a: stage 'price' raised builtins.ValueError: gone",
+        "b: The worker process died while it held this item, and so did the one that tried it again.",
+        "c:3: odd",
+    ]
+    assert [record.request_id for record in caplog.records] == ["a", "b", "c"]
+    assert caplog.records[1].stage == "price"
+
+
+@pytest.mark.parametrize("error", [InvalidItem(), Overloaded(), DeadlineExceeded(), NotReady(), Cancelled()], ids=repr)
+def test_what_is_no_fault_is_not_written(faults, caplog, error):
+    faults.report(error, ("a",))
+    batch = BatchFaults()
+    batch.add(error, "a:0")
+    batch.report(faults)
+    assert not caplog.records
+
+
+async def test_of_a_thousand_in_a_second_each_is_named_or_counted(faults, clock, caplog):
+    for n in range(1000):
+        faults.report(failed(f"bad {n}"), (f"id{n}",))
+        if n % 100 == 99:
+            await clock.advance(0.1)
+    await clock.advance(1.0)
+    assert clock.waiting == []
+    named = [text for text in caplog.messages if text.startswith("id")]
+    counted = [re.search(r"(\d+) more failures", text) for text in caplog.messages if not text.startswith("id")]
+    assert len(named) + sum(int(found[1]) for found in counted) == 1000
+    assert sum("Traceback" in text for text in named) == 1
+    assert len(caplog.messages) <= 1 + 2 * 10 + 2
+
+
+async def test_a_count_says_of_what_how_many_and_is_a_line_a_second(faults, clock, caplog):
+    for _ in range(11):
+        faults.report(failed(), ("a",))
+    faults.report(failed(), ("a", "b"), 412)
+    caplog.clear()
+    await clock.advance(1.0)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "stage 'price': 412 more failures of the kind builtins.ValueError at model.py:12 in the last second"
+    )
+    assert (record.stage, record.error, record.failures) == ("price", "builtins.ValueError", 412)
+
+
+async def test_two_kinds_are_each_counted_in_their_own_second(faults, clock, caplog):
+    for at, pause in (("a.py:1", 0.5), ("b.py:2", 0.0)):
+        for _ in range(12):
+            faults.report(failed(at=at), ("a",))
+        await clock.advance(pause)
+    caplog.clear()
+    await clock.advance(0.5)
+    assert ["a.py:1" in text for text in caplog.messages] == [True]
+    await clock.advance(0.5)
+    assert ["b.py:2" in text for text in caplog.messages] == [False, True]
+    assert clock.waiting == []
+
+
+async def test_a_flush_writes_what_is_counted_and_leaves_no_timer(faults, clock, caplog):
+    for _ in range(15):
+        faults.report(failed(), ("a",))
+    caplog.clear()
+    faults.flush()
+    faults.flush()
+    assert [text.split()[2] for text in caplog.messages] == ["4"]
+    assert clock.waiting == []
+
+
+async def test_kinds_that_are_not_told_apart_are_counted_as_other_kinds(faults, clock, caplog):
+    for n in range(115):
+        faults.report(failed(at=f"m.py:{n}"), ("a",))
+    caplog.clear()
+    await clock.advance(1.0)
+    assert caplog.messages == ["4 more failures of other kinds in the last second"]
+
+
+async def test_the_count_of_a_loop_that_has_ended_is_written_with_the_next_failure(faults, clock, caplog):
+    for _ in range(12):
+        faults.report(failed(), ("a",))
+    faults._timer.cancel()  # as it is where its loop was closed: it never rings
+    await clock.advance(2.5)
+    for _ in range(11):
+        faults.report(failed(), ("a",))
+    await clock.advance(1.0)
+    counts = [text.split()[2] for text in caplog.messages if "more failures" in text]
+    assert sum(map(int, counts)) == 2
+
+
+async def test_a_fork_does_not_write_what_its_parent_has_counted(faults, caplog, monkeypatch):
+    for _ in range(12):
+        faults.report(failed(), ("a",))
+    caplog.clear()
+    monkeypatch.setattr("penstock.hosting.fault_log.os.getpid", lambda: -1)
+    faults._at_exit()
+    assert caplog.messages == []
+    monkeypatch.undo()
+    faults._at_exit()
+    assert len(caplog.messages) == 1
+    faults.flush()
+
+
+@pytest.mark.parametrize(("n", "named"), [(1, 1), (10, 10), (11, 10), (400, 10)])
+def test_a_line_names_ten_ids_and_says_how_many_more(faults, caplog, n, named):
+    ids = [f"id:{i}" for i in range(min(n, 20))]
+    faults.report(failed(), ids, n)
+    who = caplog.messages[0].partition(": stage")[0]
+    assert who.count("id:") == named
+    assert who.endswith(f" and {n - named} more") == (n > named)
+
+
+def test_no_line_is_longer_than_a_kibibyte_and_each_keeps_an_id(faults, caplog):
+    faults.report(failed("é" * 5000), ("x",))
+    longest = "i" * 128
+    faults.report(failed("é" * 5000), [f"{longest}:{n}" for n in range(10)], 100_000)
+    line = caplog.messages[1]
+    assert len(line.encode()) <= LINE_BYTES
+    assert line.startswith(f"{longest}:0, {longest}:1, {longest}:2 and 99997 more: stage 'price'")
+
+
+# -- a client batch ---------------------------------------------------------------------------------------------------
+
+
+def test_what_many_items_share_is_written_once(faults, caplog):
+    batch = BatchFaults()
+    for n in range(300):
+        batch.add(failed("broken"), f"r:{n}")
+    batch.report(faults)
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("r:0, r:1, r:2, r:3, r:4, r:5, r:6, r:7, r:8, r:9 and 290 more: stage")
+
+
+async def test_texts_that_differ_are_lines_of_their_own_as_long_as_there_are_lines(faults, clock, caplog):
+    batch = BatchFaults()
+    for n in range(100_000):
+        batch.add(failed(f"bad {n}"), f"r:{n}")
+    batch.report(faults)
+    assert [text.partition(":")[2].split(":")[0] for text in caplog.messages] == [f"{n}" for n in range(11)]
+    await clock.advance(1.0)
+    assert "99989 more failures" in caplog.messages[-1]
+    assert len(caplog.messages) == 12
+
+
+# -- workers that do not start ----------------------------------------------------------------------------------------
+
+
+async def test_starts_that_fail_again_are_lines_and_their_traceback_comes_once(clock, caplog):
+    faults = FaultLog(clock, logging.getLogger("penstock.runtime"))
+    kind = FaultKind("price", "builtins.OSError", "model.py:3")
+    for _ in range(3):
+        faults.report_start(kind, "worker 0", "worker 0 could not be set up: OSError: gone", "Traceback\nOSError: gone")
+    faults.report_start(FaultKind("price", "", ""), "worker 0", "worker 0 ended before it was ready: exit status 3", "")
+    assert caplog.messages == [
+        "worker 0 could not be set up: builtins.OSError at model.py:3\n\nTraceback\nOSError: gone",
+        "worker 0 could not be set up: OSError: gone",
+        "worker 0 could not be set up: OSError: gone",
+        "worker 0 ended before it was ready: exit status 3",
+    ]
+    assert {record.name for record in caplog.records} == {"penstock.runtime"}
+    for _ in range(20):
+        faults.report_start(kind, "worker 0", "again", "Traceback")
+    await clock.advance(1.0)
+    assert "12 more failures" in caplog.messages[-1]

@@ -1,0 +1,233 @@
+"""An error as text: bounded, in UTF-8, and made of whatever a user may raise."""
+
+from __future__ import annotations
+
+import time
+import traceback
+
+import pytest
+
+from penstock.errors import InvalidItem
+from penstock.worker.problems import (
+    MAX_NAMES,
+    MAX_NOTES,
+    MESSAGE_BYTES,
+    NAME_BYTES,
+    TRACEBACK_BYTES,
+    describe_error,
+    describe_invalid,
+)
+
+MIB = 1024 * 1024
+
+
+def raised(error):
+    try:
+        raise error
+    except BaseException as caught:
+        return describe_error(caught)
+
+
+@pytest.mark.parametrize(("length", "whole"), [(MESSAGE_BYTES, True), (MESSAGE_BYTES + 1, False)])
+def test_a_message_of_eight_kibibytes_is_sent_whole_and_a_longer_one_without_its_middle(length, whole):
+    problem = raised(ValueError("x" * length))
+    assert (problem.message == "x" * length) == whole
+    assert len(problem.message) <= MESSAGE_BYTES
+    assert (f"[... cut: {length} characters in all ...]" in problem.message) != whole
+    assert problem.message in problem.traceback
+
+
+@pytest.mark.parametrize("length", [MESSAGE_BYTES, MESSAGE_BYTES + 1])
+@pytest.mark.parametrize("field", ["message", "path"])
+def test_the_reason_and_the_path_of_an_invalid_item_are_cut_as_a_message_is(field, length):
+    text = "€" * (length // 3) + "x" * (length % 3)
+    found = getattr(describe_invalid(InvalidItem(text) if field == "message" else InvalidItem("no", path=text)), field)
+    assert len(found.encode()) <= MESSAGE_BYTES
+    assert (found == text) == (length == MESSAGE_BYTES)
+
+
+def test_a_traceback_is_what_python_writes_where_it_is_short_enough():
+    def chained():
+        try:
+            raise KeyError("inner")
+        except KeyError as inner:
+            inner.add_note("look here")
+            raise ExceptionGroup("many", [ValueError(1), OSError("disk")]) from inner
+
+    with pytest.raises(ExceptionGroup) as caught:
+        chained()
+    expected = "".join(traceback.format_exception(caught.value))
+    assert describe_error(caught.value).traceback == expected
+
+
+@pytest.mark.parametrize("broken", ["def f(:", "x = 'abc", "1 +", "\n\n   a = 1\n b"])
+def test_the_line_that_does_not_parse_is_shown(broken):
+    with pytest.raises(SyntaxError) as caught:
+        compile(broken, "model.py", "exec")
+    expected = "".join(traceback.format_exception(caught.value))
+    assert describe_error(caught.value).traceback == expected
+
+
+def nested(depth):
+    error = ValueError("x" * MIB)
+    for _ in range(depth):
+        try:
+            raise ValueError("y" * MIB) from error
+        except ValueError as outer:
+            error = outer
+    return error
+
+
+def with_notes(*notes):
+    error = ValueError("bad")
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+def a_long_line():
+    try:
+        compile("+".join(["a"] * MIB) + " ]", "typed", "eval")
+    except SyntaxError as error:
+        return error
+
+
+def deep(n):
+    if n:
+        shallow(n - 1)
+    raise ValueError("at the bottom")
+
+
+def shallow(n):
+    deep(n)
+
+
+def far_down():
+    try:
+        deep(400)
+    except ValueError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nested(20),
+        lambda: with_notes("n" * 20 * MIB),
+        lambda: with_notes("\n" * 20 * MIB),
+        lambda: with_notes(*["n" * 1000] * 10_000),
+        lambda: ExceptionGroup("g" * MIB, [nested(2)] * 30),
+        a_long_line,
+        far_down,
+    ],
+    ids=["causes", "note", "note of lines", "notes", "group", "syntax", "frames"],
+)
+def test_nothing_that_goes_into_a_traceback_makes_it_longer_than_its_limit(make):
+    problem = describe_error(make())
+    assert len(problem.traceback.encode()) <= TRACEBACK_BYTES
+    assert len(problem.message.encode()) <= MESSAGE_BYTES
+
+
+def test_notes_beyond_the_limit_are_left_out_and_the_traceback_says_so():
+    whole = describe_error(with_notes(*map(str, range(MAX_NOTES))))
+    assert "cut" not in whole.traceback
+    cut = describe_error(with_notes(*map(str, range(MAX_NOTES + 1))))
+    assert cut.traceback == whole.traceback + f"[... cut: {MAX_NOTES + 1} notes in all ...]\n"
+
+
+def test_a_huge_message_is_not_copied():
+    error = ValueError("x" * (200 * MIB))
+    best = min(_seconds(lambda: describe_error(error)) for _ in range(5))
+    copy = min(_seconds(lambda: error.args[0] + "y") for _ in range(3))
+    assert best < max(copy, 0.010)
+
+
+def _seconds(work):
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def test_the_raising_line_is_that_of_the_innermost_frame():
+    line = deep.__code__.co_firstlineno + 3
+    assert describe_error(far_down()).raised_at == f"{__file__}:{line}"
+    assert describe_error(ValueError("returned, and never raised")).raised_at == ""
+
+
+def test_names_are_bounded_and_keep_their_ends():
+    base = ValueError
+    for n in range(100):
+        base = type("Kind" * 1000 if n == 50 else f"Kind{n}", (base,), {})
+    problem = raised(base("x"))
+    assert len(problem.mro) == MAX_NAMES
+    assert all(len(name) <= NAME_BYTES for name in (problem.type_name, *problem.mro))
+    assert (problem.mro[0], problem.mro[-4:]) == (
+        f"{__name__}.Kind99",
+        ("builtins.ValueError", "builtins.Exception", "builtins.BaseException", "builtins.object"),
+    )
+    assert len(raised(type("K" * 10**6, (ValueError,), {})("x")).type_name) <= NAME_BYTES
+
+
+class Nameless(type):
+    def __getattribute__(cls, name):
+        if name in {"__qualname__", "__module__", "__name__"}:
+            raise RuntimeError
+        return super().__getattribute__(name)
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __len__(self):
+        raise RuntimeError
+
+    def encode(self, *args):
+        raise RuntimeError
+
+
+class Hostile(Exception, metaclass=Nameless):
+    def __str__(self):
+        raise SystemExit
+
+    def __getattribute__(self, name):
+        if name in {"__notes__", "__traceback__"}:
+            return super().__getattribute__(name)
+        raise RuntimeError
+
+
+class Odd(Exception):
+    __notes__ = 7
+
+
+class Curt(Exception):
+    def __str__(self):
+        return Text("curt")
+
+
+class Closed(InvalidItem):
+    def __init__(self):
+        pass
+
+    @property
+    def reason(self):
+        raise SystemExit
+
+    path = reason
+
+
+@pytest.mark.parametrize("make", [lambda: Hostile(), Odd, Curt, lambda: Odd(Hostile()), lambda: with_notes("\ud800")])
+def test_whatever_is_raised_is_described(make):
+    problem = raised(make())
+    for text in (problem.type_name, problem.message, problem.traceback, *problem.mro):
+        assert text
+        text.encode()
+
+
+def test_notes_of_another_kind_are_written_as_one():
+    assert raised(Odd()).traceback.endswith("7\n")
+
+
+def test_an_invalid_item_whose_reason_cannot_be_read_is_described():
+    problem = describe_invalid(Closed())
+    assert problem.message == "<reason that cannot be read: SystemExit>"
+    assert problem.path == "<path that cannot be read: SystemExit>"
