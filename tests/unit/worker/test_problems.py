@@ -215,7 +215,9 @@ class Closed(InvalidItem):
     path = reason
 
 
-@pytest.mark.parametrize("make", [lambda: Hostile(), Odd, Curt, lambda: Odd(Hostile()), lambda: with_notes("\ud800")])
+@pytest.mark.parametrize(
+    "make", [lambda: Hostile(), lambda: Odd("x"), Curt, lambda: Odd(Hostile()), lambda: with_notes("\ud800")]
+)
 def test_whatever_is_raised_is_described(make):
     problem = raised(make())
     for text in (problem.type_name, problem.message, problem.traceback, *problem.mro):
