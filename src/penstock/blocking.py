@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
@@ -46,6 +47,9 @@ class BlockingService:
     """What `Service.blocking()` gives: ``with service.blocking() as s: s.predict(3)``.
 
     The methods are those of `Service`, waiting in the calling thread; safe from many threads at once.
+
+    A fork has neither the thread nor the event loop, and its copy of the lock may be held for ever.  So each method
+    looks at the process first, and raises a ConfigError there; leaving the `with` block drops the copy.
     """
 
     def __init__(self, service: AwaitedService, calls: Calls) -> None:
@@ -55,12 +59,18 @@ class BlockingService:
         self._thread: threading.Thread | None = None
         self._loop_lock = threading.Lock()
         """Taken to submit a coroutine to the loop, and to close the loop to callers: none is submitted after that."""
+        self._process = 0
+        """The process that has the thread."""
 
     def __enter__(self) -> Self:
+        self._calls.check_process()
+        if self._is_copy:
+            self._drop_copy()  # of the service it has been dropped already
         if self._thread is not None:
             raise ConfigError(f"service {self._service.name!r} is started already")
         loop = uvloop.new_event_loop()
         self._loop = loop
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._run, args=(loop,), name="penstock blocking", daemon=True)
         self._thread.start()
         try:
@@ -73,6 +83,11 @@ class BlockingService:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._is_copy:
+            self._drop_copy()
+            if self._calls.is_copy:
+                self._calls.disconnect()
+            return
         try:
             self._call(self._service.stop())
         finally:
@@ -86,6 +101,7 @@ class BlockingService:
         self, xs: Iterable[Any], *, timeout: float | None = None, wait: bool = True, return_exceptions: bool = False
     ) -> list[Any]:
         """See `Service.predict_many`."""
+        self._check_process()
         items = list(xs)
         return self._call(
             self._service.predict_many(items, timeout=timeout, wait=wait, return_exceptions=return_exceptions)
@@ -95,6 +111,8 @@ class BlockingService:
         self, xs: Iterable[Any], *, timeout: float | None = None, return_exceptions: bool = False
     ) -> Iterator[Any]:
         """See `Service.stream`; `xs` is read, and its items are packed, in the calling thread."""
+        self._check_process()
+        process = os.getpid()
         in_hand: InHand[concurrent.futures.Future[list[Any]]] = self._calls.in_hand()
         source = iter(xs)
         failure: Exception | None = None
@@ -102,6 +120,7 @@ class BlockingService:
             while True:
                 while in_hand.full or (len(in_hand) and in_hand.oldest.done()):
                     yield _take_first(in_hand, return_exceptions)
+                    self._check_process()  # the caller may have forked between two answers
                 try:
                     packed = pack_item(next(source))
                 except StopIteration:
@@ -113,15 +132,37 @@ class BlockingService:
                 in_hand.put(answers, len(packed) if isinstance(packed, bytes) else 0)
             while len(in_hand):
                 yield _take_first(in_hand, return_exceptions)
+                self._check_process()
             if failure is not None:
                 raise failure
         finally:
-            for answers in in_hand:
-                answers.cancel()
+            if os.getpid() == process:  # else their locks may be held for ever
+                for answers in in_hand:
+                    answers.cancel()
+
+    # -- after a fork -------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_copy(self) -> bool:
+        return self._thread is not None and self._process != os.getpid()
+
+    def _check_process(self) -> None:
+        if self._is_copy:
+            raise self._calls.started_elsewhere(self._process)
+        self._calls.check_process()
+
+    def _drop_copy(self) -> None:
+        self._loop = self._thread = None
+        self._loop_lock = threading.Lock()
 
     # -- the loop's thread --------------------------------------------------------------------------------------------
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        try:
+            self._check_process()
+        except ConfigError:
+            coroutine.close()
+            raise
         with self._loop_lock:
             if self._loop is not None:
                 return asyncio.run_coroutine_threadsafe(coroutine, self._loop)

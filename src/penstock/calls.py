@@ -7,12 +7,15 @@ Contract
 * Answers come in the order of the items.  An answer is a result, or the `RequestError` the item ended with.
 * A caller that is cancelled, or that leaves a stream early, takes back what has no answer yet.
 * The deadline of a call is counted on the clock that was handed in.
+* A fork of the process that started the service has a copy of it, and of its event loop, which nobody runs there.
+  Every call there is a ConfigError at once, until the copy is dropped by `disconnect`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -68,14 +71,38 @@ class Calls:
         self._now = clock.now
         self._engine: HostedEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._process = 0
+        """The process that started the service."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the service was started, here or before a fork, and its copy was not dropped."""
+        return self._engine is not None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether another process started the service, and this one is a fork of it."""
+        if self._process == os.getpid() or self._engine is None:
+            return False
+        return self._engine.state is not State.STOPPED  # what was stopped before the fork runs nowhere
+
+    def check_process(self) -> None:
+        """Do nothing, or raise ConfigError in a fork of the process that started the service; takes no lock."""
+        if self.is_copy:
+            raise self.started_elsewhere(self._process)
+
+    def started_elsewhere(self, process: int) -> ConfigError:
+        """The error of a call in another process than `process`."""
+        return ConfigError(f"service {self._service_name!r} was started in process {process}; start it after the fork")
 
     def connect(self, engine: HostedEngine, loop: asyncio.AbstractEventLoop) -> None:
         """Send calls to `engine` from now on; it runs on `loop`."""
         self._engine = engine
         self._loop = loop
+        self._process = os.getpid()
 
     def disconnect(self) -> None:
-        """Refuse calls as before the first start."""
+        """Refuse calls as before the first start: this process drops its copy."""
         self._engine = self._loop = None
 
     def in_hand(self) -> InHand[Any]:
@@ -108,6 +135,8 @@ class Calls:
         self, xs: Iterable[Any] | AsyncIterable[Any], timeout: float | None, *, return_exceptions: bool
     ) -> AsyncIterator[Any]:
         """The answers to an iterable of any length, which is read as there is room."""
+        self.check_process()
+        process = os.getpid()
         in_hand: InHand[Submitted | InvalidItem] = self.in_hand()
         reader = asyncio.get_running_loop().create_task(self._read(xs, in_hand, timeout))
         try:
@@ -117,15 +146,18 @@ class Calls:
                 if isinstance(answer, RequestError) and not return_exceptions:
                     raise answer
                 yield answer
+                if os.getpid() != process:  # the caller has forked between two answers
+                    raise self.started_elsewhere(process)
             await reader
         finally:
-            reader.cancel()
-            await asyncio.wait((reader,))
-            if not reader.cancelled():
-                reader.exception()  # marks it as seen: asyncio would log an error for a caller that left early
-            for item in in_hand:
-                if isinstance(item, Submitted):
-                    item.cancel()
+            if os.getpid() == process:  # in a fork, the reader is a task of a loop that does not run there
+                reader.cancel()
+                await asyncio.wait((reader,))
+                if not reader.cancelled():
+                    reader.exception()  # marks it as seen: asyncio would log an error for a caller that left early
+                for item in in_hand:
+                    if isinstance(item, Submitted):
+                        item.cancel()
 
     async def _read(
         self,
@@ -155,6 +187,7 @@ class Calls:
             in_hand.put(self._submit([packed], timeout, wait=True, lane=Lane.BULK), len(packed))
 
     def _submit(self, payloads: list[bytes], timeout: float | None, *, wait: bool, lane: Lane) -> Submitted:
+        self.check_process()
         loop = asyncio.get_running_loop()
         engine = self._engine
         if engine is None:

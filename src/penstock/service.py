@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import logging
 import math
-import os
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -84,8 +83,6 @@ class Service:
         self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop that runs the engine."""
-        self._pid = 0
-        """The process that started the workers.  A fork of it must not stop them."""
 
     def __repr__(self) -> str:
         path = " -> ".join(spec.name for spec in self.stages)
@@ -105,13 +102,21 @@ class Service:
 
     @property
     def engine(self) -> Engine | None:
-        """What runs the service; None before the first `start`."""
-        return self._engine
+        """What runs the service; None before the first `start`, and where a fork has dropped its copy."""
+        return self._engine if self._calls.connected else None
 
     @property
     def state(self) -> State:
         """What the service is doing."""
-        return self._engine.state if self._engine is not None else State.STOPPED
+        engine = self.engine
+        return engine.state if engine is not None else State.STOPPED
+
+    def check_process(self) -> None:
+        """Do nothing, or raise ConfigError in a fork of the process that started the service and has not stopped it.
+
+        Every call of the service does this; what calls its engine by itself has to.
+        """
+        self._calls.check_process()
 
     async def start(self) -> None:
         """Start the workers on the running event loop; returns when they are ready.
@@ -125,12 +130,12 @@ class Service:
                 f"service {self.name!r} was started while a worker process imports this script: "
                 f"put what starts it under `{GUARD}`"
             )
+        self._calls.check_process()
         if self.state is not State.STOPPED:
             raise ConfigError(f"service {self.name!r} is {self.state} already")
         if self.inline:
             _warn_inline(self)
         self._loop = asyncio.get_running_loop()
-        self._pid = os.getpid()
         start_process = partial(ProcessIncarnation.start, self._clock)
         self._engine = Engine(
             self.name,
@@ -148,17 +153,17 @@ class Service:
         """Finish what was accepted for up to `drain` seconds (0: at once, inf: however long), then end the workers.
 
         It may be called at any time, any number of times, on any event loop.  The workers end at once if the loop that
-        started the service no longer runs.
+        started the service no longer runs.  A fork of the process that started it drops its copy, and may then start
+        it; the workers are its parent's, and stay.
 
         Raises:
             ConfigError: `drain` is not a number of at least 0; nothing was stopped.
         """
         seconds = _drain_seconds(drain)
-        engine, loop = self._engine, self._loop
+        engine, loop = self.engine, self._loop
         if engine is None or loop is None or engine.state is State.STOPPED:
             return
-        if self._pid != os.getpid():
-            self._engine = None
+        if self._calls.is_copy:
             self._calls.disconnect()
         elif loop is asyncio.get_running_loop():
             await engine.stop(seconds)
@@ -175,8 +180,10 @@ class Service:
         await self.stop()
 
     def __del__(self) -> None:
-        engine = getattr(self, "_engine", None)
-        if engine is not None and engine.state is not State.STOPPED and self._pid == os.getpid():
+        if not hasattr(self, "_loop"):
+            return  # it was never made
+        engine = self.engine
+        if engine is not None and engine.state is not State.STOPPED and not self._calls.is_copy:
             warnings.warn(f"{self.name!r} was started and never stopped", ResourceWarning, source=self, stacklevel=2)
             engine.abandon()
 
@@ -205,6 +212,7 @@ class Service:
         failure in that order is then raised; with `return_exceptions`, each failure stands in its item's place instead.
         Cancelling the call discards what is not settled.
         """
+        self._calls.check_process()
         answers = await self._calls.answers([pack_item(x) for x in xs], timeout, wait=wait, lane=Lane.BULK)
         if not return_exceptions:
             for answer in answers:

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.blocking import BlockingService
 from penstock.core.lanes import Lane
+from penstock.core.state import State
 from penstock.errors import ConfigError, NotReady, Overloaded
 
 
@@ -200,3 +201,63 @@ def test_a_source_that_fails_is_seen_after_the_answers_before_it(served, engine)
         assert next(stream) == 1
         with pytest.raises(LookupError, match="no more"):
             next(stream)
+
+
+# -- after a fork -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def forked(served, engine, monkeypatch):
+    """A blocking service that was entered in another process, whose other thread held the lock at the fork."""
+    engine.state = State.READY
+    with served as s, monkeypatch.context() as child:
+        stream = s.stream([1, 2])
+        lock = s._loop_lock
+        with lock:
+            child.setattr("penstock.calls.os.getpid", lambda: -1)
+            yield s, stream
+        child.undo()
+        s._loop_lock = lock
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s, _: s.predict(1),
+        lambda s, _: s.predict_many(iter(int, 1)),  # without end: it is not read
+        lambda s, _: next(s.stream([1])),
+        lambda _, begun: next(begun),
+        lambda s, _: s.__enter__(),
+    ],
+    ids=["predict", "predict_many", "stream", "begun stream", "enter"],
+)
+def test_in_a_fork_each_call_is_refused_before_it_takes_the_lock(forked, call):
+    s, begun = forked
+    with pytest.raises(ConfigError, match=f"^service 'here' was started in process {s._process}; start it after"):
+        call(s, begun)
+
+
+def test_a_fork_that_leaves_the_block_drops_its_copy_and_leaves_the_thread_alone(served, monkeypatch):
+    with served as s:
+        thread, loop, lock, process = s._thread, s._loop, s._loop_lock, s._process
+        with lock, monkeypatch.context() as child:
+            child.setattr("penstock.calls.os.getpid", lambda: -1)
+            s.__exit__(None, None, None)
+            with pytest.raises(NotReady, match="is not started"):
+                s.predict(1)
+        assert thread.is_alive()
+        assert s._service.left == []
+        s._thread, s._loop, s._loop_lock, s._process = thread, loop, lock, process
+
+
+def test_a_fork_enters_again_once_the_service_was_dropped(served, monkeypatch):
+    with served as s:
+        kept = s._thread, s._loop, s._process
+        with monkeypatch.context() as child:
+            child.setattr("penstock.calls.os.getpid", lambda: -1)
+            s._calls.disconnect()
+            with pytest.raises(ConfigError, match=f"was started in process {kept[2]}"):
+                s.predict(1)
+            with s:
+                assert s.predict(1) == (1, None, True)
+        s._thread, s._loop, s._process = kept

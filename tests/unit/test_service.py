@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import threading
 
 import pytest
@@ -162,15 +163,67 @@ def test_a_stop_on_another_loop_is_made_on_the_services_own(service):
     assert (service.engine.abandoned, service.engine.stopped_with) == (0, [4.0])
 
 
+async def begun(service):
+    return [y async for y in service.stream([1])]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda service: service.start(),
+        lambda service: service.predict(1),
+        lambda service: service.predict_many([]),
+        begun,
+    ],
+    ids=["start", "predict", "predict_many", "stream"],
+)
+async def test_in_a_fork_each_call_says_where_the_service_was_started(service, monkeypatch, call):
+    await service.start()
+    refused = pytest.raises(
+        ps.ConfigError, match=f"^service 'here' was started in process {os.getpid()}; start it after the fork$"
+    )
+    monkeypatch.setattr("penstock.calls.os.getpid", lambda: -1)
+    with refused:
+        await call(service)
+    with refused:
+        service.check_process()
+    assert repr(service) == "<Service 'here': double; ready>"
+    assert service.configured(timeout=3).state is ps.State.STOPPED
+    monkeypatch.undo()
+    service.check_process()
+    await service.stop()
+
+
+async def test_a_service_that_was_stopped_before_the_fork_is_started_in_it_as_ever(service, monkeypatch):
+    await service.start()
+    await service.stop()
+    monkeypatch.setattr("penstock.calls.os.getpid", lambda: -1)
+    await service.start()
+    assert service.state is ps.State.READY
+    await service.stop()
+    assert service.engine.stopped_with == [30.0]
+
+
+async def test_a_copy_that_is_collected_ends_nothing(service, monkeypatch):
+    await service.start()
+    engine = service.engine
+    monkeypatch.setattr("penstock.calls.os.getpid", lambda: -1)
+    service.__del__()
+    assert engine.abandoned == 0
+
+
 async def test_a_fork_leaves_the_workers_alone_and_has_a_service_that_was_never_started(service, monkeypatch):
     await service.start()
     engine = service.engine
-    monkeypatch.setattr("penstock.service.os.getpid", lambda: -1)
+    monkeypatch.setattr("penstock.calls.os.getpid", lambda: -1)
     await service.stop()
     assert (engine.abandoned, engine.stopped_with) == (0, [])
     assert (service.engine, service.state) == (None, ps.State.STOPPED)
     with pytest.raises(ps.NotReady, match="was never started"):
         await service.predict(1)
+    await service.start()
+    assert service.state is ps.State.READY
+    assert service.engine is not engine
 
 
 async def test_a_service_that_is_forgotten_while_it_runs_says_so_and_ends_its_workers(service):

@@ -177,6 +177,9 @@ class Servable(Protocol):
     def stages(self) -> Sequence[StageDescription]:
         """Its stages, in order."""
 
+    def check_process(self) -> None:
+        """Do nothing, or raise ConfigError in a fork of the process that started it: there is only a copy."""
+
     async def start(self) -> Any:
         """Return once every stage is ready; raises StartFailed."""
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from penstock.transport.forks import keep_from_forks
 from penstock.worker import PYTHONPATH_OF_STAGE
 
 THREAD_VARIABLES = (
@@ -77,6 +78,7 @@ class WorkerProcess:
         if hasattr(os, "pidfd_open"):
             self._pidfd = os.pidfd_open(popen.pid)
             self._loop.add_reader(self._pidfd, self._exited)
+        keep_from_forks(self)
 
     @classmethod
     def start(
@@ -105,6 +107,12 @@ class WorkerProcess:
             popen.kill()
             popen.wait()
             raise
+
+    def own_descriptors(self) -> list[int]:
+        """What a fork must not keep open: it would hold the worker's lifeline, and its loop could forget the pidfd."""
+        if self._ended:
+            return []
+        return [self._lifeline] if self._pidfd is None else [self._lifeline, self._pidfd]
 
     @property
     def pid(self) -> int:

@@ -10,7 +10,8 @@ Contract
 * Bytes of half-received bodies count as held.  When too many are held, a body that is not whole yet is refused.
 * Bytes of an answer count as held from when it is ready until `send` has returned for them, or the call ends otherwise.
   While more are held than may be, an answer that was ready `unread_timeout` ago is not sent on: its call ends.
-* Each process of a server with several runs its own workers.
+* Each process of a server with several runs its own workers.  In a fork of the process that started a service, requests
+  and the lifespan raise a ConfigError that says so: the server logs it.
 
 Only here in `server` does a single request have futures and tasks: the interface asks for them.
 """
@@ -76,6 +77,7 @@ class AsgiApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection scope: ``http`` or ``lifespan``; a websocket is refused."""
         if scope["type"] == "http":
+            self._check_process()
             await _Call(self.app, _request(scope, self.app.clock.now()), receive, send, self._answering).run()
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
@@ -89,6 +91,7 @@ class AsgiApp:
     async def lifespan(self, outer: object = None) -> AsyncIterator[None]:  # noqa: ARG002  # frameworks pass themselves
         """Start the services, and drain them at the end; those that run already are left alone."""
         async with contextlib.AsyncExitStack() as started:
+            self._check_process()
             started.callback(self.app.problems.faults.flush)  # the last thing that is done
             for service in self.app.services:
                 engine = service.engine
@@ -96,6 +99,10 @@ class AsgiApp:
                     await service.start()
                     started.push_async_callback(service.stop, drain=self.app.options.drain)
             yield
+
+    def _check_process(self) -> None:
+        for service in self.app.services:
+            service.check_process()
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()  # lifespan.startup is the only first message there is

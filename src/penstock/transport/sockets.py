@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from penstock.errors import ProtocolError
 from penstock.transport.channel import FrameSink
+from penstock.transport.forks import keep_from_forks
 from penstock.transport.framing import Frame, FrameDecoder
 
 MAX_BUFFERS = 1024
@@ -24,13 +25,19 @@ class SocketChannel(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._error: Exception | None = None
         self._closed = False
+        self._sock: socket.socket | None = None
 
     @classmethod
     async def open(cls, sock: socket.socket, sink: FrameSink) -> SocketChannel:
         """Take over the connected socket `sock`."""
         loop = asyncio.get_running_loop()
         _, channel = await loop.create_unix_connection(lambda: cls(sink), sock=sock)
+        channel._sock = sock
+        keep_from_forks(channel)
         return channel
+
+    def own_descriptors(self) -> list[int]:
+        return [self._sock.fileno()] if self._sock is not None else []
 
     def send(self, buffers: list[Any]) -> None:
         if self._transport is None or self._closed or self._transport.is_closing():
@@ -71,7 +78,7 @@ class SocketChannel(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._sock = None
         if self._error is None:
             try:
                 self._decoder.end()

@@ -105,6 +105,7 @@ class FakeService:
         self.engine = FakeEngine(self.options) if started else None
         self.calls: list[Any] = []
         self.broken: Exception | None = None
+        self.elsewhere: Exception | None = None
 
     async def start(self):
         self.calls.append("start")
@@ -112,6 +113,10 @@ class FakeService:
             raise self.broken
         self.engine = FakeEngine(self.options)
         self.engine.answer = bytes
+
+    def check_process(self):
+        if self.elsewhere is not None:
+            raise self.elsewhere
 
     async def stop(self, *, drain):
         self.calls.append(("stop", drain))

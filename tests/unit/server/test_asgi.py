@@ -12,7 +12,7 @@ from waiting import until
 
 from penstock.config import ServerOptions
 from penstock.core.state import State
-from penstock.errors import Overloaded, StartFailed
+from penstock.errors import ConfigError, Overloaded, StartFailed, WorkerLost
 from penstock.server.app import App
 from penstock.server.asgi import SEND_BYTES, UNSTARTED, AsgiApp, asgi
 from penstock.testing.virtual_clock import VirtualClock
@@ -350,6 +350,32 @@ class Life:
     async def say(self, word):
         self.told.put_nowait({"type": word})
         return await asyncio.wait_for(self.sent.get(), 5)
+
+
+async def test_a_fork_of_the_process_that_started_a_service_says_so_to_its_server(fakes):
+    service = ready(fakes)
+    service.elsewhere = ConfigError("started in process 41")
+    app = asgi(service)
+    for path in ("/predict", "/livez"):
+        wire = Wire(app, path)
+        with pytest.raises(ConfigError, match="started in process 41"):
+            await wire.end()
+        assert wire.sent == []
+    life = Life(app)
+    assert await life.say("lifespan.startup") == {
+        "type": "lifespan.startup.failed",
+        "message": "started in process 41",
+    }
+    assert service.calls == []
+
+
+async def test_what_the_log_has_counted_is_written_when_the_lifespan_ends(fakes, caplog):
+    service = ready(fakes)
+    app = asgi(service)
+    async with app.lifespan():
+        for _ in range(15):
+            app.app.problems.faults.report(WorkerLost(stage="echo"), ("id",))
+    assert "5 more failures of the kind WorkerLost" in caplog.messages[-1]
 
 
 async def test_lifespan_starts_the_services_and_drains_them(fakes):
