@@ -45,7 +45,7 @@ SIGNATURES = {
     "Stage.predict": "(x, /)",
     "Stage.setup": "(*args, **kwargs)",
     "Stage.teardown": "()",
-    "StageFailed": "(message='', *, stage='', type_name='', mro=(), traceback='')",
+    "StageFailed": "(message='', *, stage='', type_name='', mro=(), traceback='', raised_at='')",
     "StageFailed.is_a": "(kind)",
     "StartFailed": "(message='', *, traceback='')",
     "WorkerInfo": "(stage, index, count)",

@@ -356,7 +356,7 @@ WSGI = """
         return [answer]
 """
 HOOKS = """
-    def post_fork(server, worker):
+    def post_worker_init(worker):
         if not EARLY:
             from app import service
             service.__enter__()

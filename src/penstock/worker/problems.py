@@ -137,4 +137,4 @@ def _shorten(part: traceback.TracebackException) -> None:
         part.msg = _text(part.msg, MESSAGE_BYTES)
         if len(part.text or "") > MESSAGE_BYTES:  # the line that does not parse, and a row of carets as long
             part.text = ""
-            part.offset = None
+            part.offset = None  # type: ignore[assignment]  # it may be None, whatever the stubs say
