@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import http.client
+import os
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from waiting import until_now
@@ -63,9 +66,16 @@ def script(tmp_path):
         text = textwrap.dedent(PARENT) + textwrap.dedent(ENDS) + textwrap.dedent(body)
         (tmp_path / "main.py").write_text(text)
         command = [sys.executable, *warnings, "main.py", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done
+        with subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=LIMIT)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # its children too; workers end with it
+                raise
+        assert process.returncode == 0, stdout + stderr
+        return SimpleNamespace(stdout=stdout, stderr=stderr)
 
     return run
 
@@ -398,7 +408,7 @@ def test_gunicorn_that_loads_the_app_before_it_forks(tmp_path, early):
         "app:app",
     ]
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
     def text():
         return (tmp_path / "log").read_text()
@@ -418,6 +428,10 @@ def test_gunicorn_that_loads_the_app_before_it_forks(tmp_path, early):
         assert (sentence in text()) == early
     finally:
         process.terminate()
-        process.wait(20)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     assert process.returncode == 0, text()
     assert "TIMEOUT" not in text()
