@@ -7,6 +7,7 @@ be held until the test opens their gate.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import signal
 import stat
@@ -246,12 +247,32 @@ def signal_self(number: int) -> str:
 
 
 def child_signals() -> list[str]:
-    """How SIGINT and SIGTERM stand in a program this process starts."""
+    """How the signals that everybody gets stand in a program this process starts."""
     code = (
         "import signal as s;"
-        "print(s.getsignal(2) is s.default_int_handler, s.getsignal(15) == s.SIG_DFL, *s.pthread_sigmask(0, []))"
+        "others = [s.getsignal(n) == s.SIG_DFL for n in (s.SIGTERM, s.SIGHUP, s.SIGQUIT, s.SIGUSR1)];"
+        "print(s.getsignal(2) is s.default_int_handler, all(others), *s.pthread_sigmask(0, []))"
     )
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def dump_in_fork(path: str) -> str:
+    """What `faulthandler`, which this process puts on SIGUSR1, writes in a fork of it."""
+    with Path(path).open("w") as file:
+        faulthandler.register(signal.SIGUSR1, file)
+        try:
+            end_fork(signal.SIGUSR1)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+    return Path(path).read_text()
+
+
+def end_fork(number: int) -> int:
+    """How a fork of this process ends by signal `number`, as `subprocess` has it."""
+    if (pid := os.fork()) == 0:
+        os.kill(os.getpid(), number)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 _VERBS: dict[str, Any] = {
@@ -273,6 +294,8 @@ _VERBS: dict[str, Any] = {
     "facts": facts,
     "signal": signal_self,
     "child signals": child_signals,
+    "dump in fork": dump_in_fork,
+    "end fork": end_fork,
     "lambda": lambda: lambda: None,
     "exit": os._exit,
 }

@@ -145,7 +145,10 @@ async def test_a_pinned_coordinator_gets_its_cores_back_when_the_start_fails():
     assert os.sched_getaffinity(0) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+EVERYBODYS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1]
+
+
+@pytest.mark.parametrize("number", EVERYBODYS)
 async def test_workers_ignore_the_signals_that_everybody_gets(tmp_path, number):
     spec = ps.stage(stages.Gated, setup={"folder": str(tmp_path)})
     async with ps.Service(spec) as service:
@@ -171,8 +174,8 @@ async def test_a_signal_before_the_worker_has_its_handlers_does_not_end_it(tmp_p
     await until(lambda: service.engine is not None and service.engine.stages[0].workers[0].pid)
     pid = service.engine.stages[0].workers[0].pid
     while not notes(tmp_path / "setting up"):
-        os.kill(pid, signal.SIGTERM)
-        os.kill(pid, signal.SIGINT)
+        for number in EVERYBODYS:
+            os.kill(pid, number)
         await asyncio.sleep(0.001)
     (tmp_path / "open").touch()
     await start
@@ -182,8 +185,16 @@ async def test_a_signal_before_the_worker_has_its_handlers_does_not_end_it(tmp_p
 
 async def test_a_signal_the_stage_sends_itself_is_ignored_and_programs_it_starts_get_the_defaults():
     async with ps.Service(stages.Act) as service:
-        assert await service.predict(("signal", int(signal.SIGINT))) == "alive"
+        for number in EVERYBODYS:
+            assert await service.predict(("signal", int(number))) == "alive"
         assert await service.predict(("child signals",)) == ["True", "True"]
+
+
+async def test_a_fork_of_a_worker_has_the_defaults_and_keeps_the_dump_that_a_stage_put_on_usr1(tmp_path):
+    async with ps.Service(stages.Act) as service:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            assert await service.predict(("end fork", int(number))) == -number
+        assert "end_fork" in await service.predict(("dump in fork", str(tmp_path / "dump")))
 
 
 async def test_what_a_stage_prints_cannot_reach_the_wire(capfd):

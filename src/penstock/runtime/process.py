@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock.transport.forks import keep_from_forks
-from penstock.worker import PYTHONPATH_OF_STAGE
+from penstock.worker import GENTLE_SIGNALS, PYTHONPATH_OF_STAGE
 
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -181,8 +181,7 @@ def _spawn(
     # The names come last, behind the end of the options: a user may choose a name that looks like an option.
     command += ["--", service, stage, str(index)]
     # The worker inherits these signals blocked: one that is sent to everybody cannot end it before it has handlers.
-    gentle = (signal.SIGINT, signal.SIGTERM)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, gentle)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, GENTLE_SIGNALS)
     try:
         # Our own interpreter and module; the names are an argument each, never read by a shell.
         return subprocess.Popen(  # noqa: S603

@@ -1,7 +1,7 @@
 """The entry of a worker process: ``python -m penstock.worker ... -- SERVICE STAGE INDEX``, started by the coordinator.
 
-Three things are done before any user code runs.  Signals that a terminal or a supervisor sends to all processes are
-ignored, because the coordinator decides when a worker ends.  Cores are pinned.  A watch for the coordinator's death is
+Three things are done before any user code runs.  Signals that a terminal or a supervisor sends to all processes do
+nothing, because the coordinator decides when a worker ends.  Cores are pinned.  A watch for the coordinator's death is
 set up.
 """
 
@@ -20,9 +20,8 @@ import threading
 import traceback
 
 from penstock.errors import ProtocolError
-from penstock.worker import PYTHONPATH_OF_STAGE
+from penstock.worker import GENTLE_SIGNALS, PYTHONPATH_OF_STAGE
 
-GENTLE_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 CLOSED = (OSError, ValueError, AttributeError)
 """What a write to a standard stream raises if user code has closed or replaced the stream."""
 
@@ -96,8 +95,10 @@ def _freeze() -> None:
 
 def _ignore_signals() -> None:
     # These are handlers and no SIG_IGN, which a program that the stage starts would inherit.  Forks get the defaults.
+    # What was ignored when the coordinator started (`nohup`) stays ignored, here and in what the stage starts.
     for number in GENTLE_SIGNALS:
-        signal.signal(number, _do_nothing)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _do_nothing)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, GENTLE_SIGNALS)
     os.register_at_fork(after_in_child=_restore_signals)
 
@@ -108,7 +109,10 @@ def _do_nothing(_number: int, _frame: object) -> None:
 
 def _restore_signals() -> None:
     for number in GENTLE_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
+        # What is not our handler is the stage's own, or was ignored at the start.  For SIGUSR1 ours stays: a stage may
+        # have put `faulthandler` on it, which `getsignal` does not see, and nobody ends a process by it.
+        if signal.getsignal(number) is _do_nothing and number != signal.SIGUSR1:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _restore_python_path() -> None:

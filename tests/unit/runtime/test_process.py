@@ -195,7 +195,7 @@ async def test_a_worker_leads_a_group_and_gets_its_channel_and_lifeline_and_no_t
 async def test_a_worker_is_born_with_the_signals_that_everybody_gets_blocked(system, channel):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     worker = start(system, channel)
-    assert {signal.SIGINT, signal.SIGTERM} <= system.blocked
+    assert {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1} <= system.blocked
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
     worker.abandon()
 
