@@ -7,7 +7,7 @@ dozen lines and no process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.codec.formats import Codec
@@ -136,6 +136,9 @@ class HostedEngine(Protocol):
 
     def hold_answer(self, nbytes: int) -> None:
         """Count bytes of a finished answer; a negative number gives them back."""
+
+    async def worker_stacks(self) -> Mapping[str, str]:
+        """The stacks of each worker process, by what the worker is called; those that cannot be had are left out."""
 
 
 class StageDescription(Protocol):

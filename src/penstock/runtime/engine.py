@@ -173,6 +173,12 @@ class Engine:
     def hold_answer(self, nbytes: int) -> None:  # noqa: D102  # see `HostedEngine`
         self._flow.hold_answer(nbytes)
 
+    async def worker_stacks(self) -> dict[str, str]:  # noqa: D102  # see `HostedEngine`
+        workers = [worker for stage in self.stages for worker in stage.workers]
+        names = [f"{worker} (pid {worker.pid})" for worker in workers]
+        stacks = await asyncio.gather(*[worker.stacks() for worker in workers])
+        return {name: text for name, text in zip(names, stacks, strict=True) if text}
+
     # -- start ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:

@@ -64,6 +64,9 @@ class Incarnation(Protocol):
     def abandon(self) -> None:
         """End it now, from any thread and without an event loop; its end may go unreported."""
 
+    async def stacks(self) -> str:
+        """The stack of each of its threads, within a second; "" where they cannot be had, or are this process's own."""
+
 
 StartIncarnation: TypeAlias = Callable[[IncarnationOwner, WorkerStart], Awaitable[Incarnation]]
 """Starts an incarnation that reports to its owner; raises OSError or ValueError if the system refuses."""
@@ -142,6 +145,9 @@ class ProcessIncarnation:
         if self._process is not None:
             self._process.abandon()
 
+    async def stacks(self) -> str:
+        return ""
+
     # -- two ends, whichever comes first ------------------------------------------------------------------------
 
     def frame_received(self, frame: Frame) -> None:
@@ -219,6 +225,9 @@ class ThreadIncarnation:
     def abandon(self) -> None:
         """Let the thread end when its batch does."""
         self._channel.close()
+
+    async def stacks(self) -> str:
+        return ""
 
     def frame_received(self, frame: Frame) -> None:
         self._owner.frame_received(frame)

@@ -280,6 +280,10 @@ class WorkerSlot(FrameHolder):
         if self._incarnation is not None:
             self._incarnation.abandon()
 
+    async def stacks(self) -> str:
+        """The stack of each thread of the worker, or "" where they cannot be had."""
+        return await self._incarnation.stacks() if self._incarnation is not None else ""
+
     def recycle(self) -> None:
         """End a worker that only fails, and start another one; nothing it holds is suspect."""
         self._innocent = True

@@ -44,6 +44,8 @@ class FakeIncarnation:
         self.orders: list[str] = []
         """What it was asked, in order: ``"close"``, ``"kill"``, ``"abandon"``."""
         self.ended = False
+        self.stack = ""
+        """What it tells of its threads."""
         self._owner = owner
         self._to_worker = FrameDecoder(readonly=True)
         self._to_coordinator = FrameDecoder()
@@ -81,6 +83,10 @@ class FakeIncarnation:
         """Asked to end now, and to tell nothing."""
         self.orders.append("abandon")
         self.ended = True
+
+    async def stacks(self) -> str:
+        """What the test has set as its `stack`."""
+        return self.stack
 
     @property
     def batches(self) -> list[list[bytes]]:

@@ -27,6 +27,22 @@ def reached(task):
     return task.exception()
 
 
+# -- what it tells ----------------------------------------------------------------------------------------------------
+
+
+async def test_it_tells_the_stacks_of_each_worker_that_has_some_under_its_name(make_rig):
+    rig = make_rig(spec(name="a", workers=2), spec(name="b"))
+    assert await rig.engine.worker_stacks() == {}
+    await rig.start()
+    first, silent, other = rig.workers.started
+    first.stack, other.stack = "in predict", "in setup"
+    assert silent.stack == ""
+    assert await rig.engine.worker_stacks() == {
+        f"worker 0 of stage 'a' (pid {first.pid})": "in predict",
+        f"worker 0 of stage 'b' (pid {other.pid})": "in setup",
+    }
+
+
 # -- start ------------------------------------------------------------------------------------------------------------
 
 
