@@ -1,7 +1,8 @@
 """Run services behind a door until a signal: open it, start the workers, drain.
 
-The door opens first, so that questions about the state are answered while models load.  SIGTERM or SIGINT begins the
-drain; a second signal ends everything at once.  No worker process is left in either case.
+The door opens first, so that questions about the state are answered while models load.  SIGTERM, SIGINT or SIGQUIT
+begins the drain; a second one ends everything at once.  No worker process is left in either case.  SIGHUP renews
+certificates and keys, SIGUSR1 writes a report to the log.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Protocol
 
 import uvloop
 
+from penstock.hosting.chore import Chore
+from penstock.hosting.renewal import Renewal, renew
+from penstock.hosting.report import report
 from penstock.hosting.servable import Servable
+from penstock.hosting.signals import Action, Terminal, action_of, taking_signals
 
 log = logging.getLogger("penstock.server")
-
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 LAST_ANSWERS_SECONDS = 1.0
 """How long the last answers may take to be written after the drain, those included that say NotReady."""
@@ -54,18 +57,19 @@ def run_until_signal(
     drain: float,
     on_ready: Callable[[], None],
     on_end: Callable[[], None],
+    renewals: Sequence[Renewal] = (),
 ) -> None:
     """Run `services` behind `door` on a new event loop; returns after a drain of at most `drain` seconds.
 
     `on_ready` is called once, when every service is ready, and `on_end` at the end, also at one that a second signal
-    asked for: what is to be logged is then logged.
+    asked for: what is to be logged is then logged.  `renewals` are what SIGHUP reads again.
 
     Raises:
         ConfigError: an option or a service is not valid.
         StartFailed: the door cannot be opened or a stage cannot be set up.
     """
     with _collector_restored(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_Run(services, door, drain, on_ready, on_end).run())
+        runner.run(_Run(services, door, drain, on_ready, on_end, renewals).run())
 
 
 @contextlib.contextmanager
@@ -90,6 +94,7 @@ class _Run:
         drain: float,
         on_ready: Callable[[], None],
         on_end: Callable[[], None],
+        renewals: Sequence[Renewal],
     ) -> None:
         self._services = services
         self._door = door
@@ -98,12 +103,19 @@ class _Run:
         self._on_end = on_end
         self._stop_asked = asyncio.Event()
         self._signal = ""
+        self._began = 0.0
+        self._terminal = Terminal()
+        self._renewing = Chore(lambda: renew(renewals, "SIGHUP"))
+        self._reporting = Chore(self._report)
 
     async def run(self) -> None:
-        """Start, wait for a signal, drain."""
+        """Start, wait for a signal that ends the run, drain."""
+        self._began = asyncio.get_running_loop().time()
+        with taking_signals(self._signalled):
+            await self._run()
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._signalled, number)
         try:
             await self._door.start()
             stop_asked = loop.create_task(self._stop_asked.wait())
@@ -123,8 +135,8 @@ class _Run:
                     await started
         finally:
             await self._drain()
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
+            self._renewing.cancel()
+            self._reporting.cancel()
             self._on_end()
 
     async def _start(self) -> None:
@@ -144,13 +156,25 @@ class _Run:
             log.info("%s: draining for up to %g s; a second signal ends at once", self._signal, grace)
         await asyncio.gather(self._door.close(grace + LAST_ANSWERS_SECONDS), *ends)
 
+    async def _report(self) -> None:
+        await report(self._services, asyncio.get_running_loop().time() - self._began, "SIGUSR1")
+
     def _signalled(self, number: int) -> None:
-        name = signal.Signals(number).name
-        if not self._stop_asked.is_set():
-            self._signal = name
-            self._stop_asked.set()
-            return
-        log.warning("%s again: ending at once", name)
+        match action_of(number, draining=self._stop_asked.is_set(), terminal_closed=self._terminal.closed):
+            case Action.DRAIN:
+                self._signal = signal.Signals(number).name
+                self._stop_asked.set()
+            case Action.END:
+                self._end_at_once(number)
+            case Action.RENEW:
+                self._renewing.ask()
+            case Action.REPORT:
+                self._reporting.ask()
+            case Action.NOTHING:
+                log.info("%s: this server drains; it reads nothing again", signal.Signals(number).name)
+
+    def _end_at_once(self, number: int) -> None:
+        log.warning("%s again: ending at once", signal.Signals(number).name)
         self._door.stop_accepting()
         for service in self._services:
             if service.engine is not None:

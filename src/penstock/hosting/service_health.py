@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from penstock.hosting.servable import Servable, StageView
 _WORST_FIRST = (State.FAILED, State.STOPPED, State.DRAINING, State.STARTING, State.BUSY, State.READY)
 
 
+@functools.cache  # it is read from files
 def version() -> str:
     """The installed version of Penstock, or "unknown" where it runs without having been installed."""
     try:
@@ -30,6 +32,16 @@ def state_of(service: Servable) -> State:
 def worst_state(services: Sequence[Servable]) -> State:
     """The state that needs attention most."""
     return min((state_of(service) for service in services), key=_WORST_FIRST.index)
+
+
+def describe_process(services: Sequence[Servable], uptime: float) -> dict[str, Any]:
+    """What this process and each of its services are doing; `uptime` is in seconds."""
+    return {
+        "state": worst_state(services),
+        "version": version(),
+        "uptime": round(uptime, 3),
+        "services": {service.name: describe_service(service) for service in services},
+    }
 
 
 def describe_service(service: Servable) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from penstock.core.clock import Clock
 from penstock.core.state import State
 from penstock.errors import NotReady
 from penstock.hosting.servable import Servable
-from penstock.hosting.service_health import describe_service, state_of, version, worst_state
+from penstock.hosting.service_health import describe_process, state_of, worst_state
 from penstock.server.application import HttpRequest, Response
 from penstock.server.status import Problems
 
@@ -31,7 +31,6 @@ class Health:
         self._problems = problems
         self._now = clock.now
         self._started = self._now()
-        self._version = version()
 
     def livez(self, _request: HttpRequest) -> Response:
         """200: a process that does not work cannot answer."""
@@ -55,10 +54,5 @@ class Health:
 
     def health(self, _request: HttpRequest) -> Response:
         """Always 200: the state is in the body."""
-        body = {
-            "state": worst_state(self._services),
-            "version": self._version,
-            "uptime": round(self._now() - self._started, 3),
-            "services": {service.name: describe_service(service) for service in self._services},
-        }
+        body = describe_process(self._services, self._now() - self._started)
         return Response(200, JSON, msgspec.json.encode(body), _FRESH)

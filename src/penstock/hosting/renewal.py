@@ -1,0 +1,90 @@
+"""Read certificates and keys again while the process serves.
+
+Contract
+--------
+* Files are read in threads: a file system that hangs stops no event loop.  What was read comes in force on the loop.
+* What cannot be used is logged, and the old stays.  One bad file does not keep another from being renewed.
+* A file that takes longer than `RENEWAL_SECONDS` is given up, and what it brings later is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.errors import ConfigError
+
+log = logging.getLogger("penstock.server")
+
+RENEWAL_SECONDS = 10.0
+"""How long it may take to read a file again."""
+
+UseRenewed: TypeAlias = Callable[[], None]
+"""Puts what was read in force; called on the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Something that can be read again."""
+
+    what: str
+    """What is read, for the log: the option and the file."""
+    read: Callable[[], UseRenewed]
+    """Reads it, in a thread; ConfigError says why it cannot be used."""
+
+
+async def renew(renewals: Sequence[Renewal], why: str) -> None:
+    """Read all of it again, and put in force what can be used; each line in the log begins with `why`."""
+    if not renewals:
+        log.info("%s: there is no certificate and no key to read again", why)
+    await asyncio.gather(*(_renew(renewal, why) for renewal in renewals))
+
+
+async def _renew(renewal: Renewal, why: str) -> None:
+    try:
+        use = await asyncio.wait_for(_read_in_thread(renewal), RENEWAL_SECONDS)
+    except ConfigError as error:
+        log.error("%s: the old stays in use: %s", why, error)  # noqa: TRY400  # our traceback would tell nothing
+    except TimeoutError:
+        log.error("%s: the old stays in use: %s was not read in %g s", why, renewal.what, RENEWAL_SECONDS)  # noqa: TRY400
+    except Exception:
+        log.exception("%s: the old stays in use: %s", why, renewal.what)
+    else:
+        use()
+        log.info("%s: read again: %s", why, renewal.what)
+
+
+def _read_in_thread(renewal: Renewal) -> asyncio.Future[UseRenewed]:
+    """What `renewal` reads.  The thread is a daemon: one that hangs must not keep the process from its end."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[UseRenewed] = loop.create_future()
+
+    def read() -> None:
+        try:
+            use = renewal.read()
+        except Exception as error:  # noqa: BLE001  # the top of the thread: whoever waits gets it
+            _tell(loop, done, error)
+        else:
+            _tell(loop, done, use)
+
+    threading.Thread(target=read, name=f"penstock renewal of {renewal.what}", daemon=True).start()
+    return done
+
+
+def _tell(loop: asyncio.AbstractEventLoop, done: asyncio.Future[UseRenewed], found: UseRenewed | Exception) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(_settle, done, found)
+
+
+def _settle(done: asyncio.Future[UseRenewed], found: UseRenewed | Exception) -> None:
+    if done.done():  # it was given up
+        return
+    if isinstance(found, Exception):
+        done.set_exception(found)
+    else:
+        done.set_result(found)
