@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from itertools import count
 
 import msgspec
@@ -25,10 +26,11 @@ from penstock.config import ServerOptions
 from penstock.core.clock import Clock
 from penstock.errors import ConfigError, Overloaded
 from penstock.hosting.fault_log import FaultLog
+from penstock.hosting.renewal import Renewal, UseRenewed
 from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.access_log import write_line
 from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Reply, Response
-from penstock.server.auth import read_keys
+from penstock.server.auth import ApiKeys, read_keys
 from penstock.server.pages.docs import docs_routes
 from penstock.server.pages.health import JSON, Health
 from penstock.server.pages.metrics import Metrics
@@ -78,6 +80,17 @@ class App:
             b"/openapi.json": PageRoute("/openapi.json", self._openapi),
         }
         return pages | docs_routes(", ".join(service.name for service in self.services))
+
+    def renewals(self) -> list[Renewal]:
+        """The file of API keys, if there is one.  Each request whose head comes afterwards is held to the new keys."""
+        path = self.options.api_key_file
+        return [] if path is None else [Renewal(f"api_key_file {path!r}", partial(self._read_keys, path))]
+
+    def _read_keys(self, path: str) -> UseRenewed:
+        return partial(self._use_keys, read_keys(path))
+
+    def _use_keys(self, keys: ApiKeys) -> None:
+        self._keys = keys
 
     def admit(self, request: HttpRequest) -> Response | None:
         """Refuse a request by its head, or None to read its body and `handle` it.  Sets its id, route and formats."""

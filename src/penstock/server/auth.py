@@ -14,6 +14,9 @@ from pathlib import Path
 
 from penstock.errors import ConfigError
 
+KEY_FILE_BYTES = 1024 * 1024
+"""The largest file of keys.  Each request is compared with every key, so a larger one is the wrong file."""
+
 
 class ApiKeys:
     """The accepted keys."""
@@ -38,13 +41,17 @@ class ApiKeys:
 def read_keys(path: str) -> ApiKeys:
     """The keys in a file: one a line; blank lines and lines that begin with ``#`` do not count.
 
-    Raises ConfigError for a file that cannot be read, that has no key, or that has a key with a space in it: a header
-    could not carry that, and it is usually a comment.
+    Raises ConfigError for a file that cannot be read, that is larger than `KEY_FILE_BYTES`, that has no key, or that
+    has a key with a space in it: a header could not carry that, and it is usually a comment.
     """
     try:
-        lines = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8).splitlines()  # some editors write the mark
+        with Path(path).open("rb") as file:
+            data = file.read(KEY_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"api_key_file {path!r} cannot be read: {error.strerror}") from None
+    if len(data) > KEY_FILE_BYTES:
+        raise ConfigError(f"api_key_file {path!r} is larger than {KEY_FILE_BYTES} bytes")
+    lines = data.removeprefix(codecs.BOM_UTF8).splitlines()  # some editors write the mark
     keys = []
     for number, line in enumerate(lines, 1):
         key = line.strip()

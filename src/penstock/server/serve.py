@@ -40,6 +40,7 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
         drain=options.drain,
         on_ready=lambda: announce(listener.addresses),
         on_end=app.problems.faults.flush,
+        renewals=[*listener.renewals(), *app.renewals()],
     )
 
 

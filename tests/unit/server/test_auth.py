@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hmac
+from pathlib import Path
 
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.server.auth import ApiKeys, read_keys
+from penstock.server.auth import KEY_FILE_BYTES, ApiKeys, read_keys
 
 
 @pytest.fixture
@@ -99,6 +100,37 @@ def test_no_keys_at_all_is_a_config_error():
 def test_a_file_that_is_not_there_is_a_config_error(fakes, tmp_path):
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         fakes.app(api_key_file=str(tmp_path / "missing"))
+
+
+def test_a_file_may_be_as_large_as_its_limit_and_no_larger(tmp_path):
+    path = tmp_path / "keys"
+    path.write_bytes(b"first-key\n" + b"#" * (KEY_FILE_BYTES - 10))
+    assert read_keys(str(path)).admits({b"x-api-key": b"first-key"})
+    path.write_bytes(b"first-key\n" + b"#" * (KEY_FILE_BYTES - 9))
+    with pytest.raises(ConfigError, match="is larger than 1048576 bytes"):
+        read_keys(str(path))
+
+
+def test_a_file_without_an_end_is_a_config_error():
+    with pytest.raises(ConfigError, match="is larger than"):
+        read_keys("/dev/zero")
+
+
+def test_renewed_keys_hold_for_every_request_that_comes_afterwards(fakes, key_file):
+    app = fakes.app(api_key_file=key_file)
+    (renewal,) = app.renewals()
+    Path(key_file).write_text("second-key\nthird-key\n")
+    use = renewal.read()
+    assert fakes.call(app, "GET", "/health", x_api_key="first-key").status == 200, "they are read, and not in force"
+    use()
+    found = {
+        key: fakes.call(app, "GET", "/health", x_api_key=f"{key}-key").status for key in ("first", "second", "third")
+    }
+    assert found == {"first": 401, "second": 200, "third": 200}
+
+
+def test_without_a_key_file_there_are_no_keys_to_renew(fakes):
+    assert fakes.app().renewals() == []
 
 
 def test_a_key_with_a_space_is_a_config_error_that_does_not_show_it(tmp_path):

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import ssl
+from functools import partial
 from pathlib import Path
 
 from penstock.config import ServerOptions
 from penstock.core.clock import Clock, Timer
+from penstock.hosting.renewal import Renewal, UseRenewed
 from penstock.server.application import Application
 from penstock.server.http1.binding import BACKLOG, bind_tcp, bind_unix, inode, raise_file_limit, tls_context
 from penstock.server.http1.connection import Connection
@@ -36,6 +39,8 @@ class Listener:
         self._sweep: Timer | None = None
         self._file: tuple[int, int] | None = None
         """What identifies the file of our Unix socket."""
+        self._context: ssl.SSLContext | None = None
+        """What a new connection gets its certificate from, over TLS."""
 
     @property
     def addresses(self) -> list[str]:
@@ -50,7 +55,9 @@ class Listener:
     async def start(self) -> None:
         """Listen; StartFailed or ConfigError says why that cannot be."""
         options = self._options
-        context = tls_context(options)
+        context = self._context = tls_context(options)
+        if context is not None:
+            context.sni_callback = self._choose_certificate
         limits = raise_file_limit(options.max_connections)
         if options.uds is not None:
             sockets = [bind_unix(options.uds, options.uds_mode)]
@@ -72,6 +79,28 @@ class Listener:
             self._servers.append(server)
             self._addresses.append(self._name(sock.getsockname()))
         self._sweep_later()
+
+    def renewals(self) -> list[Renewal]:
+        """The certificate and its key, over TLS.  New connections get the renewed one."""
+        options = self._options
+        if options.tls_cert is None:
+            return []
+        return [Renewal(f"tls_cert {options.tls_cert} and tls_key {options.tls_key}", self._read_certificate)]
+
+    def _read_certificate(self) -> UseRenewed:
+        # A context of its own: a certificate and a key that do not belong together would spoil the one in use.
+        return partial(self._use_certificate, tls_context(self._options))
+
+    def _use_certificate(self, context: ssl.SSLContext | None) -> None:
+        self._context = context
+
+    def _choose_certificate(self, tls: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _ours: ssl.SSLContext) -> None:
+        """Give a new connection the newest certificate.  OpenSSL calls this also where the client names no server.
+
+        The sockets keep the context that they began with; this is the only way to change it.
+        """
+        if self._context is not None:
+            tls.context = self._context
 
     def _name(self, address: str | tuple[str, int]) -> str:
         if self._options.uds is not None:
