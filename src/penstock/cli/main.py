@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -21,11 +22,15 @@ from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status: 0 well, 1 failed, 2 wrongly called."""
+    """Run the command line; the exit status: 0 well, 1 failed, 2 wrongly called, 130 interrupted."""
     fill_standard_streams()
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        # Before the server takes signals, while the user's module is imported: nothing has begun.
+        write_stderr_line("interrupted")
+        return 128 + signal.SIGINT
     except PenstockError as error:
         with contextlib.suppress(OSError):  # nobody reads it
             Console(stderr=True).print(f"penstock: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
