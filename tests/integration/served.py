@@ -153,8 +153,10 @@ def request(method: str, path: str, body: bytes | Any = b"", **headers: str) -> 
 class Server(Program):
     """`penstock serve` in a folder, and the ways to talk to it."""
 
-    def __init__(self, folder: Path, *arguments: str, env: dict[str, str] | None = None) -> None:
-        super().__init__(folder, *PENSTOCK, "serve", *arguments, env=env)
+    def __init__(
+        self, folder: Path, *arguments: str, env: dict[str, str] | None = None, wrapper: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(folder, *wrapper, *PENSTOCK, "serve", *arguments, env=env)
         self.address = ""
         self._opened = contextlib.ExitStack()
         self._http: httpx.Client | None = None
@@ -248,13 +250,15 @@ def serving(
     where: tuple[str, ...] = ("--port", "0"),
     env: dict[str, str] | None = None,
     ready: bool = True,
+    wrapper: tuple[str, ...] = (),
 ) -> Iterator[Server]:
     """Serve `services` of module `orders`, or of `source`, on a free port; ends it by SIGTERM, and checks how.
 
+    `wrapper` is a command that is run with that of the server as its arguments, and becomes it.
     A test that sends a signal itself also checks itself what comes of it.
     """
     module = write_module(folder, source)
-    server = Server(folder, *(f"{module}:{name}" for name in services), *where, *options, env=env)
+    server = Server(folder, *(f"{module}:{name}" for name in services), *where, *options, env=env, wrapper=wrapper)
     try:
         if ready:
             server.ready()
