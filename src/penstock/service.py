@@ -242,7 +242,7 @@ class Service:
         return BlockingService(self, self._calls)
 
     def serve(self, *, on_ready: Callable[[list[str]], None] | None = None, **options: Any) -> None:
-        """Serve over HTTP until SIGTERM or SIGINT, then drain and return.
+        """Serve over HTTP until SIGTERM, SIGINT or SIGQUIT, then drain and return.
 
         Args:
             on_ready: called with the addresses once every stage is ready; without it they go to standard error.
