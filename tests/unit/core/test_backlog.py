@@ -1,0 +1,118 @@
+"""What waits to be written, what is dropped, and when it is told."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from penstock.core.backlog import NOTICE_BYTES, Backlog
+
+
+def test_what_fits_to_the_last_byte_is_taken():
+    backlog = Backlog(1000)
+    assert backlog.offer(400)
+    assert backlog.offer(600)
+    assert not backlog.offer(1)
+    assert (backlog.waiting, backlog.dropped) == (1000, 0)
+
+
+def test_what_never_fits_is_refused_although_nothing_waits():
+    backlog = Backlog(1000)
+    assert not backlog.offer(1001)
+    assert backlog.waiting == 0
+
+
+def test_what_was_written_makes_room():
+    backlog = Backlog(1000)
+    assert backlog.offer(1000)
+    backlog.written(300)
+    assert backlog.offer(300)
+    assert not backlog.offer(1)
+
+
+def test_a_line_behind_dropped_ones_is_taken_where_the_notice_has_room_too():
+    backlog = Backlog(1000)
+    assert backlog.offer(1000)
+    assert not backlog.offer(10)
+    backlog.drop(2)
+    backlog.written(10 + NOTICE_BYTES - 1)
+    assert not backlog.offer(10)
+    backlog.drop(1)
+    backlog.written(1)
+    assert backlog.offer(10)
+    assert backlog.tell() == 3
+    assert (backlog.waiting, backlog.dropped, backlog.untold) == (1000, 3, 0)
+
+
+def test_what_was_dropped_is_told_once():
+    backlog = Backlog(1000)
+    assert backlog.tell() == 0
+    backlog.drop(5)
+    assert backlog.tell() == 5
+    assert backlog.waiting == NOTICE_BYTES
+    assert backlog.tell() == 0
+    assert backlog.waiting == NOTICE_BYTES
+    backlog.drop(1)
+    assert backlog.tell() == 1
+    assert backlog.dropped == 6
+
+
+class Plain:
+    """The obvious version: a list of what waits, in which a notice is a negative number of lines."""
+
+    def __init__(self, room):
+        self.room = room
+        self.waits = []
+        self.missing = 0
+        self.dropped = 0
+
+    def size(self):
+        return sum(NOTICE_BYTES if n < 0 else n for n in self.waits)
+
+    def hand_over(self, nbytes, lines):
+        would_wait = [*self.waits, *([-self.missing] if self.missing else []), nbytes]
+        if sum(NOTICE_BYTES if n < 0 else n for n in would_wait) <= self.room:
+            self.waits, self.missing = would_wait, 0
+            return True
+        self.missing += lines
+        self.dropped += lines
+        return False
+
+    def write(self):
+        if not self.waits and self.missing:
+            self.waits, self.missing = [-self.missing], 0
+        return self.waits.pop(0) if self.waits else None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_histories_agree_with_a_plain_list(seed):
+    chance = random.Random(seed)
+    plain, backlog, waits = Plain(4000), Backlog(4000), []
+    handed, written, told = 0, 0, 0
+    for _ in range(1500):
+        if chance.random() < 0.55:
+            nbytes, lines = chance.choice([1, 50, 300, 900, 5000]), chance.randint(1, 3)
+            handed += lines
+            taken = backlog.offer(nbytes)
+            if not taken:
+                backlog.drop(lines)
+            else:
+                count = backlog.tell() if backlog.untold else 0
+                waits += [-count] * bool(count)
+                waits.append(nbytes)
+            assert taken == plain.hand_over(nbytes, lines)
+            written += lines if taken else 0
+        else:
+            count = 0 if waits else backlog.tell()
+            waits += [-count] * bool(count)
+            found = waits.pop(0) if waits else None
+            assert found == plain.write()
+            if found is not None:
+                backlog.written(NOTICE_BYTES if found < 0 else found)
+                told -= min(found, 0)
+        assert (backlog.waiting, backlog.untold, backlog.dropped) == (plain.size(), plain.missing, plain.dropped)
+        assert backlog.waiting <= backlog.max_bytes
+        assert told + sum(-n for n in waits if n < 0) + backlog.untold == backlog.dropped
+    assert written + backlog.dropped == handed
+    assert backlog.dropped
