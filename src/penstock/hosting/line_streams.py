@@ -1,0 +1,78 @@
+"""Text streams that stand for standard output and standard error, and hand everything over to a `LineWriter`.
+
+A stream gives away whole lines: what is printed without an end of line waits for one, or for `flush`, as it does in
+Python's own streams.  `flush` does not wait until the line is written.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from penstock.hosting.line_writer import LineWriter, joined_bytes
+
+
+class LineStream(io.TextIOWrapper):
+    """Standard output or standard error, which nobody waits for; `original` is the stream it stands for."""
+
+    def __init__(self, original: io.TextIOWrapper, writer: LineWriter) -> None:
+        self.original = original
+        self.writer = writer
+        self._bytes = _LineBytes(original, writer)
+        super().__init__(
+            self._bytes, encoding=original.encoding, errors=original.errors, newline="\n", line_buffering=True
+        )
+        self.mode = original.mode  # type: ignore[misc]  # Python sets it in the same way
+
+    # The lock: Python's own class loses text where one thread writes while another one empties its buffer.
+
+    def write(self, text: str, /) -> int:
+        """Hand over what is a whole line by now."""
+        with self.writer.lock:
+            count = super().write(text)
+        self.writer.give_way(count)
+        return count
+
+    def flush(self) -> None:
+        """Hand over the line that has no end yet."""
+        with self.writer.lock:
+            super().flush()
+
+    def write_line(self, words: str) -> None:
+        """Hand over one line; cheaper than `write`, and never within a line that another thread has begun."""
+        if self.closed:
+            raise ValueError("write to closed file")
+        self._bytes.write((words + "\n").encode(self.encoding, self.errors or "strict"))
+
+
+class _LineBytes(io.BufferedIOBase):
+    """The bytes of a `LineStream`: `sys.stdout.buffer`.  To close it does not close the descriptor."""
+
+    def __init__(self, original: io.TextIOWrapper, writer: LineWriter) -> None:
+        self._fd = original.fileno()
+        self._tty = original.isatty()
+        self._writer = writer
+        self._joined_bytes = joined_bytes(self._fd)
+        self.name = original.name
+        self.mode = "wb"
+
+    def write(self, data: Any, /) -> int:
+        """Hand over `data` as it is."""
+        if self.closed:
+            raise ValueError("write to closed file")
+        if type(data) is not bytes:
+            data = bytes(memoryview(data))
+        self._writer.write(self._fd, data, self._joined_bytes)
+        return len(data)
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor of the original stream: what a child process inherits."""
+        return self._fd
+
+    def isatty(self) -> bool:
+        """Whether the original stream is a terminal."""
+        return self._tty
