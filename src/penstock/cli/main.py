@@ -70,7 +70,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from penstock.hosting.handing_over import lines_handed_over
+    from penstock.hosting.logs import dropped_notice
+
     options = server_options(arguments, os.environ)
+    with lines_handed_over(dropped_notice):  # the lines before and after serving included
+        return _serve_as_told(arguments, options)
+
+
+def _serve_as_told(arguments: argparse.Namespace, options: ServerOptions) -> int:
     if options.log_format == "text":
         return _run_server(arguments, options, write_stderr_line)
     # Every line must be JSON, the lines on starting and stopping included.

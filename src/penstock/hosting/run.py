@@ -19,6 +19,8 @@ from typing import Protocol
 import uvloop
 
 from penstock.hosting.chore import Chore
+from penstock.hosting.handing_over import lines_handed_over, write_last_lines
+from penstock.hosting.logs import dropped_notice
 from penstock.hosting.renewal import Renewal, renew
 from penstock.hosting.report import report
 from penstock.hosting.servable import Servable
@@ -68,7 +70,11 @@ def run_until_signal(
         ConfigError: an option or a service is not valid.
         StartFailed: the door cannot be opened or a stage cannot be set up.
     """
-    with _collector_restored(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        lines_handed_over(dropped_notice),
+        _collector_restored(),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
         runner.run(_Run(services, door, drain, on_ready, on_end, renewals).run())
 
 
@@ -180,5 +186,5 @@ class _Run:
             if service.engine is not None:
                 service.engine.abandon()
         self._on_end()
-        logging.shutdown()
+        write_last_lines()
         os._exit(128 + number)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from penstock.hosting.logs import JsonLines, set_up_logging
+from penstock.hosting.logs import JsonLines, TextLines, dropped_notice, set_up_logging
 
 
 def line(message, *args, exc_info=None, **extra):
@@ -83,7 +83,33 @@ def test_a_stream_that_takes_no_line_is_no_error(penstock_logger, capsys, spoil)
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize("created", [0.0, 0.9994, 0.25, 1.0, 1e9 + 0.5, 1e9 + 0.75, 1e9 - 1])
+def test_the_time_of_a_text_line_is_that_of_logging(created):
+    ours, theirs = TextLines("%(asctime)s"), logging.Formatter("%(asctime)s")
+    for moment in (created, created + 0.1, created + 1, created):
+        record = logging.makeLogRecord({"msg": "x"})
+        record.created, record.msecs = moment, (moment % 1) * 1000
+        assert ours.format(record) == theirs.format(record)
+
+
 def test_where_there_is_no_standard_error_lines_are_lost_without_a_word(penstock_logger, monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     set_up_logging("text")
     logging.getLogger("penstock.server").error("lost")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_the_notice_of_dropped_lines_looks_as_the_other_lines(penstock_logger, log_format):
+    set_up_logging(log_format, stream=io.StringIO())
+    words = "12 log lines were dropped because nobody read them"
+    notice = dropped_notice(12)
+    if log_format == "json":
+        assert json.loads(notice)["message"] == words
+    else:
+        assert notice.endswith(f"WARNING penstock.server: {words}")
+
+
+def test_without_a_log_of_ours_the_notice_is_a_plain_line(penstock_logger):
+    for handler in list(penstock_logger.handlers):
+        penstock_logger.removeHandler(handler)
+    assert dropped_notice(3) == "penstock: 3 log lines were dropped because nobody read them"
