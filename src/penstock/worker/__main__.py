@@ -47,14 +47,19 @@ def main() -> None:
     if arguments.lifeline is not None:
         _tie_to_lifeline(arguments.lifeline)
     _watch_parent(arguments.parent)
-    _work(sock)
+    _work(sock, f"worker {arguments.index} of stage {arguments.stage!r}")
 
 
-def _work(sock: socket.socket) -> None:
+def _work(sock: socket.socket, name: str) -> None:
     # Imported late: libraries read the environment, which is complete only now.
+    from penstock.hosting.handing_over import begin_handing_over
     from penstock.transport.sockets import SocketWorkerEnd
     from penstock.worker.loop import work
 
+    # No gathering: what a stage prints is most wanted when its worker crashes right after.
+    lines = begin_handing_over(
+        lambda count: f"penstock: {name}: {count} lines were dropped because nobody read them", gather=0.0
+    )
     end = SocketWorkerEnd(sock)
     status = 0
     try:
@@ -69,6 +74,7 @@ def _work(sock: socket.socket) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(*CLOSED):
             stream.flush()
+    lines.end()
     if _hung_up(sock):
         # The coordinator cannot end what the stage started, and this process may end before its watch notices.
         _end_group()
