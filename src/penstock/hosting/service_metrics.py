@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from penstock.core.counters import Histogram, StageCounters
 from penstock.core.state import State, WorkerState
+from penstock.hosting.handing_over import dropped_lines
 from penstock.hosting.servable import HostedEngine, Servable, StageView
 from penstock.hosting.service_health import state_of, version
 
@@ -37,6 +38,7 @@ class ServiceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every family once, with a sample for each service or stage."""
         yield InfoMetricFamily("penstock", "The Penstock that wrote this.", value={"version": self._version})
+        yield _dropped_lines()
         yield _states(self._services)
         running = [(service, engine) for service in self._services if (engine := service.engine) is not None]
         yield from _service_families(running)
@@ -44,6 +46,15 @@ class ServiceCollector(Collector):
         yield from _stage_gauges(stages)
         yield from _stage_counters(stages)
         yield from _stage_histograms(stages)
+
+
+def _dropped_lines() -> Metric:
+    return CounterMetricFamily(
+        "penstock_log_lines_dropped",
+        "Lines of this process's output that were dropped because nobody read them and 8 MiB waited. The log has a "
+        "line where they are missing. Lines of workers are not counted here.",
+        value=dropped_lines(),
+    )
 
 
 def _states(services: Sequence[Servable]) -> Metric:
