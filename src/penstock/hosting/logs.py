@@ -65,7 +65,7 @@ class TextLines(logging.Formatter):
             second = int(record.created)
             text = time.strftime(datefmt or self.default_time_format, self.converter(second))
             self._last = (second, text)
-        return self.default_msec_format % (text, record.msecs)
+        return f"{text},{int(record.msecs):03d}"
 
 
 class _Lines(logging.StreamHandler[IO[str]]):
