@@ -9,6 +9,7 @@ back: what is printed later finds no reader either, and must not block.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import logging
@@ -42,8 +43,12 @@ class HandingOver:
         originals = {id(stream): stream for name in _NAMES if _is_a_file(stream := getattr(sys, name))}
         error = sys.stderr.fileno() if id(sys.stderr) in originals else None
         self.writer = LineWriter(notice, notice_fd=error, gather=gather)
-        self._streams = {key: LineStream(stream, self.writer) for key, stream in originals.items()}
+        self._streams = {
+            key: LineStream(stream, self.writer, hurried=loop_thread is None) for key, stream in originals.items()
+        }
         self._records = RecordsHandedOver(self.writer, self._streams, loop_thread)
+        self.given_up = False
+        """Whether an end was tried in vain."""
 
     def begin(self) -> None:
         """Take the place of the streams."""
@@ -60,6 +65,7 @@ class HandingOver:
         self._flush()
         if not self.writer.end(within):
             leave_alone(self.writer.stuck_job)
+            self.given_up = True
             return False
         self._records.end()
         self._put_back()
@@ -146,4 +152,10 @@ def _forked() -> None:
         _Process.now = None
 
 
+def _exiting() -> None:
+    if _Process.now is not None and not _Process.now.given_up:
+        _Process.now.end()
+
+
+atexit.register(_exiting)
 os.register_at_fork(after_in_child=_forked)

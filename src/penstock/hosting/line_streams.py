@@ -1,7 +1,7 @@
 """Text streams that stand for standard output and standard error, and hand everything over to a `LineWriter`.
 
 A stream gives away whole lines: what is printed without an end of line waits for one, or for `flush`, as it does in
-Python's own streams.  `flush` does not wait until the line is written.
+Python's own streams.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from penstock.hosting.line_writer import LineWriter, joined_bytes
 
 
 class LineStream(io.TextIOWrapper):
-    """Standard output or standard error, which nobody waits for; `original` is the stream it stands for."""
+    """Standard output or standard error, which nobody waits for; `original` is the stream it stands for.
 
-    def __init__(self, original: io.TextIOWrapper, writer: LineWriter) -> None:
+    `hurried`: what is flushed is written at once if the reader reads.  The thread of an event loop has no time for it.
+    """
+
+    def __init__(self, original: io.TextIOWrapper, writer: LineWriter, *, hurried: bool) -> None:
+        self._hurried = hurried
         self.original = original
         self.writer = writer
         self._bytes = _LineBytes(original, writer)
@@ -37,6 +41,8 @@ class LineStream(io.TextIOWrapper):
         """Hand over the line that has no end yet."""
         with self.writer.lock:
             super().flush()
+        if self._hurried:
+            self.writer.hurry()
 
     def write_line(self, words: str) -> None:
         """Hand over one line; cheaper than `write`, and never within a line that another thread has begun."""
