@@ -56,6 +56,12 @@ def npy(shape, descr="<f8", rest=b""):
 
 
 GET = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+PAGE = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
+PAGE_BODIES = {
+    "sized": PAGE + b"Content-Length: 16777216\r\n\r\n",
+    "in chunks": PAGE + b"Transfer-Encoding: chunked\r\n\r\n1000000\r\n",
+}
+"""Heads for which 16 MiB of body are to come."""
 BAD = {
     # malformed HTTP
     "not http": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
@@ -88,6 +94,12 @@ BAD = {
     "a body over the limit": (head(f"Content-Length: {16 * MIB + 1}") + b"x" * 100_000, 413),
     "a terabyte announced": (head(f"Content-Length: {1 << 40}"), 413),
     "chunks over the limit": (head("Transfer-Encoding: chunked") + b"100000\r\n" + b"x" * MIB + b"\r\nf00001\r\n", 413),
+    "a large body for a page": (PAGE_BODIES["sized"] + b"x" * 100_000, 413),
+    "a large body for a page, in chunks": (PAGE_BODIES["in chunks"] + b"x" * 100_000, 413),
+    "a client that asks whether a page takes its body": (
+        PAGE + b"Expect: 100-continue\r\nContent-Length: 100000\r\n\r\n",
+        413,
+    ),
     "a field over the limit": (head("A: " + "x" * 70_000), 431),
     "many fields": (head(*(f"A{n}: x" for n in range(101))), 431),
     "a long target": (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
@@ -228,6 +240,23 @@ def test_the_largest_bodies_again_and_again_do_not_pile_up(server):
     for _ in range(3):
         assert server.wire().send(post("/sums/predict", body)).answer().status == 200
         assert server.wire().send(post("/sums/predict", body[:-1])).answer().status == 422
+
+
+@pytest.mark.parametrize("kind", PAGE_BODIES)
+def test_of_large_bodies_for_a_page_nothing_is_kept(server, kind):
+    before = resident(server.pid)
+    wires = [server.wire().send(PAGE_BODIES[kind] + bytes(MIB)) for _ in range(100)]
+    assert {wire.answer().status for wire in wires} == {413}
+    assert resident(server.pid) < before + GROWTH
+    for wire in wires:
+        wire.close()
+
+
+def test_a_small_body_for_a_page_is_taken(server):
+    wire = server.wire().send(PAGE + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}")
+    assert wire.answer().status == 200
+    wire.send(PAGE + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}")  # its end comes later
+    assert wire.send(b"\r\n0\r\n\r\n").answer().status == 200
 
 
 def test_a_list_of_twenty_thousand_items_that_fail_is_answered_for_each(server):

@@ -72,14 +72,15 @@ class App:
 
     def _pages(self, metrics: Metrics) -> dict[bytes, Route]:
         health = Health(self.services, self.problems, self.clock)
+        problems = self.problems
         pages: dict[bytes, Route] = {
-            b"/livez": PageRoute("/livez", health.livez, guarded=False),
-            b"/readyz": PageRoute("/readyz", health.readyz, guarded=False),
-            b"/health": PageRoute("/health", health.health),
-            b"/metrics": PageRoute("/metrics", metrics.page),
-            b"/openapi.json": PageRoute("/openapi.json", self._openapi),
+            b"/livez": PageRoute("/livez", health.livez, problems, guarded=False),
+            b"/readyz": PageRoute("/readyz", health.readyz, problems, guarded=False),
+            b"/health": PageRoute("/health", health.health, problems),
+            b"/metrics": PageRoute("/metrics", metrics.page, problems),
+            b"/openapi.json": PageRoute("/openapi.json", self._openapi, problems),
         }
-        return pages | docs_routes(", ".join(service.name for service in self.services))
+        return pages | docs_routes(", ".join(service.name for service in self.services), problems)
 
     def renewals(self) -> list[Renewal]:
         """The file of API keys, if there is one.  Each request whose head comes afterwards is held to the new keys."""
@@ -165,9 +166,14 @@ class App:
     def overfull(self, request: HttpRequest, own: int) -> Response | None:
         """Refuse the rest of a body where more bytes are held than may be, unless this body alone holds them.
 
+        The rest of a large body for a page is always refused: its head may have announced chunks.
+
         The head was admitted while there was room.  Without this check many slow senders together could hold any number
         of bytes.  Finished answers have a bound of their own.
         """
+        route: Route | None = request.route
+        if isinstance(route, PageRoute):
+            return route.judge_body(request, own)
         engine = _engine(request)
         if engine is None:
             return None

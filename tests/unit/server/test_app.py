@@ -557,7 +557,20 @@ def test_bodies_in_arrival_are_ended_while_more_is_held_than_may_be(fakes):
     refusal = app.overfull(call.request, 60)
     assert refusal.status == 503
     assert dict(refusal.headers)[b"retry-after"] == b"3"
-    assert app.overfull(fakes.call(app, "GET", "/livez").request, 60) is None
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/health", "/openapi.json", "/docs"])
+def test_a_page_takes_a_small_body_and_refuses_a_large_one_by_its_head_and_in_chunks(fakes, path):
+    app = fakes.app(fakes.Service(max_queued_bytes=1))
+    small = fakes.call(app, "GET", path, content_length="4096")
+    assert (small.refused, small.status) == (False, 200)
+    assert app.overfull(small.request, 4096) is None
+    large = fakes.call(app, "GET", path, content_length="4097")
+    assert (large.refused, large.status) == (True, 413)
+    assert "4096 bytes" in large.json["detail"]
+    chunked = fakes.call(app, "GET", path, transfer_encoding="chunked")
+    assert not chunked.refused
+    assert app.overfull(chunked.request, 4097).status == 413
 
 
 def test_every_probe_is_a_page_of_the_server(fakes):

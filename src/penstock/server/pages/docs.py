@@ -14,6 +14,7 @@ from pathlib import Path
 
 from penstock.server.application import HttpRequest, Response
 from penstock.server.protocols.route import PageRoute
+from penstock.server.status import Problems
 
 ASSETS: dict[str, bytes] = {
     "swagger-ui.css": b"text/css; charset=utf-8",
@@ -48,15 +49,15 @@ _SETTINGS = {"url": "openapi.json", "dom_id": "#docs", "deepLinking": True, "val
 _START = f"window.ui = SwaggerUIBundle({json.dumps(_SETTINGS)});\n"
 
 
-def docs_routes(title: str) -> dict[bytes, PageRoute]:
+def docs_routes(title: str, problems: Problems) -> dict[bytes, PageRoute]:
     """The page, its start script and its assets, by path."""
     page = _PAGE.format(title=html.escape(title)).encode()
     routes = {
-        b"/docs": PageRoute("/docs", partial(_show, page)),
-        b"/docs/start.js": PageRoute("/docs/start.js", partial(_start, _START.encode())),
+        b"/docs": PageRoute("/docs", partial(_show, page), problems),
+        b"/docs/start.js": PageRoute("/docs/start.js", partial(_start, _START.encode()), problems),
     }
     for name, media in ASSETS.items():
-        routes[b"/docs/" + name.encode()] = PageRoute(f"/docs/{name}", Asset(name, media))
+        routes[b"/docs/" + name.encode()] = PageRoute(f"/docs/{name}", Asset(name, media), problems)
     return routes
 
 

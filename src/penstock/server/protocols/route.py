@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.codec.formats import Codec
 from penstock.codec.media_types import answer_codec, content_codec, media_names
@@ -23,6 +23,12 @@ from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.application import HttpRequest, Reply, Response
 from penstock.server.fields import read_length
 from penstock.server.status import Problems
+
+PAGE_BODY_BYTES: Final = 4096
+"""Largest body of a request for a page.  No page reads one; a client that sends a small one with every request may.
+
+Bodies for a service count towards its `max_queued_bytes`; those for pages have no other bound than this.
+"""
 
 _MAX_PAIRS = 128
 """Most pairs of format headers that a route remembers.  One more empties the table: they are then negotiated again."""
@@ -84,15 +90,25 @@ class Route:
 class PageRoute(Route):
     """A page that needs no model: health, metrics, documents."""
 
-    def __init__(self, path: str, make: Callable[[HttpRequest], Response], *, guarded: bool = True) -> None:
+    def __init__(
+        self, path: str, make: Callable[[HttpRequest], Response], problems: Problems, *, guarded: bool = True
+    ) -> None:
         super().__init__("GET", "", path)
         self.guarded = guarded
         self._make = make
+        self._problems = problems
 
     def admit(self, request: HttpRequest) -> Response | None:
-        """Never refuses: the health pages must answer when nothing else does."""
+        """Refuses only a large body (413): the health pages must answer when nothing else does."""
         request.route = self
-        return None
+        return self.judge_body(request, read_length(request.headers.get(b"content-length")))
+
+    def judge_body(self, request: HttpRequest, nbytes: int) -> Response | None:
+        """The refusal of a request whose body has, or will have, so many bytes; None to go on."""
+        if nbytes <= PAGE_BODY_BYTES:
+            return None
+        detail = f"this path takes no body of more than {PAGE_BODY_BYTES} bytes"
+        return self._problems.refuse(413, detail, request.id)
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answer at once."""
