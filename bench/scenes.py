@@ -74,6 +74,15 @@ class Remembering:
     def hold(self, request: HttpRequest | None, nbytes: int) -> None:
         """Nothing is counted."""
 
+    def hold_answer(self, request: HttpRequest | None, nbytes: int) -> None:
+        """Nothing is counted."""
+
+    def answers_overfull(self, request: HttpRequest | None) -> bool:  # noqa: ARG002
+        return False
+
+    def any_answers_overfull(self) -> bool:
+        return False
+
     def answered(self, request: HttpRequest, status: int, nbytes: int) -> None:
         """Nothing is counted."""
 
