@@ -233,6 +233,22 @@ def test_over_tls_who_is_idle_makes_way_and_so_does_who_leaves_our_goodbye_unans
     assert idle.ended()
 
 
+def trusting(cert):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(cert)
+    return context
+
+
+def test_over_tls_what_a_client_leaves_unread_is_counted_too_and_it_is_cut(serve, knock, certificate):
+    cert, key = certificate
+    server = serve(tls_cert=cert, tls_key=key, unread_timeout=1.0)
+    client = knock(server, trusting(cert), small_buffer=True)
+    client.send(BIG)
+    server.until(lambda: server.app.held > len(server.app.big) // 2)
+    server.until(lambda: server.listener.connections == 0 and server.app.held == 0)
+
+
 def test_tls_serves_the_same(serve, knock, certificate):
     cert, key = certificate
     server = serve(tls_cert=cert, tls_key=key)

@@ -17,6 +17,13 @@ from penstock.server.application import Application, HttpRequest
 PROGRESS_BYTES: Final = 64 * 1024
 """A client that takes this much of its answers within `unread_timeout`, or all of them, is slow but not gone."""
 
+TLS_WRITE_BYTES: Final = 64 * 1024
+"""Most of an answer in one write over TLS.
+
+A write is encrypted at once and handed to the socket's own buffer, which the transport does not count.  Once that has
+64 KiB, uvloop hands over no more, and the transport counts what comes then: an answer in one piece would escape.
+"""
+
 
 class UnreadAnswers:
     """The bytes written for one client and not yet taken by it.  `now` is the time of construction.
@@ -53,8 +60,12 @@ class UnreadAnswers:
             self.written += len(answer)
             transport.write(answer)
         else:
-            self.written += payload_size(answer)
-            transport.writelines(answer)
+            nbytes = payload_size(answer)
+            self.written += nbytes
+            if nbytes <= TLS_WRITE_BYTES or transport.can_write_eof():
+                transport.writelines(answer)
+            else:
+                _write_in_pieces(transport, answer)
 
     def measure(self, transport: asyncio.Transport | None) -> None:
         """Report the unread bytes in the buffer of `transport`; does nothing where the socket is gone."""
@@ -100,3 +111,12 @@ class UnreadAnswers:
             self._taken, self._taken_since = taken, now
             return False
         return now - self._taken_since >= timeout
+
+
+def _write_in_pieces(transport: asyncio.Transport, answer: list[Buffer]) -> None:
+    for buffer in answer:
+        view = memoryview(buffer)
+        for at in range(0, len(view), TLS_WRITE_BYTES):
+            if transport.is_closing():
+                return
+            transport.write(view[at : at + TLS_WRITE_BYTES])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.server.application import HttpRequest
-from penstock.server.http1.unread import UnreadAnswers
+from penstock.server.http1.unread import TLS_WRITE_BYTES, UnreadAnswers
 
 ONE, TWO, THREE = (HttpRequest("GET", b"/%d" % number, b"", {}, 0.0) for number in (1, 2, 3))
 
@@ -63,3 +63,22 @@ def test_a_socket_that_is_gone_is_not_measured(rig, client, unread):
     unread.write(client.transport, b"x", ONE, 0.0)
     unread.measure(None)
     assert held(rig) == {}
+
+
+def test_over_tls_a_large_answer_is_written_in_pieces_that_the_transport_can_count(client, unread):
+    transport, body = client.transport, bytes(2 * TLS_WRITE_BYTES) + b"the rest"
+    transport.encrypted = True
+    writes = []
+    transport.write = writes.append
+    unread.write(transport, [b"head", body], ONE, 0.0)
+    assert [len(piece) for piece in writes] == [4, TLS_WRITE_BYTES, TLS_WRITE_BYTES, 8]
+    assert b"".join(writes) == b"head" + body
+    assert unread.written == 4 + len(body)
+
+
+def test_over_tls_no_further_piece_is_written_once_the_socket_is_gone(client, unread):
+    transport = client.transport
+    transport.encrypted = True
+    transport.closed = True
+    unread.write(transport, [bytes(TLS_WRITE_BYTES), b"rest"], ONE, 0.0)
+    assert transport.sent == b""
