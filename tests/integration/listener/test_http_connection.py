@@ -9,6 +9,8 @@ import time
 import pytest
 from waiting import until_now
 
+from penstock.server.http1.listener import TLS_GOODBYE_SECONDS
+
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LATER = b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n"
 BIG = b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -238,6 +240,27 @@ def trusting(cert):
     context.check_hostname = False
     context.load_verify_locations(cert)
     return context
+
+
+def test_over_tls_who_leaves_our_goodbye_unanswered_is_soon_forgotten(serve, knock, certificate):
+    cert, key = certificate
+    server = serve(tls_cert=cert, tls_key=key)
+    client = knock(server, trusting(cert))
+    client.send(CLOSE)
+    assert client.answer()[0] == 200
+    assert client.ended()
+    server.until(lambda: server.listener.connections == 0, within=15.0)
+
+
+def test_over_tls_a_last_answer_may_take_longer_than_the_goodbye(serve, knock, certificate):
+    cert, key = certificate
+    server = serve(tls_cert=cert, tls_key=key)
+    client = knock(server, trusting(cert), small_buffer=True)
+    client.send(BIG.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+    begun = time.monotonic()
+    until_now(lambda: time.monotonic() - begun > TLS_GOODBYE_SECONDS + 1.0, "the time of a goodbye to pass")
+    assert client.answer()[2] == server.app.big
+    assert client.ended()
 
 
 def test_over_tls_what_a_client_leaves_unread_is_counted_too_and_it_is_cut(serve, knock, certificate):

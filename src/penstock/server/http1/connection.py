@@ -175,6 +175,8 @@ class Connection(asyncio.Protocol):
         self._idle_since = self._now()
         self._unread.measure(self._transport)
         self._resume()
+        if self._state is CLOSED and self._transport is not None:
+            self._transport.close()
 
     # ---- bytes to requests
 
@@ -425,8 +427,14 @@ class Connection(asyncio.Protocol):
         """Close once what was written has been sent; cancel what is in hand."""
         if self._state is not CLOSED:
             self._leave()
-            assert self._transport is not None
-            self._transport.close()
+            transport = self._transport
+            assert transport is not None
+            if transport.can_write_eof() or not transport.get_write_buffer_size():
+                transport.close()
+            else:
+                # TLS: the event loop cuts who has not taken all and said goodbye `TLS_GOODBYE_SECONDS` after the close.
+                # A large answer may take longer, so the close waits for `resume_writing`.  Meanwhile the sweep watches.
+                transport.set_write_buffer_limits(0)
 
     def _leave(self) -> None:
         """Take the connection for closed, and cancel every request in hand: its client has left."""

@@ -19,9 +19,12 @@ from penstock.server.application import Application
 from penstock.server.http1.binding import BACKLOG, bind_tcp, bind_unix, inode, raise_file_limit, tls_context
 from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
+from penstock.server.http1.refusals import LINGER_SECONDS
 
 SWEEP_INTERVAL_SECONDS = 1.0
 """How often connections are told the time; each of their time limits may be exceeded by this much."""
+TLS_GOODBYE_SECONDS = LINGER_SECONDS
+"""How long a client may take over the end of TLS, once it has taken its answers; asyncio would give it 30 s."""
 ABORT_GRACE_SECONDS = 1.0
 """How long the event loop may take to report the loss of connections that were aborted: a few of its turns."""
 
@@ -67,7 +70,9 @@ class Listener:
         loop = asyncio.get_running_loop()
         fitting = dataclasses.replace(options, max_connections=limits.connections)
         connections = self._connections = Connections(self._app, fitting, self._clock, max_excess=limits.excess)
-        handshake_seconds = options.header_timeout if context is not None else None
+        handshake_seconds, goodbye_seconds = (
+            (None, None) if context is None else (options.header_timeout, TLS_GOODBYE_SECONDS)
+        )
         for sock in sockets:
             server = await loop.create_server(
                 lambda: Connection(connections),
@@ -75,6 +80,7 @@ class Listener:
                 backlog=BACKLOG,
                 ssl=context,
                 ssl_handshake_timeout=handshake_seconds,
+                ssl_shutdown_timeout=goodbye_seconds,
             )
             self._servers.append(server)
             self._addresses.append(self._name(sock.getsockname()))

@@ -44,6 +44,9 @@ class MemoryTransport(asyncio.Transport):
     def get_write_buffer_size(self):
         return self.unread
 
+    def set_write_buffer_limits(self, high=None, low=None):
+        self.limits = high, low
+
     def can_write_eof(self):
         return not self.encrypted  # TLS has no end of one side
 

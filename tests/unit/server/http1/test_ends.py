@@ -21,6 +21,29 @@ def test_where_the_end_of_one_side_cannot_be_written_the_connection_lingers_all_
     assert client.transport.aborted
 
 
+def test_over_tls_the_socket_is_closed_once_the_last_answer_is_taken(rig):
+    client = rig.connect()
+    client.transport.encrypted = client.transport.stuck = True
+    client.send(LAST)
+    assert client.transport.limits == (0, None), "to be told when all is taken"
+    client.connection.pause_writing()
+    rig.sweep(rig.now + 20.0)
+    assert not client.transport.closed
+    client.transport.unread = 0
+    client.connection.resume_writing()
+    assert client.transport.closed
+    assert not client.transport.aborted
+
+
+def test_over_tls_who_never_takes_the_last_answer_is_cut(rig):
+    client = rig.connect()
+    client.transport.encrypted = client.transport.stuck = True
+    client.send(LAST)
+    rig.sweep(rig.now)
+    rig.sweep(rig.now + 30.1)
+    assert client.transport.aborted
+
+
 def test_a_connection_that_is_gone_may_still_be_called(rig):
     client = rig.connect()
     client.send(GET)
