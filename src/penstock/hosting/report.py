@@ -14,13 +14,14 @@ from types import FrameType
 
 import msgspec
 
+from penstock.codec.text import cut_middle
 from penstock.hosting.servable import Servable
 from penstock.hosting.service_health import describe_process
 
 log = logging.getLogger("penstock.server")
 
 STACKS_BYTES = 64 * 1024
-"""Most of the stacks of one process that are written; of more, the end is left out."""
+"""Most of the stacks of one process that are written; of more, the middle is left out."""
 FRAMES_PER_THREAD = 100
 """The innermost frames of a thread that are written; `faulthandler` has the same limit."""
 WORKERS_SECONDS = 5.0
@@ -30,7 +31,7 @@ WORKERS_SECONDS = 5.0
 async def report(services: Sequence[Servable], uptime: float, why: str) -> None:
     """Log the health and every stack; each line in the log begins with `why`."""
     log.info("%s: health: %s", why, msgspec.json.encode(describe_process(services, uptime)).decode())
-    log.info("%s: the coordinator's threads:\n%s", why, cut(stacks_of_threads()))
+    log.info("%s: the coordinator's threads:\n%s", why, cut_middle(stacks_of_threads(), STACKS_BYTES))
     await asyncio.gather(*(_report_workers(service, why) for service in services))
 
 
@@ -43,7 +44,7 @@ async def _report_workers(service: Servable, why: str) -> None:
         log.warning("%s: the workers of %s did not tell their stacks in %g s", why, service.name, WORKERS_SECONDS)
         return
     for worker, text in stacks.items():
-        log.info("%s: %s of service %r:\n%s", why, worker, service.name, cut(text))
+        log.info("%s: %s of service %r:\n%s", why, worker, service.name, cut_middle(text.rstrip(), STACKS_BYTES))
 
 
 def stacks_of_threads() -> str:
@@ -68,11 +69,3 @@ def _stack(frame: FrameType | None) -> str:
     if frame is not None:
         lines.append("  ...")
     return "\n".join(lines)
-
-
-def cut(text: str) -> str:
-    """The text, or as much of its beginning as fits into `STACKS_BYTES`, and how much was left out."""
-    data = text.rstrip().encode(errors="backslashreplace")
-    if len(data) <= STACKS_BYTES:
-        return data.decode()
-    return f"{data[:STACKS_BYTES].decode(errors='ignore')}\n... and {len(data) - STACKS_BYTES} bytes more"

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.state import State
 from penstock.hosting import report as reporting
-from penstock.hosting.report import FRAMES_PER_THREAD, STACKS_BYTES, cut, report, stacks_of_threads
+from penstock.hosting.report import FRAMES_PER_THREAD, STACKS_BYTES, report, stacks_of_threads
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,12 @@ def test_of_a_deep_stack_the_innermost_frames_are_told():
     assert "  ..." in text
 
 
-def test_a_text_is_cut_at_its_limit():
-    assert cut("x" * STACKS_BYTES + "\n") == "x" * STACKS_BYTES
-    assert cut("é" * STACKS_BYTES) == "é" * (STACKS_BYTES // 2) + f"\n... and {STACKS_BYTES} bytes more"
+async def test_of_long_stacks_the_middle_is_left_out(caplog):
+    async def stacks():
+        return {"worker 0": "first\n" + "é" * STACKS_BYTES + "\nlast\n"}
+
+    await report([service(stacks)], 0.0, "SIGUSR1")
+    _, text = caplog.messages[-1].split(":\n", 1)
+    assert text.startswith("first\n")
+    assert text.endswith("\nlast")
+    assert STACKS_BYTES - 10 < len(text.encode()) <= STACKS_BYTES
