@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from penstock.core.clock import Clock, Timer
@@ -19,6 +20,10 @@ from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel
 from penstock.transport.sockets import SocketChannel
 from penstock.worker.loop import work
+
+STACK_LOOK_SECONDS = 0.02
+STACK_LOOKS = 25
+"""Most looks for the stacks of a worker, all within half a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,10 @@ class ProcessIncarnation:
         self._process_alive = False
         self._last_read: Timer | None = None
         """Ends the reading of a dead worker's channel."""
+        self._stacks: asyncio.Future[str] | None = None
+        """The stacks that the worker was asked for, and has not told yet."""
+        self._heard_of = False
+        """History: whether the worker has sent a frame."""
         self._closing = False
         self._started = False
         self._reported = False
@@ -146,11 +155,44 @@ class ProcessIncarnation:
             self._process.abandon()
 
     async def stacks(self) -> str:
-        return ""
+        if self._stacks is None:
+            memory = self._process.stack_memory if self._process is not None else None
+            if memory is None or not self._heard_of:
+                return ""  # before its first frame, the signal would end the process
+            assert self._process is not None
+            memory.ask(self._process.pid)
+            self._stacks = self._loop.create_future()
+            self._look_for_stacks("", STACK_LOOKS, asked_for_all=False)
+        # Who asks meanwhile gets the same answer, and one who is cancelled leaves it to the others.
+        return await asyncio.shield(self._stacks)
+
+    def _look_for_stacks(self, before: str, looks: int, asked_for_all: bool) -> None:
+        """Look for what was asked until two looks in a row find the same; after so many `looks` it is taken as it is.
+
+        A worker writes its stacks within a millisecond if it has a core to run on.  The main thread comes first; when
+        it is there, all threads are asked for.
+        """
+        stacks = self._stacks
+        assert stacks is not None
+        memory = self._process.stack_memory if self._process is not None else None
+        text = memory.read() if memory is not None else before
+        if memory is not None and looks:
+            whole = text != "" and text == before
+            if whole and not asked_for_all:
+                assert self._process is not None
+                memory.ask_for_all(self._process.pid)
+            if not (whole and asked_for_all):
+                again = partial(self._look_for_stacks, text, looks - 1, asked_for_all or whole)
+                self._clock.call_later(STACK_LOOK_SECONDS, again)
+                return
+        self._stacks = None
+        if not stacks.done():
+            stacks.set_result(text)
 
     # -- two ends, whichever comes first ------------------------------------------------------------------------
 
     def frame_received(self, frame: Frame) -> None:
+        self._heard_of = True
         self._owner.frame_received(frame)
 
     def channel_ended(self, error: Exception | None) -> None:

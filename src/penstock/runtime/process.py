@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from penstock.runtime.stack_memory import StackMemory
 from penstock.transport.forks import keep_from_forks
 from penstock.worker import GENTLE_SIGNALS, PYTHONPATH_OF_STAGE
 
@@ -67,7 +68,15 @@ class WorkerProcess:
     that made this object ends the worker: after a fork, the child's copy of it does nothing.
     """
 
-    def __init__(self, popen: subprocess.Popen[bytes], lifeline: int, on_exit: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        popen: subprocess.Popen[bytes],
+        lifeline: int,
+        on_exit: Callable[[], None],
+        stack_memory: StackMemory | None = None,
+    ) -> None:
+        self.stack_memory = stack_memory
+        """Where it writes its stacks; None on a system where it cannot."""
         self._popen = popen
         self._maker = os.getpid()
         self._lifeline = lifeline
@@ -93,17 +102,21 @@ class WorkerProcess:
         """Start the worker `label` (service, stage, index); OSError if the system refuses."""
         # The worker ends when the last process that has `ours` open closes it.  If that is killed, the kernel does so.
         theirs, ours = os.pipe()
+        memory = None
         try:
-            popen = _spawn(label, child_socket.fileno(), theirs, cores, env)
+            memory = StackMemory.make()
+            popen = _spawn(label, child_socket.fileno(), theirs, memory, cores, env)
         except (OSError, ValueError):
             os.close(ours)
+            _close(memory)
             raise
         finally:
             os.close(theirs)
         try:
-            return cls(popen, ours, on_exit)
+            return cls(popen, ours, on_exit, memory)
         except OSError:
             os.close(ours)
+            _close(memory)
             popen.kill()
             popen.wait()
             raise
@@ -148,6 +161,7 @@ class WorkerProcess:
         _kill_with_group(self.pid)
         self._popen.wait()
         os.close(self._lifeline)
+        _close(self.stack_memory)
         self._on_exit()
 
     def _close_pidfd(self, *, watched: bool = True) -> None:
@@ -164,6 +178,7 @@ class WorkerProcess:
             _kill_with_group(self.pid)
             self._popen.wait()
             os.close(self._lifeline)
+            _close(self.stack_memory)
             try:
                 # The loop must forget the descriptor before it is closed: another file may get its number.
                 self._loop.call_soon_threadsafe(self._close_pidfd)
@@ -171,13 +186,27 @@ class WorkerProcess:
                 self._close_pidfd(watched=False)
 
 
+def _close(memory: StackMemory | None) -> None:
+    if memory is not None:
+        memory.close()
+
+
 def _spawn(
-    label: tuple[str, str, int], channel: int, lifeline: int, cores: frozenset[int], env: Mapping[str, str]
+    label: tuple[str, str, int],
+    channel: int,
+    lifeline: int,
+    memory: StackMemory | None,
+    cores: frozenset[int],
+    env: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    """The process of worker `label`, with these two descriptors; OSError or ValueError if the system refuses."""
+    """The process of worker `label`, with these descriptors; OSError or ValueError if the system refuses."""
     service, stage, index = label
     command = [sys.executable, "-P", "-m", "penstock.worker", "--fd", str(channel), "--lifeline", str(lifeline)]
     command += ["--parent", str(os.getpid()), "--cpus", ",".join(map(str, sorted(cores)))]
+    inherited = [channel, lifeline]
+    if memory is not None:
+        command += ["--stacks", str(memory.fd)]
+        inherited.append(memory.fd)
     # The names come last, behind the end of the options: a user may choose a name that looks like an option.
     command += ["--", service, stage, str(index)]
     # The worker inherits these signals blocked: one that is sent to everybody cannot end it before it has handlers.
@@ -185,7 +214,7 @@ def _spawn(
     try:
         # Our own interpreter and module; the names are an argument each, never read by a shell.
         return subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, pass_fds=(channel, lifeline), env=dict(env), process_group=0
+            command, stdin=subprocess.DEVNULL, pass_fds=inherited, env=dict(env), process_group=0
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -21,6 +21,7 @@ import traceback
 
 from penstock.errors import ProtocolError
 from penstock.worker import GENTLE_SIGNALS, PYTHONPATH_OF_STAGE
+from penstock.worker.stacks import answer_with_stacks
 
 CLOSED = (OSError, ValueError, AttributeError)
 """What a write to a standard stream raises if user code has closed or replaced the stream."""
@@ -35,8 +36,11 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--cpus", default="")
     parser.add_argument("--lifeline", type=int, default=None)
+    parser.add_argument("--stacks", type=int, default=None)
     arguments = parser.parse_args()
     _ignore_signals()
+    if arguments.stacks is not None:
+        answer_with_stacks(arguments.stacks)
     _restore_python_path()
     if arguments.cpus and hasattr(os, "sched_setaffinity"):  # a system that cannot pin names all cores
         os.sched_setaffinity(0, {int(core) for core in arguments.cpus.split(",")})

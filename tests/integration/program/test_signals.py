@@ -188,13 +188,12 @@ def test_usr1_writes_health_and_stacks_in_lines_that_stay_json(serve, log_lines)
     assert "in run_until_signal" in messages[1]
 
 
-@pytest.mark.xfail(reason="a worker process cannot tell its stack yet", strict=True, raises=AssertionError)
 def test_usr1_writes_what_each_worker_runs(serve):
     server = serve()
     held_and_next(server)
     os.kill(server.pid, signal.SIGUSR1)
     try:
-        server.wait_for(r"SIGUSR1: worker 0 of stage 'Obey' \(pid \d+\) of service 'orders':[^:]*wait_for", limit=3)
+        server.wait_for(r"SIGUSR1: worker 0 of stage 'Obey' \(pid \d+\) of service 'orders':(?s:.)*?in wait_for\n")
     finally:
         server.open_gate()
 

@@ -51,6 +51,7 @@ class FakeProcess:
         self.pid = 4711
         self.exit_reason = "exit status 0"
         self.orders: list[str] = []
+        self.stack_memory = None
         self._on_exit = on_exit
 
     def kill(self) -> None:
@@ -361,3 +362,89 @@ async def test_an_abandoned_thread_ends_when_it_next_listens(threads):
     made.abandon()
     await threads.ended.wait()
     assert threads.ended_as == ["the thread ended"]
+
+
+class Memory:
+    """What a worker writes its stacks into: `main` when it is asked, and `others` when it is asked for all."""
+
+    def __init__(self, main: str = "", others: str = "") -> None:
+        self.main = main
+        self.others = others
+        self.text = ""
+        self.asked: list[tuple[str, int]] = []
+
+    def ask(self, pid: int) -> None:
+        self.asked.append(("main", pid))
+        self.text = self.main
+
+    def ask_for_all(self, pid: int) -> None:
+        self.asked.append(("all", pid))
+        self.text += self.others
+
+    def read(self) -> str:
+        return self.text
+
+
+async def asked(life, memory):
+    """A worker that has said HELLO and is being asked."""
+    await life.start()
+    life.process.stack_memory = memory
+    life.process.socket.sendall(frame(b"hello"))
+    await rest()
+    asking = asyncio.ensure_future(life.incarnation.stacks())
+    await rest()
+    return asking
+
+
+async def test_a_worker_that_has_said_nothing_yet_is_not_asked(life):
+    await life.start()
+    life.process.stack_memory = memory = Memory("Thread 1")
+    assert await life.incarnation.stacks() == ""
+    assert memory.asked == []
+
+
+async def test_the_main_thread_is_asked_for_and_when_it_is_there_all_of_them(life):
+    memory = Memory("Thread 1\n", "Thread 2\nThread 1\n")
+    asking = await asked(life, memory)
+    assert memory.asked == [("main", 4711)]
+    other = asyncio.ensure_future(life.incarnation.stacks())
+    await rest()
+    other.cancel()
+    await life.clock.advance(0.1)
+    assert await asking == "Thread 1\nThread 2\nThread 1\n"
+    assert memory.asked == [("main", 4711), ("all", 4711)], "who asks meanwhile gets the same answer"
+
+
+async def test_what_is_still_being_written_is_waited_for(life):
+    memory = Memory("Thr")
+    asking = await asked(life, memory)
+    memory.text = "Thread 1"
+    await life.clock.advance(0.02)
+    assert memory.asked == [("main", 4711)]
+    await life.clock.advance(0.1)
+    assert await asking == "Thread 1"
+
+
+async def test_a_worker_that_writes_no_stacks_is_given_up_after_half_a_second(life):
+    asking = await asked(life, Memory())
+    await life.clock.advance(0.49)
+    assert not asking.done()
+    await life.clock.advance(0.01)
+    assert await asking == ""
+    assert life.clock.waiting == []
+
+
+async def test_a_worker_that_ends_while_it_is_asked_has_told_what_was_read(life):
+    asking = await asked(life, Memory("Thread 1"))
+    life.process.end("signal SIGKILL")
+    await rest()
+    await life.clock.advance(0.02)
+    assert await asking == "Thread 1"
+
+
+async def test_a_caller_who_gives_up_asking_harms_nobody(life):
+    asking = await asked(life, Memory("Thread 1"))
+    asking.cancel()
+    await life.clock.advance(0.1)
+    assert asking.cancelled()
+    assert life.clock.waiting == []

@@ -134,9 +134,10 @@ class System:
     @property
     def lifeline_open(self) -> bool:
         """Whether the worker's coordinator still holds the other end of its lifeline."""
-        os.set_blocking(self.open_in_child[-1], False)
+        lifeline = self.open_in_child[-2]
+        os.set_blocking(lifeline, False)
         try:
-            return os.read(self.open_in_child[-1], 1) != b""
+            return os.read(lifeline, 1) != b""
         except BlockingIOError:
             return True
 
@@ -179,12 +180,24 @@ GROUP_KILLED = [("killpg",), ("kill",)]
 async def test_a_worker_leads_a_group_and_gets_its_channel_and_lifeline_and_no_terminal(system, channel):
     worker = start(system, channel)
     assert worker.pid == PID
-    fd, lifeline = system.options["pass_fds"]
+    fd, lifeline, stacks = system.options["pass_fds"]
     assert fd == channel.fileno()
+    assert stacks == worker.stack_memory.fd
     interpreter, *words = system.command
     assert interpreter == sys.executable
     assert words[:7] == ["-P", "-m", "penstock.worker", "--fd", str(fd), "--lifeline", str(lifeline)]
-    assert words[7:] == ["--parent", str(os.getpid()), "--cpus", "0,2", "--", "a service", "-x", "3"]
+    assert words[7:] == [
+        "--parent",
+        str(os.getpid()),
+        "--cpus",
+        "0,2",
+        "--stacks",
+        str(stacks),
+        "--",
+        "a service",
+        "-x",
+        "3",
+    ]
     assert system.options["process_group"] == 0
     assert system.options["stdin"] == subprocess.DEVNULL
     assert system.options["env"] == {"ONE": "1"}

@@ -1,0 +1,53 @@
+"""The memory into which a worker process writes its stacks; `worker/stacks.py` is the other end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+
+from penstock.worker.stacks import ASKING_SIGNALS
+
+MOST_BYTES = 64 * 1024
+"""Most bytes of stacks that are read from one worker."""
+
+
+class StackMemory:
+    """Memory that this process shares with one worker; `fd` is what the worker gets."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    @classmethod
+    def make(cls) -> StackMemory | None:
+        """New memory, or None on a system that has none, or has no real-time signals to ask by."""
+        if not ASKING_SIGNALS or not hasattr(os, "memfd_create"):
+            return None
+        fd = os.memfd_create("penstock-stacks")
+        # The position is shared with the worker, and stays where its last answer ended.
+        fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
+        return cls(fd)
+
+    def ask(self, pid: int) -> None:
+        """Forget what was written, and ask the worker `pid` for its main thread.  It must be ready to be asked."""
+        os.ftruncate(self.fd, 0)
+        _send(pid, ASKING_SIGNALS[0])
+
+    def ask_for_all(self, pid: int) -> None:
+        """Ask for all threads, after the answer to `ask`: of two signals at once, the second is answered first."""
+        _send(pid, ASKING_SIGNALS[1])
+
+    def read(self) -> str:
+        """What the worker has written since it was asked."""
+        return os.pread(self.fd, MOST_BYTES, 0).decode(errors="replace")
+
+    def close(self) -> None:
+        """Give the memory back; harmless the second time."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
