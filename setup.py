@@ -19,6 +19,7 @@ from setuptools.command.build_ext import build_ext
 COMPILED = [
     "codec/decode.py",
     "codec/encode.py",
+    "core/abandonment.py",
     "core/admission.py",
     "core/alarm.py",
     "core/batching.py",

@@ -434,7 +434,7 @@ def test_the_reference_has_every_option_with_its_default():
 
 def test_the_reference_has_every_argument_of_a_stage():
     (line,) = re.findall(r"^`ps\.stage\(([^)]+)\)`", (DOCS / "reference" / "python.md").read_text(), re.MULTILINE)
-    assert re.split(r", (?:\*, )?", line) == list(inspect.signature(ps.stage).parameters)
+    assert re.split(r",\s+(?:\*, )?", line) == list(inspect.signature(ps.stage).parameters)
 
 
 def test_the_reference_has_every_public_name():

@@ -19,7 +19,7 @@ NAMES = {
 
 STAGE = (
     "(target, *, name=None, setup=None, workers=None, cpus=None, env=None, batch=None, prefetch=1, max_queued=None, "
-    "timeout=None, bisect=True, retry=True)"
+    "timeout=None, abandon_after='auto', recycle_after=30.0, bisect=True, retry=True)"
 )
 MANY = "(xs, *, timeout=None, wait=True, return_exceptions=False)"
 

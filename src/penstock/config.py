@@ -51,6 +51,15 @@ def whole_number(*, least: int) -> Limit:
 SECONDS = Limit(
     "more than 0 seconds", lambda value: isinstance(value, (int, float)) and 0 < value <= sys.float_info.max, float
 )
+AUTO = "auto"
+AUTO_OR_SECONDS = Limit(
+    '"auto", or more than 0 seconds; inf: never',
+    lambda value: value == AUTO or (isinstance(value, (int, float)) and value > 0),
+    lambda value: value if value == AUTO else float(value),
+)
+SECONDS_FROM_0 = Limit(
+    "at least 0 seconds; inf: never", lambda value: isinstance(value, (int, float)) and value >= 0, float
+)
 SWITCH = Limit("True or False", lambda value: isinstance(value, bool), bool)
 
 
@@ -149,6 +158,18 @@ class StageOptions:
         None,
         "seconds a batch may run before its worker is killed and its items treated as after a death; None: for ever",
         limit=SECONDS,
+    )
+    abandon_after: float | Literal["auto"] = option(
+        AUTO,
+        "seconds a batch may run on after its last item expired or left; then its worker is killed; inf: for ever; "
+        '"auto": by how long the stage takes, at least 30',
+        limit=AUTO_OR_SECONDS,
+    )
+    recycle_after: float = option(
+        30.0,
+        "seconds for which every batch must fail, five at least, until a worker of a stage without examples is "
+        "restarted; 0: five are enough; inf: never",
+        limit=SECONDS_FROM_0,
     )
     bisect: bool = option(True, "whether a batch that raises is run again in halves to find the culprit", limit=SWITCH)
     retry: bool = option(True, "whether items whose worker died are run once more, alone", limit=SWITCH)

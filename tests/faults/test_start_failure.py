@@ -116,7 +116,7 @@ async def test_a_failed_second_stage_settles_what_is_in_the_first(tmp_path):
 
 
 async def test_a_worker_whose_every_batch_fails_is_recycled_once_and_counted(tmp_path):
-    spec = ps.stage(stages.SickUntilRestarted, setup={"folder": str(tmp_path)})
+    spec = ps.stage(stages.SickUntilRestarted, setup={"folder": str(tmp_path)}, recycle_after=0)
     async with ps.Service(spec) as service:
         counters = service.engine.stages[0].counters
         pid = service.engine.stages[0].workers[0].pid
@@ -150,7 +150,7 @@ async def test_one_good_batch_starts_the_count_over():
 
 
 async def test_what_a_recycled_worker_held_is_run_by_the_next_one_and_not_suspect(tmp_path):
-    spec = ps.stage(stages.SickUntilRestarted, setup={"folder": str(tmp_path)})
+    spec = ps.stage(stages.SickUntilRestarted, setup={"folder": str(tmp_path)}, recycle_after=0)
     async with ps.Service(spec) as service:
         answers = await service.predict_many([1] * 40, return_exceptions=True)
         failed = [a for a in answers if isinstance(a, ps.StageFailed)]

@@ -33,7 +33,15 @@ MIB = 1024 * 1024
 
 DEFAULTS = {
     Batch: {"max_size": 32, "max_wait": 0.0, "max_gap": None},
-    StageOptions: {"prefetch": 1, "max_queued": None, "timeout": None, "bisect": True, "retry": True},
+    StageOptions: {
+        "prefetch": 1,
+        "max_queued": None,
+        "timeout": None,
+        "abandon_after": "auto",
+        "recycle_after": 30.0,
+        "bisect": True,
+        "retry": True,
+    },
     ServiceOptions: {
         "max_queued": 1024,
         "max_queued_bytes": 256 * MIB,
@@ -292,6 +300,12 @@ def test_a_variable_of_a_value_beyond_the_limit_is_refused_at_birth():
         ({"timeout": math.inf}, "timeout must be more than 0 seconds, got inf"),
         ({"timeout": math.nan}, "timeout must be more than 0 seconds, got nan"),
         ({"timeout": "1"}, "timeout must be more than 0 seconds, got '1'"),
+        ({"abandon_after": 0}, 'abandon_after must be "auto", or more than 0 seconds; inf: never, got 0'),
+        ({"abandon_after": None}, 'abandon_after must be "auto", or more than 0 seconds; inf: never, got None'),
+        ({"abandon_after": math.nan}, 'abandon_after must be "auto", or more than 0 seconds; inf: never, got nan'),
+        ({"recycle_after": -1}, "recycle_after must be at least 0 seconds; inf: never, got -1"),
+        ({"recycle_after": math.nan}, "recycle_after must be at least 0 seconds; inf: never, got nan"),
+        ({"recycle_after": "0"}, "recycle_after must be at least 0 seconds; inf: never, got '0'"),
         ({"bisect": 1}, "bisect must be True or False, got 1"),
         ({"retry": None}, "retry must be True or False, got None"),
     ],
@@ -314,6 +328,11 @@ class Size(enum.IntEnum):
         ({"timeout": 2}, 2.0),
         ({"timeout": True}, 1.0),
         ({"timeout": np.float64(0.5)}, 0.5),
+        ({"abandon_after": "auto"}, "auto"),
+        ({"abandon_after": math.inf}, math.inf),
+        ({"abandon_after": 1}, 1.0),
+        ({"recycle_after": 0}, 0.0),
+        ({"recycle_after": math.inf}, math.inf),
     ],
 )
 def test_an_option_of_a_stage_is_kept_as_a_plain_value_that_a_message_can_carry(given, kept):

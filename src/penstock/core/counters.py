@@ -44,7 +44,8 @@ class StageCounters:
     """What one stage has done since its service was started."""
 
     __slots__ = (
-        "batch_size", "batches", "bisected", "computed", "cuts", "recycled", "restarts", "retried", "waited",
+        "abandoned", "batch_size", "batches", "bisected", "computed", "cuts", "recycled", "restarts", "retried",
+        "waited",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -57,6 +58,8 @@ class StageCounters:
         self.cuts: dict[str, int] = {}
         """Batches by the reason they were cut."""
         self.restarts = 0
+        self.abandoned = 0
+        """Workers killed because they went on with a batch that nobody waited for."""
         self.recycled = 0
         """Workers ended because every batch of theirs failed."""
         self.retried = 0

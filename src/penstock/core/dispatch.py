@@ -24,20 +24,30 @@ SETTLED: Final = ItemState.SETTLED  # a constant costs nothing once compiled, a 
 
 
 class SentFrame:
-    """A batch that a worker holds."""
+    """A batch that a worker holds; one without items is an examination: the worker runs an example.
 
-    __slots__ = ("frame_id", "holder", "items")
+    `unsettled` is how many of its items have no outcome yet.  Who settles an item counts it down.
+    """
+
+    __slots__ = ("frame_id", "holder", "items", "unsettled")
 
     def __init__(self, frame_id: int, items: list[Item], holder: FrameHolder) -> None:
         self.frame_id = frame_id
         self.items = items
         self.holder = holder
+        self.unsettled = len(items)
 
     @property
     def running(self) -> bool:
         """Whether the worker is at work on it: it answers frames in order, so it is the oldest one."""
         frames = self.holder.frames
         return bool(frames) and frames[0] is self
+
+    def settled(self) -> None:
+        """Count one more of its items as settled, and tell its holder if it runs and nobody waits for it now."""
+        self.unsettled -= 1
+        if self.unsettled == 0 and self.running:
+            self.holder.deserted()
 
 
 class FrameHolder:
@@ -50,6 +60,9 @@ class FrameHolder:
     def __init__(self) -> None:
         self.ready = False
         self.frames: deque[SentFrame] = deque()
+
+    def deserted(self) -> None:
+        """The last item of the frame that runs was settled without its answer: it expired, or its caller left."""
 
 
 Holder = TypeVar("Holder", bound=FrameHolder)

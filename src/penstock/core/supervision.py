@@ -1,19 +1,28 @@
-"""Decide when a dead worker is started again, when a live one is recycled, and when a stage has failed.
+"""Decide when a dead worker is started again, when a live one is examined or recycled, and when a stage has failed.
 
 Pure: it is told what happened and when.  A death before READY counts towards FAILED; a later one only costs a restart.
+A recycle counts towards FAILED too, until an item ends well.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import IntEnum
 
 FIRST_DELAY_SECONDS = 0.1
 LONGEST_DELAY_SECONDS = 30.0
 FAILED_AFTER_STARTS = 5
 """A stage has failed when no worker is ready and so many starts in a row of each did not reach READY."""
 SICK_AFTER_BATCHES = 5
-"""A worker is recycled after so many whole failures in a row; `WorkerHealth.batch_finished` says what one is."""
+"""A worker is suspected of being broken after so many whole failures in a row: batches in which all items failed."""
+EXAMINATION_INTERVAL_SECONDS = 1.0
+"""A worker is examined at most once in so long: an examination takes time from its clients."""
+FAILED_AFTER_RECYCLES = 3
+"""A stage has failed after so many recycles in a row with no good item between them."""
+FIRST_REST_SECONDS = 30.0
+"""How long a stage rests the first time it failed in this way; each time that follows is twice as long."""
+LONGEST_REST_SECONDS = 300.0
 
 
 class Backoff:
@@ -33,72 +42,168 @@ class Backoff:
         self._delay = 0.0
 
 
-class WorkerHealth:
-    """One worker's record: how soon it is restarted, and whether it should be ended."""
+class Verdict(IntEnum):
+    """What a worker's last batch, or its examination, means for the worker."""
 
-    def __init__(self) -> None:
+    SERVE = 0
+    """It goes on."""
+    EXAMINE = 1
+    """It runs the stage's first example, after what it holds."""
+    RECYCLE = 2
+    """It is ended, and another one is started."""
+
+
+class WorkerHealth:
+    """One worker's record: how soon it is restarted, and whether it should be examined or ended.
+
+    A client may send what makes a stage raise, as often as it likes.  So failures alone say nothing about a worker.
+    With `examined`, the stage has examples, and the first one tells whether the worker or its input is at fault.
+    Without, the worker is ended when nothing but failures came from it for `recycle_after` seconds.
+    """
+
+    def __init__(self, *, examined: bool = False, recycle_after: float = 0.0) -> None:
         self.restart = Backoff()
+        self._examined = examined
+        self._recycle_after = recycle_after
         self._recycle = Backoff()
         self._recycle_from = 0.0
-        self._whole_failures = 0
+        self._begin()
 
-    def batch_finished(self, *, whole_failure: bool, now: float) -> bool:
-        """Record a batch; True if the worker must be recycled now.
+    def _begin(self) -> None:
+        self._failures = 0
+        """Whole failures in a row."""
+        self._failing_since = 0.0
+        """When the first of them was reported."""
+        self._examining = False
+        self._examine_from = 0.0
 
-        `whole_failure`: no item had a result and at least one failed by no fault of its caller.  Recycling keeps
-        its own backoff: a model that fails on every input is not restarted over and over, and bad input that looks
-        like a fault cannot keep its worker down.
+    def batch_finished(self, *, succeeded: bool, failed: bool, now: float, on_trial: bool = False) -> Verdict:
+        """Record a batch.
+
+        `succeeded`: an item had a result.  `failed`: an item failed by no fault of its caller.  A batch with neither
+        says nothing.  `on_trial`: the stage has failed before, and so many batches are enough.  Recycling keeps its own
+        backoff: bad input that looks like a fault cannot keep a worker down.
         """
-        if not whole_failure:
-            self._whole_failures = 0
+        if succeeded or not failed:
             self.restart.reset()
+        if succeeded:
+            self._failures = 0
             self._recycle.reset()
-            return False
-        self._whole_failures += 1
-        if self._whole_failures < SICK_AFTER_BATCHES or now < self._recycle_from:
-            return False
-        self._whole_failures = 0
+        if succeeded or not failed:
+            return Verdict.SERVE
+        if not self._failures:
+            self._failing_since = now
+        self._failures += 1
+        if self._failures < SICK_AFTER_BATCHES:
+            return Verdict.SERVE
+        return self._judge(now, on_trial)
+
+    def _judge(self, now: float, on_trial: bool) -> Verdict:
+        """What enough whole failures in a row mean."""
+        if now < self._recycle_from and not (on_trial and self._recycle_from < math.inf):
+            return Verdict.SERVE
+        if self._examined:
+            if self._examining or now < self._examine_from:
+                return Verdict.SERVE
+            self._examining = True
+            self._examine_from = now + EXAMINATION_INTERVAL_SECONDS
+            return Verdict.EXAMINE
+        if now - self._failing_since < self._recycle_after and not on_trial:
+            return Verdict.SERVE
+        return self._end()
+
+    def examination_finished(self, *, well: bool) -> Verdict:
+        """Record that the example ran.  Where it ran well, so is the worker, and the count starts again."""
+        self._examining = False
+        self._failures = 0
+        return Verdict.SERVE if well else self._end()
+
+    def _end(self) -> Verdict:
+        self._failures = 0
         self._recycle_from = math.inf  # until it is ready again
-        return True
+        return Verdict.RECYCLE
 
     def became_ready(self, now: float) -> None:
         """The worker reached READY.
 
         The delay to the next recycling counts from here: a model that takes long to load must serve for a while too.
         """
+        self._begin()
         if self._recycle_from == math.inf:
             self._recycle_from = now + self._recycle.next_delay()
 
 
 class StageHealth:
-    """A stage's record of starts: it has failed when none of its workers is ready and none can be started."""
+    """A stage's record: it has failed when none of its workers is ready, and none can be started or does any good.
+
+    After three recycles in a row without one good item between them the stage *rests*: it has no workers.  When the
+    rest is over, its workers are started again.  The stage is then on trial until an item ends well.  The next recycle
+    begins a rest that is twice as long.
+    """
 
     def __init__(self, workers: int) -> None:
         self.ever_ready = False
         self.failed_starts = [0] * workers
         """For each worker, its starts in a row that did not reach READY."""
         self.reason = ""
+        self.resting = False
+        self.rest_ends = 0.0
+        """When a stage that rests is tried again."""
+        self._recycles = 0
+        """Recycles in a row without a good item between them."""
+        self._rest_seconds = 0.0
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether the stage has rested, and no item has ended well since."""
+        return self._rest_seconds > 0 and not self.resting
 
     def became_ready(self, index: int) -> None:
         """Worker `index` reached READY."""
         self.ever_ready = True
         self.failed_starts[index] = 0
+        self.resting = False
         self.reason = ""
 
-    def died_before_ready(self, index: int, reason: str) -> None:
+    def died_before_ready(self, index: int, reason: str, now: float) -> None:
         """Worker `index` ended before READY; `reason` says why."""
         self.failed_starts[index] += 1
         self.reason = reason
+        if self.resting and now >= self.rest_ends:
+            self._rest(now)
+
+    def recycled(self, reason: str, now: float) -> bool:
+        """A worker was ended because all its items failed, the last with `reason`; True if the stage rests from now."""
+        self._recycles += 1
+        if self.resting or self._recycles < FAILED_AFTER_RECYCLES:
+            return False
+        self.reason = reason
+        self._rest(now)
+        return True
+
+    def _rest(self, now: float) -> None:
+        self.resting = True
+        self._rest_seconds = min(max(FIRST_REST_SECONDS, 2 * self._rest_seconds), LONGEST_REST_SECONDS)
+        self.rest_ends = now + self._rest_seconds
+
+    def item_succeeded(self) -> None:
+        """An item of the stage ended well: forget all recycles before it."""
+        self._recycles = 0
+        self._rest_seconds = 0.0
 
     def failed(self, live_workers: int) -> bool:
         """Whether the stage has failed, with `live_workers` of its workers ready.
 
         A worker that was ready and died has all its tries again, whatever became of the others.
         """
-        return live_workers == 0 and min(self.failed_starts) >= FAILED_AFTER_STARTS
+        return live_workers == 0 and (self.resting or min(self.failed_starts) >= FAILED_AFTER_STARTS)
 
-    def delay(self, backoff: Backoff, live_workers: int) -> float:
-        """How long to wait before starting a dead worker again."""
+    def delay(self, backoff: Backoff, live_workers: int, now: float, *, innocent: bool = False) -> float:
+        """How long to wait before a dead worker is started again; `innocent` says that we ended it."""
+        if self.resting:
+            return max(0.0, self.rest_ends - now)
+        if innocent:
+            return 0.0
         return LONGEST_DELAY_SECONDS if self.failed(live_workers) else backoff.next_delay()
 
 

@@ -38,6 +38,10 @@ class WorkerView(Protocol):
     def restarts(self) -> int:
         """How often it was restarted."""
 
+    @property
+    def busy_seconds(self) -> float | None:
+        """How long it has been at work on its batch, or None while it has none."""
+
 
 class StageView(Protocol):
     """One running stage as `/health` and `/metrics` show it."""

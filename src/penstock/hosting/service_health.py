@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.codec.text import one_line
 from penstock.core.state import State
-from penstock.hosting.servable import Servable, StageView
+from penstock.hosting.servable import Servable, StageView, WorkerView
 
 _WORST_FIRST = (State.FAILED, State.STOPPED, State.DRAINING, State.STARTING, State.BUSY, State.READY)
 
@@ -63,5 +63,16 @@ def _describe_stage(stage: StageView) -> dict[str, Any]:
     return {
         "queued": stage.queued,
         "in_flight": stage.in_flight,
-        "workers": [{"index": w.index, "state": w.state, "pid": w.pid, "restarts": w.restarts} for w in stage.workers],
+        "workers": [_describe_worker(worker) for worker in stage.workers],
+    }
+
+
+def _describe_worker(worker: WorkerView) -> dict[str, Any]:
+    busy = worker.busy_seconds
+    return {
+        "index": worker.index,
+        "state": worker.state,
+        "pid": worker.pid,
+        "restarts": worker.restarts,
+        "busy_seconds": None if busy is None else round(busy, 3),
     }

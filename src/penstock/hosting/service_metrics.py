@@ -149,7 +149,11 @@ _STAGE_COUNTERS = {
     ),
     "recycled": (
         "penstock_stage_worker_recycled",
-        "Workers ended because every batch of theirs failed: as dead as if they had crashed.",
+        "Workers ended because every batch of theirs failed, and the stage's example where it has one.",
+    ),
+    "abandoned": (
+        "penstock_stage_abandoned",
+        "Workers killed because they ran a batch on and on that nobody waited for. The log has the worker's stacks.",
     ),
     "retried": ("penstock_stage_retried_items", "Items run again because a worker died under them."),
     "bisected": (

@@ -10,6 +10,7 @@ from penstock.core.admission import Admission
 from penstock.core.batching import BatchQueue
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
+from penstock.core.dispatch import SentFrame
 from penstock.core.item import Item, ItemState, Request
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.errors import Cancelled, DeadlineExceeded, InvalidItem, RequestError, StageFailed, WorkerLost
@@ -56,7 +57,10 @@ class Settling:
         request = item.request
         self._admission.settle(item)
         item.payload = b""
-        item.frame = None
+        frame: SentFrame | None = item.frame
+        if frame is not None:
+            item.frame = None
+            frame.settled()
         self._record(request, item.index, outcome)
 
     def end(self, request: Request, error: Callable[[Item | None], RequestError]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from penstock.config import Batch, StageOptions, whole_number
 from penstock.errors import ConfigError
@@ -54,6 +54,8 @@ def stage(
     prefetch: int = 1,
     max_queued: int | None = None,
     timeout: float | None = None,
+    abandon_after: float | Literal["auto"] = "auto",
+    recycle_after: float = 30.0,
     bisect: bool = True,
     retry: bool = True,
 ) -> StageSpec:
@@ -72,6 +74,12 @@ def stage(
         max_queued: most items waiting for this stage; None leaves it to the service's bound.
         timeout: seconds a batch may run before its worker is killed and the items treated as after a death;
             None: for ever.
+        abandon_after: seconds a batch may run on after its last item expired or its caller left; then its worker is
+            killed and replaced.  "auto" is the longest of 30 s, ten times the longest run of the stage, and the time
+            that this worker took to start; 300 s before the first answer of a worker without examples.  It is doubled
+            by each such kill, until the stage answers a batch.  inf: for ever.
+        recycle_after: seconds for which every batch must fail, at least five in a row, until a worker of a stage
+            without `examples` is restarted; 0: five are enough, inf: never.  A stage with examples runs one instead.
         bisect: whether a batch that raises is run again in halves to find the culprit.
         retry: whether items whose worker died are run once more, alone.
 

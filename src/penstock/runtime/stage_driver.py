@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import count
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.codec.formats import Codec
+from penstock.codec.text import one_line
+from penstock.core.abandonment import Abandonment
 from penstock.core.alarm import Alarm
 from penstock.core.batching import BatchQueue, CutBatch
 from penstock.core.clock import Clock
@@ -15,15 +17,15 @@ from penstock.core.counters import StageCounters
 from penstock.core.dispatch import SentFrame, least_busy, reclaim
 from penstock.core.fault_lines import FaultKind
 from penstock.core.item import OFFER, SEND, Item
-from penstock.core.supervision import StageHealth
-from penstock.errors import StartFailed
+from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
+from penstock.errors import ProtocolError, StartFailed
 from penstock.hosting.fault_log import FaultLog
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
-from penstock.transport.framing import Frame, Status, encode_batch
-from penstock.transport.messages import Launch, Problem
+from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control
+from penstock.transport.messages import Launch, Problem, unpack
 
 log = logging.getLogger("penstock.runtime")
 
@@ -32,6 +34,11 @@ ROUND_TRIP_SECONDS = 0.010
 
 Items that wait for company are sent so much earlier than their deadlines require.
 """
+
+
+REASON_CHARACTERS = 300
+"""Longest text of an error in the reason why a worker was restarted or a stage has failed."""
+SERVE: Final = Verdict.SERVE  # asked for each batch: a constant costs nothing once compiled
 
 
 class Hub(Protocol):
@@ -75,14 +82,23 @@ class StageDriver:
         self.last = last
         """Whether its results go to the callers."""
         self.inline = inline
-        """Whether its workers are threads: a thread is not recycled, and its items are not retried."""
+        """Whether its workers are threads: a thread is never ended, and its items are not retried."""
         self.queue = BatchQueue(spec.policy, round_trip_seconds=ROUND_TRIP_SECONDS)
         self.counters = StageCounters()
         self.health = StageHealth(spec.workers)
         self.in_flight = 0
+        # A thread cannot be killed.
+        self._abandonment = None if inline else _abandonment(spec)
         self.workers = [
             WorkerSlot(
-                self, spec.name, i, timeout=spec.options.timeout, clock=clock, start_incarnation=start_incarnation
+                self,
+                spec.name,
+                i,
+                timeout=spec.options.timeout,
+                abandonment=self._abandonment,
+                health=WorkerHealth(examined=bool(spec.examples), recycle_after=spec.options.recycle_after),
+                clock=clock,
+                start_incarnation=start_incarnation,
             )
             for i in range(spec.workers)
         ]
@@ -93,6 +109,8 @@ class StageDriver:
         self._cores: list[frozenset[int]] = []
         self._threads: list[int] = []
         self._frame_ids = count(1)
+        self._errors = [""] * spec.workers
+        """For each worker, the error that led to its last examination."""
         self._alarm = Alarm(clock, hub.wake)
         self._faults = FaultLog(clock, log)
 
@@ -170,6 +188,7 @@ class StageDriver:
                 [item.request.codec_in for item in items] if self.index == 0 else [Codec.PICKLE] * n,
                 [item.request.codec_out for item in items] if self.last else [Codec.PICKLE] * n,
             ),
+            now,
         )
 
     # -- from workers -----------------------------------------------------------------------------------------------
@@ -184,7 +203,9 @@ class StageDriver:
         assert self._launch is not None, "the stage was never started"
         return self._launch(index)
 
-    def answered(self, worker: WorkerSlot, sent: SentFrame, frame: Frame) -> None:  # noqa: D102  # see `SlotOwner`
+    def answered(  # noqa: D102  # see `SlotOwner`
+        self, worker: WorkerSlot, sent: SentFrame, frame: Frame, now: float
+    ) -> None:
         self.in_flight -= len(sent.items)
         counters = self.counters
         counters.computed.add(frame.seconds)
@@ -192,15 +213,71 @@ class StageDriver:
             counters.bisected += 1
         if frame.calls:
             self.queue.ran(frame.seconds)
-        sick = worker.health.batch_finished(whole_failure=_whole_failure(frame), now=self._now())
+        if self._abandonment is not None:
+            self._abandonment.answered(frame.seconds)
+        succeeded = Status.OK in frame.statuses
+        if succeeded:
+            self.health.item_succeeded()
+        verdict = worker.health.batch_finished(
+            succeeded=succeeded, failed=Status.FAILED in frame.statuses, now=now, on_trial=self.health.on_trial
+        )
         self.hub.batch_answered(self, sent.items, frame)
-        if sick and not self.stopping and not self.inline:
-            counters.recycled += 1
-            log.error("%s: every batch fails; the worker is restarted", worker)
-            worker.recycle()
+        if verdict is not SERVE and worker.ready and not self.stopping and not self.inline:
+            error = _first_error(frame)
+            if verdict is Verdict.EXAMINE:
+                self._errors[worker.index] = error
+                frame_id = next(self._frame_ids)
+                worker.send(SentFrame(frame_id, [], worker), encode_control(Kind.EXAMINE, b"", frame_id), now)
+            else:
+                log.error("%s: every batch fails, the last with %s; the worker is restarted", worker, error)
+                self._recycle(worker, error)
         self.hub.wake()
 
+    def examined(self, worker: WorkerSlot, problem: Problem | None) -> None:  # noqa: D102  # see `SlotOwner`
+        verdict = worker.health.examination_finished(well=problem is None)
+        if verdict is Verdict.RECYCLE and problem is not None and worker.ready and not self.stopping:
+            error = _describe(problem)
+            log.error(
+                "%s: batches fail, the last with %s, and so does the stage's first example, with %s; the worker is "
+                "restarted\n%s",
+                worker,
+                self._errors[worker.index],
+                error,
+                problem.traceback,
+            )
+            self._recycle(worker, error)
+        self.hub.wake()
+
+    def _recycle(self, worker: WorkerSlot, error: str) -> None:
+        """Restart a worker that only fails, the last time with `error`; all of the stage, after a rest, if that is all.
+
+        Several such ends without a good item between them say that no worker of the stage does any good.
+        """
+        self.counters.recycled += 1
+        now = self._now()
+        rests = self.health.recycled(error, now)  # first: it decides when a worker that ends is started again
+        worker.recycle()
+        if rests:
+            log.error(
+                "stage %r has failed: no worker has a result, the last error is %s; it is tried again in %g s",
+                self.name,
+                error,
+                self.health.rest_ends - now,
+            )
+            for other in self.workers:
+                if other.ready:
+                    other.recycle()
+            self.hub.pool_changed(self, None)
+
+    def abandoned(self, worker: WorkerSlot) -> None:  # noqa: ARG002, D102  # see `SlotOwner`
+        self.counters.abandoned += 1
+        assert self._abandonment is not None
+        self._abandonment.abandoned()
+
     def worker_ready(self, worker: WorkerSlot) -> None:  # noqa: D102  # see `SlotOwner`
+        if self.health.resting and self._now() < self.health.rest_ends:
+            worker.recycle()  # it was being started when the rest began
+            return
         self.health.became_ready(worker.index)
         worker.health.became_ready(self._now())
         log.info("%s is ready (pid %s)", worker, worker.pid)
@@ -220,13 +297,15 @@ class StageDriver:
         else:
             failure = _start_failure(worker, end)
             reason = str(failure).splitlines()[0]
-            self.health.died_before_ready(worker.index, reason)
+            self.health.died_before_ready(worker.index, reason, self._now())
             if not ends_start:  # else `Engine.start` raises it
                 kind = _fault_kind(self.name, end.problem)
                 self._faults.report_start(kind, str(worker), reason, failure.traceback)
         if not ends_start:
             self.counters.restarts += 1
-            worker.restart_in(self.health.delay(worker.health.restart, self.live_workers) if not end.innocent else 0.0)
+            worker.restart_in(
+                self.health.delay(worker.health.restart, self.live_workers, self._now(), innocent=end.innocent)
+            )
         self.hub.pool_changed(self, failure)
         self.hub.wake()
 
@@ -283,9 +362,23 @@ class StageDriver:
         self._faults.flush()
 
 
-def _whole_failure(frame: Frame) -> bool:
-    """Whether no item had a result and at least one failed by no fault of its caller."""
-    return Status.OK not in frame.statuses and Status.FAILED in frame.statuses
+def _abandonment(spec: StageSpec) -> Abandonment:
+    setting = spec.options.abandon_after
+    return Abandonment(None if isinstance(setting, str) else setting, has_examples=bool(spec.examples))
+
+
+def _first_error(frame: Frame) -> str:
+    """Why the first item failed that did so by no fault of its caller, in a line."""
+    try:
+        return _describe(unpack(frame.payloads[frame.statuses.index(Status.FAILED)], Problem))
+    except ProtocolError as broken:
+        return str(broken)
+
+
+def _describe(problem: Problem) -> str:
+    """An error as the reason why a worker or a stage failed: its type and the first line of its message."""
+    kind = problem.type_name.removeprefix("builtins.")
+    return one_line(f"{kind}: {problem.message.strip()}"[:REASON_CHARACTERS])
 
 
 def _fault_kind(stage: str, problem: Problem | None) -> FaultKind:

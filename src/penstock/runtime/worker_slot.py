@@ -10,9 +10,11 @@ import asyncio
 import logging
 from collections import deque
 from enum import IntEnum
+from functools import partial
 from typing import Any, Final, Protocol
 
-from penstock.core.clock import Clock, Timer
+from penstock.core.abandonment import Abandonment, warning_after
+from penstock.core.clock import FOREVER_SECONDS, Clock, Timer
 from penstock.core.dispatch import FrameHolder, SentFrame
 from penstock.core.moves import Move
 from penstock.core.state import WorkerState
@@ -131,8 +133,14 @@ class SlotOwner(Protocol):
     def launch_of(self, index: int) -> Launch:
         """What worker `index` is told to be."""
 
-    def answered(self, worker: WorkerSlot, sent: SentFrame, frame: Frame) -> None:
-        """The worker answered the batch `sent` with `frame`."""
+    def answered(self, worker: WorkerSlot, sent: SentFrame, frame: Frame, now: float) -> None:
+        """The worker answered the batch `sent` with `frame` at `now`."""
+
+    def examined(self, worker: WorkerSlot, problem: Problem | None) -> None:
+        """The worker ran the example; `problem` says why that failed."""
+
+    def abandoned(self, worker: WorkerSlot) -> None:
+        """The worker is being killed, because it went on with a batch that nobody waits for."""
 
     def worker_ready(self, worker: WorkerSlot) -> None:
         """The worker reached READY."""
@@ -170,6 +178,8 @@ class WorkerSlot(FrameHolder):
         index: int,
         *,
         timeout: float | None,
+        abandonment: Abandonment | None = None,
+        health: WorkerHealth,
         clock: Clock,
         start_incarnation: StartIncarnation,
     ) -> None:
@@ -178,12 +188,15 @@ class WorkerSlot(FrameHolder):
         """The stage's name."""
         self.index = index
         self.restarts = 0
-        self.health = WorkerHealth()
+        self.health = health
         self.tried = False
         """History: whether its first start has come to READY or to an end."""
         self._owner = owner
         self._timeout = timeout
+        self._abandonment = abandonment
+        """How long it may go on with a batch that nobody waits for; None: for ever, without a word."""
         self._clock = clock
+        self._now = clock.now
         self._start_incarnation = start_incarnation
         self._state = SlotState.EMPTY
         self._incarnation: Incarnation | None = None
@@ -191,6 +204,12 @@ class WorkerSlot(FrameHolder):
         """The task of the start; kept, because the event loop keeps only a weak reference."""
         self._restart: Timer | None = None
         self._hang: Timer | None = None
+        self._deserted: Timer | None = None
+        """The next thing to do about a batch that runs and that nobody waits for."""
+        self._asking: asyncio.Task[None] | None = None
+        """The task that asks the worker for its stacks; kept, because the event loop keeps only a weak reference."""
+        self._running_since = 0.0
+        """When the oldest frame that it holds became the oldest one."""
         self._begin_life()
 
     def _begin_life(self) -> None:
@@ -201,8 +220,13 @@ class WorkerSlot(FrameHolder):
         """History: whether this incarnation has said HELLO."""
         self._was_ready = False
         """History: whether this incarnation reached READY."""
+        self._started_at = self._now()
+        self._start_seconds = 0.0
+        """History: how long this incarnation took to reach READY."""
+        self._has_answered = False
+        """History: whether this incarnation has answered a batch."""
         self._innocent = False
-        """Cause: this incarnation is ended because it only fails; nothing it holds is suspect."""
+        """Cause: this incarnation is ended because it only fails, or goes on with what nobody waits for."""
         self._disbelieved = False
         """Cause: this incarnation sent what no worker sends; whatever it sends after that is ignored."""
 
@@ -285,8 +309,9 @@ class WorkerSlot(FrameHolder):
         return await self._incarnation.stacks() if self._incarnation is not None else ""
 
     def recycle(self) -> None:
-        """End a worker that only fails, and start another one; nothing it holds is suspect."""
+        """End a worker and start another one; nothing it holds is suspect."""
         self._innocent = True
+        self._stop_watching()
         self._end_incarnation()
 
     def _end_incarnation(self) -> None:
@@ -300,18 +325,22 @@ class WorkerSlot(FrameHolder):
         self._restart = self._clock.call_later(delay, self.start)
 
     def _cancel_timers(self) -> None:
-        for timer in (self._restart, self._hang):
-            if timer is not None:
-                timer.cancel()
-        self._restart = self._hang = None
+        if self._restart is not None:
+            self._restart.cancel()
+            self._restart = None
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
+        self._stop_watching()
 
     # -- frames -------------------------------------------------------------------------------------------------
 
-    def send(self, sent: SentFrame, buffers: list[Any]) -> None:
-        """Give the worker a batch."""
+    def send(self, sent: SentFrame, buffers: list[Any], now: float) -> None:
+        """Give the worker a batch, or an examination, at `now`."""
         assert self._incarnation is not None
         self.frames.append(sent)
         if len(self.frames) == 1:
+            self._running_since = now
             self._watch()
         self._incarnation.send(buffers)
 
@@ -322,6 +351,8 @@ class WorkerSlot(FrameHolder):
         try:
             if frame.kind is Kind.ANSWERS:
                 self._answers(frame)
+            elif frame.kind is Kind.EXAMINED:
+                self._examined(frame)
             else:
                 self._handshake(frame)
         except ProtocolError as error:
@@ -332,11 +363,27 @@ class WorkerSlot(FrameHolder):
 
     def _answers(self, frame: Frame) -> None:
         sent = self.frames[0] if self.frames else None
-        if sent is None or sent.frame_id != frame.frame_id or len(frame.ids) != len(sent.items):
+        n = len(frame.ids)
+        if sent is None or sent.frame_id != frame.frame_id or n == 0 or n != len(sent.items):
             raise ProtocolError("the worker answered a batch it does not hold")
+        now = self._finish_first()
+        self._has_answered = True
+        self._owner.answered(self, sent, frame, now)
+
+    def _examined(self, frame: Frame) -> None:
+        sent = self.frames[0] if self.frames else None
+        if sent is None or sent.frame_id != frame.frame_id or sent.items:
+            raise ProtocolError("the worker was not examined")
+        problem = unpack(frame.payloads[0], Problem) if len(frame.payloads[0]) else None
+        self._finish_first()
+        self._owner.examined(self, problem)
+
+    def _finish_first(self) -> float:
+        """Forget the oldest frame, which was answered, and watch the next one; returns the time."""
         self.frames.popleft()
+        now = self._running_since = self._now()
         self._watch()
-        self._owner.answered(self, sent, frame)
+        return now
 
     def _handshake(self, frame: Frame) -> None:
         if frame.kind is Kind.HELLO and not self._greeted:
@@ -348,6 +395,7 @@ class WorkerSlot(FrameHolder):
                 self._launch()
         elif frame.kind is Kind.READY and self._greeted and not self._was_ready:
             self.tried = self._was_ready = True
+            self._start_seconds = self._now() - self._started_at
             if self._state is SlotState.SETTING_UP:  # else it is being ended
                 self._move(BECOME_READY)
                 self._owner.worker_ready(self)
@@ -370,17 +418,69 @@ class WorkerSlot(FrameHolder):
         self.frames = deque()
         self._owner.worker_ended(self, end)
 
-    # -- hang ---------------------------------------------------------------------------------------------------
+    # -- what runs too long -------------------------------------------------------------------------------------
+
+    @property
+    def busy_seconds(self) -> float | None:
+        """How long it has been at work on its oldest frame, or None while it has none."""
+        return self._now() - self._running_since if self.frames else None
 
     def _watch(self) -> None:
-        """Start the timer anew for the batch that the worker runs now."""
-        if self._timeout is None:
+        """Start the timers anew for the frame that the worker runs now."""
+        self._stop_watching()
+        if not self.frames:
             return
+        if self._timeout is not None:
+            self._hang = self._clock.call_later(self._timeout, self._hung)
+        if self.frames[0].unsettled == 0:
+            self.deserted()
+
+    def _stop_watching(self) -> None:
         if self._hang is not None:
             self._hang.cancel()
             self._hang = None
-        if self.frames:
-            self._hang = self._clock.call_later(self._timeout, self._hung)
+        if self._deserted is not None:
+            self._deserted.cancel()
+            self._deserted = None
+
+    def deserted(self) -> None:
+        """Nobody waits for the frame that runs: tell of it after a while, and kill the worker after a longer one."""
+        if self._abandonment is None or self._state is not READY or self._deserted is not None:
+            return
+        limit = self._abandonment.limit(start_seconds=self._start_seconds, has_answered=self._has_answered)
+        since = self._now()
+        delay = warning_after(limit)
+        self._deserted = self._clock.call_later(delay, partial(self._warn, self.frames[0], since, limit))
+
+    def _warn(self, frame: SentFrame, since: float, limit: float) -> None:
+        """Tell of a deserted frame, and wait until its time is up."""
+        self._deserted = None
+        left = since + limit - self._now()
+        if left <= FOREVER_SECONDS:
+            self._deserted = self._clock.call_later(left, partial(self._ask, frame, since, True))
+        self._ask(frame, since, False)
+
+    def _ask(self, frame: SentFrame, since: float, final: bool) -> None:
+        """Ask the worker for its stacks, to tell them; `final` says that the time of the frame is up."""
+        if final:
+            self._deserted = None
+        self._asking = asyncio.get_running_loop().create_task(self._tell(frame, since, final))
+
+    async def _tell(self, frame: SentFrame, since: float, final: bool) -> None:
+        stacks = await self.stacks()
+        if not frame.running or self._state is not READY:
+            return  # it was answered meanwhile, or the worker is being ended
+        log.error(
+            "%s: %s for %.1f s; %s\n%s",
+            self,
+            "it runs a batch that nobody waits for" if frame.items else "it runs an example",
+            self._now() - since,
+            "the worker is killed" if final else "it goes on for now",
+            stacks or "The worker did not tell where it is.",
+        )
+        if final:
+            self._owner.abandoned(self)
+            self.recycle()
 
     def _hung(self) -> None:
         self._hang = None

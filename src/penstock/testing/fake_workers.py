@@ -30,8 +30,8 @@ _pids = count(1)
 class FakeIncarnation:
     """One life of a worker, as the runtime sees it; implements `penstock.runtime.incarnation.Incarnation`.
 
-    `frames` are the batches it was sent and has not answered, oldest first.  With `obedient` it ends as soon as it is
-    asked or killed; otherwise the test ends it with `die`.
+    `frames` are the batches and examinations it was sent and has not answered, oldest first.  With `obedient` it ends
+    as soon as it is asked or killed; otherwise the test ends it with `die`.
     """
 
     def __init__(self, owner: IncarnationOwner, start: WorkerStart, *, obedient: bool = True) -> None:
@@ -64,7 +64,7 @@ class FakeIncarnation:
                 assert self.launch is None, f"{self} was launched twice"
                 self.launch = unpack(frame.payloads[0], Launch)
             else:
-                assert frame.kind is Kind.BATCH, frame.kind
+                assert frame.kind in (Kind.BATCH, Kind.EXAMINE), frame.kind
                 self.frames.append(frame)
 
     def close(self) -> None:
@@ -91,7 +91,12 @@ class FakeIncarnation:
     @property
     def batches(self) -> list[list[bytes]]:
         """The payloads of each batch it holds, oldest first."""
-        return [[bytes(payload) for payload in frame.payloads] for frame in self.frames]
+        return [[bytes(payload) for payload in frame.payloads] for frame in self.frames if frame.kind is Kind.BATCH]
+
+    @property
+    def examined(self) -> bool:
+        """Whether it is to run the stage's example, after the batches that it holds."""
+        return any(frame.kind is Kind.EXAMINE for frame in self.frames)
 
     # -- what a test has it do ----------------------------------------------------------------------------------
 
@@ -136,6 +141,13 @@ class FakeIncarnation:
         problem = pack(Problem("builtins.RuntimeError", ("builtins.RuntimeError",), message))
         n = len(self.frames[0].ids)
         self.answer([problem] * n, [Status.FAILED] * n, seconds=seconds)
+
+    def finish_examination(self, error: str = "") -> None:
+        """Answer an examination, the oldest frame: the example ran well, or failed with a RuntimeError that says so."""
+        frame = self.frames.pop(0)
+        kind = "builtins.RuntimeError"
+        problem = pack(Problem(kind, (kind,), error, f"Traceback:\n{error}")) if error else b""
+        self._deliver(encode_control(Kind.EXAMINED, problem, frame.frame_id))
 
     def die(self, reason: str = "signal SIGSEGV") -> None:
         """End, and drop the batches it holds.  The owner is told once."""

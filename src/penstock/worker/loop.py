@@ -47,7 +47,10 @@ def work(end: WorkerEnd, *, target: Any = None, on_ready: Callable[[], None] = l
     on_ready()
     end.send(encode_control(Kind.READY, b""))
     while (frame := end.receive()) is not None:
-        end.send(runner.run(_expect(frame, Kind.BATCH)))
+        if frame.kind is Kind.EXAMINE:
+            end.send(encode_control(Kind.EXAMINED, _examine(runner, stage), frame.frame_id))
+        else:
+            end.send(runner.run(_expect(frame, Kind.BATCH)))
     try:
         stage.teardown()
     except USER_ERRORS as error:
@@ -75,6 +78,15 @@ def _prepare(launch: Launch, target: Any) -> tuple[Any, Runner]:
     stage.setup(**pickle.loads(launch.setup))  # noqa: S301  # written by our own coordinator
     runner.warm_up(list(stage.examples), launch.max_size)
     return stage, runner
+
+
+def _examine(runner: Runner, stage: Any) -> bytes:
+    """Run the stage's first example; nothing if that went well, else why it did not."""
+    try:
+        runner.warm_up(list(stage.examples[:1]), max_size=1)
+    except USER_ERRORS as error:
+        return pack(describe_error(error, skip_frames=3))
+    return b""
 
 
 def _expect(frame: Frame, kind: Kind) -> Frame:

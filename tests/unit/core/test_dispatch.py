@@ -43,6 +43,18 @@ def test_a_worker_runs_the_oldest_of_its_frames():
     assert not ahead.running
 
 
+def test_a_frame_counts_its_items_down_wherever_it_is():
+    worker = holder(True)
+    sent = SentFrame(0, [None] * 2, worker)
+    worker.frames.append(sent)
+    assert sent.unsettled == 2
+    sent.settled()
+    assert sent.unsettled == 1
+    sent.settled()  # its holder is told: a slot acts on it
+    worker.frames.clear()
+    assert sent.unsettled == 0
+
+
 # -- which worker -----------------------------------------------------------------------------------------------------
 
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from penstock.core.supervision import Backoff, StageHealth, WorkerHealth, share_threads
+from penstock.core.supervision import Backoff, StageHealth, Verdict, WorkerHealth, share_threads
 
 DELAYS = [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
+
+
+def succeeds(health, now=0.0):
+    """Report a batch with a result; whether the worker is to be recycled."""
+    return health.batch_finished(succeeded=True, failed=False, now=now) is Verdict.RECYCLE
+
+
+def fails(health, now):
+    """Report a batch that failed whole; whether the worker is to be recycled."""
+    return health.batch_finished(succeeded=False, failed=True, now=now) is Verdict.RECYCLE
 
 
 def fail(health, times, now=0.0):
     """Report batches that failed whole; the answers.  A recycled worker is ready again at once."""
     answers = []
     for _ in range(times):
-        answers.append(health.batch_finished(whole_failure=True, now=now))
+        answers.append(fails(health, now))
         if answers[-1]:
             health.became_ready(now)
     return answers
@@ -36,14 +48,14 @@ def test_a_finished_batch_resets_the_restart_delay():
     health = WorkerHealth()
     health.restart.next_delay()
     health.restart.next_delay()
-    health.batch_finished(whole_failure=False, now=0.0)
+    succeeds(health)
     assert health.restart.next_delay() == 0.0
 
 
 def test_a_batch_that_failed_whole_does_not_reset_the_restart_delay():
     health = WorkerHealth()
     health.restart.next_delay()
-    health.batch_finished(whole_failure=True, now=0.0)
+    fails(health, 0.0)
     assert health.restart.next_delay() == 0.1
 
 
@@ -54,7 +66,7 @@ def test_a_worker_is_recycled_after_five_whole_failures_in_a_row():
 def test_one_batch_that_did_not_fail_whole_starts_the_count_again():
     health = WorkerHealth()
     fail(health, 4)
-    assert health.batch_finished(whole_failure=False, now=0.0) is False
+    assert succeeds(health) is False
     assert fail(health, 5) == [False] * 4 + [True]
 
 
@@ -71,7 +83,7 @@ def test_a_worker_is_recycled_once_per_restart_backoff():
 def test_a_batch_that_did_not_fail_whole_resets_the_recycling_backoff():
     health = WorkerHealth()
     fail(health, 10)
-    health.batch_finished(whole_failure=False, now=0.0)
+    succeeds(health)
     fail(health, 4, now=0.1)
     assert fail(health, 1, now=0.1) == [True]
     assert fail(health, 5, now=0.1)[-1] is True, "the first delay is none again"
@@ -81,7 +93,7 @@ def test_a_stage_has_failed_after_five_starts_with_no_worker_left():
     health = StageHealth(workers=1)
     for attempt in range(5):
         assert not health.failed(live_workers=0)
-        health.died_before_ready(0, f"reason {attempt}")
+        health.died_before_ready(0, f"reason {attempt}", 0.0)
     assert health.failed(live_workers=0)
     assert health.reason == "reason 4"
 
@@ -89,7 +101,7 @@ def test_a_stage_has_failed_after_five_starts_with_no_worker_left():
 def test_a_stage_with_a_live_worker_has_not_failed():
     health = StageHealth(workers=1)
     for _ in range(50):
-        health.died_before_ready(0, "no")
+        health.died_before_ready(0, "no", 0.0)
     assert not health.failed(live_workers=1)
     assert health.failed(live_workers=0)
 
@@ -99,7 +111,7 @@ def test_a_stage_recovers_when_a_worker_becomes_ready():
     assert not health.ever_ready
     assert health.reason == ""
     for _ in range(5):
-        health.died_before_ready(0, "no")
+        health.died_before_ready(0, "no", 0.0)
     health.became_ready(0)
     assert health.ever_ready
     assert not health.failed(live_workers=0)
@@ -108,11 +120,11 @@ def test_a_stage_recovers_when_a_worker_becomes_ready():
 
 def test_a_failed_stage_is_retried_every_thirty_seconds():
     health, backoff = StageHealth(workers=1), Backoff()
-    assert [health.delay(backoff, 0), health.delay(backoff, 0)] == [0.0, 0.1]
+    assert [health.delay(backoff, 0, 0.0), health.delay(backoff, 0, 0.0)] == [0.0, 0.1]
     for _ in range(5):
-        health.died_before_ready(0, "no")
-    assert [health.delay(backoff, 0), health.delay(backoff, 0)] == [30.0, 30.0]
-    assert health.delay(backoff, 1) == 0.2
+        health.died_before_ready(0, "no", 0.0)
+    assert [health.delay(backoff, 0, 0.0), health.delay(backoff, 0, 0.0)] == [30.0, 30.0]
+    assert health.delay(backoff, 1, 0.0) == 0.2
 
 
 @pytest.mark.parametrize(
@@ -135,12 +147,12 @@ def test_a_worker_that_was_ready_has_its_own_tries_whatever_became_of_the_others
     health = StageHealth(workers=2)
     health.became_ready(0)
     for _ in range(9):
-        health.died_before_ready(1, "no")
+        health.died_before_ready(1, "no", 0.0)
     assert not health.failed(live_workers=0)
-    assert health.delay(Backoff(), live_workers=0) == 0.0
+    assert health.delay(Backoff(), live_workers=0, now=0.0) == 0.0
     for _ in range(5):
         assert not health.failed(live_workers=0)
-        health.died_before_ready(0, "no")
+        health.died_before_ready(0, "no", 0.0)
     assert health.failed(live_workers=0)
 
 
@@ -148,8 +160,8 @@ def test_the_delay_to_the_next_recycling_counts_from_when_the_worker_is_ready_ag
     health = WorkerHealth()
     fail(health, 5)
     for _ in range(4):
-        health.batch_finished(whole_failure=True, now=0.0)
-    assert health.batch_finished(whole_failure=True, now=0.0)
+        fails(health, 0.0)
+    assert fails(health, 0.0)
     health.became_ready(50.0)
     assert fail(health, 5, now=50.05) == [False] * 5
     assert fail(health, 1, now=50.1) == [True]
@@ -160,3 +172,140 @@ def test_a_worker_that_becomes_ready_after_an_ordinary_death_owes_no_delay_to_it
     health.became_ready(0.0)
     health.became_ready(0.0)
     assert fail(health, 10) == ([False] * 4 + [True]) * 2, "the first delay is none, and was not used up"
+
+
+# -- whether the worker or its input is at fault ----------------------------------------------------------------------
+
+
+def verdicts(health, *moments, **how):
+    """What whole failures at each of `moments` mean."""
+    return [health.batch_finished(succeeded=False, failed=True, now=now, **how).name for now in moments]
+
+
+def test_a_worker_with_an_example_is_examined_after_five_whole_failures_in_a_row():
+    health = WorkerHealth(examined=True, recycle_after=0.0)
+    assert verdicts(health, 1, 1, 1, 1, 1) == ["SERVE"] * 4 + ["EXAMINE"]
+    assert verdicts(health, 1, 1, 5) == ["SERVE"] * 3, "it is being examined"
+
+
+def test_a_worker_that_runs_its_example_well_serves_on_and_is_examined_at_most_once_a_second():
+    health = WorkerHealth(examined=True)
+    assert verdicts(health, *[1.0] * 5)[-1] == "EXAMINE"
+    assert health.examination_finished(well=True) is Verdict.SERVE
+    assert verdicts(health, *[1.5] * 9) == ["SERVE"] * 9, "within a second"
+    assert verdicts(health, 2.0) == ["EXAMINE"]
+    assert health.examination_finished(well=True) is Verdict.SERVE
+    assert verdicts(health, *[9.0] * 4) == ["SERVE"] * 4, "the count has started again"
+
+
+def test_a_worker_that_fails_its_example_is_recycled_and_the_next_one_starts_afresh():
+    health = WorkerHealth(examined=True)
+    assert verdicts(health, *[1.0] * 5)[-1] == "EXAMINE"
+    assert health.examination_finished(well=False) is Verdict.RECYCLE
+    assert verdicts(health, *[1.0] * 5) == ["SERVE"] * 5, "it is being ended"
+    health.became_ready(1.2)
+    assert verdicts(health, *[1.2] * 5)[-1] == "EXAMINE", "the second between examinations is of one worker"
+
+
+def test_a_worker_without_an_example_must_fail_for_so_long_and_five_times():
+    health = WorkerHealth(recycle_after=30.0)
+    assert verdicts(health, 10, 10, 10, 10, 10, 39.9) == ["SERVE"] * 6
+    assert verdicts(health, 40.0) == ["RECYCLE"]
+    health = WorkerHealth(recycle_after=30.0)
+    assert verdicts(health, 0, 50, 60, 70) == ["SERVE"] * 4
+    assert verdicts(health, 70) == ["RECYCLE"]
+
+
+def test_a_worker_is_never_recycled_for_its_failures_where_that_takes_for_ever():
+    assert set(verdicts(WorkerHealth(recycle_after=math.inf), *range(0, 10**6, 1000))) == {"SERVE"}
+
+
+def test_a_batch_in_which_nothing_ran_says_nothing_about_the_worker():
+    health = WorkerHealth(recycle_after=30.0)
+    health.restart.next_delay()
+    health.restart.next_delay()
+    verdicts(health, 0, 0, 0, 0)
+    assert health.batch_finished(succeeded=False, failed=False, now=1.0) is Verdict.SERVE
+    assert health.restart.next_delay() == 0.0, "but the worker lives"
+    assert verdicts(health, 30.0) == ["RECYCLE"]
+
+
+def test_a_good_item_starts_the_time_of_failing_again():
+    health = WorkerHealth(recycle_after=30.0)
+    verdicts(health, 0, 0, 0, 0)
+    health.batch_finished(succeeded=True, failed=True, now=20.0)
+    assert verdicts(health, 31, 32, 33, 34, 60.9) == ["SERVE"] * 5
+    assert verdicts(health, 61.0) == ["RECYCLE"]
+
+
+def test_on_trial_five_whole_failures_decide_whatever_the_time_and_the_backoff():
+    health = WorkerHealth(recycle_after=30.0)
+    for _ in range(3):
+        assert verdicts(health, *[0.0] * 5, on_trial=True) == ["SERVE"] * 4 + ["RECYCLE"]
+        assert verdicts(health, 0.0, *[0.0] * 9, on_trial=True) == ["SERVE"] * 10, "it is being ended"
+        health.became_ready(0.0)
+
+
+# -- a stage that does no good ----------------------------------------------------------------------------------------
+
+
+def test_a_stage_has_failed_after_three_recycles_without_a_good_item_between():
+    health = StageHealth(workers=2)
+    assert [health.recycled(f"error {i}", now=10.0) for i in range(3)] == [False, False, True]
+    assert (health.resting, health.rest_ends, health.reason) == (True, 40.0, "error 2")
+    assert health.failed(live_workers=0)
+    assert not health.failed(live_workers=1)
+    assert health.recycled("later", now=11.0) is False, "it rests already"
+    assert (health.rest_ends, health.reason) == (40.0, "error 2")
+
+
+def test_one_good_item_forgets_the_recycles_before_it():
+    health = StageHealth(workers=1)
+    health.recycled("no", 0.0)
+    health.recycled("no", 0.0)
+    health.item_succeeded()
+    assert [health.recycled("no", 0.0) for _ in range(3)] == [False, False, True]
+
+
+def test_what_rests_is_started_again_when_the_rest_is_over_whoever_ended_it():
+    health, backoff = StageHealth(workers=1), Backoff()
+    assert health.delay(backoff, 0, 0.0, innocent=True) == 0.0
+    for _ in range(3):
+        health.recycled("no", 5.0)
+    for innocent in (True, False):
+        assert health.delay(backoff, 0, 15.0, innocent=innocent) == 20.0
+    assert health.delay(backoff, 0, 36.0) == 0.0
+    assert backoff.next_delay() == 0.0, "the backoff of its starts is another one"
+
+
+def test_a_stage_on_trial_rests_twice_as_long_after_its_next_recycle_up_to_five_minutes():
+    health = StageHealth(workers=1)
+    assert not health.on_trial
+    for _ in range(2):
+        health.recycled("no", 0.0)
+    rests, now = [], 0.0
+    for _ in range(6):
+        assert health.recycled("no", now)
+        assert not health.on_trial
+        rests.append(health.rest_ends - now)
+        now = health.rest_ends
+        health.became_ready(0)
+        assert health.on_trial
+        assert (health.resting, health.reason, health.failed(live_workers=0)) == (False, "", False)
+    assert rests == [30.0, 60.0, 120.0, 240.0, 300.0, 300.0]
+    health.item_succeeded()
+    assert not health.on_trial
+    assert [health.recycled("no", now) for _ in range(3)] == [False, False, True]
+    assert health.rest_ends == now + 30.0
+
+
+def test_a_stage_that_cannot_start_after_its_rest_rests_again_once_for_all_its_workers():
+    health = StageHealth(workers=2)
+    for _ in range(3):
+        health.recycled("no", 0.0)
+    health.died_before_ready(0, "a start that began before", 10.0)
+    assert health.rest_ends == 30.0
+    health.died_before_ready(0, "no", 31.0)
+    health.died_before_ready(1, "no", 32.0)
+    assert health.rest_ends == 91.0
+    assert health.failed(live_workers=0)

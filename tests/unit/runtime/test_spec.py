@@ -160,7 +160,15 @@ def test_a_value_of_another_type_is_refused_when_it_is_given(wrong, words):
 # -- options ---------------------------------------------------------------------------------------------------------
 
 OPTIONS = dataclasses.fields(StageOptions)
-OTHERS = {"prefetch": 5, "max_queued": 7, "timeout": 1.5, "bisect": False, "retry": False}
+OTHERS = {
+    "prefetch": 5,
+    "max_queued": 7,
+    "timeout": 1.5,
+    "abandon_after": 2.5,
+    "recycle_after": 0.0,
+    "bisect": False,
+    "retry": False,
+}
 """A value of each option that is not its default."""
 
 

@@ -186,7 +186,7 @@ async def test_singles_that_run_one_by_one_are_not_counted_as_bisected(make_rig)
 
 
 async def test_a_worker_whose_every_batch_fails_is_recycled_and_what_it_holds_is_no_suspect(make_rig, caplog):
-    rig = await make_rig().start()
+    rig = await make_rig(spec(recycle_after=0)).start()
     for _ in range(4):
         await rig.call()
         rig.workers[0].fail()
@@ -194,7 +194,10 @@ async def test_a_worker_whose_every_batch_fails_is_recycled_and_what_it_holds_is
     rig.workers[0].fail()
     await rest()
     assert rig.workers[0].orders == ["kill"]
-    assert "worker 0 of stage 'sqrt': every batch fails; the worker is restarted" in caplog.text
+    assert (
+        "worker 0 of stage 'sqrt': every batch fails, the last with RuntimeError: broken; the worker is re"
+        in caplog.text
+    )
     counters = rig.engine.stages[0].counters
     assert (counters.recycled, counters.restarts) == (1, 1)
     assert rig.clock.waiting == [0.0], "its restart is not held back"
@@ -223,7 +226,7 @@ async def test_a_batch_with_a_result_or_of_bad_input_alone_recycles_nobody(make_
 
 
 async def test_a_thread_is_not_recycled(make_rig):
-    rig = await make_rig(inline=True).start()
+    rig = await make_rig(spec(recycle_after=0), inline=True).start()
     for _ in range(6):
         await rig.call()
         rig.workers[0].fail()
@@ -231,7 +234,7 @@ async def test_a_thread_is_not_recycled(make_rig):
 
 
 async def test_no_worker_is_recycled_while_the_stage_stops(make_rig):
-    rig = await make_rig(obedient=False).start()
+    rig = await make_rig(spec(recycle_after=0), obedient=False).start()
     for _ in range(4):
         await rig.call()
         rig.workers[0].fail()
@@ -319,3 +322,208 @@ async def test_a_stage_that_stops_forgets_its_timer(make_rig):
     assert rig.clock.waiting == [60.0]
     await rig.stop()
     assert rig.clock.waiting == []
+
+
+# -- what failures lead to --------------------------------------------------------------------------------------------
+
+
+def root(x: float) -> float:
+    """A stage with examples that nothing ever runs."""
+    raise NotImplementedError
+
+
+root.examples = (4.0,)
+
+
+async def fail(rig, times, worker=-1):
+    """Requests that fail, one after the other."""
+    for _ in range(times):
+        await rig.call()
+        rig.workers[worker].fail("bad item")
+        await rest()
+
+
+async def restarted(rig, seconds=0.0):
+    """Let the worker that comes next become ready, after so many seconds."""
+    await rig.clock.advance(seconds)
+    rig.workers[-1].become_ready()
+    await rest()
+
+
+async def test_a_client_cannot_end_a_worker_that_runs_its_example_well(make_rig):
+    rig = await make_rig(stage(root)).start()
+    for _ in range(3):
+        await fail(rig, 5)
+        assert rig.workers[0].examined
+        good = await rig.call(b"9")
+        rig.workers[0].finish_examination()
+        rig.workers[0].answer([b"3"])
+        await rest()
+        assert good.ends == [b"3"]
+        await rig.clock.advance(1.0)
+    counters = rig.engine.stages[0].counters
+    assert (rig.workers[0].orders, len(rig.workers)) == ([], 1)
+    assert (counters.recycled, counters.batches, counters.computed.count) == (0, 18, 18), "an example is no batch"
+
+
+async def test_an_examination_waits_behind_what_the_worker_holds(make_rig):
+    rig = await make_rig(stage(root)).start()
+    await fail(rig, 4)
+    first, second = await rig.call(b"a"), await rig.call(b"b")
+    rig.workers[0].fail()
+    await rest()
+    assert rig.workers[0].batches == [[b"b"]]
+    assert rig.workers[0].examined
+    rig.workers[0].answer()
+    rig.workers[0].finish_examination()
+    await rest()
+    assert (first.done, second.ends) == (True, [b"b"])
+
+
+async def test_a_worker_that_fails_its_example_too_is_recycled_and_both_errors_are_told(make_rig, caplog):
+    rig = await make_rig(stage(root)).start()
+    await fail(rig, 5)
+    held = await rig.call(b"9")
+    rig.workers[0].finish_examination("device-side assert")
+    await rest()
+    assert rig.workers[0].orders == ["kill"]
+    assert "the last with RuntimeError: bad item" in caplog.text
+    assert "first example, with RuntimeError: device-side assert" in caplog.text
+    assert rig.engine.stages[0].counters.recycled == 1
+    await restarted(rig)
+    rig.workers[1].answer([b"3"])
+    await rest()
+    assert held.ends == [b"3"], "it was not suspect"
+
+
+async def test_an_examination_of_a_stage_that_stops_has_no_consequence(make_rig):
+    rig = await make_rig(stage(root), obedient=False).start()
+    await fail(rig, 5)
+    rig.engine.stages[0].stopping = True
+    rig.workers[0].finish_examination("device-side assert")
+    assert rig.workers[0].orders == []
+    rig.engine.stages[0].stopping = False
+
+
+async def test_a_worker_without_an_example_is_recycled_after_half_a_minute_of_failures(make_rig):
+    rig = await make_rig().start()
+    await fail(rig, 9)
+    await rig.clock.advance(29.9)
+    await fail(rig, 1)
+    assert rig.workers[0].orders == []
+    await rig.clock.advance(0.1)
+    await fail(rig, 1)
+    assert rig.workers[0].orders == ["kill"]
+
+
+async def test_an_error_that_cannot_be_read_is_told_as_that(make_rig, caplog):
+    rig = await make_rig(spec(recycle_after=0)).start()
+    for _ in range(5):
+        await rig.call()
+        rig.workers[0].answer([b"garbage"], [Status.FAILED])
+        await rest()
+    assert "the last with not a Problem" in caplog.text
+
+
+async def three_recycles(rig):
+    """Let every item fail until the stage has failed."""
+    for delay in (0.0, 0.0, None):
+        await rig.clock.advance(40.0)
+        await fail(rig, 5)
+        if delay is not None:
+            await restarted(rig, delay)
+
+
+async def test_a_stage_that_fails_on_everything_leaves_the_rotation_and_is_tried_again(make_rig, caplog):
+    rig = await make_rig(spec(recycle_after=0)).start()
+    await three_recycles(rig)
+    waiting = rig.engine.refusal()
+    assert rig.engine.state is State.FAILED
+    assert rig.engine.reason == "RuntimeError: bad item"
+    assert "failed: RuntimeError: bad item" in str(waiting)
+    assert "it is tried again in 30 s" in caplog.text
+    assert rig.clock.waiting == [30.0]
+    for rest_seconds in (30.0, 60.0, 120.0, 240.0, 300.0, 300.0):
+        await restarted(rig, rest_seconds)
+        assert rig.engine.state is State.READY
+        await fail(rig, 4)
+        assert rig.engine.state is State.READY
+        await fail(rig, 1)
+        assert rig.engine.state is State.FAILED
+    await restarted(rig, 300.0)
+    call = await rig.call(b"9")
+    rig.workers[-1].answer([b"3"])
+    await rest()
+    assert call.ends == [b"3"]
+    await three_recycles(rig)
+    assert rig.clock.waiting == [30.0], "one good item has forgotten it all"
+
+
+async def test_what_waits_when_a_stage_fails_in_this_way_is_told_so(make_rig):
+    rig = await make_rig(spec(recycle_after=0, workers=2)).start()
+    for _ in range(3):
+        await rig.clock.advance(1.0)
+        worker = next(w for w in rig.workers.alive if w.start.index == 0)
+        while not worker.orders:
+            rig.submit()
+            await rest()
+            worker.fail("no") if worker.frames else None
+            await rest()
+        await rig.clock.advance(0.0)
+        for other in rig.workers.alive:
+            if other.launch is None:
+                other.become_ready()
+        await rest()
+    assert rig.engine.state is State.FAILED
+    assert rig.engine.queued == 0
+    assert rig.workers.alive == [], "its other worker rests too"
+    assert all(call.done for call in rig.calls)
+
+
+async def test_a_worker_that_was_being_started_when_the_rest_began_rests_too(make_rig):
+    rig = await make_rig(spec(recycle_after=0, workers=2)).start()
+    stage_health = rig.engine.stages[0].health
+    rig.workers[1].die()
+    await rig.clock.advance(0.0)
+    late = rig.workers[-1]
+    stage_health.recycled("no", rig.clock.now())
+    stage_health.recycled("no", rig.clock.now())
+    await fail(rig, 5, worker=0)
+    assert rig.engine.state is State.FAILED
+    late.become_ready()
+    await rest()
+    assert late.orders == ["kill"]
+    assert rig.engine.state is State.FAILED
+    assert rig.clock.waiting == [30.0, 30.0]
+
+
+async def test_a_worker_that_goes_on_for_nobody_is_replaced_and_what_was_behind_it_is_answered(make_rig):
+    rig = await make_rig(spec(abandon_after=4.0)).start()
+    late = await rig.call(b"a", within=1.0)
+    behind = await rig.call(b"b", within=60.0)
+    await rig.clock.advance(1.0)
+    assert late.done
+    await rig.clock.advance(4.0)
+    assert rig.workers[0].orders == ["kill"]
+    await restarted(rig)
+    rig.workers[1].answer([b"ok"])
+    await rest()
+    assert behind.ends == [b"ok"]
+    counters = rig.engine.stages[0].counters
+    assert (counters.abandoned, counters.restarts, counters.retried, counters.recycled) == (1, 1, 0, 0)
+
+
+async def test_a_worker_that_goes_on_for_a_caller_who_left_is_replaced_too(make_rig):
+    rig = await make_rig(spec(abandon_after=4.0)).start()
+    call = await rig.call(b"a")
+    rig.engine.cancel(call.request)
+    await rig.clock.advance(4.0)
+    assert rig.workers[0].orders == ["kill"]
+    assert rig.engine.stages[0].counters.abandoned == 1
+
+
+async def test_a_thread_may_go_on_for_nobody(make_rig):
+    rig = await make_rig(spec(abandon_after=4.0), inline=True).start()
+    await rig.call(b"a", within=1.0)
+    await rig.clock.advance(100.0)
+    assert rig.workers[0].orders == []

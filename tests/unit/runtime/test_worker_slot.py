@@ -10,11 +10,13 @@ from itertools import product
 import pytest
 
 from penstock.config import ServiceOptions
+from penstock.core.abandonment import Abandonment
 from penstock.core.dispatch import SentFrame
 from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane
 from penstock.core.moves import IllegalMove
 from penstock.core.state import WorkerState
+from penstock.core.supervision import WorkerHealth
 from penstock.runtime import worker_slot
 from penstock.runtime.incarnation import WorkerStart
 from penstock.runtime.launching import launcher
@@ -22,7 +24,7 @@ from penstock.runtime.spec import stage
 from penstock.runtime.worker_slot import SlotState, WorkerSlot
 from penstock.testing.fake_workers import FakeWorkers
 from penstock.testing.virtual_clock import VirtualClock, rest
-from penstock.transport.framing import Kind, encode_answers, encode_batch
+from penstock.transport.framing import Kind, encode_answers, encode_batch, encode_control
 from penstock.transport.messages import Hello, pack
 
 NAMES = ("START", "FILL", "BECOME_READY", "REPLACE", "CLOSE", "STOP", "ABANDON", "END")
@@ -44,8 +46,14 @@ class Owner:
         self.launched += 1
         return self._launch(index)
 
-    def answered(self, worker, sent, frame):
+    def answered(self, worker, sent, frame, now):
         self.events.append(("answered", sent.frame_id, [bytes(p) for p in frame.payloads]))
+
+    def examined(self, worker, problem):
+        self.events.append(("examined", problem))
+
+    def abandoned(self, worker):
+        self.events.append(("abandoned",))
 
     def worker_ready(self, worker):
         self.events.append(("ready",))
@@ -57,12 +65,19 @@ class Owner:
 class Rig:
     """A slot with an owner that remembers, workers that are fakes, and a clock that stands still."""
 
-    def __init__(self, *, timeout=None, obedient=True) -> None:
+    def __init__(self, *, timeout=None, abandonment=None, obedient=True) -> None:
         self.clock = VirtualClock()
         self.workers = FakeWorkers(obedient=obedient)
         self.owner = Owner()
         self.slot = WorkerSlot(
-            self.owner, "double", 0, timeout=timeout, clock=self.clock, start_incarnation=self.workers.start
+            self.owner,
+            "double",
+            0,
+            timeout=timeout,
+            abandonment=abandonment,
+            health=WorkerHealth(),
+            clock=self.clock,
+            start_incarnation=self.workers.start,
         )
 
     @property
@@ -89,7 +104,9 @@ class Rig:
         sent = SentFrame(frame_id, held, self.slot)
         n = len(payloads)
         ids, lengths = list(range(n)), [len(p) for p in payloads]
-        self.slot.send(sent, encode_batch(frame_id, 0.0, ids, payloads, lengths, [1.0] * n, [1] * n, [1] * n))
+        self.slot.send(
+            sent, encode_batch(frame_id, 0.0, ids, payloads, lengths, [1.0] * n, [1] * n, [1] * n), self.clock.now()
+        )
         return sent
 
 
@@ -315,7 +332,7 @@ async def test_nothing_is_believed_of_a_worker_that_said_what_no_worker_says(cap
 async def test_a_worker_of_another_version_is_killed(caplog):
     rig = await Rig(obedient=False).started()
     rig.worker.say(Kind.HELLO, pack(Hello(1, version=99)))
-    await broken(rig, caplog, "the worker speaks version 99, the coordinator 1")
+    await broken(rig, caplog, "the worker speaks version 99, the coordinator 2")
 
 
 async def test_a_worker_of_another_version_that_greets_before_its_start_returns_is_killed_too(caplog):
@@ -395,3 +412,199 @@ async def test_a_slot_keeps_the_task_of_its_start_until_it_is_over():
     assert isinstance(rig.slot._starting, asyncio.Task)
     await rest()
     assert rig.slot._starting is None
+
+
+# -- what nobody waits for --------------------------------------------------------------------------------------------
+
+
+def limit(seconds):
+    return Abandonment(seconds, has_examples=True)
+
+
+def desert(sent):
+    """Settle every item of a frame without its answer."""
+    for _ in sent.items:
+        sent.settled()
+
+
+async def test_a_worker_that_goes_on_with_a_deserted_batch_is_told_of_and_then_killed(caplog):
+    rig = await Rig(abandonment=limit(30.0)).ready()
+    rig.worker.stack = "File model.py, line 7 in predict"
+    sent = rig.send(1, b"a", b"b")
+    behind = rig.send(2, b"c")
+    await rig.clock.advance(5.0)
+    assert rig.clock.waiting == [], "somebody waits"
+    desert(sent)
+    await rig.clock.advance(9.9)
+    assert caplog.text == ""
+    await rig.clock.advance(0.1)
+    assert "runs a batch that nobody waits for for 10.0 s; it goes on for now\nFile model.py" in caplog.text
+    await rig.clock.advance(19.9)
+    assert rig.worker.orders == []
+    await rig.clock.advance(0.1)
+    assert rig.worker.orders == ["kill"]
+    assert "for 30.0 s; the worker is killed\nFile model.py" in caplog.text
+    assert rig.owner.events[1:] == [("abandoned",), ("ended", "signal SIGKILL", True, True, 2)]
+    assert rig.clock.waiting == []
+    assert behind.unsettled == 1
+
+
+async def test_a_worker_that_answers_a_deserted_batch_in_time_lives_on(caplog):
+    rig = await Rig(abandonment=limit(30.0)).ready()
+    desert(rig.send(1, b"a"))
+    await rig.clock.advance(29.0)
+    rig.worker.answer()
+    assert rig.clock.waiting == []
+    await rig.clock.advance(99.0)
+    assert rig.worker.orders == []
+    assert caplog.text.count("nobody waits") == 1
+
+
+async def test_a_batch_that_was_deserted_before_it_ran_counts_from_when_it_runs():
+    rig = await Rig(abandonment=limit(30.0)).ready()
+    rig.send(1, b"a")
+    desert(rig.send(2, b"b"))
+    await rig.clock.advance(100.0)
+    rig.worker.answer()
+    await rig.clock.advance(29.9)
+    assert rig.worker.orders == []
+    await rig.clock.advance(0.1)
+    assert rig.worker.orders == ["kill"]
+
+
+async def test_without_a_limit_that_ends_the_log_tells_and_nothing_else_happens(caplog):
+    rig = await Rig(abandonment=limit(math.inf)).ready()
+    desert(rig.send(1, b"a"))
+    await rig.clock.advance(10.0)
+    assert "The worker did not tell where it is." in caplog.text
+    assert rig.clock.waiting == []
+    rig.worker.answer()
+
+
+async def test_nothing_watches_a_thread_or_a_worker_that_is_being_ended():
+    rig = await Rig().ready()
+    desert(rig.send(1, b"a"))
+    assert rig.clock.waiting == []
+    rig = await Rig(abandonment=limit(30.0), obedient=False).ready()
+    sent = rig.send(1, b"a")
+    rig.slot.kill()
+    desert(sent)
+    assert rig.clock.waiting == []
+
+
+async def test_a_worker_that_answers_while_it_is_asked_for_its_stacks_is_not_killed(caplog):
+    rig = await Rig(abandonment=limit(30.0)).ready()
+    asked = asyncio.Event()
+
+    async def slowly():
+        await asked.wait()
+        return "late"
+
+    rig.worker.stacks = slowly
+    desert(rig.send(1, b"a"))
+    await rig.clock.advance(30.0)
+    rig.worker.answer()
+    asked.set()
+    await rest()
+    assert rig.worker.orders == []
+    assert "nobody waits" not in caplog.text
+
+
+async def test_a_slot_that_is_stopped_asks_for_no_more_stacks():
+    rig = await Rig(abandonment=limit(30.0)).ready()
+    rig.worker.stacks = asyncio.Event().wait
+    desert(rig.send(1, b"a"))
+    await rig.clock.advance(10.0)
+    asking = rig.slot._asking
+    rig.slot.kill()
+    await rest()
+    assert asking.cancelled()
+
+
+async def test_a_worker_tells_how_long_it_has_been_busy():
+    rig = await Rig().ready()
+    assert rig.slot.busy_seconds is None
+    rig.send(1, b"a")
+    rig.send(2, b"b")
+    await rig.clock.advance(3.0)
+    assert rig.slot.busy_seconds == 3.0
+    rig.worker.answer()
+    await rig.clock.advance(1.0)
+    assert rig.slot.busy_seconds == 1.0
+    rig.worker.answer()
+    assert rig.slot.busy_seconds is None
+
+
+async def test_the_time_of_its_start_and_its_first_answer_are_of_each_life():
+    rig = Rig(abandonment=Abandonment(None, has_examples=False))
+
+    async def left(frame_id):
+        desert(rig.send(frame_id, b"a"))
+        await rig.clock.advance(10.0)
+        return rig.clock.waiting
+
+    await rig.started()
+    await rig.clock.advance(400.0)
+    rig.worker.become_ready()
+    assert await left(1) == [390.0]
+    rig.worker.answer()
+    assert await left(2) == [390.0]
+    rig.worker.die()
+    await rig.started()
+    await rig.clock.advance(2.0)
+    rig.worker.become_ready()
+    assert await left(3) == [290.0], "it has not answered yet"
+    rig.worker.answer()
+    assert await left(4) == [20.0]
+    rig.worker.answer()
+
+
+# -- examinations -----------------------------------------------------------------------------------------------------
+
+
+def examine(rig, frame_id):
+    rig.slot.send(SentFrame(frame_id, [], rig.slot), encode_control(Kind.EXAMINE, b"", frame_id), rig.clock.now())
+
+
+async def test_an_examination_is_told_after_the_batches_before_it():
+    rig = await Rig(abandonment=limit(30.0)).ready()
+    rig.send(1, b"a")
+    examine(rig, 2)
+    assert rig.clock.waiting == []
+    rig.worker.answer()
+    assert rig.clock.waiting == [10.0], "it may take no longer than a batch that nobody waits for"
+    rig.worker.finish_examination()
+    examine(rig, 3)
+    rig.worker.finish_examination("no memory")
+    assert [what for what, *_ in rig.owner.events] == ["ready", "answered", "examined", "examined"]
+    assert rig.owner.events[2] == ("examined", None)
+    assert rig.owner.events[3][1].message == "no memory"
+
+
+async def test_an_example_that_runs_on_and_on_is_told_as_what_it_is(caplog):
+    rig = await Rig(abandonment=limit(3.0)).ready()
+    examine(rig, 1)
+    await rig.clock.advance(3.0)
+    assert "it runs an example for 1.5 s; it goes on for now" in caplog.text
+    assert "it runs an example for 3.0 s; the worker is killed" in caplog.text
+    assert rig.worker.orders == ["kill"]
+
+
+async def test_a_worker_that_was_not_examined_and_says_so_is_killed(caplog):
+    rig = await Rig(obedient=False).ready()
+    rig.worker.say(Kind.EXAMINED)
+    await broken(rig, caplog, "the worker was not examined")
+
+
+async def test_a_worker_that_answers_a_batch_as_an_examination_is_killed(caplog):
+    rig = await Rig(obedient=False).ready()
+    rig.send(1, b"a")
+    rig.worker.finish_examination()
+    await broken(rig, caplog, "the worker was not examined")
+
+
+async def test_a_worker_that_answers_an_examination_as_a_batch_is_killed(caplog):
+    rig = await Rig(obedient=False).ready()
+    examine(rig, 1)
+    rig.worker.answer([])
+    await broken(rig, caplog, "the worker answered a batch it does not hold")

@@ -92,23 +92,24 @@ def test_answers_are_read_as_they_were_written():
     assert plain(frame) == (Kind.ANSWERS, 9, 0.25, 3, (0, 1), [b"one", b""], (), (), (), (Status.OK, Status.EXPIRED))
 
 
-@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.LAUNCH, Kind.READY, Kind.FAILED])
-def test_a_handshake_frame_carries_one_payload(kind):
-    (frame,) = decode(b"".join(encode_control(kind, b"payload")))
-    assert plain(frame) == (kind, 0, 0.0, 0, (), [b"payload"], (), (), (), ())
+@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.LAUNCH, Kind.READY, Kind.FAILED, Kind.EXAMINE, Kind.EXAMINED])
+def test_a_frame_of_another_kind_carries_one_payload(kind):
+    for frame_id in (0, 9):
+        (frame,) = decode(b"".join(encode_control(kind, b"payload", frame_id)))
+        assert plain(frame) == (kind, frame_id, 0.0, 0, (), [b"payload"], (), (), (), ())
 
 
 def test_the_layout_is_the_documented_one():
     columns = struct.pack("<2Q2Q2d2B2B", 100, 101, 3, 2, 0.5, 1.5, 1, 1, 2, 2)
-    assert batch([b"one", b"xy"]) == HEADER.pack(b"PS", 1, 5, 2, 0, 7, 2.5, len(columns) + 5) + columns + b"onexy"
+    assert batch([b"one", b"xy"]) == HEADER.pack(b"PS", 2, 5, 2, 0, 7, 2.5, len(columns) + 5) + columns + b"onexy"
     columns = struct.pack("<1Q1Q1B", 0, 3, 2)
-    assert answers([b"one"], [Status.FAILED]) == HEADER.pack(b"PS", 1, 6, 1, 3, 7, 0.25, 20) + columns + b"one"
-    assert encode_control(Kind.HELLO, b"hi") == [HEADER.pack(b"PS", 1, 1, 1, 0, 0, 0.0, 2) + b"hi"]
+    assert answers([b"one"], [Status.FAILED]) == HEADER.pack(b"PS", 2, 6, 1, 3, 7, 0.25, 20) + columns + b"one"
+    assert encode_control(Kind.HELLO, b"hi") == [HEADER.pack(b"PS", 2, 1, 1, 0, 0, 0.0, 2) + b"hi"]
 
 
 def test_the_numbers_that_travel_never_change():
     assert {kind.name: int(kind) for kind in Kind} == {
-        "HELLO": 1, "LAUNCH": 2, "READY": 3, "FAILED": 4, "BATCH": 5, "ANSWERS": 6,
+        "HELLO": 1, "LAUNCH": 2, "READY": 3, "FAILED": 4, "BATCH": 5, "ANSWERS": 6, "EXAMINE": 7, "EXAMINED": 8,
     }  # fmt: skip
     assert {status.name: int(status) for status in Status} == {"OK": 0, "INVALID": 1, "FAILED": 2, "EXPIRED": 3}
 
@@ -263,9 +264,9 @@ def test_a_large_body_is_read_into_its_final_place():
     ("wire", "reason"),
     [
         (header(magic=b"HT"), "not a frame: it begins with b'HT'"),
-        (header(version=2), "speaks version 2 of the protocol, this one version 1"),
+        (header(version=1), "speaks version 1 of the protocol, this one version 2"),
         (header(kind=0), "unknown kind of frame: 0"),
-        (header(kind=7), "unknown kind of frame: 7"),
+        (header(kind=9), "unknown kind of frame: 9"),
         (header(length=MAX_BODY_BYTES + 1), f"claims 0 items in {MAX_BODY_BYTES + 1} bytes"),
         (header(n=2, length=17), "claims 2 items in 17 bytes"),
         (header(n=0xFFFFFFFF, length=100), "claims 4294967295 items in 100 bytes"),

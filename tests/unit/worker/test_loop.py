@@ -186,3 +186,32 @@ def test_a_teardown_that_raises_is_logged_and_the_worker_ends(caplog):
 def test_a_worker_takes_frames_in_their_turn_only(wires, reason, log):
     with pytest.raises(ProtocolError, match=reason):
         work(ScriptedEnd(*wires), target=Recorded)
+
+
+class Examined(Recorded):
+    examples = (5, 6)
+
+
+def test_a_worker_that_is_examined_runs_the_first_example_after_the_batches_before(log):
+    end = ScriptedEnd(launch(), batch(7, 1), encode_control(Kind.EXAMINE, b"", 8), batch(9, 2))
+    work(end, target=Examined)
+    assert kinds(end) == [Kind.HELLO, Kind.READY, Kind.ANSWERS, Kind.EXAMINED, Kind.ANSWERS]
+    assert [frame.frame_id for frame in end.sent[2:]] == [7, 8, 9]
+    assert [what[1] for what in log if what[0] == "predict"] == [5, 6, 1, 5, 2]
+    assert [bytes(payload) for payload in end.sent[3].payloads] == [b""]
+
+
+def test_a_worker_tells_why_the_example_failed_and_works_on(log):
+    class Fails(Examined):
+        def predict(self, x):
+            if len(log) > 3:
+                raise SystemExit("out of memory")
+            return super().predict(x)
+
+    end = ScriptedEnd(launch(), batch(7, 1), encode_control(Kind.EXAMINE, b"", 8), batch(9, 2))
+    work(end, target=Fails)
+    assert kinds(end)[3:] == [Kind.EXAMINED, Kind.ANSWERS]
+    problem = unpack(end.sent[3].payloads[0], Problem)
+    assert (problem.type_name, problem.message) == ("builtins.SystemExit", "out of memory")
+    assert "raise SystemExit" in problem.traceback
+    assert "/worker/loop.py" not in problem.traceback

@@ -67,7 +67,7 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
             "echo": {
                 "queued": 3,
                 "in_flight": 2,
-                "workers": [{"index": 0, "state": "idle", "pid": 4711, "restarts": 2}],
+                "workers": [{"index": 0, "state": "idle", "pid": 4711, "restarts": 2, "busy_seconds": 1.235}],
             }
         },
     }

@@ -137,6 +137,7 @@ def test_every_batch_is_explained(fakes):
     service = fakes.Service()
     counters: StageCounters = service.engine.stages[0].counters
     counters.batches, counters.restarts, counters.recycled, counters.retried, counters.bisected = 1, 2, 3, 4, 5
+    counters.abandoned = 8
     counters.cuts = {"full": 6, "idle": 7}
     counters.batch_size.add(8)
     counters.waited.add(0.003)
@@ -148,6 +149,7 @@ def test_every_batch_is_explained(fakes):
         "worker_recycled": 3,
         "retried_items": 4,
         "bisected_batches": 5,
+        "abandoned": 8,
     }.items():
         assert value(found, f"penstock_stage_{name}_total", stage="echo") == number
     assert value(found, "penstock_stage_cuts_total", reason="full") == 6
