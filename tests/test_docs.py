@@ -591,6 +591,73 @@ def test_every_move_of_a_worker_is_drawn():
     assert names == {"start", "fill", "become ready", "replace", "close", "stop", "abandon", "end"}
 
 
+# -- operating ------------------------------------------------------------------------------------------------------
+
+OPERATE = DOCS / "how-to" / "operate.md"
+PLACE = "…"
+"""What stands in a line of the log for a value."""
+
+
+def written_form(text: str) -> str:
+    """The first line of a text that the code writes, with a `PLACE` for each value of %-formatting."""
+    return re.sub(r"%(?:\.\d+)?[a-z]", PLACE, text.strip("\n").partition("\n")[0])
+
+
+def forms_of(source: str) -> set[str]:
+    """Each text in `source`, with a `PLACE` for each value."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value if isinstance(part, ast.Constant) else PLACE for part in node.values]
+            found.add(written_form("".join(map(str, parts))))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(written_form(node.value))
+    return found
+
+
+def is_written(line: str, forms: set[str]) -> bool:
+    """Whether `line` is one of `forms`, or one whose values are again of `forms`.
+
+    A form that is only punctuation could put any two words together; but `ID: MESSAGE` is how failures are written.
+    """
+    if line == PLACE or line in forms:
+        return True
+    for form in forms:
+        if PLACE not in form or not all(fixed in line for fixed in form.split(PLACE)):
+            continue
+        if re.search("[a-z]", form) or form == f"{PLACE}: {PLACE}":
+            for value in ("(.+?)", "(.+)"):  # a value may have in it the words that come after it in the form
+                found = re.fullmatch(re.escape(form).replace(re.escape(PLACE), value), line)
+                if found is not None and all(v != line and is_written(v, forms) for v in found.groups()):
+                    return True
+    return False
+
+
+def test_every_line_of_the_log_that_a_page_quotes_is_one_that_the_code_writes():
+    sources = (ROOT / "src" / "penstock").rglob("*.py")
+    forms = set().union(*(forms_of(path.read_text()) for path in sources))
+    logs = [block.text for page in PAGES for block in blocks(page) if block.kind == "log"]
+    quoted = "".join(logs).splitlines()
+    assert len(quoted) > 20
+    for line in quoted:
+        assert is_written(line, forms), line
+        # A word more, or another word, is not found: the check can fail.
+        assert not is_written(line + " at night", forms) or line.endswith(PLACE), line
+        assert not is_written(re.sub(r"[a-z]{3,}", "xyz", line, count=1), forms), line
+
+
+def test_what_the_page_for_operators_names_exists():
+    text = prose(OPERATE)
+    metrics = (DOCS / "reference" / "metrics.md").read_text()
+    named = set(re.findall(r"`((?:penstock|process)_[a-z_]+)`", text))
+    assert len(named) > 20
+    assert [name for name in named if f"`{name}`" not in metrics] == []
+    links = re.findall(r"\[`(\w+)`\]\(\.\./reference/options\.md#([\w-]+)\)", text)
+    assert len(links) == text.count("reference/options.md#")
+    names = {name for _, name, *_ in options()}
+    assert [link for link in links if link[0] not in names or re.sub(r"-\d+$", "", link[1]) != link[0]] == []
+
+
 # -- the whole ------------------------------------------------------------------------------------------------------
 
 
