@@ -14,7 +14,7 @@ class State(StrEnum):
     BUSY = "busy"
     """Serving, but it would refuse a request now: it is full."""
     FAILED = "failed"
-    """A stage has no worker and its workers cannot start; retried, and may recover."""
+    """A stage has no worker: its workers cannot start, or do no good; tried again, and may recover."""
     DRAINING = "draining"
     """Finishing what was accepted, accepting nothing new."""
     STOPPED = "stopped"

@@ -293,7 +293,8 @@ class StageDriver:
         failure = None
         ends_start = end.problem is not None and not self.health.ever_ready
         if end.was_ready:
-            log.error("%s ended: %s", worker, end.reason)
+            # What we ended ourselves was told with its reason before, and must not look as if the system had done it.
+            log.log(logging.INFO if end.innocent else logging.ERROR, "%s ended: %s", worker, end.reason)
         else:
             failure = _start_failure(worker, end)
             reason = str(failure).splitlines()[0]

@@ -471,10 +471,10 @@ class WorkerSlot(FrameHolder):
         if not frame.running or self._state is not READY:
             return  # it was answered meanwhile, or the worker is being ended
         log.error(
-            "%s: %s for %.1f s; %s\n%s",
+            "%s: for %.1f s it has run %s; %s\n%s",
             self,
-            "it runs a batch that nobody waits for" if frame.items else "it runs an example",
             self._now() - since,
+            "a batch that nobody waits for" if frame.items else "an example",
             "the worker is killed" if final else "it goes on for now",
             stacks or "The worker did not tell where it is.",
         )

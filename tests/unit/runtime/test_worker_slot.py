@@ -438,12 +438,12 @@ async def test_a_worker_that_goes_on_with_a_deserted_batch_is_told_of_and_then_k
     await rig.clock.advance(9.9)
     assert caplog.text == ""
     await rig.clock.advance(0.1)
-    assert "runs a batch that nobody waits for for 10.0 s; it goes on for now\nFile model.py" in caplog.text
+    assert "for 10.0 s it has run a batch that nobody waits for; it goes on for now\nFile model.py" in caplog.text
     await rig.clock.advance(19.9)
     assert rig.worker.orders == []
     await rig.clock.advance(0.1)
     assert rig.worker.orders == ["kill"]
-    assert "for 30.0 s; the worker is killed\nFile model.py" in caplog.text
+    assert "for 30.0 s it has run a batch that nobody waits for; the worker is killed\nFile model.py" in caplog.text
     assert rig.owner.events[1:] == [("abandoned",), ("ended", "signal SIGKILL", True, True, 2)]
     assert rig.clock.waiting == []
     assert behind.unsettled == 1
@@ -585,8 +585,8 @@ async def test_an_example_that_runs_on_and_on_is_told_as_what_it_is(caplog):
     rig = await Rig(abandonment=limit(3.0)).ready()
     examine(rig, 1)
     await rig.clock.advance(3.0)
-    assert "it runs an example for 1.5 s; it goes on for now" in caplog.text
-    assert "it runs an example for 3.0 s; the worker is killed" in caplog.text
+    assert "for 1.5 s it has run an example; it goes on for now" in caplog.text
+    assert "for 3.0 s it has run an example; the worker is killed" in caplog.text
     assert rig.worker.orders == ["kill"]
 
 
