@@ -68,6 +68,7 @@ SLOWEST_SECONDS = 3.0
 """Longest that one answer may take; a whole machine of other tests may be running besides."""
 STOP_SECONDS = 5.0
 """Longest that a stop may take: a second each for the lines of the worker and of the server, and a slow machine."""
+LONGEST_MATCH = 200
 LONG_PATH = "/" + "p" * 7000
 
 
@@ -76,28 +77,28 @@ class Log:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._pieces = []
+        self._bytes = bytearray()
         os.set_blocking(fd, False)
 
     @property
     def text(self):
         """What was read so far."""
-        self._pieces = ["".join(self._pieces)]
-        return self._pieces[0]
+        return self._bytes.decode()
 
     def read(self) -> bool:
         """Read what is there, or comes in a moment; whether there was something."""
         select.select([self.fd], [], [], 0.05)
         with contextlib.suppress(BlockingIOError):
             piece = os.read(self.fd, 1 << 20)
-            self._pieces.append(piece.decode())
+            self._bytes += piece
             return bool(piece)
         return False
 
     def until(self, pattern, limit=START_LIMIT):
-        deadline = time.monotonic() + limit
-        while not (found := re.search(pattern, self.text)):
+        deadline, start = time.monotonic() + limit, 0
+        while not (found := re.search(pattern, self._bytes[start:].decode())):
             assert time.monotonic() < deadline, f"no {pattern!r} in the log:\n{self.text[-3000:]}"
+            start = max(0, len(self._bytes) - LONGEST_MATCH)  # a terminal gives 8 MiB in thousands of pieces
             self.read()
         return found
 
