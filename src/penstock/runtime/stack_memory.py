@@ -38,7 +38,9 @@ class StackMemory:
         _send(pid, ASKING_SIGNALS[1])
 
     def read(self) -> str:
-        """What the worker has written since it was asked."""
+        """What the worker has written since it was asked; nothing once the memory is closed, with the worker's end."""
+        if self.fd < 0:
+            return ""
         return os.pread(self.fd, MOST_BYTES, 0).decode(errors="replace")
 
     def close(self) -> None:
