@@ -69,8 +69,8 @@ OPTIONS = (
     *("--max-connections", str(MAX_CONNECTIONS), "--max-queued", "256", "--max-queued-bytes", str(16 * 1024 * 1024)),
 )
 RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-"""Has glibc give large blocks back as soon as they are free. Else it keeps them, up to the largest use there ever was: each
-connection over TLS has 256 KiB of buffers, and a large answer has more. What stays is what is held."""
+"""Has glibc give large blocks back as soon as they are free. Else it keeps them, up to the largest use there ever was:
+each connection over TLS has 256 KiB of buffers, and a large answer has more. What stays is what is held."""
 LONG_PATH = "/" + "p" * 7000
 RENEWAL_SECONDS = 20.0 if SECONDS >= 200 else 2.0
 KEYS = 8
