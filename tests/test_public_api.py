@@ -30,7 +30,7 @@ SIGNATURES = {
     "ConfigError": "(message='')",
     "DeadlineExceeded": "(message='', *, ran=False)",
     "InvalidItem": "(reason='', *, path='')",
-    "NotReady": "(message='', *, state='')",
+    "NotReady": "(message='', *, state='', retry_after=1)",
     "Overloaded": "(message='', *, retry_after=1)",
     "Service": "(*stages, name='service', cpus=None, inline=False, options=None, **fields)",
     "Service.blocking": "()",

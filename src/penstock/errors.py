@@ -143,14 +143,16 @@ class WorkerLost(RequestError):
 class NotReady(RequestError):
     """The service is starting, draining, stopped or failed, and takes no work.
 
-    `state` is the service's state by name.
+    `state` is the service's state by name.  `retry_after` is in whole seconds, at least 1: while a stage rests, the
+    time until it is tried again.
     """
 
     retryable = True
 
-    def __init__(self, message: str = "", *, state: str = "") -> None:
+    def __init__(self, message: str = "", *, state: str = "", retry_after: int = 1) -> None:
         super().__init__(message)
         self.state = state
+        self.retry_after = retry_after
 
 
 class Cancelled(RequestError):

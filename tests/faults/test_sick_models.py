@@ -140,7 +140,8 @@ def test_a_model_that_fails_on_everything_leaves_the_rotation(serve, service):
     assert "RuntimeError: CUDA error: device-side assert" in readyz["detail"]
     refused = server.http.post(f"/{service}/predict", json=1)
     assert refused.status_code == 503
-    assert int(refused.headers["retry-after"]) >= 1
+    assert 15 < int(refused.headers["retry-after"]) == refused.json()["retry_after"] <= 30, "of a rest of 30 s"
+    assert 15 < readyz["retry_after"] <= 30
     assert "CUDA error" in refused.json()["detail"]
     assert server.http.get("/livez").status_code == 200
     server.wait_for("it is tried again in 30 s")

@@ -94,6 +94,8 @@ def test_a_stage_failure_answers_what_it_was_by_name():
         (DeadlineExceeded(ran=True), "ran", True),
         (WorkerLost(stage="embed"), "stage", "embed"),
         (NotReady(state="draining"), "state", "draining"),
+        (NotReady(), "retry_after", 1),
+        (NotReady(retry_after=30), "retry_after", 30),
     ],
 )
 def test_an_error_carries_what_callers_act_on(error, name, value):

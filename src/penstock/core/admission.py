@@ -32,6 +32,11 @@ LONGEST_RETRY_SECONDS = 60
 """The longest time that a caller is told to wait.  A service that has settled nothing lately has no rate to go by."""
 
 
+def whole_seconds(seconds: float) -> int:
+    """What a caller is told who should come again in `seconds`: rounded up, from 1 to 60."""
+    return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(seconds)))
+
+
 class AdmissionLane:
     """The requests of one lane that wait, and how many of the lane's items are in hand."""
 
@@ -167,4 +172,4 @@ class Admission:
         span = max(now - then, 1.0)
         # At least one item is assumed: where nothing was settled in that span, the rate would be 0.
         rate = max(self._settled - settled, 1) / span
-        return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(self.items / rate)))
+        return whole_seconds(self.items / rate)

@@ -7,7 +7,7 @@ A recycle counts towards FAILED too, until an item ends well.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
 FIRST_DELAY_SECONDS = 0.1
@@ -198,13 +198,23 @@ class StageHealth:
         """
         return live_workers == 0 and (self.resting or min(self.failed_starts) >= FAILED_AFTER_STARTS)
 
+    def rest_left(self, now: float) -> float | None:
+        """In how many seconds a stage that rests is tried again, 0 while it is being tried; None without a rest."""
+        return max(0.0, self.rest_ends - now) if self.resting else None
+
     def delay(self, backoff: Backoff, live_workers: int, now: float, *, innocent: bool = False) -> float:
         """How long to wait before a dead worker is started again; `innocent` says that we ended it."""
-        if self.resting:
-            return max(0.0, self.rest_ends - now)
+        rest_left = self.rest_left(now)
+        if rest_left is not None:
+            return rest_left
         if innocent:
             return 0.0
         return LONGEST_DELAY_SECONDS if self.failed(live_workers) else backoff.next_delay()
+
+
+def longest_rest(stages: Iterable[StageHealth], now: float) -> float:
+    """In how many seconds each stage that rests will have been tried again; 0 if none rests."""
+    return max((stage.rest_left(now) or 0.0 for stage in stages), default=0.0)
 
 
 def share_threads(cores: Sequence[frozenset[int]]) -> list[int]:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 
 from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
+from penstock.core.admission import whole_seconds
 from penstock.core.clock import Clock, calling_later
 from penstock.core.counters import ServiceCounters
 from penstock.core.item import Done, Request
 from penstock.core.lanes import Lane
 from penstock.core.payload import Payload
 from penstock.core.state import State
+from penstock.core.supervision import longest_rest
 from penstock.errors import (
     ConfigError,
     NotReady,
@@ -114,11 +116,16 @@ class Engine:
         if not flow.accepting:
             state = self.state
             reason = f": {self.reason}" if state is State.FAILED else ""
-            return NotReady(f"service {self.name!r} is {state}{reason}", state=state)
+            retry_after = self._retry_failed_after() if state is State.FAILED else 1
+            return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
         if not flow.has_room(nbytes):
             retry_after = flow.retry_after()
             return Overloaded(f"service {self.name!r} is full; try again in {retry_after} s", retry_after=retry_after)
         return None
+
+    def _retry_failed_after(self) -> int:
+        """In how many seconds a service is worth another try that has failed."""
+        return whole_seconds(longest_rest([stage.health for stage in self.stages], self._clock.now()))
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -226,8 +233,13 @@ class Engine:
                 started.set_result(None)
         self._refresh()
         if stage.failed and self._phase in (State.READY, State.DRAINING):
+            retry_after = self._retry_failed_after()
             self._flow.settle_all(
-                lambda _: NotReady(f"stage {stage.name!r} has failed: {stage.health.reason}", state=State.FAILED)
+                lambda _: NotReady(
+                    f"stage {stage.name!r} has failed: {stage.health.reason}",
+                    state=State.FAILED,
+                    retry_after=retry_after,
+                )
             )
 
     def _refresh(self) -> None:

@@ -144,4 +144,4 @@ def _detail(error: RequestError) -> str:
 
 
 def _retry_after(error: RequestError) -> int:
-    return error.retry_after if isinstance(error, Overloaded) else 1
+    return error.retry_after if isinstance(error, (Overloaded, NotReady)) else 1

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.core.admission import Admission
+from penstock.core.admission import Admission, whole_seconds
 from penstock.core.item import Item
 from penstock.core.lanes import Lane
 
@@ -272,6 +272,11 @@ def test_retry_after_is_rounded_up_to_whole_seconds_and_at_least_one(settle, ent
     assert admission.retry_after(1.0) == 1, "nothing is queued"
     enter(admission, 101)
     assert admission.retry_after(1.0) == 2
+
+
+def test_a_time_to_come_back_is_in_whole_seconds_rounded_up_from_1_to_60():
+    told = {0.0: 1, 0.2: 1, 1.0: 1, 1.001: 2, 29.5: 30, 60.0: 60, 300.0: 60}
+    assert {seconds: whole_seconds(seconds) for seconds in told} == told
 
 
 def test_retry_after_is_at_most_a_minute(enter):

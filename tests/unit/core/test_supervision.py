@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from penstock.core.supervision import Backoff, StageHealth, Verdict, WorkerHealth, share_threads
+from penstock.core.supervision import Backoff, StageHealth, Verdict, WorkerHealth, longest_rest, share_threads
 
 DELAYS = [0.0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0]
 
@@ -297,6 +297,25 @@ def test_a_stage_on_trial_rests_twice_as_long_after_its_next_recycle_up_to_five_
     assert not health.on_trial
     assert [health.recycled("no", now) for _ in range(3)] == [False, False, True]
     assert health.rest_ends == now + 30.0
+
+
+def test_a_stage_that_rests_tells_how_long_until_it_is_tried_again():
+    health = StageHealth(workers=1)
+    assert health.rest_left(0.0) is None
+    for _ in range(3):
+        health.recycled("no", 5.0)
+    assert [health.rest_left(now) for now in (5.0, 20.5, 35.0, 36.0)] == [30.0, 14.5, 0.0, 0.0]
+    health.became_ready(0)
+    assert health.rest_left(36.0) is None
+
+
+def test_a_service_is_worth_another_try_when_each_stage_that_rests_was_tried_again():
+    healths = [StageHealth(workers=1) for _ in range(3)]
+    assert longest_rest([], 0.0) == longest_rest(healths, 0.0) == 0.0
+    for health, moment in zip(healths, (0.0, 10.0), strict=False):
+        for _ in range(3):
+            health.recycled("no", moment)
+    assert [longest_rest(healths, now) for now in (10.0, 35.0, 41.0)] == [30.0, 5.0, 0.0]
 
 
 def test_a_stage_that_cannot_start_after_its_rest_rests_again_once_for_all_its_workers():

@@ -220,8 +220,9 @@ async def test_a_stage_without_workers_fails_tells_everybody_and_recovers(make_r
     reason = "worker 0 of stage 'sqrt' ended before it was ready: exit status 3"
     assert (rig.engine.state, rig.engine.reason) == (State.FAILED, reason)
     assert (str(call.error), call.error.state) == (f"stage 'sqrt' has failed: {reason}", State.FAILED)
-    with pytest.raises(NotReady, match=f"service 'service' is failed: {reason}"):
+    with pytest.raises(NotReady, match=f"service 'service' is failed: {reason}") as caught:
         rig.submit()
+    assert (caught.value.retry_after, call.error.retry_after) == (1, 1), "no stage rests"
     assert rig.clock.waiting == [30.0]
     await rig.clock.advance(30.0)
     rig.workers[-1].become_ready()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from penstock.config import Batch
 from penstock.core.state import State
+from penstock.errors import NotReady, StageFailed
 from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
 from penstock.transport.framing import Status
@@ -459,8 +462,30 @@ async def test_a_stage_that_fails_on_everything_leaves_the_rotation_and_is_tried
     assert rig.clock.waiting == [30.0], "one good item has forgotten it all"
 
 
+async def test_who_is_refused_while_a_stage_rests_is_told_when_it_is_tried_again(make_rig):
+    rig = await make_rig(spec(recycle_after=0)).start()
+    await three_recycles(rig)
+    assert rig.engine.refusal().retry_after == 30
+    await rig.clock.advance(0.5)
+    assert rig.engine.refusal().retry_after == 30, "rounded up"
+    await rig.clock.advance(29.0)
+    with pytest.raises(NotReady) as caught:
+        rig.submit()
+    assert caught.value.retry_after == 1
+    await rig.clock.advance(10.0)
+    assert rig.engine.state is State.FAILED
+    assert rig.engine.refusal().retry_after == 1, "its workers are being started"
+    for rest_seconds in (60.0, 120.0):
+        rig.workers[-1].become_ready()
+        await rest()
+        await fail(rig, 5)
+        assert rig.engine.refusal().retry_after == 60, "at most a minute, however long the rest is"
+        await rig.clock.advance(rest_seconds)
+
+
 async def test_what_waits_when_a_stage_fails_in_this_way_is_told_so(make_rig):
     rig = await make_rig(spec(recycle_after=0, workers=2)).start()
+    first, second = await rig.call(), await rig.call()
     for _ in range(3):
         await rig.clock.advance(1.0)
         worker = next(w for w in rig.workers.alive if w.start.index == 0)
@@ -478,6 +503,9 @@ async def test_what_waits_when_a_stage_fails_in_this_way_is_told_so(make_rig):
     assert rig.engine.queued == 0
     assert rig.workers.alive == [], "its other worker rests too"
     assert all(call.done for call in rig.calls)
+    assert first.ends == [StageFailed]
+    assert second.ends == [NotReady], "the other worker had it"
+    assert second.error.retry_after == 30
 
 
 async def test_a_worker_that_was_being_started_when_the_rest_began_rests_too(make_rig):

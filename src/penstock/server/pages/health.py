@@ -42,7 +42,8 @@ class Health:
         if not down:
             return Response(200, JSON, msgspec.json.encode({"state": worst_state(self._services)}), _FRESH)
         detail = "; ".join(self._describe_down(service) for service in down)
-        return self._problems.answer(NotReady(detail, state=worst_state(self._services)), request)
+        refusal = NotReady(detail, state=worst_state(self._services), retry_after=max(map(_retry_after, down)))
+        return self._problems.answer(refusal, request)
 
     def _describe_down(self, service: Servable) -> str:
         engine = service.engine
@@ -56,3 +57,9 @@ class Health:
         """Always 200: the state is in the body."""
         body = describe_process(self._services, self._now() - self._started)
         return Response(200, JSON, msgspec.json.encode(body), _FRESH)
+
+
+def _retry_after(service: Servable) -> int:
+    """In how many seconds a service that takes no traffic is worth another try."""
+    refusal = service.engine.refusal() if service.engine is not None else None
+    return refusal.retry_after if isinstance(refusal, NotReady) else 1

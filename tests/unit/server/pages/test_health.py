@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.state import State
+from penstock.errors import NotReady, Overloaded
 
 
 def get(fakes, app, path):
@@ -36,6 +37,18 @@ def test_readyz_names_the_service_its_state_and_the_first_line_of_the_reason(fak
     assert call.status == 503
     assert call.json["detail"] == "bad is failed: stage 'embed' cannot start: no such file"
     assert call.json["state"] == "failed"
+
+
+def test_readyz_tells_to_come_again_when_the_last_service_that_is_down_may_be_up(fakes):
+    services = [fakes.Service(name=f"s{n}") for n in range(4)]
+    for service, seconds in zip(services, (30, 12), strict=False):
+        service.engine.state = State.FAILED
+        service.engine.refused = NotReady(state="failed", retry_after=seconds)
+    services[2].engine.state = State.DRAINING
+    services[2].engine.refused = NotReady(state="draining")
+    services[3].engine.refused = Overloaded(retry_after=50)
+    call = get(fakes, fakes.app(*services), "/readyz")
+    assert (call.status, call.headers[b"retry-after"], call.json["retry_after"]) == (503, b"30", 30)
 
 
 def test_readyz_before_there_is_an_engine_is_503_starting(fakes):
