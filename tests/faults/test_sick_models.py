@@ -143,5 +143,8 @@ def test_a_model_that_fails_on_everything_leaves_the_rotation(serve, service):
     assert 15 < int(refused.headers["retry-after"]) == refused.json()["retry_after"] <= 30, "of a rest of 30 s"
     assert 15 < readyz["retry_after"] <= 30
     assert "CUDA error" in refused.json()["detail"]
+    told = {name: stage["retry_in_seconds"] for name, stage in server.health()["services"][service]["stages"].items()}
+    assert 15 < told.pop("broken") <= 30
+    assert set(told.values()) <= {None}, "another stage does not rest"
     assert server.http.get("/livez").status_code == 200
     server.wait_for("it is tried again in 30 s")

@@ -63,6 +63,10 @@ class StageView(Protocol):
         """Items handed to workers and not answered."""
 
     @property
+    def retry_in_seconds(self) -> float | None:
+        """In how many seconds a stage that rests is tried again, 0 while it is being tried; None without a rest."""
+
+    @property
     def workers(self) -> Sequence[WorkerView]:
         """Its pool."""
 

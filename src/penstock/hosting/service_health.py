@@ -63,16 +63,20 @@ def _describe_stage(stage: StageView) -> dict[str, Any]:
     return {
         "queued": stage.queued,
         "in_flight": stage.in_flight,
+        "retry_in_seconds": _rounded(stage.retry_in_seconds),
         "workers": [_describe_worker(worker) for worker in stage.workers],
     }
 
 
 def _describe_worker(worker: WorkerView) -> dict[str, Any]:
-    busy = worker.busy_seconds
     return {
         "index": worker.index,
         "state": worker.state,
         "pid": worker.pid,
         "restarts": worker.restarts,
-        "busy_seconds": None if busy is None else round(busy, 3),
+        "busy_seconds": _rounded(worker.busy_seconds),
     }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

@@ -136,6 +136,11 @@ class StageDriver:
         """Whether no worker is left and none can be started."""
         return self.health.failed(self.live_workers)
 
+    @property
+    def retry_in_seconds(self) -> float | None:
+        """In how many seconds a stage that rests is tried again; None without a rest."""
+        return self.health.rest_left(self._now())
+
     # -- from queue to workers ------------------------------------------------------------------------------------
 
     def pump(self, now: float, room: Callable[[], int | None]) -> None:

@@ -464,17 +464,19 @@ async def test_a_stage_that_fails_on_everything_leaves_the_rotation_and_is_tried
 
 async def test_who_is_refused_while_a_stage_rests_is_told_when_it_is_tried_again(make_rig):
     rig = await make_rig(spec(recycle_after=0)).start()
+    (stage_driver,) = rig.engine.stages
+    assert stage_driver.retry_in_seconds is None
     await three_recycles(rig)
-    assert rig.engine.refusal().retry_after == 30
+    assert (rig.engine.refusal().retry_after, stage_driver.retry_in_seconds) == (30, 30.0)
     await rig.clock.advance(0.5)
-    assert rig.engine.refusal().retry_after == 30, "rounded up"
+    assert (rig.engine.refusal().retry_after, stage_driver.retry_in_seconds) == (30, 29.5), "rounded up for clients"
     await rig.clock.advance(29.0)
     with pytest.raises(NotReady) as caught:
         rig.submit()
     assert caught.value.retry_after == 1
     await rig.clock.advance(10.0)
     assert rig.engine.state is State.FAILED
-    assert rig.engine.refusal().retry_after == 1, "its workers are being started"
+    assert (rig.engine.refusal().retry_after, stage_driver.retry_in_seconds) == (1, 0.0), "its worker is being started"
     for rest_seconds in (60.0, 120.0):
         rig.workers[-1].become_ready()
         await rest()

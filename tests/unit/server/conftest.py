@@ -61,7 +61,9 @@ class FakeEngine:
         self.cancelled: list[Submission] = []
         self.answer: Any = None
         worker = SimpleNamespace(index=0, state=WorkerState.IDLE, pid=4711, restarts=2, busy_seconds=1.23456)
-        self.stages = [SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])]
+        stage = SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])
+        stage.retry_in_seconds = None
+        self.stages = [stage]
 
     def refusal(self, nbytes=0):
         self.asked_for = nbytes

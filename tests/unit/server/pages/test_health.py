@@ -80,10 +80,19 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
             "echo": {
                 "queued": 3,
                 "in_flight": 2,
+                "retry_in_seconds": None,
                 "workers": [{"index": 0, "state": "idle", "pid": 4711, "restarts": 2, "busy_seconds": 1.235}],
             }
         },
     }
+
+
+@pytest.mark.parametrize(("left", "told"), [(None, None), (0.0, 0.0), (29.00049, 29.0)])
+def test_health_tells_when_a_stage_that_rests_is_tried_again(fakes, left, told):
+    service = fakes.Service()
+    service.engine.stages[0].retry_in_seconds = left
+    body = get(fakes, fakes.app(service), "/health").json
+    assert body["services"]["echo"]["stages"]["echo"]["retry_in_seconds"] == told
 
 
 def test_the_uptime_is_what_the_clock_has_gone_since_the_app_was_made(fakes):
