@@ -152,6 +152,8 @@ class StageHealth:
         self._recycles = 0
         """Recycles in a row without a good item between them."""
         self._rest_seconds = 0.0
+        self._rested = False
+        """Whether the stage has begun a rest, and has not recovered from it."""
 
     @property
     def on_trial(self) -> bool:
@@ -182,14 +184,21 @@ class StageHealth:
         return True
 
     def _rest(self, now: float) -> None:
-        self.resting = True
+        self.resting = self._rested = True
         self._rest_seconds = min(max(FIRST_REST_SECONDS, 2 * self._rest_seconds), LONGEST_REST_SECONDS)
         self.rest_ends = now + self._rest_seconds
 
-    def item_succeeded(self) -> None:
-        """An item of the stage ended well: forget all recycles before it."""
+    def item_succeeded(self) -> bool:
+        """An item of the stage ended well: forget all recycles before it.  True if the stage has recovered by that.
+
+        A worker that is being ended may answer well while the rest begins.  That is no recovery.
+        """
         self._recycles = 0
         self._rest_seconds = 0.0
+        recovered = self._rested and not self.resting
+        if recovered:
+            self._rested = False
+        return recovered
 
     def failed(self, live_workers: int) -> bool:
         """Whether the stage has failed, with `live_workers` of its workers ready.

@@ -221,8 +221,8 @@ class StageDriver:
         if self._abandonment is not None:
             self._abandonment.answered(frame.seconds)
         succeeded = Status.OK in frame.statuses
-        if succeeded:
-            self.health.item_succeeded()
+        if succeeded and self.health.item_succeeded():
+            log.info("stage %r has recovered: an item ended well after its rest", self.name)
         verdict = worker.health.batch_finished(
             succeeded=succeeded, failed=Status.FAILED in frame.statuses, now=now, on_trial=self.health.on_trial
         )

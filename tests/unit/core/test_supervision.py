@@ -318,6 +318,18 @@ def test_a_service_is_worth_another_try_when_each_stage_that_rests_was_tried_aga
     assert [longest_rest(healths, now) for now in (10.0, 35.0, 41.0)] == [30.0, 5.0, 0.0]
 
 
+def test_a_stage_recovers_once_with_the_first_good_item_after_its_rests():
+    health = StageHealth(workers=2)
+    assert health.item_succeeded() is False, "it was never ill"
+    for moment in (0.0, 0.0, 0.0, 40.0):
+        health.became_ready(0)
+        health.recycled("no", moment)
+    assert health.rest_ends == 100.0
+    assert health.item_succeeded() is False, "the answer of a worker that is being ended"
+    health.became_ready(0)
+    assert [health.item_succeeded() for _ in range(3)] == [True, False, False]
+
+
 def test_a_stage_that_cannot_start_after_its_rest_rests_again_once_for_all_its_workers():
     health = StageHealth(workers=2)
     for _ in range(3):

@@ -437,7 +437,14 @@ async def three_recycles(rig):
             await restarted(rig, delay)
 
 
+def recoveries(caplog):
+    """How often the log says, at level info, that the stage has recovered."""
+    line = ("INFO", "stage 'sqrt' has recovered: an item ended well after its rest")
+    return [(record.levelname, record.message) for record in caplog.records].count(line)
+
+
 async def test_a_stage_that_fails_on_everything_leaves_the_rotation_and_is_tried_again(make_rig, caplog):
+    caplog.set_level("INFO", "penstock.runtime")
     rig = await make_rig(spec(recycle_after=0)).start()
     await three_recycles(rig)
     waiting = rig.engine.refusal()
@@ -458,8 +465,18 @@ async def test_a_stage_that_fails_on_everything_leaves_the_rotation_and_is_tried
     rig.workers[-1].answer([b"3"])
     await rest()
     assert call.ends == [b"3"]
+    assert recoveries(caplog) == 1
+    await rig.call(b"9")
+    rig.workers[-1].answer([b"3"])
+    await rest()
+    assert recoveries(caplog) == 1, "told once"
     await three_recycles(rig)
     assert rig.clock.waiting == [30.0], "one good item has forgotten it all"
+    await restarted(rig, 30.0)
+    await rig.call(b"9")
+    rig.workers[-1].answer([b"3"])
+    await rest()
+    assert recoveries(caplog) == 2
 
 
 async def test_who_is_refused_while_a_stage_rests_is_told_when_it_is_tried_again(make_rig):
