@@ -501,7 +501,7 @@ def test_the_reference_has_every_metric_and_no_other(tmp_path):
             assert f"`{name}`" in text
             continue
         found.add(name)
-        kind, labels = told[name].split(" | ")[:2]
+        kind, labels = (cell.strip() for cell in told[name].split("|")[:2])
         assert kind == family.type, name
         given = {label for sample in family.samples for label in sample.labels} - {"le"}
         assert given == set(re.findall(r"`(\w+)`", labels)) or not family.samples, name

@@ -64,7 +64,8 @@ class App:
         self._elsewhere = Traffic("", "")
         """Requests that no route took: unknown paths, refused keys, what the connection refused."""
         traffic = [self._elsewhere]
-        self._routes |= self._pages(Metrics(self.services, traffic))
+        self.metrics = Metrics(self.services, traffic)
+        self._routes |= self._pages(self.metrics)
         traffic += [route.traffic for route in self._routes.values()]
         self._document: bytes | None = None
         self._page_bytes = 0

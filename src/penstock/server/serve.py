@@ -34,6 +34,7 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
     clock = LoopClock()
     app = App(services, options, clock)
     listener = Listener(app, options, clock)
+    app.metrics.watch(listener)
     run_until_signal(
         services,
         listener,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 
@@ -48,6 +49,20 @@ def test_silent_sockets_neither_stop_a_probe_nor_a_request(small):
     small.until(served, "a silent connection to make way")
     assert [ask(small, path).status for path in PROBES] == [200] * 3
     assert any(gone(wire) for wire in silent)
+
+
+def test_metrics_tell_how_many_connections_are_open_and_how_many_may_be(small):
+    def connections():
+        """The number and the limit, asked for on a connection of its own."""
+        found = dict(re.findall(rb"^(penstock_connections\w*) (\S+)$", ask(small, "/metrics").body, re.MULTILINE))
+        return float(found[b"penstock_connections"]), float(found[b"penstock_connections_limit"])
+
+    assert connections() == (1, PLACES)
+    busy = fill(small, PLACES + 3)
+    small.until(lambda: connections() == (PLACES + 3 + 1, PLACES), "those beyond the limit to be counted too")
+    for wire in busy:
+        wire.close()
+    small.until(lambda: connections() == (1, PLACES))
 
 
 def gone(wire):

@@ -37,6 +37,7 @@ class Listener:
         self._options = options
         self._clock = clock
         self._connections: Connections | None = None
+        self._limit = options.max_connections
         self._servers: list[asyncio.Server] = []
         self._addresses: list[str] = []
         self._sweep: Timer | None = None
@@ -55,6 +56,11 @@ class Listener:
         """How many connections are open."""
         return len(self._connections.open) if self._connections is not None else 0
 
+    @property
+    def most_connections(self) -> int:
+        """How many connections are served at a time; fewer than the option says where the system allows fewer files."""
+        return self._limit
+
     async def start(self) -> None:
         """Listen; StartFailed or ConfigError says why that cannot be."""
         options = self._options
@@ -62,6 +68,7 @@ class Listener:
         if context is not None:
             context.sni_callback = self._choose_certificate
         limits = raise_file_limit(options.max_connections)
+        self._limit = limits.connections
         if options.uds is not None:
             sockets = [bind_unix(options.uds, options.uds_mode)]
             self._file = inode(options.uds)

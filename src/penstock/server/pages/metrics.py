@@ -6,9 +6,10 @@ Nothing here is touched by a request: everything is read at scrape time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -16,6 +17,18 @@ from penstock.hosting.servable import Servable
 from penstock.hosting.service_metrics import ServiceCollector, add_histogram
 from penstock.server.application import HttpRequest, Response
 from penstock.server.protocols.route import Traffic
+
+
+class ConnectionsView(Protocol):
+    """What a listener tells of its connections."""
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+
+    @property
+    def most_connections(self) -> int:
+        """How many are served at a time."""
 
 
 class Metrics:
@@ -26,6 +39,10 @@ class Metrics:
         self._registry.register(TrafficCollector(traffic))
         self._registry.register(ServiceCollector(services))
         ProcessCollector(registry=self._registry)
+
+    def watch(self, listener: ConnectionsView) -> None:
+        """Show the connections of `listener` from now on; an app under another server has no listener of ours."""
+        self._registry.register(ConnectionsCollector(listener))
 
     def page(self, request: HttpRequest) -> Response:
         """The metrics, as Prometheus text or as OpenMetrics if the scraper asks for that."""
@@ -59,3 +76,25 @@ class TrafficCollector(Collector):
                 add_histogram(seconds, (each.service, each.route), each.seconds)
         yield requests
         yield seconds
+
+
+class ConnectionsCollector(Collector):
+    """Reads how many connections a listener has."""
+
+    def __init__(self, listener: ConnectionsView) -> None:
+        self._listener = listener
+
+    def collect(self) -> Iterator[Metric]:
+        """The number and its limit."""
+        yield GaugeMetricFamily(
+            "penstock_connections",
+            "Open connections, those included that came beyond the limit and may only ask for probes. At the limit, "
+            "newcomers get 503 unless an idle connection makes way for them.",
+            value=self._listener.connections,
+        )
+        yield GaugeMetricFamily(
+            "penstock_connections_limit",
+            "Most connections that are served at a time (max_connections, or fewer where the system allows fewer open "
+            "files).",
+            value=self._listener.most_connections,
+        )

@@ -49,6 +49,7 @@ async def test_the_address_has_the_port_that_was_given(open_listener):
     assert host == "http://127.0.0.1"
     assert 0 < int(port) < 65536
     assert listener.connections == 0
+    assert listener.most_connections == ServerOptions().max_connections
 
 
 @pytest.mark.parametrize(

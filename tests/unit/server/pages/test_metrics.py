@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
@@ -85,6 +86,18 @@ def test_latency_is_a_histogram_of_seconds_since_arrival(fakes, monkeypatch):
     assert value(found, bucket, route="/predict", le="+Inf") == 2
     assert value(found, "penstock_http_request_seconds_count", route="/predict") == 2
     assert 0.2 <= value(found, "penstock_http_request_seconds_sum", route="/predict") < 2
+
+
+def test_connections_stand_beside_their_limit_where_there_is_a_listener(fakes):
+    app = fakes.app()
+    assert "penstock_connections" not in scrape(fakes, app)
+    listener = SimpleNamespace(connections=3, most_connections=10)
+    app.metrics.watch(listener)
+    for number in (3, 12):
+        listener.connections = number
+        found = scrape(fakes, app)
+        assert value(found, "penstock_connections") == number
+        assert value(found, "penstock_connections_limit") == 10
 
 
 def test_items_are_counted_by_their_ending(fakes):
