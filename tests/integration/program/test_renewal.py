@@ -17,8 +17,9 @@ from served import request
 
 MAKE = (
     *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-    *("-days", "2", "-subj", "/CN=localhost"),
+    *("-subj", "/CN=localhost"),
 )
+EXPIRES = "penstock_tls_certificate_expires_timestamp_seconds"
 AGAIN = "SIGHUP: read again: tls_cert"
 
 
@@ -44,8 +45,16 @@ class Pair:
         """The certificate as a client gets it."""
         return ssl.PEM_cert_to_DER_cert(self.cert.read_text())
 
-    def renew(self) -> None:
-        subprocess.run([*MAKE, "-keyout", self.key, "-out", self.cert], check=True, capture_output=True)
+    @property
+    def expires(self) -> float:
+        """When the certificate expires, as openssl reads it."""
+        asked = ["openssl", "x509", "-noout", "-enddate", "-in", self.cert]
+        date = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+        return ssl.cert_time_to_seconds(date.removeprefix("notAfter="))
+
+    def renew(self, days: int = 2) -> None:
+        made = ("-days", str(days), "-keyout", self.key, "-out", self.cert)
+        subprocess.run([*MAKE, *made], check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -78,6 +87,8 @@ def hang_up(server, line: str) -> None:
 def test_a_request_in_flight_is_answered_and_new_connections_get_the_new_certificate(serve, pair):
     server = serve(*pair.options)
     old = pair.encoded
+    expired = server.metric(EXPIRES)
+    assert expired == pair.expires
     assert {shown(server), shown(server, "localhost")} == {old}
     with (
         socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock,
@@ -85,9 +96,10 @@ def test_a_request_in_flight_is_answered_and_new_connections_get_the_new_certifi
     ):
         before.sendall(request("POST", "/predict", {"do": "hold", "value": 7}))
         server.until((server.folder / "ran").exists)
-        pair.renew()
+        pair.renew(days=9)
         hang_up(server, AGAIN)
         assert {shown(server), shown(server, "localhost")} == {pair.encoded} != {old}
+        assert server.metric(EXPIRES) == pair.expires > expired
         server.open_gate()
         assert before.recv(1 << 16).endswith(b"7.0")
         before.sendall(request("POST", "/predict", {"value": 8}))
@@ -113,6 +125,7 @@ def test_a_bad_pair_is_logged_and_the_old_one_stays_unharmed(serve, pair, how):
     server = serve(*pair.options)
     http = server.client()
     old, files = pair.encoded, (pair.cert.read_bytes(), pair.key.read_bytes())
+    expires = pair.expires
     match how:
         case "another's key":
             pair.renew()
@@ -126,6 +139,7 @@ def test_a_bad_pair_is_logged_and_the_old_one_stays_unharmed(serve, pair, how):
     hang_up(server, f"ERROR penstock.server: SIGHUP: the old stays in use: tls_cert {pair.cert} and tls_key {pair.key}")
     for name in (None, "localhost"):
         assert shown(server, name) == old
+    assert server.metric(EXPIRES) == expires
     assert http.post("/predict", json={"value": 1}).json() == 1
     assert server.client().post("/predict", json={"value": 2}).json() == 2
     assert AGAIN not in server.output

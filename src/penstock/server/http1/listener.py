@@ -17,6 +17,7 @@ from penstock.core.clock import Clock, Timer
 from penstock.hosting.renewal import Renewal, UseRenewed
 from penstock.server.application import Application
 from penstock.server.http1.binding import BACKLOG, bind_tcp, bind_unix, inode, raise_file_limit, tls_context
+from penstock.server.http1.certificate import certificate_expires
 from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
 from penstock.server.http1.refusals import LINGER_SECONDS
@@ -45,6 +46,7 @@ class Listener:
         """What identifies the file of our Unix socket."""
         self._context: ssl.SSLContext | None = None
         """What a new connection gets its certificate from, over TLS."""
+        self._expires: float | None = None
 
     @property
     def addresses(self) -> list[str]:
@@ -61,10 +63,19 @@ class Listener:
         """How many connections are served at a time; fewer than the option says where the system allows fewer files."""
         return self._limit
 
+    @property
+    def certificate_expires(self) -> float | None:
+        """When the certificate expires that new connections get, in seconds since the epoch; None if that is unknown.
+
+        None too without TLS.
+        """
+        return self._expires
+
     async def start(self) -> None:
         """Listen; StartFailed or ConfigError says why that cannot be."""
         options = self._options
-        context = self._context = tls_context(options)
+        context, self._expires = _dated_context(options)
+        self._context = context
         if context is not None:
             context.sni_callback = self._choose_certificate
         limits = raise_file_limit(options.max_connections)
@@ -102,10 +113,11 @@ class Listener:
 
     def _read_certificate(self) -> UseRenewed:
         # A context of its own: a certificate and a key that do not belong together would spoil the one in use.
-        return partial(self._use_certificate, tls_context(self._options))
+        return partial(self._use_certificate, *_dated_context(self._options))
 
-    def _use_certificate(self, context: ssl.SSLContext | None) -> None:
+    def _use_certificate(self, context: ssl.SSLContext | None, expires: float | None) -> None:
         self._context = context
+        self._expires = expires
 
     def _choose_certificate(self, tls: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _ours: ssl.SSLContext) -> None:
         """Give a new connection the newest certificate.  OpenSSL calls this also where the client names no server.
@@ -153,3 +165,11 @@ class Listener:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
+
+
+def _dated_context(options: ServerOptions) -> tuple[ssl.SSLContext | None, float | None]:
+    """The TLS context that `options` describe, and when its certificate expires."""
+    context = tls_context(options)
+    if context is None or options.tls_cert is None:
+        return context, None
+    return context, certificate_expires(context, options.tls_cert)

@@ -19,16 +19,20 @@ from penstock.server.application import HttpRequest, Response
 from penstock.server.protocols.route import Traffic
 
 
-class ConnectionsView(Protocol):
-    """What a listener tells of its connections."""
+class ListenerView(Protocol):
+    """What a listener tells of itself."""
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """How many clients are connected."""
 
     @property
     def most_connections(self) -> int:
         """How many are served at a time."""
+
+    @property
+    def certificate_expires(self) -> float | None:
+        """When its certificate expires, in seconds since the epoch; None without TLS, or if that is unknown."""
 
 
 class Metrics:
@@ -40,9 +44,9 @@ class Metrics:
         self._registry.register(ServiceCollector(services))
         ProcessCollector(registry=self._registry)
 
-    def watch(self, listener: ConnectionsView) -> None:
-        """Show the connections of `listener` from now on; an app under another server has no listener of ours."""
-        self._registry.register(ConnectionsCollector(listener))
+    def watch(self, listener: ListenerView) -> None:
+        """Show what `listener` tells from now on; an app under another server has no listener of ours."""
+        self._registry.register(ListenerCollector(listener))
 
     def page(self, request: HttpRequest) -> Response:
         """The metrics, as Prometheus text or as OpenMetrics if the scraper asks for that."""
@@ -78,14 +82,14 @@ class TrafficCollector(Collector):
         yield seconds
 
 
-class ConnectionsCollector(Collector):
-    """Reads how many connections a listener has."""
+class ListenerCollector(Collector):
+    """Reads how many connections a listener has, and when its certificate expires."""
 
-    def __init__(self, listener: ConnectionsView) -> None:
+    def __init__(self, listener: ListenerView) -> None:
         self._listener = listener
 
     def collect(self) -> Iterator[Metric]:
-        """The number and its limit."""
+        """The number and its limit; the date, where there is one."""
         yield GaugeMetricFamily(
             "penstock_connections",
             "Open connections, those included that came beyond the limit and may only ask for probes. At the limit, "
@@ -98,3 +102,11 @@ class ConnectionsCollector(Collector):
             "files).",
             value=self._listener.most_connections,
         )
+        expires = GaugeMetricFamily(
+            "penstock_tls_certificate_expires_timestamp_seconds",
+            "When the certificate expires that new connections get, in seconds since the epoch. Renew its file before, "
+            "and send SIGHUP.",
+        )
+        if self._listener.certificate_expires is not None:
+            expires.add_metric((), self._listener.certificate_expires)
+        yield expires

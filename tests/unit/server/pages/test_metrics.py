@@ -91,13 +91,23 @@ def test_latency_is_a_histogram_of_seconds_since_arrival(fakes, monkeypatch):
 def test_connections_stand_beside_their_limit_where_there_is_a_listener(fakes):
     app = fakes.app()
     assert "penstock_connections" not in scrape(fakes, app)
-    listener = SimpleNamespace(connections=3, most_connections=10)
+    listener = SimpleNamespace(connections=3, most_connections=10, certificate_expires=None)
     app.metrics.watch(listener)
     for number in (3, 12):
         listener.connections = number
         found = scrape(fakes, app)
         assert value(found, "penstock_connections") == number
         assert value(found, "penstock_connections_limit") == 10
+
+
+def test_the_date_of_a_certificate_is_told_where_it_is_known(fakes):
+    app = fakes.app()
+    listener = SimpleNamespace(connections=0, most_connections=10, certificate_expires=None)
+    app.metrics.watch(listener)
+    name = "penstock_tls_certificate_expires_timestamp_seconds"
+    assert not scrape(fakes, app)[name].samples
+    listener.certificate_expires = 1797927803.0
+    assert value(scrape(fakes, app), name) == 1797927803
 
 
 def test_items_are_counted_by_their_ending(fakes):
