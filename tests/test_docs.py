@@ -472,6 +472,13 @@ def test_the_reference_has_every_status_http_refuses_with():
     assert used - {"500"} <= told  # a fault of our own, for which there is no rule
 
 
+def test_the_reference_tells_each_kind_of_503_from_the_others():
+    rows = re.findall(r"^\| 503 \| `([^`]+)`", (DOCS / "reference" / "http.md").read_text(), flags=re.MULTILINE)
+    problems = Problems(ps.ServerOptions(), FaultLog(VirtualClock()))
+    kinds = [f"urn:penstock:problem:{urn}" for kind, (urn, _) in KINDS.items() if problems.status(kind()) == 503]
+    assert sorted(rows) == sorted([*kinds, "about:blank"])
+
+
 def test_the_reference_has_every_path_and_every_media_type():
     text = (DOCS / "reference" / "http.md").read_text()
     told = set(re.findall(r"^\| `(?:GET|POST) (/\S+)` \|", text, flags=re.MULTILINE))

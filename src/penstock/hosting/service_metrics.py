@@ -61,7 +61,8 @@ def _states(services: Sequence[Servable]) -> Metric:
     family = GaugeMetricFamily(
         "penstock_state",
         "1 for the state the service is in, 0 for the others. ready and busy take traffic; busy refuses new work "
-        "because it is full; failed means that a stage has no worker and cannot get one.",
+        "because it is full; failed means that a stage has no worker, because none can be started or because all that "
+        "its workers ran failed. It is tried again by itself.",
         labels=("service", "state"),
     )
     for service in services:
@@ -82,7 +83,7 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
         "penstock_items_ended",
         "Accepted items by what became of them. failed: a stage raised. invalid: the client's input. expired: its "
         "deadline passed. cancelled: the client left. lost: a worker died twice under it. turned_away: the service "
-        "stopped first, or its client batch had gathered too many bytes of results.",
+        "stopped or a stage failed first, or its client batch had gathered too many bytes of results.",
         labels=("service", "ending"),
     )
     gauges = {
@@ -145,7 +146,11 @@ _STAGE_COUNTERS = {
     "batches": ("penstock_stage_batches", "Batches sent to workers; what ran again after a death counts again."),
     "restarts": (
         "penstock_stage_worker_restarts",
-        "Workers started again after a death. Each may have cost a batch its time; the log has the exit code.",
+        (
+            "Ends of workers that were or will be followed by a new start: deaths, failed starts, and workers that "
+            "Penstock killed because they ran too long, were recycled or abandoned, or because their stage rests. "
+            "The log has the reason of each."
+        ),
     ),
     "recycled": (
         "penstock_stage_worker_recycled",
