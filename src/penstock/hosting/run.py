@@ -19,8 +19,10 @@ from typing import Protocol
 import uvloop
 
 from penstock.hosting.chore import Chore
+from penstock.hosting.freed_memory import freed_memory_returned, resident_bytes, trim_heap
 from penstock.hosting.handing_over import lines_handed_over, write_last_lines
 from penstock.hosting.logs import dropped_notice
+from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.renewal import Renewal, renew
 from penstock.hosting.report import report
 from penstock.hosting.servable import Servable
@@ -134,7 +136,8 @@ class _Run:
                 gc.freeze()
                 gc.set_threshold(COLLECTOR_THRESHOLD_OBJECTS)
                 self._on_ready()
-                await stop_asked
+                with freed_memory_returned(LoopClock(), resident_bytes, trim_heap):
+                    await stop_asked
             else:
                 started.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
