@@ -62,7 +62,7 @@ fix: $(STAMP)  ## mend what a tool can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: $(STAMP)  ## a million requests, and chaos: minutes, not part of `test`
+soak: $(STAMP)  ## a million requests, chaos, and ten minutes of a night: not part of `test`
 	$(BIN)/python -m pytest -m soak --timeout 3000 tests
 
 mutants: $(STAMP)  ## change the code COUNT times, drawn with SEED, and list what no unit test notices: an hour

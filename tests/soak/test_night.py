@@ -75,7 +75,7 @@ KEYS = 8
 PARTS = 4
 """Between them the load is off, and nothing may be left of it."""
 GROWTH = 24 * 1024 * 1024
-"""Of memory the coordinator may keep 16 MiB more than at its start; the rest is what it learns of routes and clients."""
+"""What the coordinator may keep of it: at most 16 MiB are not given back, and code that has run takes some."""
 SLOWEST_PROBE_SECONDS = 5.0
 """The machine has few cores, and the clients of the night take most of their time."""
 KEPT = 16 * 1024

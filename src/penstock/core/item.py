@@ -44,8 +44,8 @@ class Request:
     """
 
     __slots__ = (
-        "admitted", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "holds_results", "items", "lane",
-        "outcomes", "payloads", "result_bytes", "unfed_bytes", "unsettled",
+        "admitted", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "full", "holds_results", "items",
+        "lane", "outcomes", "payloads", "result_bytes", "unfed_bytes", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,8 @@ class Request:
         """Bytes of `payloads` that are not items yet."""
         self.result_bytes = 0
         """Bytes of results that are held in `outcomes` until the last one is there."""
+        self.full = False
+        """Whether it may gather no more results: what of it is not at a worker is not run."""
         self.items: list[Item] = []
         self.bucket: set[Request] | None = None
         """The bucket of `Deadlines` that it is in."""

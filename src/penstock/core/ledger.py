@@ -9,11 +9,12 @@ Contract
 * what `hold` was told of: half-received bodies, and client batches that are being split,
 * `answers`, which is what `hold_answer` was told of: finished answers that no client has taken yet.
 
-`max_bytes` bounds two sums, each by itself: `answers`, and all the rest.
+`max_bytes` bounds three sums, each by itself: `answers`, all the rest, and of the rest what requests have gathered.
 * What comes in has room by the rest alone.  A client that leaves its answers unread takes no room from the others.
 * Nothing is computed for more answers while `answers_overfull`.  It may exceed the bound by what was computed then.
-* A request that has its results held may gather `max_bytes` of them.  What it gathers is no finished answer: a request
-  that waited for its own results to be read would wait for itself.
+* All requests that have their results held may gather `max_bytes` of them together.  With more, the request that has
+  gathered the most is `full`: it gathers only what workers hold of it then, and counts here no longer.  What is
+  gathered is no finished answer: a request that waited for its own results to be read would wait for itself.
 
 Once a request was made with its size, only the methods here change `held`, `answers` and the numbers of requests and
 items that are named above.
@@ -32,6 +33,10 @@ class ByteLedger:
         self.max_bytes = max_bytes
         self.held = 0
         self.answers = 0
+        self._gathered = 0
+        """The results that are held for requests which are not full."""
+        self._gathering: dict[Request, None] = {}
+        """Those requests, in the order of their first results."""
 
     @property
     def answers_overfull(self) -> bool:
@@ -88,19 +93,38 @@ class ByteLedger:
         """Give back the payload of `item`: it has its outcome."""
         self.held -= item.nbytes
 
-    def keep_result(self, request: Request, payload: Payload) -> bool:
-        """Hold a result until `request` completes; returns whether the request has gathered more than it may.
+    def keep_result(self, request: Request, payload: Payload) -> Request | None:
+        """Hold a result until `request` completes; returns the request that is full from now on, if one is.
 
-        The result of a lone item is not held: its caller has it at once.
+        The result of the last unsettled item is not held: its caller has it at once.
         """
-        if not request.holds_results or len(request.outcomes) == 1:
-            return False
+        if not request.holds_results or request.unsettled == 1:
+            return None
         nbytes = payload_size(payload)
         request.result_bytes += nbytes
         self.held += nbytes
-        return request.result_bytes > self.max_bytes
+        if request.full:
+            return None
+        self._gathering[request] = None
+        self._gathered += nbytes
+        if self._gathered <= self.max_bytes:
+            return None
+        largest = max(self._gathering, key=_result_bytes)
+        largest.full = True
+        self._gather_no_more(largest)
+        return largest
+
+    def _gather_no_more(self, request: Request) -> None:
+        if request in self._gathering:
+            del self._gathering[request]
+            self._gathered -= request.result_bytes
 
     def complete(self, request: Request) -> None:
         """Give back the results of `request`: its caller has them."""
+        self._gather_no_more(request)
         self.held -= request.result_bytes
         request.result_bytes = 0
+
+
+def _result_bytes(request: Request) -> int:
+    return request.result_bytes

@@ -83,7 +83,7 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
         "penstock_items_ended",
         "Accepted items by what became of them. failed: a stage raised. invalid: the client's input. expired: its "
         "deadline passed. cancelled: the client left. lost: a worker died twice under it. turned_away: the service "
-        "stopped or a stage failed first, or its client batch had gathered too many bytes of results.",
+        "stopped or a stage failed first, or client batches had gathered too many bytes of results, its own the most.",
         labels=("service", "ending"),
     )
     gauges = {

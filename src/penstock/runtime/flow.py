@@ -291,7 +291,6 @@ class Flow:
         """Move each item on, or settle it."""
         last = stage.last
         settling = self._settling
-        max_bytes = self._admission.ledger.max_bytes
         now = self._now()
         for item, status, payload in zip(items, frame.statuses, frame.payloads, strict=True):
             if item.state is SETTLED:
@@ -300,7 +299,7 @@ class Flow:
                 settling.settle(item, Failure(_read_failure(stage.name, status, payload)))
             elif last:
                 settling.settle(item, Result(payload))
-            elif item.request.result_bytes > max_bytes:
+            elif item.request.full:
                 settling.settle(item, Failure(self._too_many_results()))
             else:
                 self._advance(item, payload, now)
@@ -317,11 +316,11 @@ class Flow:
             self._settling.settle(item, Failure(WorkerLost(stage=stage.name)))
 
     def _too_many_results(self) -> RequestError:
-        """Why items end unrun whose client batch has gathered all the results that may be held for it."""
+        """Why items end unrun whose client batch has gathered too many results."""
         retry_after = self.retry_after()
         return Overloaded(
-            f"the results before this one take more than {self._admission.ledger.max_bytes} bytes; "
-            "send fewer items at a time",
+            f"the results of unfinished batches take more than {self._admission.ledger.max_bytes} bytes, most of "
+            "them those of this one; send fewer items at a time",
             retry_after=retry_after,
         )
 

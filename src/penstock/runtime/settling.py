@@ -27,7 +27,7 @@ class Settling:
 
     Nothing else settles an item.  `queues` are those of the stages, in their order.  What an item held is given back
     to `admission`, its request leaves `deadlines`, and its ending is counted in `counters`.  `too_many_results` makes
-    the error of items that are not run because their request has gathered too many results.
+    the error of items that are not run because their request is full of results.
     """
 
     def __init__(
@@ -83,10 +83,7 @@ class Settling:
             self._complete(request)
 
     def _end_unsent(self, request: Request) -> None:
-        """Settle what of `request` no worker has, fed or not: its results are more than may be held for it.
-
-        One of its items is not recorded yet, so the request does not complete here.
-        """
+        """Settle what of `request` no worker has, fed or not: it is full of results.  It may complete here."""
         failure = Failure(self._too_many_results())
         if not request.wholly_fed:
             self._end_unfed(request, failure)
@@ -97,14 +94,16 @@ class Settling:
     def _record(self, request: Request, index: int, outcome: Outcome) -> None:
         if isinstance(outcome, Result):
             self._counters.succeeded += 1
-            if self._admission.ledger.keep_result(request, outcome.payload):
-                self._end_unsent(request)
+            full = self._admission.ledger.keep_result(request, outcome.payload)
         else:
             _count_failure(self._counters, outcome.error, 1)
+            full = None
         request.outcomes[index] = outcome
         request.unsettled -= 1
         if not request.unsettled:
             self._complete(request)
+        if full is not None and full.unsettled:
+            self._end_unsent(full)
 
     def _complete(self, request: Request) -> None:
         """Tell the caller: every outcome is there."""

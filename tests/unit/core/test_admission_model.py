@@ -6,6 +6,7 @@ them pass.  Where the two differ, the seed in the message is the history to repl
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import pytest
@@ -28,12 +29,16 @@ class PlainRequest:
         self.extra = extra
         """Bytes besides the payloads, until the last is fed."""
         self.is_in = False
-        self.gathers = holds_results and len(sizes) > 1
+        self.gathers = holds_results
         """Whether its results are held until the last is there."""
+        self.full = False
+        """Whether it was told to gather no more."""
         self.items = []
         """The sizes of its items in hand."""
         self.results = []
         """The sizes of the results that wait for the others."""
+        self.began = math.inf
+        """When it had its first result."""
 
     @property
     def unfed(self):
@@ -57,6 +62,8 @@ class PlainDoor:
         """All that are not complete."""
         self.lines = {lane: [] for lane in Lane}
         self.turns = list(Lane)
+        self.results = 0
+        """How many requests had a result."""
 
     @property
     def held(self):
@@ -108,6 +115,23 @@ class PlainDoor:
         request.items.append(request.sizes.pop(0))
         if not request.sizes:
             request.extra = 0
+
+    def keep_result(self, request, nbytes):
+        """The request that is full by this, or None."""
+        if not request.gathers or len(request.items) + len(request.sizes) == 0:
+            return None
+        request.results.append(nbytes)
+        if request.began == math.inf:
+            self.results += 1
+            request.began = self.results
+        if request.full:
+            return None
+        gathering = [other for other in self.requests if other.results and not other.full]
+        if sum(sum(other.results) for other in gathering) <= self.max_bytes:
+            return None
+        gathering.sort(key=lambda other: (-sum(other.results), other.began))
+        gathering[0].full = True
+        return gathering[0]
 
     def drop_unfed(self, request):
         request.sizes, request.extra = [], 0
@@ -190,10 +214,9 @@ class History:
         self.door.settle(items.pop(place))
         plain.items.pop(place)
         if result is not None:
-            if plain.gathers:
-                plain.results.append(result)
-            too_many = sum(plain.results) > self.plain.max_bytes
-            assert self.door.ledger.keep_result(request, b"z" * result) is too_many, self
+            full = self.plain.keep_result(plain, result)
+            assert self.door.ledger.keep_result(request, b"z" * result) is (full and self.pairs[full][0]), self
+        request.unsettled -= 1
         self.complete(plain)
 
     def complete(self, plain):
@@ -207,6 +230,7 @@ class History:
 
     def drop_one(self, plain):
         request, _ = self.pairs[plain]
+        request.unsettled -= len(plain.sizes)
         self.door.drop_unfed(request)
         self.plain.drop_unfed(plain)
         self.complete(plain)
@@ -242,6 +266,7 @@ class History:
             if request in plain.requests:
                 assert (real.admitted, real.unfed_bytes) == (request.is_in, request.unfed), self
                 assert (real.result_bytes, [item.nbytes for item in items]) == (sum(request.results), request.items)
+                assert real.full is request.full, self
 
     def end(self):
         """End every request: nothing may be left but what is held outside."""

@@ -35,7 +35,7 @@ def test_a_request_is_what_it_was_made_of_and_starts_outside():
     assert (request.payloads, request.codec_in, request.codec_out, request.deadline) == ([b"a"], 1, 2, 5.0)
     assert (request.done, request.lane) == (print, Lane.BULK)
     assert not request.admitted
-    assert (request.unfed_bytes, request.result_bytes, request.bucket) == (0, 0, None)
+    assert (request.unfed_bytes, request.result_bytes, request.full, request.bucket) == (0, 0, False, None)
 
 
 def test_a_request_starts_unfed_and_unsettled():

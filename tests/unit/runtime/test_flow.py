@@ -647,6 +647,36 @@ async def test_only_the_batch_that_gathers_too_much_is_ended(make_rig):
     assert (other.ends, single.ends) == ([b"x", b"x"], [b"x"])
 
 
+async def test_batches_gather_together_and_the_one_with_the_most_is_ended(make_rig):
+    rig = await make_rig(spec(prefetch=0, workers=2), max_queued_bytes=100).start()
+    large = await rig.call(*[b"1"] * 9, lane=Lane.BULK, hold_results=True)
+    small = await rig.call(*[b"2"] * 3, lane=Lane.BULK, hold_results=True)
+    sizes = {b"1": 30, b"2": 25}
+    for _ in range(12):
+        for worker in rig.workers:
+            for batch in worker.batches[:1]:
+                worker.answer([b"x" * sizes[batch[0]]])
+        await rest()
+    assert small.ends == [b"x" * 25] * 3
+    assert large.ends[:2] == [b"x" * 30] * 2
+    assert large.ends[-1] is Overloaded
+    assert rig.engine.counters.turned_away == large.ends.count(Overloaded)
+    assert rig.engine.held_bytes == 0
+
+
+async def test_a_batch_that_is_ended_for_anothers_result_and_has_nothing_at_a_worker_completes(make_rig):
+    rig = await make_rig(spec(prefetch=0), max_queued=2, max_queued_bytes=100).start()  # they take turns, item by item
+    large = await rig.call(b"1", b"1", lane=Lane.BULK, hold_results=True)
+    small = await rig.call(b"2", b"2", lane=Lane.BULK, hold_results=True)
+    for size in (60, 41):
+        rig.workers[0].answer([b"x" * size])
+        await rest()
+    assert large.ends == [b"x" * 60, Overloaded]
+    rig.workers[0].answer([b"x" * 200])
+    assert small.ends == [b"x" * 41, b"x" * 200]
+    assert rig.engine.held_bytes == 0
+
+
 async def test_what_comes_from_an_earlier_stage_when_its_batch_was_ended_is_not_run_on(make_rig):
     rig = await make_rig(
         spec(name="a", prefetch=0, workers=2), spec(name="b", prefetch=0), max_queued_bytes=100
