@@ -139,10 +139,10 @@ def test_the_soft_limit_of_files_is_raised_and_never_lowered():
     try:
         low = min(512, before[1] if before[1] > 0 else 512)
         resource.setrlimit(resource.RLIMIT_NOFILE, (low, before[1]))
-        assert raise_file_limit(10) == (10, EXCESS_CONNECTIONS)
+        assert raise_file_limit(10, tls=False) == (10, EXCESS_CONNECTIONS)
         raised = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         assert raised == 1034
-        raise_file_limit(1)
+        raise_file_limit(1, tls=False)
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == raised
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

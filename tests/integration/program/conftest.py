@@ -7,9 +7,46 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
 
 import pytest
 from served import serving, write_module
+
+MAKE = (
+    *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+    *("-subj", "/CN=localhost"),
+)
+
+
+class Pair:
+    """A certificate and its key, in two files; each `renew` writes others into them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cert, self.key = folder / "cert.pem", folder / "key.pem"
+        self.renew()
+
+    @property
+    def options(self):
+        return ("--tls-cert", str(self.cert), "--tls-key", str(self.key))
+
+    @property
+    def encoded(self) -> bytes:
+        """The certificate as a client gets it."""
+        return ssl.PEM_cert_to_DER_cert(self.cert.read_text())
+
+    @property
+    def expires(self) -> float:
+        """When the certificate expires, as openssl reads it."""
+        asked = ["openssl", "x509", "-noout", "-enddate", "-in", self.cert]
+        date = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
+        return ssl.cert_time_to_seconds(date.removeprefix("notAfter="))
+
+    def renew(self, days: int = 2) -> None:
+        made = ("-days", str(days), "-keyout", self.key, "-out", self.cert)
+        subprocess.run([*MAKE, *made], check=True, capture_output=True)
 
 
 @pytest.fixture
@@ -48,3 +85,11 @@ def shared(tmp_path_factory):
     """One server of `orders.service` for every test of a module that asks nothing special of it."""
     with serving(tmp_path_factory.mktemp("shared")) as server:
         yield server
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A certificate and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is needed to make certificates")
+    return Pair(tmp_path)

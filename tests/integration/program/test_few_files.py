@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+
 import pytest
 from processes import descriptors
 from served import ORDERS, serving
@@ -30,3 +33,14 @@ def test_idle_clients_leave_files_for_a_worker_that_is_started_again(frugal):
     assert client.post("/predict", {"do": "die once", "value": 3}).answer().body == b"3.0"
     assert len(idle) == FILES
     assert descriptors(frugal.pid) < FILES
+
+
+def test_sockets_that_say_nothing_to_a_tls_port_stop_no_probe(tmp_path, pair):
+    source = ORDERS.read_text().replace("import os\n", f"import os\n{LIMITED}", 1)
+    with serving(tmp_path, *pair.options, source=source) as server, contextlib.ExitStack() as opened:
+        for _ in range(4 * FILES):
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        for path in ("/livez", "/readyz"):
+            assert server.client().get(path).status_code == 200
+        assert server.client().post("/predict", json={"value": 3}).json() == 3.0
+        assert descriptors(server.pid) < FILES

@@ -35,7 +35,8 @@ would then look like one that does not read, and the bytes in the kernel would n
 SPARE_FILES = 1024
 """File descriptors beside those of the connections we serve.
 
-They are for channels to workers, logs, libraries, and the connections that are open beyond those we serve.
+They are for channels to workers, logs, libraries, and the connections that are open beyond those we serve.  TLS
+handshakes have `EXCESS_CONNECTIONS` more.
 """
 MIN_SPARE_FILES = 64
 """The fewest file descriptors that are left for channels to workers, logs and libraries, however low the limit is."""
@@ -161,17 +162,18 @@ class ConnectionLimits(NamedTuple):
     connections: int
     """How many are served."""
     excess: int
-    """How many more may be open: to ask for probes, or because they are being closed."""
+    """How many more may be open: to ask for probes, or because they are being closed.  Over TLS, so many again may be
+    in their handshakes."""
 
 
-def raise_file_limit(connections: int) -> ConnectionLimits:
+def raise_file_limit(connections: int, *, tls: bool) -> ConnectionLimits:
     """Raise this process's soft limit of open files so that it can serve `connections`; returns what it can serve.
 
     The hard limit may allow fewer files.  Then fewer connections are served, and a line in the log says so.  Files for
     everything else are set aside first, because a worker that died can only be started again with free files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + SPARE_FILES
+    wanted = connections + SPARE_FILES + (EXCESS_CONNECTIONS if tls else 0)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return ConnectionLimits(connections, EXCESS_CONNECTIONS)
     possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -179,7 +181,7 @@ def raise_file_limit(connections: int) -> ConnectionLimits:
         resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
     if possible == wanted:
         return ConnectionLimits(connections, EXCESS_CONNECTIONS)
-    limits = share_files(possible)
+    limits = share_files(possible, tls=tls)
     if limits.connections >= connections:
         return ConnectionLimits(connections, limits.excess)
     log.warning(
@@ -191,12 +193,13 @@ def raise_file_limit(connections: int) -> ConnectionLimits:
     return limits
 
 
-def share_files(files: int) -> ConnectionLimits:
+def share_files(files: int, *, tls: bool) -> ConnectionLimits:
     """The connections that fit into `files` open files.
 
     The rest of the program gets a quarter of the files: at least `MIN_SPARE_FILES`, and at most `SPARE_FILES` less
-    `EXCESS_CONNECTIONS`.  Of what is left, at most a quarter is for excess connections.
+    `EXCESS_CONNECTIONS`.  Of what is left, at most a quarter is for excess connections, and over TLS as much for
+    handshakes.
     """
     left = max(2, files - min(SPARE_FILES - EXCESS_CONNECTIONS, max(MIN_SPARE_FILES, files // 4)))
     excess = min(EXCESS_CONNECTIONS, left // 4)
-    return ConnectionLimits(left - excess, excess)
+    return ConnectionLimits(left - (2 * excess if tls else excess), excess)

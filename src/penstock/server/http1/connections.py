@@ -124,9 +124,14 @@ class Connections:
         if not self.open:
             self._empty.set()
 
+    @property
+    def free_places(self) -> int:
+        """How many more can be served."""
+        return self.options.max_connections - (len(self.open) - len(self.excess) - len(self.leaving))
+
     def _has_room(self) -> bool:
         """Whether one more can be served.  For that, one that has been idle for long enough is closed."""
-        if len(self.open) - len(self.excess) - len(self.leaving) < self.options.max_connections:
+        if self.free_places > 0:
             return True
         idle = self._idle.take(self.open, self.clock.now())
         if idle is None:

@@ -20,6 +20,7 @@ from penstock.server.http1.binding import BACKLOG, bind_tcp, bind_unix, inode, r
 from penstock.server.http1.certificate import certificate_expires
 from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
+from penstock.server.http1.handshakes import Handshakes
 from penstock.server.http1.refusals import LINGER_SECONDS
 
 SWEEP_INTERVAL_SECONDS = 1.0
@@ -47,6 +48,7 @@ class Listener:
         self._context: ssl.SSLContext | None = None
         """What a new connection gets its certificate from, over TLS."""
         self._expires: float | None = None
+        self._handshakes: Handshakes | None = None
 
     @property
     def addresses(self) -> list[str]:
@@ -74,11 +76,8 @@ class Listener:
     async def start(self) -> None:
         """Listen; StartFailed or ConfigError says why that cannot be."""
         options = self._options
-        context, self._expires = _dated_context(options)
-        self._context = context
-        if context is not None:
-            context.sni_callback = self._choose_certificate
-        limits = raise_file_limit(options.max_connections)
+        self._context, self._expires = _dated_context(options)
+        limits = raise_file_limit(options.max_connections, tls=self._context is not None)
         self._limit = limits.connections
         if options.uds is not None:
             sockets = [bind_unix(options.uds, options.uds_mode)]
@@ -88,20 +87,22 @@ class Listener:
         loop = asyncio.get_running_loop()
         fitting = dataclasses.replace(options, max_connections=limits.connections)
         connections = self._connections = Connections(self._app, fitting, self._clock, max_excess=limits.excess)
-        handshake_seconds, goodbye_seconds = (
-            (None, None) if context is None else (options.header_timeout, TLS_GOODBYE_SECONDS)
-        )
-        for sock in sockets:
-            server = await loop.create_server(
-                lambda: Connection(connections),
-                sock=sock,
-                backlog=BACKLOG,
-                ssl=context,
-                ssl_handshake_timeout=handshake_seconds,
-                ssl_shutdown_timeout=goodbye_seconds,
+        if self._context is not None:
+            self._handshakes = Handshakes(
+                connections,
+                self._clock,
+                self._newest_context,
+                seconds=options.header_timeout,
+                goodbye_seconds=TLS_GOODBYE_SECONDS,
             )
-            self._servers.append(server)
+        for sock in sockets:
             self._addresses.append(self._name(sock.getsockname()))
+            if self._handshakes is not None:
+                self._handshakes.listen(sock)
+            else:
+                self._servers.append(
+                    await loop.create_server(partial(Connection, connections), sock=sock, backlog=BACKLOG)
+                )
         self._sweep_later()
 
     def renewals(self) -> list[Renewal]:
@@ -119,13 +120,9 @@ class Listener:
         self._context = context
         self._expires = expires
 
-    def _choose_certificate(self, tls: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _ours: ssl.SSLContext) -> None:
-        """Give a new connection the newest certificate.  OpenSSL calls this also where the client names no server.
-
-        The sockets keep the context that they began with; this is the only way to change it.
-        """
-        if self._context is not None:
-            tls.context = self._context
+    def _newest_context(self) -> ssl.SSLContext:
+        assert self._context is not None, "there is no TLS"
+        return self._context
 
     def _name(self, address: str | tuple[str, int]) -> str:
         if self._options.uds is not None:
@@ -147,6 +144,8 @@ class Listener:
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         uds, file = self._options.uds, self._file
         self._file = None
         # The file is no longer ours if somebody has replaced it.
@@ -159,9 +158,11 @@ class Listener:
         connections = self._connections
         if connections is not None:
             connections.drain()
-            if not await connections.until_empty(grace):
-                connections.abort()
-                await connections.until_empty(ABORT_GRACE_SECONDS)
+        if self._handshakes is not None:
+            await self._handshakes.abort(ABORT_GRACE_SECONDS)
+        if connections is not None and not await connections.until_empty(grace):
+            connections.abort()
+            await connections.until_empty(ABORT_GRACE_SECONDS)
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None

@@ -45,25 +45,29 @@ def test_a_certificate_and_key_are_used_or_are_an_error(tmp_path):
     ("files", "spare"), [(100_000, 768), (3072, 768), (2000, 500), (256, MIN_SPARE_FILES), (100, MIN_SPARE_FILES)]
 )
 def test_the_rest_of_the_program_gets_a_quarter_of_the_files_within_bounds(files, spare):
-    assert sum(share_files(files)) == files - spare
+    assert sum(share_files(files, tls=False)) == files - spare
+    served, excess = share_files(files, tls=True)
+    assert served + 2 * excess == files - spare
     assert SPARE_FILES - EXCESS_CONNECTIONS == 768
 
 
 def test_however_few_files_there_are_one_connection_is_served():
-    assert share_files(0) == (2, 0)
-    assert share_files(MIN_SPARE_FILES + 8) == (6, 2)
+    assert share_files(0, tls=False) == share_files(0, tls=True) == (2, 0)
+    assert share_files(MIN_SPARE_FILES + 8, tls=False) == (6, 2)
+    assert share_files(MIN_SPARE_FILES + 8, tls=True) == (4, 2)
 
 
+@pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("files", [64, 256, 1024, 4096, 10_500])
-def test_where_files_are_few_connections_leave_some_to_the_rest(files):
-    limits = share_files(files)
+def test_where_files_are_few_connections_leave_some_to_the_rest(files, tls):
+    limits = share_files(files, tls=tls)
     assert limits.connections >= 1
     assert files - sum(limits) >= min(files // 4, 768)
     assert 0 <= limits.excess <= min(EXCESS_CONNECTIONS, files // 4)
 
 
 def test_the_files_wanted_are_those_of_all_connections():
-    assert share_files(10_000 + SPARE_FILES) == (10_000, EXCESS_CONNECTIONS)
+    assert share_files(10_000 + SPARE_FILES, tls=False) == (10_000, EXCESS_CONNECTIONS)
 
 
 # -- sockets --------------------------------------------------------------------------------------------------------
@@ -267,8 +271,16 @@ def test_the_soft_limit_is_raised_as_far_as_it_must_be(monkeypatch, soft, hard, 
     limit = FileLimit(soft, hard)
     monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
     monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
-    assert raise_file_limit(10_000) == (10_000, EXCESS_CONNECTIONS)
+    assert raise_file_limit(10_000, tls=False) == (10_000, EXCESS_CONNECTIONS)
     assert limit.raised_to == raised_to
+
+
+def test_tls_handshakes_want_files_too(monkeypatch):
+    limit = FileLimit(1024, NO_LIMIT)
+    monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
+    monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
+    assert raise_file_limit(10_000, tls=True) == (10_000, EXCESS_CONNECTIONS)
+    assert limit.raised_to == [10_000 + SPARE_FILES + EXCESS_CONNECTIONS]
 
 
 @pytest.mark.parametrize(("soft", "raised_to"), [(1024, [4096]), (4096, [])])
@@ -276,8 +288,8 @@ def test_a_low_hard_limit_serves_fewer_and_says_so(monkeypatch, caplog, soft, ra
     limit = FileLimit(soft, 4096)
     monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
     monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
-    fitting = share_files(4096)
-    assert raise_file_limit(10_000) == fitting
+    fitting = share_files(4096, tls=False)
+    assert raise_file_limit(10_000, tls=False) == fitting
     assert limit.raised_to == raised_to
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.endswith(f" leaves room for {fitting.connections} connections, not for max_connections=10000")
@@ -288,10 +300,10 @@ def test_a_low_hard_limit_that_still_fits_them_all_says_nothing(monkeypatch, cap
     limit = FileLimit(1024, 2048)
     monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
     monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
-    served = share_files(2048).connections
+    served = share_files(2048, tls=False).connections
     assert served > 2048 - SPARE_FILES
-    assert raise_file_limit(served) == share_files(2048)
-    assert raise_file_limit(served - 1) == (served - 1, share_files(2048).excess)
+    assert raise_file_limit(served, tls=False) == share_files(2048, tls=False)
+    assert raise_file_limit(served - 1, tls=False) == (served - 1, share_files(2048, tls=False).excess)
     assert caplog.records == []
-    assert raise_file_limit(served + 1) == share_files(2048)
+    assert raise_file_limit(served + 1, tls=False) == share_files(2048, tls=False)
     assert len(caplog.records) == 1

@@ -1,0 +1,138 @@
+"""Accept connections over TLS, and bound the handshakes in progress.
+
+A client that connects and says nothing takes a file and tens of kilobytes.  Its connections must not keep others out.
+So they are counted from the moment they are accepted, and the one whose handshake has lasted longest makes way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from penstock.core.clock import Clock, Timer, calling_later
+from penstock.server.http1.connection import Connection
+from penstock.server.http1.connections import Connections
+
+ACCEPTED_PER_TURN = 64
+"""Most connections that are accepted in one turn of the event loop; it has other work, too."""
+PAUSE_SECONDS = 0.1
+"""How long nothing is accepted when that failed: there may be no file, or no memory, for another connection."""
+QUIET_SECONDS = 10.0
+"""A line in the log says why it failed, at most once in so long."""
+
+log = logging.getLogger("penstock.server")
+
+
+class Handshakes:
+    """The sockets that listen for TLS, and the handshakes that came in through them.
+
+    `context` gives the certificate of the next handshake.  One may last `seconds`; the end of TLS, `goodbye_seconds`.
+
+    There may be as many as there are free places among the connections that are served, or `max_excess` of
+    `connections` where that is more.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        clock: Clock,
+        context: Callable[[], ssl.SSLContext],
+        *,
+        seconds: float,
+        goodbye_seconds: float,
+    ) -> None:
+        self._connections = connections
+        self._clock = clock
+        self._context = context
+        self._seconds = seconds
+        self._goodbye_seconds = goodbye_seconds
+        self._listening: dict[socket.socket, Timer | None] = {}
+        """Each with the end of its pause, if it has one."""
+        self._lasting: dict[socket.socket, asyncio.Task[None]] = {}
+        """In the order in which they began."""
+        self._empty = asyncio.Event()
+        self._told = -math.inf
+        """When the log was last told that nothing can be accepted."""
+
+    def __len__(self) -> int:
+        return len(self._lasting)
+
+    def listen(self, sock: socket.socket) -> None:
+        """Accept what comes to `sock` from now on; `close` closes it."""
+        self._listening[sock] = None
+        asyncio.get_running_loop().add_reader(sock, self._accept, sock)
+
+    def close(self) -> None:
+        """Accept no more."""
+        for sock, pause in self._listening.items():
+            if pause is not None:
+                pause.cancel()
+            asyncio.get_running_loop().remove_reader(sock)
+            sock.close()
+        self._listening.clear()
+
+    async def abort(self, grace: float) -> None:
+        """End what is in progress; the event loop may take `grace` seconds to report that."""
+        for sock in self._lasting:
+            _cut(sock)
+        if self._lasting:
+            self._empty.clear()
+            with calling_later(self._clock, grace, self._empty.set):
+                await self._empty.wait()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                sock, _address = listening.accept()
+            except BlockingIOError:
+                return
+            except ConnectionAbortedError:  # this client has left
+                continue
+            except OSError as error:
+                self._pause(listening, error)
+                return
+            sock.setblocking(False)
+            self._begin(sock)
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        asyncio.get_running_loop().remove_reader(listening)
+        self._listening[listening] = self._clock.call_later(PAUSE_SECONDS, partial(self.listen, listening))
+        now = self._clock.now()
+        if now - self._told >= QUIET_SECONDS:
+            self._told = now
+            log.error("no connection can be accepted: %s", error)
+
+    def _begin(self, sock: socket.socket) -> None:
+        self._lasting[sock] = asyncio.get_running_loop().create_task(self._shake_hands(sock))
+        while len(self._lasting) > max(self._connections.max_excess, self._connections.free_places):
+            oldest = next(iter(self._lasting))
+            del self._lasting[oldest]
+            _cut(oldest)
+
+    async def _shake_hands(self, sock: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                partial(Connection, self._connections),
+                sock,
+                ssl=self._context(),
+                ssl_handshake_timeout=self._seconds,
+                ssl_shutdown_timeout=self._goodbye_seconds,
+            )
+        except OSError:  # it left, took too long, spoke no TLS, or was cut: its transport is closed
+            pass
+        finally:
+            self._lasting.pop(sock, None)
+            if not self._lasting:
+                self._empty.set()
+
+
+def _cut(sock: socket.socket) -> None:
+    """End the handshake on `sock`: the event loop reads its end, or will once it has begun to read."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)

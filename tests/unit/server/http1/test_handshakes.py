@@ -1,0 +1,167 @@
+"""Connections over TLS are accepted as long as that can be done.  The clock stands still; the sockets are real."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+
+import pytest
+
+from penstock.config import ServerOptions
+from penstock.server.http1 import handshakes
+from penstock.server.http1.connections import Connections
+from penstock.server.http1.handshakes import PAUSE_SECONDS, QUIET_SECONDS, Handshakes
+from penstock.testing.virtual_clock import VirtualClock, rest
+
+
+class Door(socket.socket):
+    """A socket that listens, and whose `accept` first meets these errors."""
+
+    def __init__(self, *errors) -> None:
+        super().__init__(socket.AF_INET, socket.SOCK_STREAM)
+        self.errors = list(errors)
+        self.accepted = 0
+        self.setblocking(False)
+        self.bind(("127.0.0.1", 0))
+        self.listen()
+
+    def accept(self):
+        if self.errors:
+            number = self.errors.pop(0)
+            raise OSError(number, os.strerror(number))
+        found = super().accept()
+        self.accepted += 1
+        return found
+
+
+class NoApplication:
+    """No request comes so far as to meet it."""
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+async def accept_at(clock):
+    """Accepts what comes to a `Door`, for so many places and two beyond.
+
+    A handshake lasts until the test is over, because its client says nothing.
+    """
+    made = []
+
+    def start(door, places=1):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        connections = Connections(NoApplication(), ServerOptions(max_connections=places), clock, max_excess=2)
+        made.append(Handshakes(connections, clock, lambda: context, seconds=60.0, goodbye_seconds=1.0))
+        made[-1].listen(door)
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+        await each.abort(10.0)
+        assert len(each) == 0
+    await rest()  # their sockets are closed now
+
+
+@pytest.fixture
+def knock():
+    """Connects to a `Door`, and says nothing."""
+    opened = []
+
+    def connect(door):
+        opened.append(socket.create_connection(door.getsockname()))
+        opened[-1].setblocking(False)
+        return opened[-1]
+
+    yield connect
+    for sock in opened:
+        sock.close()
+
+
+def ended(sock):
+    """Whether the server has hung up."""
+    try:
+        return sock.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+async def until(condition):
+    for _ in range(1000):
+        if condition():
+            return
+        await rest()
+    raise AssertionError("waited in vain")
+
+
+async def test_the_handshake_that_has_lasted_longest_makes_way(accept_at, knock):
+    door = Door()
+    found = accept_at(door)
+    clients = []
+    for n in range(5):
+        clients.append(knock(door))
+        await until(lambda n=n: door.accepted == n + 1)
+    await until(lambda: all(map(ended, clients[:3])))
+    assert not any(map(ended, clients[3:]))
+    assert len(found) == 2
+
+
+async def test_handshakes_may_take_the_free_places_of_those_that_are_served(accept_at, knock):
+    door = Door()
+    found = accept_at(door, places=4)
+    clients = [knock(door) for _ in range(5)]
+    await until(lambda: door.accepted == 5)
+    await until(lambda: ended(clients[0]))
+    assert not any(map(ended, clients[1:]))
+    found._connections.open.update({"one", "another", "a third"})
+    knock(door)
+    await until(lambda: door.accepted == 6)
+    assert len(found) == 2
+
+
+async def test_a_client_that_left_before_it_was_accepted_keeps_nobody_out(accept_at, knock, clock):
+    door = Door(errno.ECONNABORTED, errno.ECONNABORTED)
+    accept_at(door)
+    knock(door)
+    await until(lambda: door.accepted == 1)
+    assert clock.waiting == []
+
+
+async def test_without_files_nothing_is_accepted_for_a_while_and_the_log_is_told_once(accept_at, knock, clock, caplog):
+    door = Door(*[errno.EMFILE] * 3)
+    accept_at(door)
+    knock(door)
+    for left in (2, 1, 0):
+        await until(lambda left=left: len(door.errors) == left)
+        assert (door.accepted, clock.waiting) == (0, [PAUSE_SECONDS])
+        await clock.advance(PAUSE_SECONDS)
+    await until(lambda: door.accepted == 1)
+    assert caplog.messages == ["no connection can be accepted: [Errno 24] Too many open files"]
+    await clock.advance(QUIET_SECONDS)
+    door.errors = [errno.ENFILE]
+    knock(door)
+    await until(lambda: clock.waiting != [])
+    assert len(caplog.messages) == 2
+
+
+async def test_a_door_that_is_closed_in_its_pause_stays_closed(accept_at, knock, clock):
+    door = Door(errno.EMFILE)
+    found = accept_at(door)
+    knock(door)
+    await until(lambda: clock.waiting != [])
+    found.close()
+    assert (clock.waiting, door.fileno()) == ([], -1)
+
+
+async def test_a_crowd_is_accepted_in_parts(accept_at, knock, monkeypatch):
+    monkeypatch.setattr(handshakes, "ACCEPTED_PER_TURN", 2)
+    door = Door()
+    accept_at(door, places=9)
+    clients = [knock(door) for _ in range(5)]
+    await until(lambda: door.accepted == 5)
+    assert not any(map(ended, clients))
