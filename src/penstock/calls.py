@@ -197,10 +197,8 @@ class Calls:
                 f"service {self._service_name!r} runs on another event loop: "
                 "call it there, or use blocking() from threads"
             )
-        if timeout is not None and math.isnan(timeout):
-            raise ConfigError("timeout must be a number of seconds, got nan")
         longest = self._options.timeout
-        deadline = self._now() + (longest if timeout is None else min(timeout, longest))
+        deadline = self._now() + (longest if timeout is None else min(_read_timeout(timeout), longest))
         outcomes: asyncio.Future[list[Outcome]] = loop.create_future()
         ticket = engine.submit(
             payloads, Codec.PICKLE, Codec.PICKLE, deadline, partial(_resolve, outcomes), lane=lane, wait=wait
@@ -216,6 +214,20 @@ class Calls:
                     return _unreadable(self._last_stage, error)
             case Failure(error):
                 return error
+
+
+def _read_timeout(timeout: Any) -> float:
+    """The seconds of a call's `timeout`; ConfigError for what is no number of seconds."""
+    try:
+        # This takes the numbers of every library, and no text: `float` reads "5" too.
+        if not math.isnan(timeout):
+            return float(timeout)
+        got = "nan"
+    except OverflowError:  # `repr` fails too for integers of some thousand digits
+        got = "one that is larger than any float"
+    except (TypeError, ValueError):  # ValueError: a Decimal that signals, an array of several
+        got = cut_middle(repr(timeout), MESSAGE_BYTES)
+    raise ConfigError(f"timeout must be a number of seconds, got {got}")
 
 
 def _resolve(waiting: asyncio.Future[list[Outcome]], outcomes: list[Outcome]) -> None:

@@ -200,6 +200,7 @@ class Service:
 
         Raises:
             RequestError: there is no result, and its class says why; see `penstock.errors`.
+            ConfigError: `timeout` is no number of seconds.
         """
         return await self._calls.answer(x, timeout, wait=wait)
 

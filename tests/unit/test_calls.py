@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import pickle
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -95,10 +97,51 @@ async def test_the_deadline_is_the_services_or_the_callers_if_that_is_sooner(
     assert engine.submissions[0].deadline == deadline
 
 
-async def test_a_timeout_that_is_no_number_is_refused_before_anything_is_submitted(engine, make_calls):
-    with pytest.raises(ConfigError, match="timeout must be a number of seconds, got nan"):
-        await make_calls(engine).answer(1, math.nan, wait=True)
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [
+        (math.nan, "nan"),
+        (Decimal("nan"), "nan"),
+        (Decimal("snan"), "Decimal('sNaN')"),
+        ("x", "'x'"),
+        ("5", "'5'"),
+        ([5], "[5]"),
+        (1j, "1j"),
+        (10**400, "one that is larger than any float"),
+        (-(10**5000), "one that is larger than any float"),
+    ],
+    ids=["nan", "nan of decimal", "snan", "a word", "a digit", "a list", "complex", "10**400", "-(10**5000)"],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda calls, timeout: calls.answer(1, timeout, wait=True),
+        lambda calls, timeout: calls.answers([pack_item(1)] * 2, timeout, wait=True, lane=Lane.BULK),
+        lambda calls, timeout: drain(calls.stream([1, 2], timeout, return_exceptions=True), []),
+    ],
+    ids=["one item", "many items", "a stream"],
+)
+async def test_a_timeout_that_is_no_number_is_refused_before_anything_is_submitted(
+    asked, got, call, engine, make_calls
+):
+    with pytest.raises(ConfigError) as refused:
+        await call(make_calls(engine), asked)
+    assert str(refused.value) == f"timeout must be a number of seconds, got {got}"
     assert engine.submissions == []
+
+
+@pytest.mark.parametrize("asked", [5, np.float32(5), np.int64(5), Decimal(5), Fraction(5)], ids=repr)
+async def test_a_timeout_may_be_a_number_of_any_kind(asked, engine, make_calls):
+    engine.answer = lambda item: item
+    await make_calls(engine).answer(1, asked, wait=True)
+    assert engine.submissions[0].deadline == NOON + 5.0
+    assert isinstance(engine.submissions[0].deadline, float)
+
+
+async def test_the_text_on_a_wrong_timeout_is_cut(engine, make_calls):
+    with pytest.raises(ConfigError) as refused:
+        await make_calls(engine).answer(1, "x" * 10**6, wait=True)
+    assert len(str(refused.value)) < 10_000
 
 
 async def test_a_service_that_was_never_started_takes_no_calls(engine, make_calls):
