@@ -246,6 +246,8 @@ class ServerOptions:
         check_options(self)
         if self.port > 65535:
             raise ConfigError(f"port must be at most 65535, got {self.port}")
+        if self.uds_mode > 0o777:
+            raise ConfigError(f"uds_mode must be at most 0o777, got {self.uds_mode:#o}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key go together: one of them is missing")
 

@@ -215,6 +215,12 @@ def test_a_port_has_an_upper_limit():
         ServerOptions(port=65536)
 
 
+def test_permissions_have_nothing_but_the_nine_bits():
+    assert ServerOptions(uds_mode=0o777).uds_mode == 0o777
+    with pytest.raises(ConfigError, match="uds_mode must be at most 0o777, got 0o1000"):
+        ServerOptions(uds_mode=0o1000)
+
+
 @pytest.mark.parametrize("one", ["tls_cert", "tls_key"])
 def test_a_certificate_and_its_key_go_together(one):
     with pytest.raises(ConfigError, match="tls_cert and tls_key go together"):

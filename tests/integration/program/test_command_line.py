@@ -68,6 +68,7 @@ def says(output, words):
         (("--tls-cert", "cert.pem", "--tls-key", "key.pem"), "cannot be used"),
         (("--api-key-file", "nowhere"), "api_key_file 'nowhere' cannot be read"),
         (("--uds-mode", "rw"), "uds_mode: cannot read 'rw' as int"),
+        (("--uds-mode", "77777777"), "uds_mode must be at most 0o777, got 0o77777777"),
         (("--host", "no.such.host.invalid"), "host 'no.such.host.invalid' is no address to listen on"),
         (("--host", ""), "host must not be empty"),
         (("--api-key-file", ""), "api_key_file must not be empty"),
