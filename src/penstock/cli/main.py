@@ -15,10 +15,14 @@ from rich.console import Console
 import penstock
 from penstock.cli.check import STEP_SECONDS, check
 from penstock.cli.find_service import load_service
-from penstock.cli.options import add_flags, server_options, service_fields
+from penstock.cli.options import WronglyCalled, add_flags, server_options, service_fields
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, write_stderr_line
+
+FAILED = 1
+WRONGLY_CALLED = 2
+"""As `argparse` ends for a flag that it does not know."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,17 +35,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Before the server takes signals, while the user's module is imported: nothing has begun.
         write_stderr_line("interrupted")
         return 128 + signal.SIGINT
+    except WronglyCalled as wrong:
+        _complain(wrong.error)
+        return WRONGLY_CALLED
     except PenstockError as error:
-        with contextlib.suppress(OSError):  # nobody reads it
-            Console(stderr=True).print(f"penstock: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        return 1
+        _complain(error)
+        return FAILED
     except Exception:  # noqa: BLE001
         # The user's module failed to import, or the like: their traceback is the best message there is.
         with contextlib.suppress(OSError):
             traceback.print_exc()
-        return 1
+        return FAILED
     finally:
         give_up_broken_streams()
+
+
+def _complain(error: PenstockError) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it
+        Console(stderr=True).print(f"penstock: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,9 +98,12 @@ def _serve_as_told(arguments: argparse.Namespace, options: ServerOptions) -> int
     set_up_logging(options.log_format)
     try:
         return _run_server(arguments, options, log.info)
+    except WronglyCalled as wrong:
+        log_failure(wrong.error)
+        return WRONGLY_CALLED
     except Exception as error:  # noqa: BLE001
         log_failure(error)
-        return 1
+        return FAILED
 
 
 def _run_server(arguments: argparse.Namespace, options: ServerOptions, say: Callable[[str], None]) -> int:
@@ -117,7 +131,9 @@ def _check(arguments: argparse.Namespace) -> int:
     try:
         patience = float(arguments.timeout)
     except ValueError:
-        raise ConfigError(f"--timeout: cannot read {arguments.timeout!r} as seconds") from None
+        raise WronglyCalled(ConfigError(f"--timeout: cannot read {arguments.timeout!r} as seconds")) from None
+    if not patience > 0:
+        raise WronglyCalled(ConfigError(f"--timeout must be more than 0 seconds, got {patience:g}"))
     return check(arguments.service, patience, Console())
 
 

@@ -11,6 +11,15 @@ from dataclasses import Field, fields
 from typing import Any
 
 from penstock.config import ServerOptions, ServiceOptions, environment_name, from_environment, parse_option
+from penstock.errors import ConfigError
+
+
+class WronglyCalled(Exception):
+    """A flag or a variable has a value that it cannot have, whatever the machine and the services; `error` says why."""
+
+    def __init__(self, error: ConfigError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def add_flags(parser: argparse.ArgumentParser, owner: type, title: str) -> None:
@@ -36,13 +45,21 @@ def chosen(arguments: argparse.Namespace, owner: type, environ: Mapping[str, str
 
 
 def server_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -> ServerOptions:
-    """The server's options, checked."""
-    return ServerOptions(**chosen(arguments, ServerOptions, environ))
+    """The server's options, checked; raises WronglyCalled."""
+    try:
+        return ServerOptions(**chosen(arguments, ServerOptions, environ))
+    except ConfigError as error:
+        raise WronglyCalled(error) from None
 
 
 def service_fields(arguments: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, Any]:
-    """What to change in every service's options."""
-    return chosen(arguments, ServiceOptions, environ)
+    """What to change in every service's options, checked; raises WronglyCalled."""
+    try:
+        found = chosen(arguments, ServiceOptions, environ)
+        ServiceOptions(**found)
+    except ConfigError as error:
+        raise WronglyCalled(error) from None
+    return found
 
 
 def _metavar(f: Field[Any]) -> str:

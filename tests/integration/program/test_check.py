@@ -166,9 +166,9 @@ def test_a_name_no_module_can_have_is_a_sentence(module, command, name):
         ("soon", "--timeout: cannot read 'soon' as seconds"),
     ],
 )
-def test_a_patience_that_is_none_is_a_sentence(module, given, words):
+def test_a_patience_that_is_none_is_a_sentence_and_exit_2(module, given, words):
     status, output = run(module(source()), "check", "model:service", "--timeout", given)
-    assert status == 1
+    assert status == 2
     assert f"penstock: {words}" in output
 
 

@@ -59,32 +59,57 @@ def says(output, words):
     [
         (("--max-queued", "0"), "max_queued must be at least 1, got 0"),
         (("--max-queued", "many"), "max_queued: cannot read 'many' as int"),
+        (("--port", "abc"), "port: cannot read 'abc' as int"),
         (("--timeout", "-1"), "timeout must be at least 0, got -1.0"),
         (("--timeout", "nan"), "timeout must be a number, got nan"),
         (("--port", "65536"), "port must be at most 65535, got 65536"),
         (("--overload-status", "500"), "overload_status must be one of 503, 429, got 500"),
         (("--log-format", "xml"), "log_format must be one of 'text', 'json', got 'xml'"),
         (("--tls-cert", "cert.pem"), "tls_cert and tls_key go together"),
-        (("--tls-cert", "cert.pem", "--tls-key", "key.pem"), "cannot be used"),
-        (("--api-key-file", "nowhere"), "api_key_file 'nowhere' cannot be read"),
         (("--uds-mode", "rw"), "uds_mode: cannot read 'rw' as int"),
         (("--uds-mode", "77777777"), "uds_mode must be at most 0o777, got 0o77777777"),
-        (("--host", "no.such.host.invalid"), "host 'no.such.host.invalid' is no address to listen on"),
         (("--host", ""), "host must not be empty"),
         (("--api-key-file", ""), "api_key_file must not be empty"),
+    ],
+)
+def test_a_value_that_an_option_can_never_have_is_a_sentence_and_exit_2(module, options, words):
+    status, output = run(module("raise SystemExit('nothing is imported for a wrong call')"), *SERVE, *options)
+    assert status == 2
+    says(output, words)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--tls-cert", "cert.pem", "--tls-key", "key.pem"), "cannot be used"),
+        (("--api-key-file", "nowhere"), "api_key_file 'nowhere' cannot be read"),
+        (("--host", "no.such.host.invalid"), "host 'no.such.host.invalid' is no address to listen on"),
         (("--uds", "/no/such/folder/socket"), "cannot listen on /no/such/folder/socket"),
     ],
 )
-def test_an_option_that_cannot_be_is_a_sentence_and_exit_1(module, options, words):
+def test_an_option_that_does_not_fit_this_machine_is_a_sentence_and_exit_1(module, options, words):
     status, output = run(module(), *SERVE, *options)
     assert status == 1
     says(output, words)
 
 
-def test_a_variable_that_cannot_be_is_a_sentence_and_exit_1(module):
-    status, output = run(module(), *SERVE, env={"PENSTOCK_KEEP_ALIVE": "long"})
-    assert status == 1
-    says(output, "keep_alive: cannot read 'long' as float")
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ({"PENSTOCK_KEEP_ALIVE": "long"}, "keep_alive: cannot read 'long' as float"),
+        ({"PENSTOCK_MAX_QUEUED": "0"}, "max_queued must be at least 1, got 0"),
+    ],
+)
+def test_a_value_that_a_variable_can_never_have_is_a_sentence_and_exit_2(module, variable, words):
+    status, output = run(module(), *SERVE, env=variable)
+    assert status == 2
+    says(output, words)
+
+
+def test_a_flag_that_does_not_exist_is_exit_2(module):
+    status, output = run(module(), *SERVE, "--no-such-flag")
+    assert status == 2
+    assert "unrecognized arguments: --no-such-flag" in output
 
 
 def test_an_empty_variable_opens_nothing_to_everybody(serve):
@@ -157,10 +182,10 @@ def test_a_setup_that_raises_ends_the_command_with_the_remote_traceback(module):
     assert "penstock/" not in output, "our own frames tell the user nothing"
 
 
-def written_as_json(folder, *arguments):
+def written_as_json(folder, *arguments, exit_status=1):
     """The log lines of a server that ends by an error; every line it writes must be one."""
     status, output = run(folder, "serve", *arguments, "--port", "0", "--log-format", "json")
-    assert status == 1
+    assert status == exit_status
     return [json.loads(line) for line in output.splitlines()]
 
 
@@ -176,7 +201,6 @@ def test_with_json_lines_a_setup_that_raises_is_one_of_them(module):
     ("arguments", "error", "message"),
     [
         (("orders:servce",), "ConfigError", "orders has no 'servce'"),
-        (("orders:service", "--max-queued", "0"), "ConfigError", "max_queued must be at least 1, got 0"),
         (("orders:service", "--host", "192.0.2.1"), "StartFailed", "this machine has no such address"),
     ],
 )
@@ -184,6 +208,11 @@ def test_with_json_lines_what_cannot_be_is_one_of_them(module, arguments, error,
     line = written_as_json(module(), *arguments)[-1]
     assert line["error"] == error
     assert message in line["message"]
+
+
+def test_with_json_lines_a_value_that_can_never_be_is_one_of_them(module):
+    (line,) = written_as_json(module(), "orders:service", "--max-queued", "0", exit_status=2)
+    assert (line["error"], line["message"]) == ("ConfigError", "max_queued must be at least 1, got 0")
 
 
 def test_with_json_lines_a_module_that_does_not_import_is_one_of_them(module):
