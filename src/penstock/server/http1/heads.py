@@ -4,8 +4,9 @@ Contract
 --------
 * h11 reads whatever is accepted here with the same target, body and end.  llhttp alone is more lenient.  So we also
   refuse a second space in the request line, a blank line before it, protocols other than HTTP, a `Transfer-Encoding`
-  other than exactly `chunked`, any `Transfer-Encoding` in HTTP/1.0, a missing or repeated `Host`, and lengths of more
-  than `MAX_LENGTH_DIGITS` digits.  (`bodies.py` does the same for chunks, without llhttp.)
+  other than exactly `chunked`, any `Transfer-Encoding` in HTTP/1.0, a missing or repeated `Host`, one that is no host
+  and port, and lengths of more than `MAX_LENGTH_DIGITS` digits.  (`bodies.py` does the same for chunks, without
+  llhttp.)
 * llhttp only ever sees a head that is complete and within `max_header`: an endless one would cost it quadratic time.
 * The verdict does not depend on how the bytes were divided into pieces.
 * A head seen before is not parsed again: a client that keeps its connection repeats its head to the byte.
@@ -26,6 +27,15 @@ CHUNKED: Final = -1
 """`Head.length` of a body that comes in chunks."""
 
 _LINE = re.compile(rb"([A-Z][!#$%&'*+\-.^_`|~0-9A-Za-z]*) ([\x21-\x7e]+) HTTP/([0-9]\.[0-9])\r\n")
+_HOST = re.compile(
+    rb"(?:[\w\-.~!$&'()*+,;=]*+(?:%[0-9A-Fa-f]{2}[\w\-.~!$&'()*+,;=]*+)*+"  # a name or an IPv4 address
+    rb"|\[(?:[\w\-.~!$&'()*+,;=:]|%[0-9A-Fa-f]{2})++\])"  # an IPv6 address
+    rb"(?::[0-9]*+)?"
+)
+"""What RFC 9110 and RFC 3986 allow as a Host: nothing also where the target has no host.
+
+The quantifiers give nothing back: a long value that does not match is read once.
+"""
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _UPPER = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
@@ -66,6 +76,8 @@ class HeadReader:
         self._max_fields = options.max_header_fields
         self._cache: dict[bytes, Head] = {}
         self._fields: list[tuple[bytes, bytes]] = []
+        self._good_host = b""
+        """The last Host that was found to be one.  Clients of a server name the same few, so most are only compared."""
 
     def read(self, head: bytes) -> Head:
         """What `head`, its empty line included, says; raises RequestRefused."""
@@ -124,10 +136,19 @@ class HeadReader:
         if method == b"CONNECT":
             raise RequestRefused(405, "CONNECT is not served here")
         headers = join_fields(self._fields, _ONCE)
-        if b"host" not in headers and version == b"1.1":
-            raise RequestRefused(400, "the Host field is missing")
+        self._check_host(headers.get(b"host"), version)
         path, query = _split_target(target)
         return Head(method.decode("ascii"), int(version == b"1.1"), path, query, headers)
+
+    def _check_host(self, host: bytes | None, version: bytes) -> None:
+        """Raise RequestRefused, 400, where Host is missing or is no host and port."""
+        if host is None:
+            if version == b"1.1":
+                raise RequestRefused(400, "the Host field is missing")
+        elif host != self._good_host:
+            if _HOST.fullmatch(host) is None:
+                raise RequestRefused(400, "the Host field is not a host and a port")
+            self._good_host = host
 
 
 def _refusal_of(error: Exception, line: re.Match[bytes] | None, head: bytes) -> RequestRefused:

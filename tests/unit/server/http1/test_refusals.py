@@ -47,6 +47,45 @@ MALFORMED = {
     "no host": (400, b"GET / HTTP/1.1\r\n\r\n"),
     "two hosts": (400, b"GET / HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n"),
     "two hosts in HTTP/1.0": (400, b"GET / HTTP/1.0\r\nHost: x\r\nhost: y\r\n\r\n"),
+    **{
+        f"the host {host.decode('latin-1')[:20]!r}": (400, b"GET / HTTP/1.%d\r\nHost: %b\r\n\r\n" % (minor, host))
+        for minor, host in (
+            *(
+                (1, host)
+                for host in (
+                    b"a b@/",
+                    b"a b",
+                    b"a\tb",
+                    b"a,b c",
+                    b"a/b",
+                    b"a@b",
+                    b"user:key@x",
+                    b"http://x",
+                    b"a?b",
+                    b"a#b",
+                    b'"a"',
+                    b"<a>",
+                    b"a\\b",
+                    b"\xc3\xa9",
+                    b"a%",
+                    b"a%2",
+                    b"a%zz",
+                    b"x:http",
+                    b"x:80:80",
+                    b"::1",
+                    b"[::1",
+                    b"::1]",
+                    b"[]",
+                    b"[::1]x",
+                    b"[fe80::1%eth0]",
+                    b"[a b]",
+                    b"a" * 60_000 + b" b",
+                    b"%61" * 20_000 + b"/",
+                )
+            ),
+            (0, b"a  b"),
+        )
+    },
     # lines
     "folding": (400, head(b"X-A: b\r\n c\r\n")),
     "folding with a tab": (400, head(b"X-A: b\r\n\tc\r\n")),

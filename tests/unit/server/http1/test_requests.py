@@ -69,6 +69,27 @@ def test_a_target_may_come_in_any_form(rig, target, path, query):
     assert (rig.app.handled[0].path, rig.app.handled[0].query) == (path, query)
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        b"", b"x", b"a.example", b"A.Example.:8000", b"my_service-1:80", b"127.0.0.1:8000", b"x:", b":80", b"a%20b",
+        b"[::1]", b"[::1]:8000", b"[::ffff:1.2.3.4]", b"[fe80::1%25eth0]:1", b"[v1.a:b]", b"a!$&'()*+,;=~", b"a" * 5000,
+    ],
+)  # fmt: skip
+def test_a_host_is_a_name_or_an_address_with_or_without_a_port(rig, host):
+    client = rig.connect()
+    for _ in range(2):
+        client.send(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host)
+    assert [request.headers[b"host"] for request in rig.app.handled] == [host, host]
+
+
+def test_a_good_host_before_excuses_no_other(rig):
+    client = rig.connect()
+    for field in (b"Host: x", b"Host: y", b"Host: x", b"Host: x y"):
+        client.send(b"GET / HTTP/1.1\r\n%b\r\n\r\n" % field)
+    assert [answer.status for answer in client.answers()] == [200, 200, 200, 400]
+
+
 WIRE = GET + post(b"hello") + chunked(b"ab", b"c" * 20, trailers=b"X-T: 1\r\n") + post(b"") + GET
 
 
