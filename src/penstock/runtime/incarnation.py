@@ -175,7 +175,8 @@ class ProcessIncarnation:
         stacks = self._stacks
         assert stacks is not None
         memory = self._process.stack_memory if self._process is not None else None
-        text = memory.read() if memory is not None else before
+        # A worker that has ended since the last look has told what was read then.
+        text = (memory.read() if memory is not None else "") or before
         if memory is not None and looks:
             whole = text != "" and text == before
             if whole and not asked_for_all:

@@ -13,7 +13,11 @@ MOST_BYTES = 64 * 1024
 
 
 class StackMemory:
-    """Memory that this process shares with one worker; `fd` is what the worker gets."""
+    """Memory that this process shares with one worker; `fd` is what the worker gets.
+
+    Once it is closed, with the worker's end, it reads as empty, and nobody is asked: the worker's process id may be
+    another's by then.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -30,15 +34,17 @@ class StackMemory:
 
     def ask(self, pid: int) -> None:
         """Forget what was written, and ask the worker `pid` for its main thread.  It must be ready to be asked."""
-        os.ftruncate(self.fd, 0)
-        _send(pid, ASKING_SIGNALS[0])
+        if self.fd >= 0:
+            os.ftruncate(self.fd, 0)
+            _send(pid, ASKING_SIGNALS[0])
 
     def ask_for_all(self, pid: int) -> None:
         """Ask for all threads, after the answer to `ask`: of two signals at once, the second is answered first."""
-        _send(pid, ASKING_SIGNALS[1])
+        if self.fd >= 0:
+            _send(pid, ASKING_SIGNALS[1])
 
     def read(self) -> str:
-        """What the worker has written since it was asked; nothing once the memory is closed, with the worker's end."""
+        """What the worker has written since it was asked."""
         if self.fd < 0:
             return ""
         return os.pread(self.fd, MOST_BYTES, 0).decode(errors="replace")

@@ -15,12 +15,14 @@ from functools import partial
 
 import pytest
 
-from penstock.runtime import incarnation
+from penstock.runtime import incarnation, stack_memory
 from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation, WorkerStart
 from penstock.runtime.process import LAST_READ_SECONDS
+from penstock.runtime.stack_memory import StackMemory
 from penstock.testing.virtual_clock import VirtualClock, rest
 from penstock.transport.framing import Kind, encode_control
 from penstock.transport.sockets import SocketChannel
+from penstock.worker.stacks import ASKING_SIGNALS
 
 START = WorkerStart("service", "stage", 3, None, frozenset({0}), {"ROLE": "test"})
 
@@ -66,6 +68,8 @@ class FakeProcess:
     def end(self, reason: str, *, channel_stays: bool = False) -> None:
         """End; something it started may still have its end of the channel."""
         self.exit_reason = reason
+        if self.stack_memory is not None:
+            self.stack_memory.close()
         if not channel_stays:
             self.socket.close()
         self._on_exit()
@@ -384,6 +388,10 @@ class Memory:
     def read(self) -> str:
         return self.text
 
+    def close(self) -> None:
+        """What was written is forgotten."""
+        self.text = ""
+
 
 async def asked(life, memory):
     """A worker that has said HELLO and is being asked."""
@@ -448,3 +456,79 @@ async def test_a_caller_who_gives_up_asking_harms_nobody(life):
     await life.clock.advance(0.1)
     assert asking.cancelled()
     assert life.clock.waiting == []
+
+
+# -- a worker that ends between two looks, with the memory that is really used -----------------------------------------
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """Memory that a worker would write into at once, its main thread and then all of them."""
+    memory = StackMemory.make()
+    if memory is None:
+        pytest.skip("this system has no such memory")
+    texts = dict(zip(ASKING_SIGNALS, (b"Thread 1\n", b"Thread 2\nThread 1\n"), strict=True))
+    monkeypatch.setattr(stack_memory, "_send", lambda _pid, number: os.write(memory.fd, texts[number]))
+    yield memory
+    assert memory.fd == -1, "its end closes it"
+
+
+@pytest.mark.parametrize("channel_stays", [False, True], ids=["all of it", "what it started stays"])
+@pytest.mark.parametrize(
+    ("looked", "told"),
+    [(0.0, "Thread 1\n"), (0.02, "Thread 1\n"), (0.04, "Thread 1\nThread 2\nThread 1\n")],
+    ids=["after the first look", "asked for all", "before the last look"],
+)
+async def test_a_worker_that_ends_between_two_looks_has_told_what_was_read(life, shared, looked, told, channel_stays):
+    asking = await asked(life, shared)
+    await life.clock.advance(looked + 0.01)
+    assert not asking.done()
+    life.process.end("signal SIGKILL", channel_stays=channel_stays)
+    await rest()
+    await life.clock.advance(LAST_READ_SECONDS)
+    assert asking.done()
+    assert await asking == told
+    assert life.owner.told == [b"hello", "signal SIGKILL"]
+    assert life.clock.waiting == []
+
+
+@pytest.mark.parametrize("channel_stays", [False, True], ids=["all of it", "what it started stays"])
+async def test_a_worker_that_ends_before_it_has_written_anything_has_told_nothing(
+    life, shared, monkeypatch, channel_stays
+):
+    monkeypatch.setattr(stack_memory, "_send", lambda _pid, _number: None)
+    asking = await asked(life, shared)
+    await life.clock.advance(0.05)
+    life.process.end("signal SIGKILL", channel_stays=channel_stays)
+    await rest()
+    await life.clock.advance(LAST_READ_SECONDS)
+    assert asking.done()
+    assert await asking == ""
+    assert life.clock.waiting == []
+
+
+async def test_a_worker_that_has_ended_and_is_still_read_tells_nothing(life, shared):
+    """Its process id has been given back: no signal may be sent to it, and `shared` could not be written either."""
+    await life.start()
+    life.process.stack_memory = shared
+    life.process.socket.sendall(frame(b"hello"))
+    await rest()
+    life.process.end("signal SIGKILL", channel_stays=True)
+    await rest()
+    asking = asyncio.ensure_future(life.incarnation.stacks())
+    await life.clock.advance(LAST_READ_SECONDS)
+    assert await asking == ""
+    assert life.clock.waiting == []
+
+
+async def test_who_asks_a_worker_that_ends_leaves_nothing_of_it(life, shared):
+    asking = await asked(life, shared)
+    process = weakref.ref(life.process)
+    life.process.end("signal SIGKILL", channel_stays=True)
+    await rest()
+    await life.clock.advance(LAST_READ_SECONDS)
+    await asking
+    life.process.socket.close()
+    del life.process
+    gc.collect()
+    assert process() is None

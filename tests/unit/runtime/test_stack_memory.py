@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.runtime import stack_memory
 from penstock.runtime.stack_memory import StackMemory
 
 
-def test_memory_that_was_closed_with_its_worker_reads_as_empty():
+@pytest.fixture
+def closed():
     memory = StackMemory.make()
     if memory is None:
         pytest.skip("this system has no such memory")
     memory.close()
-    assert memory.read() == ""
+    return memory
+
+
+def test_memory_that_was_closed_with_its_worker_reads_as_empty(closed):
+    assert closed.read() == ""
+
+
+def test_when_the_memory_is_closed_nobody_is_asked(closed, monkeypatch):
+    """The process id was given back with the worker's end, and may be another's."""
+    sent = []
+    monkeypatch.setattr(stack_memory, "_send", lambda pid, number: sent.append((pid, number)))
+    closed.ask(4711)
+    closed.ask_for_all(4711)
+    assert (sent, closed.read()) == ([], "")
