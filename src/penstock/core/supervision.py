@@ -138,7 +138,8 @@ class StageHealth:
 
     After three recycles in a row without one good item between them the stage *rests*: it has no workers.  When the
     rest is over, its workers are started again.  The stage is then on trial until an item ends well.  The next recycle
-    begins a rest that is twice as long.
+    begins a rest that is twice as long, and so does a start that fails before any worker is ready.  The latter holds
+    back no worker that can be started: one broken GPU must not keep the other seven from their trial.
     """
 
     def __init__(self, workers: int) -> None:
@@ -149,6 +150,8 @@ class StageHealth:
         self.resting = False
         self.rest_ends = 0.0
         """When a stage that rests is tried again."""
+        self._rests_after_recycle = False
+        """Whether the rest began with a recycle, and not with a start that failed."""
         self._recycles = 0
         """Recycles in a row without a good item between them."""
         self._rest_seconds = 0.0
@@ -160,8 +163,12 @@ class StageHealth:
         """Whether the stage has rested, and no item has ended well since."""
         return self._rest_seconds > 0 and not self.resting
 
+    def may_serve(self, now: float) -> bool:
+        """Whether a worker that reaches READY now may serve; one that was being started when a rest began may not."""
+        return not (self.resting and self._rests_after_recycle and now < self.rest_ends)
+
     def became_ready(self, index: int) -> None:
-        """Worker `index` reached READY."""
+        """Worker `index` reached READY, and may serve."""
         self.ever_ready = True
         self.failed_starts[index] = 0
         self.resting = False
@@ -172,7 +179,7 @@ class StageHealth:
         self.failed_starts[index] += 1
         self.reason = reason
         if self.resting and now >= self.rest_ends:
-            self._rest(now)
+            self._rest(now, after_recycle=False)
 
     def recycled(self, reason: str, now: float) -> bool:
         """A worker was ended because all its items failed, the last with `reason`; True if the stage rests from now."""
@@ -180,11 +187,12 @@ class StageHealth:
         if self.resting or self._recycles < FAILED_AFTER_RECYCLES:
             return False
         self.reason = reason
-        self._rest(now)
+        self._rest(now, after_recycle=True)
         return True
 
-    def _rest(self, now: float) -> None:
+    def _rest(self, now: float, *, after_recycle: bool) -> None:
         self.resting = self._rested = True
+        self._rests_after_recycle = after_recycle
         self._rest_seconds = min(max(FIRST_REST_SECONDS, 2 * self._rest_seconds), LONGEST_REST_SECONDS)
         self.rest_ends = now + self._rest_seconds
 

@@ -280,8 +280,8 @@ class StageDriver:
         self._abandonment.abandoned()
 
     def worker_ready(self, worker: WorkerSlot) -> None:  # noqa: D102  # see `SlotOwner`
-        if self.health.resting and self._now() < self.health.rest_ends:
-            worker.recycle()  # it was being started when the rest began
+        if not self.health.may_serve(self._now()):
+            worker.recycle()
             return
         self.health.became_ready(worker.index)
         worker.health.became_ready(self._now())

@@ -340,3 +340,26 @@ def test_a_stage_that_cannot_start_after_its_rest_rests_again_once_for_all_its_w
     health.died_before_ready(1, "no", 32.0)
     assert health.rest_ends == 91.0
     assert health.failed(live_workers=0)
+
+
+def test_a_worker_that_is_ready_while_its_stage_rests_after_a_recycle_may_not_serve():
+    health = StageHealth(workers=2)
+    assert health.may_serve(0.0)
+    for _ in range(3):
+        health.recycled("no", 0.0)
+    assert not health.may_serve(29.9)
+    assert health.may_serve(30.0)
+
+
+def test_a_worker_that_cannot_start_after_the_rest_keeps_no_other_from_its_trial():
+    health = StageHealth(workers=2)
+    for _ in range(3):
+        health.recycled("no", 0.0)
+    health.died_before_ready(0, "a broken GPU", 31.0)
+    assert (health.resting, health.rest_ends) == (True, 91.0)
+    assert health.may_serve(40.0)
+    health.became_ready(1)
+    assert (health.on_trial, health.failed(live_workers=1)) == (True, False)
+    assert health.recycled("no", 41.0), "the trial is lost"
+    assert health.rest_ends == 41.0 + 120.0
+    assert not health.may_serve(100.0)

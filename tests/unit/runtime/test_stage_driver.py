@@ -544,6 +544,29 @@ async def test_a_worker_that_was_being_started_when_the_rest_began_rests_too(mak
     assert rig.clock.waiting == [30.0, 30.0]
 
 
+async def test_a_stage_is_tried_again_after_its_rest_by_the_workers_that_can_be_started(make_rig):
+    rig = await make_rig(spec(recycle_after=0, workers=2)).start()
+    stage_health = rig.engine.stages[0].health
+    stage_health.recycled("no", rig.clock.now())
+    stage_health.recycled("no", rig.clock.now())
+    await fail(rig, 5, worker=0)
+    assert rig.engine.state is State.FAILED
+    await rig.clock.advance(30.0)
+    broken, slow = rig.workers.alive
+    broken.fail_setup("no such device")
+    await rest()
+    assert rig.engine.state is State.FAILED
+    await rig.clock.advance(10.0)
+    slow.become_ready()
+    await rest()
+    assert (slow.orders, rig.engine.state) == ([], State.READY)
+    call = await rig.call(b"9")
+    slow.answer([b"3"])
+    await rest()
+    assert call.ends == [b"3"]
+    assert rig.clock.waiting == [50.0], "the other one is tried again when its rest is over"
+
+
 async def test_a_worker_that_goes_on_for_nobody_is_replaced_and_what_was_behind_it_is_answered(make_rig):
     rig = await make_rig(spec(abandon_after=4.0)).start()
     late = await rig.call(b"a", within=1.0)
