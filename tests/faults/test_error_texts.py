@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
+import sys
 import threading
 import time
 
 import httpx
 import pytest
-from served import request, serving
+from processes import most_resident
+from served import Program, request, run, serving, write_module
 
 MIB = 1024 * 1024
+SMALL = 16 * MIB
+"""More memory than a coordinator needs for any of this, and much less than one copy of a text."""
+HUGE = 200 * MIB
 SOURCE = """
 import time
 
@@ -22,6 +29,9 @@ class Touchy(ps.Stage):
     def predict(self, x: str) -> str:
         if x == "good":
             return x
+        if x.startswith("invalid of "):
+            size = int(x.split()[-1])
+            raise ps.InvalidItem("w" * size, path="$." + "p" * size)
         if x.startswith("invalid"):
             raise ps.InvalidItem("why " * 10_000, path="$." + "p" * 100_000)
         if x == "hold":
@@ -50,9 +60,10 @@ def server(tmp_path):
 
 
 class Bystander:
-    """Asks `/livez` and another service all the while: every answer must come, and be the right one."""
+    """Asks `/livez` and another service, or `paths`, all the while: every answer must come, and be the right one."""
 
-    def __init__(self, server):
+    def __init__(self, server, paths=("/livez", "/beside/predict")):
+        self._paths = paths
         self.asked = 0
         self.troubles = []
         self.slowest = 0.0
@@ -72,9 +83,9 @@ class Bystander:
     def _ask(self, address):
         with httpx.Client(base_url=address, timeout=30, trust_env=False) as http:
             while not self._over.is_set():
-                for path, ask in (("/livez", http.get), ("/beside/predict", http.post)):
+                for path in self._paths:
                     started = time.monotonic()
-                    answer = ask(path, **({"json": self.asked} if ask == http.post else {}))
+                    answer = http.post(path, json=self.asked) if path.endswith("/predict") else http.get(path)
                     self.slowest = max(self.slowest, time.monotonic() - started)
                     self.asked += 1
                     if answer.status_code != 200:
@@ -99,15 +110,19 @@ def test_an_item_in_a_message_writes_little_of_it(server):
     assert len(written) < 16 * 1024
 
 
-@pytest.mark.parametrize("text", ["message", "note"])
-def test_a_text_of_a_hundred_megabytes_delays_nobody_else(server, text):
+@pytest.mark.parametrize(("text", "status"), [("message", 500), ("note", 500), ("invalid", 422)])
+def test_a_text_of_a_hundred_megabytes_delays_nobody_else(server, text, status):
     predict(server, "good")
+    before = most_resident(server.pid)
     with Bystander(server) as bystander:
         for _ in range(3):
-            assert predict(server, f"{text} of {100 * MIB}").status_code == 500
+            answer = predict(server, f"{text} of {100 * MIB}")
+            assert answer.status_code == status
+            assert len(answer.content) < 32 * 1024
         assert predict(server, "good").status_code == 200
     assert bystander.slowest < 1.0
     assert len(server.output) < 64 * 1024
+    assert most_resident(server.pid) - before < SMALL
 
 
 def test_the_reason_of_an_invalid_item_is_cut_for_its_client_too(server):
@@ -168,3 +183,98 @@ def test_a_client_batch_of_failures_is_a_few_lines_and_each_is_counted(server):
     server.signalled = True
     assert accounted(server, ids) == (11, 2989)
     assert server.output.count("Traceback") == 1
+
+
+# -- a setup that raises ----------------------------------------------------------------------------------------------
+
+WORDY = f"""
+import os
+
+import penstock as ps
+
+
+class Wordy(ps.Stage):
+    def setup(self) -> None:
+        if not os.path.exists("well"):
+            raise ValueError("m" * {HUGE})
+
+    def predict(self, x: int) -> int:
+        return x
+
+
+service = ps.Service(Wordy, name="wordy")
+"""
+START = """
+import asyncio
+import json
+import os
+
+import penstock as ps
+from model import service
+from processes import most_resident
+
+
+async def main() -> None:
+    before = most_resident(os.getpid())
+    try:
+        await service.start()
+    except ps.StartFailed as error:
+        told = {"message": error.args[0], "whole": str(error), "traceback": error.traceback}
+        print(json.dumps({**told, "grown": most_resident(os.getpid()) - before}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+CUT = f"[... cut: {HUGE} characters in all ...]"
+
+
+def test_a_setup_that_raises_a_huge_text_ends_the_start_with_little_of_it(tmp_path):
+    write_module(tmp_path, WORDY)
+    write_module(tmp_path, START, "start")
+    program = Program(tmp_path, sys.executable, "start.py", env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    try:
+        assert program.wait(60.0) == 0, program.output
+    finally:
+        program.destroy()
+    told = json.loads(program.output.splitlines()[-1])
+    assert told["message"].startswith("worker 0 of stage 'Wordy' could not be set up: ValueError: mmm")
+    assert CUT in told["message"]
+    assert len(told["message"]) <= 8 * 1024 + 100
+    assert CUT in told["traceback"]
+    assert len(told["traceback"]) <= 64 * 1024
+    assert len(told["whole"]) <= len(told["message"]) + len(told["traceback"]) + 100
+    assert told["grown"] < SMALL
+    assert CUT not in program.output.replace(program.output.splitlines()[-1], ""), "who starts it has it, not the log"
+
+
+def test_a_server_whose_setup_raises_a_huge_text_writes_it_once_and_little_of_it(tmp_path):
+    write_module(tmp_path, WORDY)
+    status, output = run(tmp_path, "serve", "model:service", "--port", "0", limit=60.0)
+    assert status == 1
+    assert output.count("could not be set up: ValueError: mmm") == 1
+    assert output.count("Traceback") == 1
+    assert output.count(CUT) == 2, "in the message, and in the traceback"
+    assert len(output) < 32 * 1024
+
+
+def test_a_setup_that_raises_a_huge_text_again_and_again_costs_the_coordinator_nothing(tmp_path):
+    (tmp_path / "well").touch()
+    with serving(tmp_path, source=WORDY) as server:
+        before = most_resident(server.pid)
+        (tmp_path / "well").unlink()
+        os.kill(server.workers()[0], signal.SIGKILL)
+        with Bystander(server, paths=("/livez",)) as bystander:
+            server.until(lambda: server.health()["services"]["wordy"]["state"] == "failed", limit=60.0)
+        assert bystander.slowest < 1.0
+        health = server.health()["services"]["wordy"]
+        assert len(health["reason"]) <= 8 * 1024 + 100
+        assert CUT in health["reason"]
+        assert most_resident(server.pid) - before < SMALL
+        server.until(lambda: server.output.count("could not be set up: ") >= 5, "the last line")
+        server.stop()
+        server.signalled = True
+        assert server.output.count("could not be set up: builtins.ValueError at ") == 1, "with its traceback"
+        assert server.output.count("Traceback") == 1
+        assert server.output.count("could not be set up: ValueError: mmm") == 4, "each start that failed, once"
+        assert len(server.output) < 128 * 1024

@@ -48,6 +48,12 @@ def resident(pid: int) -> int:
     return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
 
 
+def most_resident(pid: int) -> int:
+    """Bytes of memory that process `pid` has had at most."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+
+
 def private(pid: int | str) -> int:
     """Bytes of memory that process `pid`, or "self", has to itself and has written to, now."""
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
