@@ -74,9 +74,9 @@ bench: compiled $(VENV)/.bench  ## measure against the floor and mosec, interlea
 bench-quick: compiled $(VENV)/.bench  ## the same, in about one
 	$(BIN)/python bench/run.py --rounds 3 --seconds 1
 
-bench-against: compiled  ## measure against the commit REF=..., interleaved, within limits: eight minutes
+bench-against: compiled  ## measure against the commit REF=..., interleaved, within limits, ONLY=log-1,log-256 or all: ten minutes
 	$(if $(REF),,$(error say which commit: make bench-against REF=HEAD))
-	$(BIN)/python bench/against.py $(REF) --rounds $(ROUNDS)
+	$(BIN)/python bench/against.py $(REF) --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
 
 hops: compiled  ## the CPU budget of a request, hop by hop
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/hops.py --loaded

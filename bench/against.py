@@ -3,6 +3,7 @@
     python bench/against.py HEAD               # what the machine cannot tell apart
     python bench/against.py v0.1.0 --rounds 9
     python bench/against.py HEAD~3 --only bytes,import
+    python bench/against.py HEAD~3 --only log-1,log-256     # what the access log costs
 
 Both are run by the interpreter that was made for the commit, so from the same libraries; both are loaded by this
 tree's load generator and serve this tree's services.  In each round and for each work both are started anew, side by
@@ -32,7 +33,7 @@ from loadgen import Loader, LoadFailed
 from procfs import costs, cpu_seconds
 from report import keep
 from run import machine
-from servers import BYTES, SUBJECTS, Server, ServerFailed, Subject
+from servers import BYTES, LOGGED, SUBJECTS, Server, ServerFailed, Subject
 
 SLICE_SECONDS = 0.05
 """How long a slice takes the commit.
@@ -92,6 +93,8 @@ WORKS = (
     Work("echo-1", SUBJECTS["penstock"], 1, one_core=True),
     Work("echo-32", SUBJECTS["penstock"], 32, one_core=True),
     Work("echo-256", SUBJECTS["penstock"], 256, one_core=True),
+    Work("log-1", LOGGED, 1, one_core=True),
+    Work("log-256", LOGGED, 256, one_core=True),
     # Each connection has four requests in a slice, which is 0.2 s here.  The rate hardly varies.
     Work("accelerator", SUBJECTS["accelerator"], 256, slices=SLICES // 4),
     Work("bytes", BYTES, 32),
@@ -106,10 +109,16 @@ class Loaded:
         self._loader = loader
         self.seen: dict[str, list[float]] = {"rate": [], "cpu": [], "coordinator": [], "workers": []}
         """The figures of each slice."""
+        self._requests = 0
 
     def load(self, requests: int) -> float:
         """Seconds that so many requests take; not part of what was seen."""
+        self._requests += requests
         return self._loader.run(requests).seconds
+
+    def check_log(self) -> None:
+        """Raise ServerFailed if the server's log lacks a line that it should have for a request."""
+        self._server.check_log(self._requests)
 
     def measure(self, requests: int) -> None:
         """Send so many requests; see what they took and cost, and the memory after them."""
@@ -183,6 +192,8 @@ def measure_work(work: Work, number: int, builds: tuple[Build, Build], requests:
             sides[turn].load(requests)
         for turn in in_turns(number, work.slices):
             sides[turn].measure(requests)
+        for side in sides:
+            side.check_log()
     return Round(work.name, number, *(side.seen for side in sides))
 
 

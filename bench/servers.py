@@ -41,10 +41,12 @@ class Subject:
     """Whether every request carries an id of its own, so that no two heads are equal."""
     build: Build = COMPILED
     exchange: Exchange = FLOATS
+    log_line: bytes = b""
+    """What its output has once for each request; empty if there is no such line."""
 
 
-def _penstock(target: str) -> Callable[[int], list[str]]:
-    return lambda port: ["-m", "penstock.cli.main", "serve", target, "--port", str(port)]
+def _penstock(target: str, *flags: str) -> Callable[[int], list[str]]:
+    return lambda port: ["-m", "penstock.cli.main", "serve", target, "--port", str(port), *flags]
 
 
 def _mosec(batch: int) -> Callable[[int], list[str]]:
@@ -68,6 +70,11 @@ SUBJECTS = {
     )
 }
 """All servers that are sent floats, by name; README.md says what each is."""
+
+LOGGED = Subject(
+    "logged", _penstock("echo:service", "--access-log"), worker_mark="penstock.worker", log_line=b" POST /predict 200 "
+)
+"""The echo with a line of the access log for each request, written to the file that takes the server's output."""
 
 BYTES = Subject("bytes", _penstock("raw_bytes:service"), worker_mark="penstock.worker", exchange=BLOB)
 
@@ -131,6 +138,17 @@ class Server:
                 raise ServerFailed(
                     f"{self.subject.name}: process {pid} runs no compiled module of {own}, but {modules or 'none'}"
                 )
+
+    def check_log(self, requests: int, timeout: float = 10.0) -> None:
+        """Raise ServerFailed unless the log has a line for each of so many requests, after `timeout` seconds at most.
+
+        A server drops lines that it cannot write soon enough, and one that dropped them would look cheap.
+        """
+        line, end = self.subject.log_line, time.monotonic() + timeout
+        while line and (found := Path(self._log.name).read_bytes().count(line)) < requests:
+            if time.monotonic() > end:
+                raise ServerFailed(f"{self.subject.name}: the log has {found} lines on {requests} requests")
+            time.sleep(0.1)
 
     def _output(self) -> str:
         return Path(self._log.name).read_text(errors="replace")[-2000:]

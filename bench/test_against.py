@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import geometric_mean
 
 import pytest
 
 from against import in_turns
-from builds import BuildFailed, build_commit
+from builds import SOURCES, BuildFailed, build_commit
 from comparison import Comparison, Round
 from procfs import cpu_seconds, mapped_files
 from report import Limit
-from servers import SUBJECTS, Server, ServerFailed
+from servers import LOGGED, SUBJECTS, Server, ServerFailed
 
 
 def a_round(tree: list[float], commit: list[float], figure: str = "cpu", work: str = "echo-1") -> Round:
@@ -91,6 +92,17 @@ def test_a_server_that_runs_no_compiled_penstock_is_found_out() -> None:
         server.wait_ready()
         with pytest.raises(ServerFailed, match="runs no compiled module"):
             server.check_build()
+    finally:
+        server.stop()
+
+
+def test_a_server_whose_log_lacks_a_line_is_found_out() -> None:
+    server = Server(replace(LOGGED, build=SOURCES))
+    try:
+        server.wait_ready()
+        server.check_log(1)
+        with pytest.raises(ServerFailed, match="the log has 1 lines on 2 requests"):
+            server.check_log(2, timeout=0.0)
     finally:
         server.stop()
 
