@@ -556,7 +556,7 @@ class Rest:
         server.hang_up()
         self.files = self.settled_files(server)
         self.peak = resident(server.pid)
-        server.until(lambda: resident(server.pid) < at_start + GROWTH, "the memory to be given back", limit=60)
+        server.until(lambda: resident(server.pid) < at_start + GROWTH, "the memory to be given back", limit=120)
         self.memory = resident(server.pid)
 
     @staticmethod
