@@ -1,6 +1,7 @@
 """Client batches: a body with a list of items taken apart, and its outcomes put together.
 
-Taking apart looks at syntax only.  The items stay bytes; each is decoded where it is run, and fails alone.
+Taking apart looks at syntax only.  The items stay bytes; each is decoded where it is run, and fails alone.  An item
+that nobody has asked for costs 56 bytes, and no work of the cycle collector: its view is made when it is asked for.
 
 A list of too many items is refused before it is taken apart, because each item would cost far more memory than its
 bytes.  In MessagePack the list begins with its number of items; in JSON the commas between items are counted until
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 
@@ -41,7 +42,32 @@ class TooManyItems(PenstockError):
     """The list has more items than one call may have."""
 
 
-def split_list(codec: Codec, body: Buffer, limit: float = math.inf) -> list[memoryview]:
+class ItemViews(Sequence[memoryview]):
+    """The items of a list; each is a view of the body, made anew whenever it is asked for.
+
+    A view is two objects that the cycle collector visits, 300 bytes together.  Of the 100 000 items that a client batch
+    may have by default, a few thousand are in hand at a time.
+    """
+
+    __slots__ = ("_raws",)
+
+    def __init__(self, raws: list[msgspec.Raw]) -> None:
+        self._raws = raws
+
+    def __len__(self) -> int:
+        return len(self._raws)
+
+    @overload
+    def __getitem__(self, index: int) -> memoryview: ...
+    @overload
+    def __getitem__(self, index: slice) -> ItemViews: ...
+    def __getitem__(self, index: int | slice) -> memoryview | ItemViews:
+        if isinstance(index, slice):
+            return ItemViews(self._raws[index])
+        return memoryview(self._raws[index])
+
+
+def split_list(codec: Codec, body: Buffer, limit: float = math.inf) -> ItemViews:
     """The items of a JSON or MessagePack list, each a view of `body`.
 
     Raises:
@@ -56,7 +82,14 @@ def split_list(codec: Codec, body: Buffer, limit: float = math.inf) -> list[memo
         raise invalid_item(exc) from exc
     if len(items) > limit:
         raise TooManyItems(f"the list has more than {limit} items")
-    return [memoryview(raw) for raw in items]
+    return ItemViews(items)
+
+
+def most_items(codec: Codec, body: Buffer) -> int:
+    """A number of items that a well-formed list in `body` does not exceed; it takes a fraction of `split_list`."""
+    if codec is Codec.MSGPACK:
+        return _announced(body)
+    return _text(body).count(b",") + 1
 
 
 def join_outcomes(codec: Codec, entries: Sequence[tuple[Payload | None, dict[str, Any] | None]]) -> bytes:
@@ -74,8 +107,12 @@ def _announces_more(codec: Codec, body: Buffer, limit: float) -> bool:
         return False
     if codec is Codec.MSGPACK:
         return _announced(body) > limit
-    text = bytes(body) if isinstance(body, memoryview) else body
+    text = _text(body)
     return codec is Codec.JSON and text.count(b",") >= limit and _has_commas(text, limit)
+
+
+def _text(body: Buffer) -> bytes | bytearray:
+    return bytes(body) if isinstance(body, memoryview) else body
 
 
 def _announced(body: Buffer) -> int:

@@ -1,6 +1,7 @@
 """Client batches taken apart and put together."""
 
 import contextlib
+import gc
 import tracemalloc
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.codec import listing
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.formats import Codec
-from penstock.codec.listing import TooManyItems, join_outcomes, split_list
+from penstock.codec.listing import TooManyItems, join_outcomes, most_items, split_list
 from penstock.errors import InvalidItem
 
 ENCODE = {Codec.JSON: msgspec.json.encode, Codec.MSGPACK: msgspec.msgpack.encode}
@@ -38,7 +39,13 @@ def test_items_are_views_of_the_body():
 
 @BOTH
 def test_an_empty_list_has_no_items(codec):
-    assert split_list(codec, ENCODE[codec]([])) == []
+    assert list(split_list(codec, ENCODE[codec]([]))) == []
+
+
+@BOTH
+def test_a_slice_of_the_items_is_items(codec):
+    parts = split_list(codec, ENCODE[codec]([1, 2, 3]))[1:]
+    assert [bytes(part) for part in parts] == [ENCODE[codec](2), ENCODE[codec](3)]
 
 
 @BOTH
@@ -134,6 +141,27 @@ def test_a_list_of_too_many_items_costs_little_more_than_its_bytes(codec):
     finally:
         tracemalloc.stop()
     assert peak < 2 * 1024 * 1024 + len(body)
+
+
+@BOTH
+def test_an_item_costs_less_than_100_bytes_until_it_is_asked_for_and_the_collector_nothing(codec):
+    body = ENCODE[codec]([0] * 100_000)
+    gc.collect()
+    before = gc.get_count()[0]
+    tracemalloc.start()
+    try:
+        items = split_list(codec, body, 100_000)
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert gc.get_count()[0] - before < 100
+    assert grown < 100 * len(items)
+
+
+@BOTH
+@given(st.lists(TREES, max_size=8))
+def test_a_list_never_has_more_items_than_it_is_said_to_have_at_most(codec, items):
+    assert most_items(codec, ENCODE[codec](items)) >= len(items)
 
 
 @pytest.mark.parametrize(

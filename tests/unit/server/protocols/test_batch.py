@@ -151,7 +151,7 @@ class TestLongBody:
         assert not service.engine.submissions
         assert service.engine.held_bytes == len(self.body)
         await self.submitted(service)
-        assert service.engine.held_bytes == 0
+        assert service.engine.held_bytes == 300 * batch_route.ITEM_BYTES
         assert len(service.engine.submissions[0].payloads) == 300
         service.engine.submissions[0].settle(*[b"1"] * 300)
         assert call.status == 200
@@ -162,6 +162,19 @@ class TestLongBody:
         assert len(body) == batch_route.SPLIT_INLINE_BYTES
         batch(fakes, fakes.app(service), body)
         assert len(service.engine.submissions) == 1
+
+    @pytest.mark.parametrize("encode", [msgspec.json.encode, msgspec.msgpack.encode])
+    async def test_a_short_body_of_many_items_is_split_off_the_loop(self, fakes, encode):
+        service = fakes.Service()
+        kind = "application/json" if encode is msgspec.json.encode else "application/msgpack"
+        batch(fakes, fakes.app(service), encode([0] * batch_route.SPLIT_INLINE_ITEMS), content_type=kind)
+        assert len(service.engine.submissions) == 1
+        body = encode([0] * (batch_route.SPLIT_INLINE_ITEMS + 1))
+        batch(fakes, fakes.app(service), body, content_type=kind)
+        assert len(body) < batch_route.SPLIT_INLINE_BYTES
+        assert len(service.engine.submissions) == 1
+        service.engine.submissions.clear()
+        await self.submitted(service)
 
     async def test_a_broken_one_is_400(self, fakes):
         call = batch(fakes, fakes.app(), self.body[:-1])
@@ -211,13 +224,36 @@ class TestManyItems:
         assert call.status == 413
         assert "more than 3 items" in call.json["detail"]
 
+    def test_an_item_counts_more_than_its_bytes_until_the_answer_is_there(self, fakes):
+        service = fakes.Service()
+        engine = service.engine
+        app = fakes.app(service)
+        batch(fakes, app, b"[1,2,3]")
+        assert engine.held_bytes == 3 * batch_route.ITEM_BYTES
+        left = batch(fakes, app, b"[1,2]")
+        assert engine.held_bytes == 5 * batch_route.ITEM_BYTES
+        app.cancel(left.request)
+        assert engine.held_bytes == 3 * batch_route.ITEM_BYTES
+        engine.full = Overloaded(retry_after=4)
+        batch(fakes, app, b"[1,2]")
+        assert engine.held_bytes == 3 * batch_route.ITEM_BYTES
+        engine.submissions[0].settle(b"1", b"2", b"3")
+        assert engine.held_bytes == 0
+
+    def test_nothing_is_held_for_a_batch_that_was_answered_before_its_submission_returned(self, fakes):
+        service = fakes.Service()
+        service.engine.answer = bytes
+        call = batch(fakes, fakes.app(service), b"[1,2,3]")
+        assert (call.status, service.engine.held_bytes) == (200, 0)
+
     async def test_the_outcomes_of_many_are_put_together_off_the_loop(self, fakes):
         service = fakes.Service()
         n = batch_route.JOIN_INLINE_OUTCOMES + 1
         call = batch(fakes, fakes.app(service), b"[" + b",".join([b"1"] * n) + b"]")
         service.engine.submissions[0].settle(*[b"1"] * n)
         assert not call.replies
-        assert (service.engine.answer_bytes, service.engine.held_bytes) == (n, n), "held until the answer is there"
+        objects = n * batch_route.ITEM_BYTES
+        assert (service.engine.answer_bytes, service.engine.held_bytes) == (n, n + objects), "until the answer is there"
         await self.answered(call)
         assert call.status == 200
         assert len(call.json["outcomes"]) == n
