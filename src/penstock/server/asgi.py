@@ -6,7 +6,8 @@ Contract
 * The server's lifespan starts the services of an app that runs by itself, and drains them at the end.  A mounted app
   receives no lifespan: the outer app enters ours (``FastAPI(lifespan=app.lifespan)``) or uses ``async with service``.
   Until the services were started, requests get a 503 that says so.
-* A request is cancelled when its client leaves.
+* A request is cancelled when its client leaves.  Whatever `receive` or `send` raises says that it has left.
+* A body that is not whole by the deadline of its request is refused with 408.
 * Bytes of half-received bodies count as held.  When too many are held, a body that is not whole yet is refused.
 * Bytes of an answer count as held from when it is ready until `send` has returned for them, or the call ends otherwise.
   While more are held than may be, an answer that was ready `unread_timeout` ago is not sent on: its call ends.
@@ -21,12 +22,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from penstock.config import ServerOptions
-from penstock.core.clock import Timer
+from penstock.core.clock import Timer, calling_later
 from penstock.core.payload import Buffer, Payload, payload_pieces, payload_size
 from penstock.core.state import State
 from penstock.hosting.loop_clock import LoopClock
@@ -135,6 +136,10 @@ class _RefusedError(Exception):
         self.response = response
 
 
+class _InterruptedError(Exception):
+    """What a call was waiting for takes longer than it may."""
+
+
 class _Call:
     """One request and its answer.  `answering` are the calls of the app that hold bytes of an answer."""
 
@@ -150,10 +155,12 @@ class _Call:
         self._ready = 0.0
         """When there was an answer."""
         self._watch: Timer | None = None
-        self._sending: asyncio.Task[Any] | None = None
-        """The task in which the answer is sent."""
-        self._cut = False
-        """Cause: the task was cancelled because the answer is overdue."""
+        self._waiting: asyncio.Task[Any] | None = None
+        """The task of the call, while it waits for what `_interrupt` may end: its body, or that its answer is sent."""
+        self._interrupted = False
+        """Cause: the task was cancelled by `_interrupt`."""
+        self._sending = False
+        """Whether the answer is being sent."""
 
     async def run(self) -> None:
         """Answer the request, or count it as one whose client left."""
@@ -227,9 +234,23 @@ class _Call:
             pass
 
     async def _read_body(self) -> bytes:
+        request = self._request
+        allowed = self._app.body_due(request) - request.arrived
+        left = max(0.0, request.arrived + allowed - self._app.clock.now())
+        try:
+            with calling_later(self._app.clock, left, self._interrupt), self._interruptible():
+                return await self._gather_body()
+        except _InterruptedError:
+            detail = f"the body was not whole within {allowed:g} s, the time this request has"
+            raise _RefusedError(self._app.refuse(408, detail, request)) from None
+
+    async def _gather_body(self) -> bytes:
         pieces: list[bytes] = []
         while True:
-            message = await self._receive()
+            try:
+                message = await self._receive()
+            except Exception as error:  # noqa: BLE001  # see `_left`
+                raise _left(error) from None
             if message["type"] == "http.disconnect":
                 raise _ClientLeftError
             piece = message.get("body", b"")
@@ -264,24 +285,42 @@ class _Call:
             headers.append((b"content-length", b"%d" % nbytes))
         if self._request.method == "HEAD":
             pieces, nbytes = [b""], 0
-        task = self._sending = asyncio.current_task()
+        self._sending = True
+        try:
+            with self._interruptible():
+                await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
+                for piece in pieces[:-1]:
+                    await self._send({"type": "http.response.body", "body": bytes(piece), "more_body": True})
+                    self._give_back(len(piece))
+                await self._send({"type": "http.response.body", "body": bytes(pieces[-1])})
+        except Exception as error:  # noqa: BLE001  # see `_left`
+            raise _left(error) from None
+        finally:
+            self._sending = False
+        return nbytes
+
+    # -- an end to waiting --------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Inside, `_interrupt` ends what the task of the call waits for, with an _InterruptedError."""
+        task = self._waiting = asyncio.current_task()
         assert task is not None
         cancelled_before = task.cancelling()
         try:
-            await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
-            for piece in pieces[:-1]:
-                await self._send({"type": "http.response.body", "body": bytes(piece), "more_body": True})
-                self._give_back(len(piece))
-            await self._send({"type": "http.response.body", "body": bytes(pieces[-1])})
-        except OSError:  # with this a server says that the client has gone
-            raise _ClientLeftError from None
+            yield
         except asyncio.CancelledError:
-            if not self._cut or task.uncancel() > cancelled_before:
-                raise
-            raise _ClientLeftError from None
+            if not self._interrupted or task.uncancel() > cancelled_before:
+                raise  # the server has cancelled the call, too
+            self._interrupted = False
+            raise _InterruptedError from None
         finally:
-            self._sending = None
-        return nbytes
+            self._waiting = None
+
+    def _interrupt(self) -> None:
+        if self._waiting is not None and not self._interrupted:
+            self._interrupted = True
+            self._waiting.cancel()
 
     # -- what is held of the answer -----------------------------------------------------------------------------------
 
@@ -314,15 +353,24 @@ class _Call:
 
     def overdue_bytes(self, now: float) -> int:
         """See `AnswerHolder`."""
-        overdue = self._sending is not None and now - self._ready >= self._app.options.unread_timeout
+        overdue = self._sending and now - self._ready >= self._app.options.unread_timeout
         return self._answer_held if overdue and self._app.answers_overfull(self._request) else 0
 
     def abort(self) -> None:
         """Send no more of the answer: the server closes the connection of a call that ends in its midst."""
         self._give_back(self._answer_held)
-        if self._sending is not None:
-            self._cut = True
-            self._sending.cancel()
+        if self._sending:
+            self._interrupt()
+
+
+def _left(error: Exception) -> _ClientLeftError:
+    """What the error of a `receive` or `send` says: nobody takes the answer.
+
+    A server should say so with an OSError.  Some raise what their transport raises, a RuntimeError with uvloop.
+    """
+    if not isinstance(error, (OSError, _InterruptedError)):
+        log.debug("a client has left, or the server is broken: %r", error)
+    return _ClientLeftError()
 
 
 def _pieces(body: Payload) -> list[Buffer]:

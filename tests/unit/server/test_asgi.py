@@ -15,7 +15,7 @@ from penstock.core.state import State
 from penstock.errors import ConfigError, Overloaded, StartFailed, WorkerLost
 from penstock.server.app import App
 from penstock.server.asgi import SEND_BYTES, UNSTARTED, AsgiApp, asgi
-from penstock.testing.virtual_clock import VirtualClock
+from penstock.testing.virtual_clock import VirtualClock, VirtualTimer
 
 
 def client(app, **options):
@@ -123,18 +123,12 @@ async def test_names_are_read_in_any_case_and_repeated_fields_are_joined(fakes):
 
 
 async def test_a_request_arrives_at_the_time_of_the_clock(fakes):
-    class Clock:
-        def now(self):
-            return 12.5
-
-        def call_later(self, delay, callback):
-            raise AssertionError("nothing is timed")
-
-    service = ready(fakes)
-    wire = Wire(AsgiApp(App((service,), fakes.app().options, Clock())), headers=[(b"x-request-timeout", b"7")])
+    service, clock = ready(fakes), VirtualClock(12.5)
+    wire = Wire(AsgiApp(App((service,), fakes.app().options, clock)), headers=[(b"x-request-timeout", b"7")])
     wire.body(b"1")
     await wire.end()
     assert service.engine.submissions[0].deadline == 19.5
+    assert clock.waiting == []
 
 
 async def test_a_compressed_body_is_415(fakes):
@@ -233,11 +227,60 @@ async def test_a_client_that_leaves_while_its_body_comes_is_counted_and_gives_ba
     assert app.app._routes[b"/predict"].traffic.statuses == {499: 1}
 
 
-async def test_a_client_that_leaves_before_its_answer_is_written_is_counted(fakes):
+async def test_a_body_that_is_not_whole_by_its_deadline_is_408_and_no_longer_held(fakes):
+    clock = VirtualClock()
+    service = ready(fakes, timeout=3.0)
+    app = AsgiApp(App((service,), ServerOptions(), clock))
+    slow, quick = Wire(app), Wire(app, headers=[(b"x-request-timeout", b"1")])
+    for wire in (slow, quick):
+        wire.body(b"1", more=True)
+        await wire.until(wire.told.empty)
+    await clock.advance(0.5)
+    assert service.engine.held_bytes == 2
+    await clock.advance(0.5)
+    assert (service.engine.held_bytes, quick.task.done(), slow.task.done()) == (1, True, False)
+    slow.body(b"1", more=True)
+    await clock.advance(2.0)
+    assert [(wire.task.done(), wire.sent[0]["status"]) for wire in (slow, quick)] == [(True, 408)] * 2
+    assert b"not whole within 3 s" in slow.sent[1]["body"]
+    assert (service.engine.held_bytes, service.engine.answer_bytes, service.engine.submissions) == (0, 0, [])
+    assert clock.waiting == []
+    assert app.app._routes[b"/predict"].traffic.statuses == {408: 2}
+
+
+async def test_a_cancellation_by_the_server_is_passed_on_though_the_body_is_late(fakes):
+    clock, late = VirtualClock(), []
+    clock.call_later = lambda delay, callback: late.append(callback) or VirtualTimer(delay, callback)
+    app = AsgiApp(App((ready(fakes),), ServerOptions(), clock))
+    wire = Wire(app)
+    wire.body(b"1", more=True)
+    await wire.until(wire.told.empty)
+    wire.task.cancel()
+    (interrupt,) = late
+    interrupt()
+    with pytest.raises(asyncio.CancelledError):
+        await wire.end()
+    assert app.app._routes[b"/predict"].traffic.statuses == {499: 1}
+
+
+async def test_a_carrier_that_breaks_while_a_body_comes_is_a_client_that_left(fakes):
+    app = asgi(ready(fakes))
+    wire = Wire(app)
+    wire.task.cancel()
+
+    async def receive():
+        raise RuntimeError("carrier lost")
+
+    await app(wire.scope, receive, wire._send)
+    assert app.app._routes[b"/predict"].traffic.statuses[499] == 1
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), RuntimeError("unable to perform operation on a closed transport")])
+async def test_a_client_that_leaves_before_its_answer_is_written_is_counted(fakes, error, caplog):
     app = asgi(ready(fakes))
 
     async def send(message):
-        raise OSError("gone")
+        raise error
 
     wire = Wire(app)
     wire._send = send
@@ -246,6 +289,7 @@ async def test_a_client_that_leaves_before_its_answer_is_written_is_counted(fake
     told.put_nowait({"type": "http.request", "body": b"1"})
     await app(wire.scope, told.get, send)
     assert app.app._routes[b"/predict"].traffic.statuses[499] == 1
+    assert caplog.records == []
 
 
 async def test_a_cancelled_request_withdraws_its_item(fakes):
@@ -503,14 +547,14 @@ async def test_an_answer_is_given_back_however_its_call_ends(fakes, end):
     if end == "the server cancels":
         wire.task.cancel()
     else:
-        error = OSError("gone") if end == "send fails" else RuntimeError("a fault of the server")
+        error = OSError("gone") if end == "send fails" else RuntimeError("unable to perform operation on a transport")
 
         async def fail():
             raise error
 
         wire.steps.acquire = fail
         wire.steps.release()
-    with contextlib.suppress(asyncio.CancelledError, RuntimeError):
+    with contextlib.suppress(asyncio.CancelledError):
         await wire.end()
     assert (service.engine.held_bytes, service.engine.answer_bytes) == (0, 0)
 
