@@ -4,6 +4,7 @@
 * ``Accept`` is read with its q-values: the most specific range that names a format decides for it, the highest
   quality wins, and among equals the order of preference that the caller gave.  An element that cannot be read is
   skipped.
+* Of a value that is `too_long` nothing may be read: to take it apart would cost milliseconds.
 * The answer has the name that the client used: a client that accepts ``application/x-msgpack`` gets that name back.
 """
 
@@ -21,6 +22,18 @@ _NAMES: dict[bytes, Codec] = {name.encode(): codec for codec, name in MEDIA_TYPE
 """Every media type we know.  Pickle has none, so that no client can select it."""
 
 _QUALITY = re.compile(rb"(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
+
+MAX_VALUE_BYTES = 4096
+"""Longest value that is taken apart.  Browsers send some 200 bytes."""
+MAX_PARTS = 100
+"""Most commas and semicolons in such a value."""
+
+
+def too_long(value: bytes | None) -> bool:
+    """Whether a ``Content-Type`` or an ``Accept`` is longer, or has more parts, than is ever taken apart."""
+    if value is None:
+        return False
+    return len(value) > MAX_VALUE_BYTES or value.count(b",") + value.count(b";") > MAX_PARTS
 
 
 def content_codec(value: bytes | None) -> Codec | None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.codec.formats import MEDIA_TYPES, Codec
-from penstock.codec.media_types import answer_codec, content_codec, media_names
+from penstock.codec.media_types import MAX_PARTS, MAX_VALUE_BYTES, answer_codec, content_codec, media_names, too_long
 
 J, M, R, N = Codec.JSON, Codec.MSGPACK, Codec.RAW, Codec.NPY
 
@@ -78,6 +78,22 @@ def test_no_media_type_selects_pickle():
     assert Codec.PICKLE not in MEDIA_TYPES
     for name in (b"application/pickle", b"application/x-pickle", b"application/python-pickle", b"0"):
         assert content_codec(name) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "refused"),
+    [
+        (None, False),
+        (b"x" * MAX_VALUE_BYTES, False),
+        (b"x" * (MAX_VALUE_BYTES + 1), True),
+        (b"," * MAX_PARTS, False),
+        (b";" * MAX_PARTS, False),
+        (b"," * 60 + b";" * (MAX_PARTS - 60), False),
+        (b"," * 60 + b";" * (MAX_PARTS - 59), True),
+    ],
+)
+def test_a_value_is_too_long_by_its_bytes_or_by_its_parts(value, refused):
+    assert too_long(value) is refused
 
 
 @given(st.binary(max_size=60) | st.text("application/jsonq=;,*. 01", max_size=60).map(str.encode))

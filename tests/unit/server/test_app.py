@@ -24,6 +24,7 @@ from penstock.errors import (
     WorkerLost,
 )
 from penstock.server.application import PROBES
+from penstock.server.protocols import route
 
 
 class Thumbnail:
@@ -179,6 +180,29 @@ def test_the_answers_type_is_that_of_the_last_stage(fakes):
     service = fakes.Service(Count, last=Thumbnail)
     fakes.call(fakes.app(service))
     assert service.engine.submissions[0].codec_out is Codec.RAW
+
+
+@pytest.mark.parametrize("value", ["," * 60_000, ";" * 101, "a/b" * 20_000])
+def test_format_headers_that_would_cost_much_to_take_apart_are_refused_unread(fakes, monkeypatch, value):
+    def read(*_):
+        raise AssertionError("it is taken apart")
+
+    monkeypatch.setattr(route, "content_codec", read)
+    monkeypatch.setattr(route, "answer_codec", read)
+    app = fakes.app()
+    for call, status in (
+        (fakes.call(app, content_type="application/json;" + value), 415),
+        (fakes.call(app, accept="*/*," + value), 406),
+    ):
+        assert (call.status, call.refused) == (status, True)
+        assert "more than 4096 bytes or of more than 100 parts" in call.json["detail"]
+
+
+def test_a_refusal_repeats_no_more_of_a_content_type_than_is_of_use(fakes):
+    call = fakes.call(fakes.app(), content_type="text/" + "\xff" * 4000)
+    assert call.status == 415
+    assert "Content-Type 'text/" in call.json["detail"]
+    assert len(call.response.body) < 1000
 
 
 def test_an_accept_that_names_nothing_of_ours_is_406_and_says_what_there_is(fakes):

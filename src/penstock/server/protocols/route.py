@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 from penstock.codec.formats import Codec
-from penstock.codec.media_types import answer_codec, content_codec, media_names
+from penstock.codec.media_types import MAX_PARTS, MAX_VALUE_BYTES, answer_codec, content_codec, media_names, too_long
 from penstock.codec.schema import accepts, offers, signature
+from penstock.codec.text import cut_middle
 from penstock.config import ServerOptions
 from penstock.core.counters import SECONDS, Histogram
 from penstock.core.state import State
@@ -34,6 +35,9 @@ _MAX_PAIRS = 128
 """Most pairs of format headers that a route remembers.  One more empties the table: they are then negotiated again."""
 _MAX_PAIR_BYTES = 256
 """Longest pair of format headers that is remembered."""
+_TOO_LONG = f"is of more than {MAX_VALUE_BYTES} bytes or of more than {MAX_PARTS} parts"
+_SHOWN_BYTES = 200
+"""Most of a Content-Type that a refusal repeats."""
 
 
 class Traffic:
@@ -172,9 +176,13 @@ class ServiceRoute(Route):
 
     def _negotiate(self, request: HttpRequest, content_type: bytes | None, accept: bytes | None) -> Formats | Response:
         """Choose the formats for a pair of headers that is not in the table."""
+        if too_long(content_type):
+            return self.problems.refuse(415, f"the Content-Type {_TOO_LONG}", request.id)
+        if too_long(accept):
+            return self.problems.refuse(406, f"the Accept {_TOO_LONG}", request.id)
         codec_in = content_codec(content_type)
         if codec_in is None or codec_in not in self.accepts:
-            given = (content_type or b"").decode("ascii", "replace")
+            given = cut_middle((content_type or b"").decode("ascii", "replace"), _SHOWN_BYTES)
             names = media_names(self.accepts)
             return self.problems.refuse(
                 415,
