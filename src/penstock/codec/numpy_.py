@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from penstock.codec.invalid import UnreadablePart, explain
+from penstock.codec.text import cut_middle
 from penstock.core.payload import Buffer
 
 MAX_AXES = 32
@@ -26,6 +27,10 @@ MAX_NPY_HEADER = 10_000
 """Longest `.npy` header read, in bytes; `numpy.load` has the same limit."""
 MAX_EMPTY = 65_536
 """Most rows an array without elements may claim: they take no bytes, but walking them takes time."""
+_SHAPE_BYTES = 200
+"""Most of a shape that a refusal repeats."""
+_LAST_POINT = np.uint32(0x10FFFF)
+_FIRST_SURROGATE, _SURROGATES = np.uint32(0xD800), np.uint32(0x800)
 
 _DEFAULTS: dict[type, type] = {
     np.floating: np.float64,
@@ -178,17 +183,20 @@ def read_npy(payload: Buffer, type_: Any) -> np.ndarray[Any, Any]:
     """The array in a `.npy` payload: a view of it, unless the declared dtype asks for a cast.
 
     Raises:
-        UnreadablePart: not a `.npy`, an object or structured dtype, or a header that claims another size than the
-            payload has.
+        UnreadablePart: not a `.npy`, an object or structured dtype, a header that claims another size than the payload
+            has, or text that is not Unicode.
     """
     view = memoryview(payload)
     text, start = _npy_header(view)
     dtype, fortran_order, shape = _parse_npy_header(text)
     claimed = prod(shape) * dtype.itemsize
-    if claimed != len(view) - start:
-        raise UnreadablePart(f"the header claims {claimed} bytes of array, the payload has {len(view) - start}")
+    if claimed != len(view) - start:  # a number of thousands of digits cannot even be made text
+        size = str(claimed) if claimed < 2**63 else "2**63 or more"
+        raise UnreadablePart(f"the header claims {size} bytes of array, the payload has {len(view) - start}")
     if claimed == 0 and prod(n or 1 for n in shape) > MAX_EMPTY:
-        raise UnreadablePart(f"an array without elements claims the shape {shape}")
+        raise UnreadablePart(f"an array without elements claims the shape {cut_middle(str(shape), _SHAPE_BYTES)}")
+    if dtype.kind == "U":
+        _refuse_no_unicode(view[start:], dtype)
     try:
         array: np.ndarray[Any, Any] = np.ndarray(
             shape, dtype, buffer=view[start:] if claimed else None, order="F" if fortran_order else "C"
@@ -265,6 +273,13 @@ def _refuse_overflow(before: np.ndarray[Any, Any], after: np.ndarray[Any, Any]) 
     """Refuse a cast that made an infinity where there was none."""
     if (np.isinf(after) & np.isfinite(before)).any():
         raise UnreadablePart(f"number out of range for `{after.dtype}`")
+
+
+def _refuse_no_unicode(data: memoryview, dtype: np.dtype[Any]) -> None:
+    """Refuse text whose numbers are no characters: numpy takes it, and then nobody can read or write it."""
+    points = np.frombuffer(data, np.dtype(np.uint32).newbyteorder(dtype.byteorder))
+    if ((points > _LAST_POINT) | (points - _FIRST_SURROGATE < _SURROGATES)).any():
+        raise UnreadablePart(f"an array of `{dtype}` with what is no Unicode character")
 
 
 def _npy_header(view: memoryview) -> tuple[str, int]:

@@ -240,6 +240,37 @@ def test_an_npy_that_claims_a_terabyte_is_refused_before_anything_is_allocated()
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((10**18 - 1,) * 400, "the header claims 2**63 or more bytes of array, the payload has 8"),
+        ((2**59,), "the header claims 4611686018427387904 bytes of array, the payload has 8"),
+        ((2**30, 2**30), "the header claims 2**63 or more bytes of array, the payload has 8"),
+        ((0, *(10**17,) * 400), "an array without elements claims the shape (0, 100"),
+    ],
+)
+def test_a_shape_beyond_all_bounds_is_refused_in_few_words(shape, message):
+    head = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}"
+    found = refusal(np.ndarray, Codec.NPY, npy(head, b"" if 0 in shape else b"\0" * 8))
+    assert found.reason.startswith(message)
+    assert len(found.reason) < 300
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("point", [0xD800, 0xDFFF, 0x110000, 0xFFFFFFFF])
+def test_text_in_an_npy_that_is_no_unicode_is_refused(order, point):
+    head = f"{{'descr': '{order}U2', 'fortran_order': False, 'shape': (2,), }}"
+    data = struct.pack(f"{order}4I", 0x61, 0xD7FF, 0x10FFFF, point)
+    assert "with what is no Unicode character" in refusal(np.ndarray, Codec.NPY, npy(head, data)).reason
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_all_other_text_in_an_npy_is_read_and_can_be_written(order):
+    words = ["a\ud7ff", "\ue000\U0010ffff", ""]
+    array = decode(np.ndarray, Codec.NPY, saved(np.array([words, words]).astype(f"{order}U2").T))
+    assert msgspec.json.decode(ItemEncoder(Any).encode(Codec.JSON, array)) == [[word] * 2 for word in words]
+
+
 def test_objects_in_an_npy_are_never_unpickled():
     found = refusal(np.ndarray, Codec.NPY, saved(np.array([print], object), allow_pickle=True))
     assert found.reason == "the dtype '|O' is not read from .npy"
