@@ -1,48 +1,53 @@
 """Decide whether a request carries one of the accepted API keys.
 
-The digest of a key is compared with that of every accepted key, in constant time and without an early exit.  So neither
-the length of a key nor its line in the file can be measured.  Only digests are kept, and no message or log has a key.
+The digest of a key is looked up among those of the accepted keys, which takes as long with one key as with many
+thousands.  How long a look-up takes may depend on the digests, but not on the keys in a way that anybody can use: the
+digests are made with a secret that this process drew at random, so nobody can tell which key has which digest.  Only
+digests are kept, and no message or log has a key.
 """
 
 from __future__ import annotations
 
 import codecs
-import hashlib
 import hmac
+import re
+import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from penstock.errors import ConfigError
 
 KEY_FILE_BYTES = 1024 * 1024
-"""The largest file of keys.  Each request is compared with every key, so a larger one is the wrong file."""
+"""The largest file of keys, of which there are some 20 000 in it; a larger one is the wrong file."""
+
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 class ApiKeys:
     """The accepted keys."""
 
     def __init__(self, keys: Iterable[bytes]) -> None:
-        self._digests = [_digest(key) for key in keys]
+        self._secret = secrets.token_bytes(32)
+        self._digests = frozenset(map(self._digest, keys))
         if not self._digests:
             raise ConfigError("there is no API key: nobody could ever call this server")
 
     def admits(self, headers: Mapping[bytes, bytes]) -> bool:
         """Whether ``Authorization: Bearer KEY`` or ``X-API-Key: KEY`` is among `headers`, with an accepted key."""
         scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
-        given = [headers.get(b"x-api-key", b""), bearer.strip() if scheme.lower() == b"bearer" else b""]
-        found = False
-        for key in given:
-            digest = _digest(key)
-            for accepted in self._digests:
-                found |= hmac.compare_digest(digest, accepted)
-        return found
+        given = (headers.get(b"x-api-key", b""), bearer.strip() if scheme.lower() == b"bearer" else b"")
+        return not self._digests.isdisjoint(map(self._digest, given))
+
+    def _digest(self, key: bytes) -> bytes:
+        return hmac.digest(self._secret, key, "sha256")
 
 
 def read_keys(path: str) -> ApiKeys:
     """The keys in a file: one a line; blank lines and lines that begin with ``#`` do not count.
 
     Raises ConfigError for a file that cannot be read, that is larger than `KEY_FILE_BYTES`, that has no key, or that
-    has a key with a space in it: a header could not carry that, and it is usually a comment.
+    has a key with a space or a control character in it.  No header could carry that.  It is usually a comment, or a
+    file of zeros, as a power loss may leave it.
     """
     try:
         with Path(path).open("rb") as file:
@@ -59,11 +64,9 @@ def read_keys(path: str) -> ApiKeys:
             continue
         if len(key.split()) > 1:
             raise ConfigError(f"api_key_file {path!r}: the key in line {number} holds a space")
+        if _CONTROL.search(key):
+            raise ConfigError(f"api_key_file {path!r}: the key in line {number} holds a control character")
         keys.append(key)
     if not keys:
         raise ConfigError(f"api_key_file {path!r} holds no key")
     return ApiKeys(keys)
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
