@@ -5,6 +5,10 @@ File names and error texts may have lone surrogates, which UTF-8 has not, and an
 
 from __future__ import annotations
 
+import re
+
+_NOTE = re.compile(r" \[\.\.\. cut: ([0-9]{1,15}) characters in all \.\.\.\] ")
+
 
 def utf8(text: str) -> str:
     """`text` with each lone surrogate written as an escape."""
@@ -21,7 +25,23 @@ def cut_middle(text: str, limit: int) -> str:
         whole = text.encode("utf-8", "backslashreplace")
         if len(whole) <= limit:
             return whole.decode()
-    note = f" [... cut: {len(text)} characters in all ...] "
+    return _without_middle(text, limit, str(len(text)))
+
+
+def cut_line(text: str, limit: int) -> str:
+    """`text` as `one_line` gives it, in at most `limit` bytes of UTF-8; `limit` is at least 100.
+
+    If its middle was cut before, the length that is told there stays: what is left of `text` was never all.
+    """
+    line = one_line(text)
+    if len(line.encode()) <= limit:
+        return line
+    cut_before = _NOTE.search(line)
+    return _without_middle(line, limit, cut_before[1] if cut_before else str(len(line)))
+
+
+def _without_middle(text: str, limit: int, length: str) -> str:
+    note = f" [... cut: {length} characters in all ...] "
     half = (limit - len(note)) // 2
     # A character takes a byte at least, so `half` characters are enough; one that is cut in two is left out.
     head = text[:half].encode("utf-8", "backslashreplace")[:half].decode("utf-8", "ignore")

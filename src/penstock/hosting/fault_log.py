@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock.codec.text import cut_middle, one_line
+from penstock.codec.text import cut_line
 from penstock.core.clock import Clock, Timer
 from penstock.core.fault_lines import COUNT_SECONDS, LINES_PER_SECOND, OTHERS, Detail, FaultKind, FaultLines
 from penstock.errors import (
@@ -129,7 +129,7 @@ class FaultLog:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def _write(self, head: str, trace: str, extra: dict[str, Any]) -> None:
-        line = cut_middle(one_line(head), LINE_BYTES)
+        line = cut_line(head, LINE_BYTES)
         self._log.error("%s", f"{line}\n\n{trace.rstrip()}" if trace else line, extra=extra)
 
     def _write_counts(self, now: float) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.codec.text import cut_middle, one_line, utf8
+from penstock.codec.text import cut_line, cut_middle, one_line, utf8
 
 
 def test_a_lone_surrogate_is_escaped_and_all_other_text_stays():
@@ -35,6 +35,27 @@ def test_the_head_and_the_tail_are_those_of_the_text():
     assert text.startswith(head)
     assert text.endswith(tail)
     assert len(head) == len(tail) == (1000 - 41) // 2
+
+
+def test_a_line_is_cut_as_any_text_is():
+    assert cut_line("x" * 100 + "\nmore", 100) == "x" * 100
+    line = cut_line("x" * 101 + "\nmore", 100)
+    assert "[... cut: 101 characters in all ...]" in line
+    assert len(line) <= 100
+
+
+def test_a_line_of_a_text_that_was_cut_before_tells_the_length_of_that_text():
+    message = cut_middle("m" * 15_000_000, 8192)
+    line = cut_line(f"stage 'x' raised ValueError: {message}\nmore", 1024)
+    assert line.startswith("stage 'x' raised ValueError: mmm")
+    assert "[... cut: 15000000 characters in all ...]" in line
+    assert line.count("cut:") == 1
+    assert len(line.encode()) <= 1024
+
+
+def test_a_line_may_claim_to_be_cut_with_any_number():
+    text = f"x [... cut: {'9' * 5000} characters in all ...] x"
+    assert f" [... cut: {len(text)} characters in all ...] " in cut_line(text, 1024)
 
 
 @pytest.mark.parametrize("seed", range(50))

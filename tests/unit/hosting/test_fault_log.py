@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from penstock.codec.text import cut_middle
 from penstock.core.fault_lines import FaultKind
 from penstock.errors import (
     Cancelled,
@@ -174,6 +175,13 @@ def test_no_line_is_longer_than_a_kibibyte_and_each_keeps_an_id(faults, caplog):
     line = caplog.messages[1]
     assert len(line.encode()) <= LINE_BYTES
     assert line.startswith(f"{longest}:0, {longest}:1, {longest}:2 and 99997 more: stage 'price'")
+
+
+def test_a_line_says_how_long_a_message_was_before_it_was_cut_for_the_first_time(faults, caplog):
+    message = cut_middle("m" * 100_000, 8192)
+    for _ in range(2):
+        faults.report(failed(message), ("x",))
+    assert "[... cut: 100000 characters in all ...]" in caplog.messages[1]
 
 
 # -- a client batch ---------------------------------------------------------------------------------------------------
