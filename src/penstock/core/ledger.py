@@ -6,7 +6,7 @@ Contract
 * the payloads of every request that was let in, as far as they are not items yet (`Request.unfed_bytes`),
 * the payload of every item that is in hand (`Item.nbytes`),
 * the results of every request of several items that has its results held, until it completes (`Request.result_bytes`),
-* what `hold` was told of: half-received bodies, and client batches that are being split,
+* what `hold` was told of: half-received bodies, client batches that are being split, and the objects of their items,
 * `answers`, which is what `hold_answer` was told of: finished answers that no client has taken yet.
 
 `max_bytes` bounds three sums, each by itself: `answers`, all the rest, and of the rest what requests have gathered.
@@ -49,7 +49,7 @@ class ByteLedger:
         return taken + nbytes <= self.max_bytes or taken == 0
 
     def hold(self, nbytes: int) -> None:
-        """Hold bytes that are to become items; a negative number gives them back."""
+        """Hold bytes besides those of payloads; a negative number gives them back."""
         self.held += nbytes
 
     def hold_answer(self, nbytes: int) -> None:

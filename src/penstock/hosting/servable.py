@@ -140,7 +140,7 @@ class HostedEngine(Protocol):
         """End every worker at once, without an answer to anybody."""
 
     def hold(self, nbytes: int) -> None:
-        """Count bytes that are held before they become items; a negative number gives them back."""
+        """Count bytes that are held besides those of payloads; a negative number gives them back."""
 
     def hold_answer(self, nbytes: int) -> None:
         """Count bytes of a finished answer; a negative number gives them back."""
