@@ -1,7 +1,7 @@
 """Accept connections over TLS, and bound the handshakes in progress.
 
-A client that connects and says nothing takes a file and tens of kilobytes.  Its connections must not keep others out.
-So they are counted from the moment they are accepted, and the one whose handshake has lasted longest makes way.
+A client that connects and says nothing takes a file for each connection.  Its connections must not keep others out.
+So all are counted from the moment they are accepted, and those that have said nothing are the first to make way.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ ACCEPTED_PER_TURN = 64
 """Most connections that are accepted in one turn of the event loop; it has other work, too."""
 PAUSE_SECONDS = 0.1
 """How long nothing is accepted when that failed: there may be no file, or no memory, for another connection."""
+TICK_SECONDS = 0.001
+"""The shortest time that a handshake is given: a timer takes no less."""
 QUIET_SECONDS = 10.0
 """A line in the log says why it failed, at most once in so long."""
 
@@ -32,10 +34,13 @@ log = logging.getLogger("penstock.server")
 class Handshakes:
     """The sockets that listen for TLS, and the handshakes that came in through them.
 
-    `context` gives the certificate of the next handshake.  One may last `seconds`; the end of TLS, `goodbye_seconds`.
+    `context` gives the certificate of the next handshake, which begins when the client says something.  From when a
+    connection is accepted it may take `seconds`; the end of TLS may take `goodbye_seconds`.  `sweep` must be called
+    about once a second.
 
     There may be as many as there are free places among the connections that are served, or `max_excess` of
-    `connections` where that is more.
+    `connections` where that is more.  Where that is exceeded one is cut: the oldest of those that have said nothing, if
+    they are more than half of all, else the oldest of the others.
     """
 
     def __init__(
@@ -54,14 +59,16 @@ class Handshakes:
         self._goodbye_seconds = goodbye_seconds
         self._listening: dict[socket.socket, Timer | None] = {}
         """Each with the end of its pause, if it has one."""
+        self._silent: dict[socket.socket, float] = {}
+        """Those that have said nothing, the oldest first, and when their time is over."""
         self._lasting: dict[socket.socket, asyncio.Task[None]] = {}
-        """In the order in which they began."""
+        """The others, in the order in which they began."""
         self._empty = asyncio.Event()
         self._told = -math.inf
         """When the log was last told that nothing can be accepted."""
 
     def __len__(self) -> int:
-        return len(self._lasting)
+        return len(self._silent) + len(self._lasting)
 
     def listen(self, sock: socket.socket) -> None:
         """Accept what comes to `sock` from now on; `close` closes it."""
@@ -79,12 +86,21 @@ class Handshakes:
 
     async def abort(self, grace: float) -> None:
         """End what is in progress; the event loop may take `grace` seconds to report that."""
+        for sock in tuple(self._silent):
+            self._hang_up(sock)
         for sock in self._lasting:
             _cut(sock)
         if self._lasting:
             self._empty.clear()
             with calling_later(self._clock, grace, self._empty.set):
                 await self._empty.wait()
+
+    def sweep(self, now: float) -> None:
+        """End those that have said nothing for too long at `now`."""
+        for sock, end in tuple(self._silent.items()):
+            if end > now:
+                break
+            self._hang_up(sock)
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTED_PER_TURN):
@@ -98,7 +114,9 @@ class Handshakes:
                 self._pause(listening, error)
                 return
             sock.setblocking(False)
-            self._begin(sock)
+            self._silent[sock] = self._clock.now() + self._seconds
+            asyncio.get_running_loop().add_reader(sock, self._begin, sock)
+            self._make_room()
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         asyncio.get_running_loop().remove_reader(listening)
@@ -108,20 +126,36 @@ class Handshakes:
             self._told = now
             log.error("no connection can be accepted: %s", error)
 
-    def _begin(self, sock: socket.socket) -> None:
-        self._lasting[sock] = asyncio.get_running_loop().create_task(self._shake_hands(sock))
-        while len(self._lasting) > max(self._connections.max_excess, self._connections.free_places):
-            oldest = next(iter(self._lasting))
-            del self._lasting[oldest]
-            _cut(oldest)
+    def _make_room(self) -> None:
+        most = max(self._connections.max_excess, self._connections.free_places, 2)
+        while len(self) > most:
+            if len(self._silent) > most // 2:
+                self._hang_up(next(iter(self._silent)))
+            else:
+                oldest = next(iter(self._lasting))
+                del self._lasting[oldest]
+                _cut(oldest)
 
-    async def _shake_hands(self, sock: socket.socket) -> None:
+    def _hang_up(self, sock: socket.socket) -> None:
+        """End one that has said nothing."""
+        del self._silent[sock]
+        asyncio.get_running_loop().remove_reader(sock)
+        sock.close()
+
+    def _begin(self, sock: socket.socket) -> None:
+        """The client has said something, or has left: the handshake tells which."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(sock)
+        seconds = max(self._silent.pop(sock) - self._clock.now(), TICK_SECONDS)
+        self._lasting[sock] = loop.create_task(self._shake_hands(sock, seconds))
+
+    async def _shake_hands(self, sock: socket.socket, seconds: float) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 partial(Connection, self._connections),
                 sock,
                 ssl=self._context(),
-                ssl_handshake_timeout=self._seconds,
+                ssl_handshake_timeout=seconds,
                 ssl_shutdown_timeout=self._goodbye_seconds,
             )
         except OSError:  # it left, took too long, spoke no TLS, or was cut: its transport is closed

@@ -136,8 +136,11 @@ class Listener:
 
     def _sweep_now(self) -> None:
         self._sweep_later()  # first, so that a fault in one sweep does not end all of them
+        now = self._clock.now()
+        if self._handshakes is not None:
+            self._handshakes.sweep(now)
         if self._connections is not None:
-            self._connections.sweep(self._clock.now())
+            self._connections.sweep(now)
 
     def stop_accepting(self) -> None:
         """Refuse new connections from now on, and remove our Unix socket."""

@@ -12,8 +12,12 @@ import pytest
 from penstock.config import ServerOptions
 from penstock.server.http1 import handshakes
 from penstock.server.http1.connections import Connections
-from penstock.server.http1.handshakes import PAUSE_SECONDS, QUIET_SECONDS, Handshakes
+from penstock.server.http1.handshakes import PAUSE_SECONDS, QUIET_SECONDS, TICK_SECONDS, Handshakes
 from penstock.testing.virtual_clock import VirtualClock, rest
+
+PART_OF_A_HELLO = b"\x16\x03\x01"
+SECONDS = 60.0
+"""How long a client may take over its handshake."""
 
 
 class Door(socket.socket):
@@ -56,7 +60,7 @@ async def accept_at(clock):
     def start(door, places=1):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         connections = Connections(NoApplication(), ServerOptions(max_connections=places), clock, max_excess=2)
-        made.append(Handshakes(connections, clock, lambda: context, seconds=60.0, goodbye_seconds=1.0))
+        made.append(Handshakes(connections, clock, lambda: context, seconds=SECONDS, goodbye_seconds=1.0))
         made[-1].listen(door)
         return made[-1]
 
@@ -99,16 +103,73 @@ async def until(condition):
     raise AssertionError("waited in vain")
 
 
-async def test_the_handshake_that_has_lasted_longest_makes_way(accept_at, knock):
+@pytest.mark.parametrize("said", [b"", PART_OF_A_HELLO], ids=["silent", "begun"])
+async def test_of_those_that_say_equally_much_the_oldest_makes_way(accept_at, knock, said):
     door = Door()
     found = accept_at(door)
     clients = []
     for n in range(5):
         clients.append(knock(door))
+        clients[-1].send(said)
         await until(lambda n=n: door.accepted == n + 1)
+        await until(lambda: not said or not found._silent)
     await until(lambda: all(map(ended, clients[:3])))
     assert not any(map(ended, clients[3:]))
     assert len(found) == 2
+
+
+async def test_who_says_nothing_makes_way_for_who_said_something_and_the_other_way_round(accept_at, knock):
+    door = Door()
+    found = accept_at(door, places=4)
+    talking, silent = [], []
+    for n in range(6):
+        talking.append(knock(door))
+        talking[-1].send(PART_OF_A_HELLO)
+        await until(lambda n=n: door.accepted == n + 1 and not found._silent)
+    await until(lambda: all(map(ended, talking[:2])))
+    for n in range(6):
+        silent.append(knock(door))
+        await until(lambda n=n: door.accepted == n + 7)
+    await until(lambda: all(map(ended, silent[:4] + talking[:4])))
+    assert not any(map(ended, talking[4:] + silent[4:]))
+
+
+async def test_who_says_nothing_in_its_time_is_cut(accept_at, knock, clock):
+    door = Door()
+    found = accept_at(door)
+    early = knock(door)
+    await until(lambda: door.accepted == 1)
+    await clock.advance(1.0)
+    late = knock(door)
+    await until(lambda: door.accepted == 2)
+    await clock.advance(SECONDS - 1.5)
+    found.sweep(clock.now())
+    assert len(found) == 2
+    await clock.advance(0.5)
+    found.sweep(clock.now())
+    assert len(found) == 1
+    await until(lambda: ended(early))
+    assert not ended(late)
+
+
+async def test_what_is_left_of_its_time_is_for_the_handshake(accept_at, knock, clock, monkeypatch):
+    door = Door()
+    found = accept_at(door)
+    given = []
+
+    async def shake_hands(sock, seconds):
+        found._lasting.pop(sock)
+        sock.close()
+        given.append(seconds)
+
+    monkeypatch.setattr(found, "_shake_hands", shake_hands)
+    clients = [knock(door) for _ in range(2)]
+    await until(lambda: door.accepted == 2)
+    for n, seconds in enumerate((SECONDS - 1.0, 2.0)):
+        await clock.advance(seconds)
+        clients[n].send(PART_OF_A_HELLO)
+        await until(lambda n=n: len(given) == n + 1)
+    assert given == [pytest.approx(1.0), TICK_SECONDS]
 
 
 async def test_handshakes_may_take_the_free_places_of_those_that_are_served(accept_at, knock):
