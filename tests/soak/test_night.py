@@ -140,9 +140,16 @@ class NightServer(Server):
             self._ended = True
             self._grown.notify_all()
 
-    def raw(self, *, small_buffer=False):
-        """A new connection before its handshake."""
-        sock = socket.socket()
+    def raw(self):
+        """A new connection before its handshake; whoever asked for it closes it."""
+        return self._connected(socket.socket())
+
+    def wire(self, *, small_buffer=False):
+        """A new connection after its handshake; whoever asked for it closes it."""
+        # It is wrapped before it is connected: `wrap_socket` forgets a socket that was reset before.
+        return Wire(self._connected(self.context.wrap_socket(socket.socket()), small_buffer=small_buffer))
+
+    def _connected(self, sock, *, small_buffer=False):
         try:
             if small_buffer:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -152,15 +159,6 @@ class NightServer(Server):
             sock.close()
             raise
         return sock
-
-    def wire(self, *, small_buffer=False):
-        """A new connection; whoever asked for it closes it."""
-        sock = self.raw(small_buffer=small_buffer)
-        try:
-            return Wire(self.context.wrap_socket(sock))
-        except OSError:
-            sock.close()
-            raise
 
     def client(self, **options):
         return super().client(headers={"X-API-Key": "admin"}, **options)
