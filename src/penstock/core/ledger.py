@@ -5,7 +5,8 @@ Contract
 `held` is always the sum of
 * the payloads of every request that was let in, as far as they are not items yet (`Request.unfed_bytes`),
 * the payload of every item that is in hand (`Item.nbytes`),
-* the results of every request of several items that has its results held, until it completes (`Request.result_bytes`),
+* the results and the texts of failures of every request of several items that has its results held, until it
+  completes (`Request.result_bytes`),
 * what `hold` was told of: half-received bodies, client batches that are being split, and the objects of their items,
 * `answers`, which is what `hold_answer` was told of: finished answers that no client has taken yet.
 
@@ -23,6 +24,7 @@ items that are named above.
 from __future__ import annotations
 
 from penstock.core.item import Item, Request
+from penstock.core.outcome import Outcome, outcome_size
 from penstock.core.payload import Payload, payload_size
 
 
@@ -93,14 +95,14 @@ class ByteLedger:
         """Give back the payload of `item`: it has its outcome."""
         self.held -= item.nbytes
 
-    def keep_result(self, request: Request, payload: Payload) -> Request | None:
-        """Hold a result until `request` completes; returns the request that is full from now on, if one is.
+    def keep_outcome(self, request: Request, outcome: Outcome) -> Request | None:
+        """Hold an outcome until `request` completes; returns the request that is full from now on, if one is.
 
-        The result of the last unsettled item is not held: its caller has it at once.
+        That of the last unsettled item is not held: its caller has it at once.
         """
         if not request.holds_results or request.unsettled == 1:
             return None
-        nbytes = payload_size(payload)
+        nbytes = outcome_size(outcome)
         request.result_bytes += nbytes
         self.held += nbytes
         if request.full:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeAlias
 
-from penstock.core.payload import Payload
-from penstock.errors import RequestError
+from penstock.core.payload import Payload, payload_size
+from penstock.errors import RequestError, StageFailed
 
 
 # mypyc matches a class by position only where `__match_args__` is a ClassVar.
@@ -36,3 +36,13 @@ class Failure:
 
 
 Outcome: TypeAlias = Result | Failure
+
+
+def outcome_size(outcome: Outcome) -> int:
+    """The bytes of a result, or the characters of a failure's texts: both are what the outcome takes in memory."""
+    if isinstance(outcome, Result):
+        return payload_size(outcome.payload)
+    error = outcome.error
+    if isinstance(error, StageFailed):
+        return len(error.message) + len(error.traceback)
+    return len(str(error))

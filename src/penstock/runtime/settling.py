@@ -94,10 +94,9 @@ class Settling:
     def _record(self, request: Request, index: int, outcome: Outcome) -> None:
         if isinstance(outcome, Result):
             self._counters.succeeded += 1
-            full = self._admission.ledger.keep_result(request, outcome.payload)
         else:
             _count_failure(self._counters, outcome.error, 1)
-            full = None
+        full = self._admission.ledger.keep_outcome(request, outcome)
         request.outcomes[index] = outcome
         request.unsettled -= 1
         if not request.unsettled:

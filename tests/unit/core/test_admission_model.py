@@ -14,6 +14,7 @@ import pytest
 from penstock.core.admission import Admission
 from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane
+from penstock.core.outcome import Result
 
 HISTORIES = 150
 STEPS = 120
@@ -215,7 +216,7 @@ class History:
         plain.items.pop(place)
         if result is not None:
             full = self.plain.keep_result(plain, result)
-            assert self.door.ledger.keep_result(request, b"z" * result) is (full and self.pairs[full][0]), self
+            assert self.door.ledger.keep_outcome(request, Result(b"z" * result)) is (full and self.pairs[full][0]), self
         request.unsettled -= 1
         self.complete(plain)
 

@@ -6,6 +6,8 @@ import pytest
 
 from penstock.core.item import Item
 from penstock.core.ledger import ByteLedger
+from penstock.core.outcome import Failure, Result, outcome_size
+from penstock.errors import InvalidItem, StageFailed, WorkerLost
 
 
 @pytest.fixture
@@ -72,8 +74,8 @@ def test_what_a_stage_made_of_an_item_is_held_in_place_of_what_it_had(ledger, re
 
 def test_the_results_of_several_items_are_held_until_their_request_completes(ledger, request_of):
     request = request_of(3, holds_results=True)
-    ledger.keep_result(request, b"1234")
-    ledger.keep_result(request, [b"5", b"6"])
+    ledger.keep_outcome(request, Result(b"1234"))
+    ledger.keep_outcome(request, Result([b"5", b"6"]))
     assert (request.result_bytes, ledger.held) == (6, 6)
     ledger.complete(request)
     assert (request.result_bytes, ledger.held) == (0, 0)
@@ -83,24 +85,24 @@ def test_the_results_of_several_items_are_held_until_their_request_completes(led
 
 def test_the_result_of_the_last_item_is_not_held(ledger, request_of):
     request = request_of(1, holds_results=True)
-    assert ledger.keep_result(request, b"x" * 101) is None
+    assert ledger.keep_outcome(request, Result(b"x" * 101)) is None
     assert (request.result_bytes, ledger.held) == (0, 0)
 
 
 def test_results_that_their_caller_holds_are_not_held(ledger, request_of):
     request = request_of(2)
-    assert ledger.keep_result(request, b"x" * 101) is None
+    assert ledger.keep_outcome(request, Result(b"x" * 101)) is None
     assert (request.result_bytes, ledger.held, request.full) == (0, 0, False)
 
 
 def test_a_request_may_gather_max_bytes_of_results_and_no_more(ledger, request_of):
     request = request_of(5, holds_results=True)
-    assert ledger.keep_result(request, b"x" * 100) is None
-    assert ledger.keep_result(request, b"") is None
+    assert ledger.keep_outcome(request, Result(b"x" * 100)) is None
+    assert ledger.keep_outcome(request, Result(b"")) is None
     assert not request.full
-    assert ledger.keep_result(request, b"x") is request
+    assert ledger.keep_outcome(request, Result(b"x")) is request
     assert request.full
-    assert ledger.keep_result(request, b"y") is None, "it was told"
+    assert ledger.keep_outcome(request, Result(b"y")) is None, "it was told"
     assert (request.result_bytes, ledger.held) == (102, 102)
     ledger.complete(request)
     assert ledger.held == 0
@@ -108,24 +110,24 @@ def test_a_request_may_gather_max_bytes_of_results_and_no_more(ledger, request_o
 
 def test_requests_gather_max_bytes_together_and_the_one_with_the_most_is_full(ledger, request_of):
     small, large, last = (request_of(9, holds_results=True) for _ in range(3))
-    assert ledger.keep_result(small, b"x" * 40) is None
-    assert ledger.keep_result(large, b"x" * 41) is None
-    assert ledger.keep_result(last, b"x" * 19) is None
-    assert ledger.keep_result(last, b"x") is large
+    assert ledger.keep_outcome(small, Result(b"x" * 40)) is None
+    assert ledger.keep_outcome(large, Result(b"x" * 41)) is None
+    assert ledger.keep_outcome(last, Result(b"x" * 19)) is None
+    assert ledger.keep_outcome(last, Result(b"x")) is large
     assert (small.full, large.full, last.full) == (False, True, False)
-    assert ledger.keep_result(large, b"x" * 100) is None
-    assert ledger.keep_result(small, b"x" * 40) is None, "a full one counts no longer"
+    assert ledger.keep_outcome(large, Result(b"x" * 100)) is None
+    assert ledger.keep_outcome(small, Result(b"x" * 40)) is None, "a full one counts no longer"
     ledger.complete(large)
-    assert ledger.keep_result(small, b"x") is small
+    assert ledger.keep_outcome(small, Result(b"x")) is small
     ledger.complete(last)
-    assert ledger.keep_result(request_of(2, holds_results=True), b"x" * 100) is None
+    assert ledger.keep_outcome(request_of(2, holds_results=True), Result(b"x" * 100)) is None
 
 
 def test_of_requests_that_have_gathered_equally_much_the_first_is_full(ledger, request_of):
     requests = [request_of(9, holds_results=True) for _ in range(2)]
-    assert ledger.keep_result(requests[0], b"x" * 10) is None
-    assert ledger.keep_result(requests[1], b"x" * 60) is None
-    assert ledger.keep_result(requests[0], b"x" * 50) is requests[0]
+    assert ledger.keep_outcome(requests[0], Result(b"x" * 10)) is None
+    assert ledger.keep_outcome(requests[1], Result(b"x" * 60)) is None
+    assert ledger.keep_outcome(requests[0], Result(b"x" * 50)) is requests[0]
 
 
 def test_finished_answers_are_held_and_take_no_room_from_what_comes_in(ledger):
@@ -165,3 +167,19 @@ def test_a_request_that_never_came_in_gives_nothing_back(ledger, request_of):
     request = request_of(3, nbytes=30)
     ledger.drop_unfed(request)
     assert (request.unfed_bytes, ledger.held) == (0, 50)
+
+
+def test_the_texts_of_failures_are_held_as_results_are(ledger, request_of):
+    request = request_of(3, holds_results=True)
+    failure = Failure(StageFailed("bad item", stage="price", type_name="ValueError", traceback="line 12" * 4))
+    assert ledger.keep_outcome(request, failure) is None
+    assert (request.result_bytes, ledger.held) == (36, 36)
+    assert ledger.keep_outcome(request, Failure(InvalidItem("x" * 65))) is request
+    ledger.complete(request)
+    assert ledger.held == 0
+
+
+def test_an_outcome_is_as_large_as_its_bytes_or_its_texts():
+    assert outcome_size(Result([b"12", b"345"])) == 5
+    assert outcome_size(Failure(StageFailed("ab", traceback="cde", stage="price"))) == 5
+    assert outcome_size(Failure(WorkerLost("abc"))) == 3

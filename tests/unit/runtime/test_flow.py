@@ -693,6 +693,14 @@ async def test_what_comes_from_an_earlier_stage_when_its_batch_was_ended_is_not_
     assert last.frames == []
 
 
+async def test_a_batch_whose_failures_say_too_much_ends_what_no_worker_has(make_rig):
+    rig = await make_rig(spec(prefetch=0), max_queued_bytes=100).start()
+    call = await rig.call(b"1", b"2", b"3", lane=Lane.BULK, hold_results=True)
+    rig.workers[0].fail("x" * 101)
+    assert call.ends == [StageFailed, Overloaded, Overloaded]
+    assert rig.engine.held_bytes == 0
+
+
 async def test_in_process_the_caller_holds_its_results_however_large(make_rig):
     rig = await make_rig(max_queued_bytes=100).start()
     call = await rig.call(b"1", b"2", b"3", lane=Lane.BULK)
