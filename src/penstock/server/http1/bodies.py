@@ -3,7 +3,7 @@
 Contract
 --------
 * `feed(data, at)` reads from `at` and returns the position where it stopped: the body's end, or the data's.  `done`
-  tells which; the bytes gather in `body`.
+  tells which; the bytes gather in `body`.  A `ChunkedBody` may stop before either, after `CHUNKS_PER_FEED` chunks.
 * The outcome does not depend on how the bytes were divided into pieces.
 * What a `ChunkedBody` accepts, h11 reads as the same bytes with the same end.
 """
@@ -11,6 +11,7 @@ Contract
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from penstock.server.fields import RequestRefused
 
@@ -20,6 +21,8 @@ _NEVER_TRAILING = frozenset(
     (b"host", b"content-length", b"transfer-encoding", b"content-encoding", b"content-type", b"connection",
      b"expect", b"authorization")
 )  # fmt: skip
+CHUNKS_PER_FEED: Final = 256
+"""So many chunks are read in one go, in half a millisecond or so.  Chunks may be as small as a byte."""
 _MAX_CHUNK_LINE_BYTES = 1024  # extensions may follow the size; they are read and dropped, so they need not be long
 
 
@@ -62,13 +65,13 @@ class ChunkedBody:
         self._trailing_bytes = 0
 
     def feed(self, data: bytes | bytearray, at: int) -> int:
-        """Read `data` from `at`; returns where reading stopped: at the end of the body, or of the data.
+        """Read `data` from `at`; returns where reading stopped: at the end of the body, or of the data, or of a line.
 
         Raises RequestRefused: 400 for what is no chunk, 413 as soon as an announced chunk makes the body too large, 431
         for trailers that are too long.
         """
-        end = len(data)
-        while at < end and not self.done:
+        end, lines = len(data), 0
+        while at < end and not self.done and lines < CHUNKS_PER_FEED:
             if self._missing > 2:
                 take = min(self._missing - 2, end - at)
                 self.body += memoryview(data)[at : at + take]
@@ -81,6 +84,7 @@ class ChunkedBody:
                 at += 1
             else:
                 at = self._feed_line(data, at)
+                lines += 1
         return at
 
     def _feed_line(self, data: bytes | bytearray, at: int) -> int:

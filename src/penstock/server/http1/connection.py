@@ -3,9 +3,11 @@
 Contract
 --------
 * There is no task, coroutine, future or timer.  Everything happens in a callback of the transport, in `Exchange.reply`,
-  or in `sweep`, which is told the time.
+  in `go_on`, or in `sweep`, which is told the time.
 * Answers leave in the order of the requests, however the application finishes them.  At most `max_pipelined`
   requests are in hand; beyond that, and while the client does not read, the socket is not read either.
+* A connection goes on with the requests or the chunks that it has read for a short turn only.  Then it rests, and the
+  socket is not read, until all others had theirs.  So who pipelines what is answered at once keeps nobody waiting.
 * Between two pieces of a body there may be no more time than the options say.  The whole body may take no longer than
   its request has.
 * Every admitted request ends with exactly one `answered`: with the status written, or with 499 if the client left
@@ -149,7 +151,7 @@ class Connection(asyncio.Protocol):
             self._read(data)
             return
         reading.add(data)
-        if not reading.blocked(len(self._queue)):
+        if not reading.blocked(self._state, len(self._queue)):
             self._read(reading.take())
 
     def eof_received(self) -> None:
@@ -184,36 +186,51 @@ class Connection(asyncio.Protocol):
         """Use up `data`; what cannot be used yet is kept."""
         reading = self._reading
         at, end = 0, len(data)
+        began, before = 0.0, READING_HEAD
         while at < end:
             state = self._state
+            # A turn ends before another request, or in the midst of many chunks; never between a head and its body.
+            if began and (state is READING_HEAD or state is before) and self._turn_is_over(began):
+                break
             if state is READING_HEAD:
-                if reading.blocked(len(self._queue)):
+                start = at
+                if reading.blocked(state, len(self._queue)) or (at := self._read_head(data, at)) == start:
                     break
-                stop = data.find(END_OF_HEAD, at + reading.judged_bytes) + 4
-                if stop < 4 or stop - at > self._max_header:
-                    try:
-                        reading.judge_head(self._connections.heads, data, at)
-                    except RequestRefused as refused:
-                        self._refuse(refused.status, refused.detail)
-                        return
-                    break
-                reading.judged_bytes = 0
-                at = self._begin(data, at, stop)
             elif state is READING_BODY or state is AWAITING_TURN:
                 at = self._read_body(data, at)
             elif state is SKIPPING:
-                reading.sign_of_life()
-                at += self._intake.pass_by(end - at)
-                if not self._intake.skipping_bytes:
-                    self._state = END_BODY[self._state]
-                    if self._connections.draining:
-                        self.drain()
+                at = self._skip_body(data, at)
             else:
                 self._discard(end - at)
                 return
+            if at < end and not began:
+                began = self._now()
+            before = state
         if at < end:
             reading.keep(data, at)
             reading.match(self._transport, self._state, len(self._queue))
+
+    def _turn_is_over(self, began: float) -> bool:
+        """Whether the rest of what was read waits for the next turn."""
+        if not self._connections.turn_is_over(self._now() - began):
+            return False
+        self._reading.resting = True
+        self._connections.rest(self)
+        return True
+
+    def _read_head(self, data: bytes | bytearray, at: int) -> int:
+        """Read the head that begins at `at`; returns where to read on, which is `at` where its end has not come."""
+        reading = self._reading
+        stop = data.find(END_OF_HEAD, at + reading.judged_bytes) + 4
+        if stop >= 4 and stop - at <= self._max_header:
+            reading.judged_bytes = 0
+            return self._begin(data, at, stop)
+        try:
+            reading.judge_head(self._connections.heads, data, at)
+        except RequestRefused as refused:
+            self._refuse(refused.status, refused.detail)
+            return len(data)
+        return at
 
     def _begin(self, data: bytes | bytearray, at: int, stop: int) -> int:
         """Start the request whose head lies between `at` and `stop`; returns where to read on."""
@@ -277,6 +294,16 @@ class Connection(asyncio.Protocol):
             self._state = END_BODY[self._state]
             self._complete(exchange)
         return intake.position
+
+    def _skip_body(self, data: bytes | bytearray, at: int) -> int:
+        """Let a refused body pass; returns where it, or `data`, ends."""
+        self._reading.sign_of_life()
+        at += self._intake.pass_by(len(data) - at)
+        if not self._intake.skipping_bytes:
+            self._state = END_BODY[self._state]
+            if self._connections.draining:
+                self.drain()
+        return at
 
     def _complete(self, exchange: Exchange) -> None:
         """Pass on a request whose body is whole."""
@@ -342,7 +369,7 @@ class Connection(asyncio.Protocol):
             assert exchange.response is not None
             self._app.hold_answer(exchange, payload_size(exchange.response.body))
             return
-        blocked = self._reading.blocked(len(queue))
+        blocked = self._reading.blocked(self._state, len(queue))
         self._write(queue.popleft(), False, now)
         while queue and queue[0].response is not None:
             self._write(queue.popleft(), True, now)
@@ -391,9 +418,14 @@ class Connection(asyncio.Protocol):
     def _resume(self) -> None:
         """Go on with what was kept, where another request may be begun now."""
         reading = self._reading
-        if reading.kept and not reading.blocked(len(self._queue)):
+        if reading.kept and not reading.blocked(self._state, len(self._queue)):
             self._read(reading.take())
         reading.match(self._transport, self._state, len(self._queue))
+
+    def go_on(self) -> None:  # noqa: D102  # see `OpenConnection`
+        self._reading.resting = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._resume()
 
     # ---- making way
 
@@ -479,7 +511,7 @@ class Connection(asyncio.Protocol):
         """Refuse a head or a body that takes too long, where the client is to blame for that."""
         reading, limits = self._reading, self._connections.limits
         silent = now - reading.waiting_since
-        if self._state is READING_HEAD and reading.judged_bytes and not reading.blocked(len(self._queue)):
+        if self._state is READING_HEAD and reading.judged_bytes and not reading.blocked(self._state, len(self._queue)):
             detail = limits.late_head(silent)
             if detail is not None:
                 self._refuse(408, detail)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final, Protocol
@@ -19,6 +20,11 @@ from penstock.server.overdue import cut_overdue
 
 EXCESS_CONNECTIONS: Final = 256
 """Most connections beyond `max_connections` at a time."""
+TURN_SECONDS: Final = 0.002
+"""How long one connection may go on with what it has read, before others have their turn.
+
+It is enough for the requests that a client which waits for answers pipelines, and all others wait no longer than that.
+"""
 
 
 class Entry(IntEnum):
@@ -42,6 +48,9 @@ class OpenConnection(Guest, Protocol):
     def sweep(self, now: float) -> None:
         """End what has taken too long at `now`."""
 
+    def go_on(self) -> None:
+        """Use what it kept when its last turn was over."""
+
     def overdue_bytes(self, now: float) -> int:
         """The bytes of its finished answers that were ready `unread_timeout` ago, where too many are held."""
 
@@ -64,6 +73,10 @@ class Connections:
     At most `max_connections` are served.  `max_excess` more may be open: those in `excess`, which came when there were
     too many, and those in `leaving`, which were closed to make room and are not lost yet.  Where that is exceeded one
     is aborted: the first that was told to leave, or else the one that has been silent longest.
+
+    A connection whose turn is over waits for the next one.  In each turn of the event loop one of those that wait goes
+    on, in the order in which they began to wait.  So however many there are, all others wait for only one.  Who comes
+    with bytes meanwhile may begin one request, and then waits with them.
     """
 
     def __init__(
@@ -89,6 +102,10 @@ class Connections:
         self.leaving: dict[OpenConnection, None] = {}
         """In the order in which they were closed."""
         self.draining = False
+        self._resting: deque[OpenConnection] = deque()
+        """Those that wait for their next turn, in their order."""
+        self._giving = False
+        """Whether one of them goes on now."""
         self._idle: IdleOrder[OpenConnection] = IdleOrder()
         self._wall_time = wall_time
         self._empty = asyncio.Event()
@@ -123,6 +140,24 @@ class Connections:
         self.leaving.pop(connection, None)
         if not self.open:
             self._empty.set()
+
+    def turn_is_over(self, seconds: float) -> bool:
+        """Whether the connection that has had `seconds` in this turn must rest before its next request."""
+        return seconds >= TURN_SECONDS or (not self._giving and bool(self._resting))
+
+    def rest(self, connection: OpenConnection) -> None:
+        """Tell `connection` to go on once it is its turn again.  It does not rest yet."""
+        self._resting.append(connection)
+        if len(self._resting) == 1:
+            self.clock.call_later(0.0, self._give_turn)
+
+    def _give_turn(self) -> None:
+        connection = self._resting.popleft()
+        if self._resting:  # before the connection goes on: it may rest again, and then be the only one
+            self.clock.call_later(0.0, self._give_turn)
+        self._giving = True
+        connection.go_on()
+        self._giving = False
 
     @property
     def free_places(self) -> int:

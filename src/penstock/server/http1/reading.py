@@ -6,17 +6,18 @@ import asyncio
 from collections.abc import Callable
 
 from penstock.server.http1.heads import HeadReader
-from penstock.server.http1.states import CLOSED, DISCARDING, FINISHING, LINGERING, ConnectionState
+from penstock.server.http1.states import CLOSED, DISCARDING, FINISHING, LINGERING, READING_HEAD, ConnectionState
 
 
 class ReadingFlow:
     """The flow of bytes into one connection.
 
     A connection stops reading while its client does not take the answers.  It also stops while it has kept bytes, and
-    as many requests are in hand as may be.  `in_hand` is the number of requests in hand, in every call.
+    as many requests are in hand as may be, or others have their turn first.  `in_hand` is the number of requests in
+    hand, in every call.
     """
 
-    __slots__ = ("_max_pipelined", "_now", "choked", "judged_bytes", "kept", "on", "waiting_since")
+    __slots__ = ("_max_pipelined", "_now", "choked", "judged_bytes", "kept", "on", "resting", "waiting_since")
 
     def __init__(self, max_pipelined: int, now: Callable[[], float]) -> None:
         self._max_pipelined = max_pipelined
@@ -25,16 +26,18 @@ class ReadingFlow:
         """Whether the socket is read."""
         self.choked = False
         """Cause: the transport's buffer of answers is past its high mark."""
+        self.resting = False
+        """Cause: its turn is over, and others have theirs before it goes on."""
         self.kept: bytes | bytearray = b""
-        """Bytes not used yet: an unfinished head, or what came while no further request could be begun."""
+        """Bytes not used yet: an unfinished head, or what came while nothing further could be done with it."""
         self.judged_bytes = 0
         """How much of an unfinished head in `kept` was judged."""
         self.waiting_since = now()
         """When the client last sent what was awaited from it, or when that began to be awaited."""
 
-    def blocked(self, in_hand: int) -> bool:
-        """Whether no further request may be begun now."""
-        return self.choked or in_hand >= self._max_pipelined
+    def blocked(self, state: ConnectionState, in_hand: int) -> bool:
+        """Whether what came from the client cannot be used now: no further request be begun, no body go on."""
+        return self.choked or self.resting or (state is READING_HEAD and in_hand >= self._max_pipelined)
 
     def sign_of_life(self) -> None:
         """Note that the client sent what was awaited, or that something is awaited from now on."""
@@ -81,6 +84,6 @@ class ReadingFlow:
         if state is FINISHING or state is DISCARDING or state is LINGERING:
             return True  # to learn that the client leaves
         if self.kept:
-            return not self.blocked(in_hand)
+            return not self.blocked(state, in_hand)
         # Nothing is kept: even with the most requests in hand, reading goes on, to learn that the client leaves.
         return not self.choked

@@ -221,6 +221,14 @@ class RigClock:
         self.timers.append(RigTimer(self.now() + delay, callback))
         return self.timers[-1]
 
+    def ring(self):
+        """Make the calls that are due, and not those that they ask for."""
+        due = [timer for timer in self.timers if timer.due <= self.now() and not timer.cancelled]
+        self.timers = [timer for timer in self.timers if timer not in due]
+        for timer in due:
+            timer.callback()
+        return len(due)
+
 
 class Rig:
     """One listener's worth of connections at a time that the test sets."""
