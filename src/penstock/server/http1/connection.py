@@ -508,16 +508,21 @@ class Connection(asyncio.Protocol):
         return overdue
 
     def _refuse_late(self, now: float) -> None:
-        """Refuse a head or a body that takes too long, where the client is to blame for that."""
+        """Refuse a head or a body that takes too long.
+
+        Nobody is blamed for silence while the socket is not read.  The time of a whole body runs on all the same: its
+        bytes are held, and the client may end that by reading its answers.
+        """
         reading, limits = self._reading, self._connections.limits
-        silent = now - reading.waiting_since
+        silent = now - reading.waiting_since if reading.on else 0.0
         if self._state is READING_HEAD and reading.judged_bytes and not reading.blocked(self._state, len(self._queue)):
             detail = limits.late_head(silent)
             if detail is not None:
                 self._refuse(408, detail)
-        elif self._state is READING_BODY and reading.on:
+        elif self._state is READING_BODY:
             exchange = self._queue[-1]
             arrived = exchange.arrived
             detail = limits.late_body(silent, now - arrived, self._app.body_due(exchange) - arrived)
             if detail is not None:
                 self._refuse_request(exchange, self._app.refuse(408, detail, exchange))
+                reading.match(self._transport, self._state, len(self._queue))

@@ -233,6 +233,42 @@ def test_a_slow_reader_is_not_blamed_for_the_body_we_do_not_read(rig):
     assert client.statuses() == [200, 200]
 
 
+def test_a_body_behind_an_answer_that_is_read_slowly_has_no_longer_than_its_request(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    rig.app.patience = 60.0
+    client.send(GET + SIZED.replace(b"10\r", b"1000\r") + bytes(900))
+    rig.app.answer(rig.app.handled[0], 3 * BIG)
+    client.transport.unread = 3 * len(BIG)
+    client.connection.pause_writing()
+    for _ in range(59):
+        client.transport.unread -= 2500  # enough to be only slow
+        rig.sweep(rig.now + 1.0)
+    assert rig.app.held.total() - rig.app.answer_bytes == 900
+    rig.sweep(rig.now + 1.0)
+    assert client.statuses() == [200, 408]
+    assert rig.app.held.total() == rig.app.answer_bytes
+    assert client.transport.half_closed
+    assert client.transport.reading  # to learn that the client leaves
+
+
+def test_such_a_body_is_refused_after_the_answers_before_it(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    rig.app.patience = 60.0
+    client.send(GET + GET + SIZED + bytes(9))
+    rig.app.answer(rig.app.handled[0], BIG)
+    client.connection.pause_writing()
+    rig.sweep(rig.now + 60.0)
+    assert client.transport.reading
+    assert client.statuses() == [200]
+    client.send(b"0" + GET)
+    rig.app.answer(rig.app.handled[1])
+    assert client.statuses() == [200, 200, 408]
+    assert client.transport.half_closed
+    assert len(rig.app.admitted) == 3
+
+
 def test_a_slow_reader_is_not_blamed_for_the_head_we_do_not_read(rig):
     client = rig.connect()
     rig.app.patient = True
