@@ -39,6 +39,12 @@ The quantifiers give nothing back: a long value that does not match is read once
 _BARE_LF = re.compile(rb"(?<!\r)\n")
 _UPPER = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
+_MAX_CONNECTION_BYTES: Final = 1024
+"""The longest value of Connection.  It is a list of words, and honest ones have a few.
+
+A longer one is refused and not ignored, or a `close` in it would be read by one of two parsers only.
+"""
+
 _ONCE = frozenset((b"host", b"content-length", b"transfer-encoding"))
 
 _CACHED_HEADS = 512
@@ -192,6 +198,8 @@ def _body_length(headers: dict[bytes, bytes], minor: int) -> int:
 def _keeps_alive(connection: bytes | None, minor: int) -> bool:
     if connection is None:
         return minor == 1
+    if len(connection) > _MAX_CONNECTION_BYTES:
+        raise RequestRefused(431, f"the Connection field is longer than {_MAX_CONNECTION_BYTES} bytes")
     tokens = {token.strip() for token in connection.lower().split(b",")}
     return b"close" not in tokens and (minor == 1 or b"keep-alive" in tokens)
 

@@ -100,6 +100,18 @@ def test_header_fields_are_counted(rig_with, limit):
         assert both_ways(rig, line + b"".join(fields) + b"\r\n") == [431]
 
 
+def test_the_connection_field_has_a_limit_and_beyond_it_none_of_it_is_believed(rig):
+    head = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: %s\r\n\r\n"
+    fits = b"," * 1019 + b"close"
+    assert both_ways(rig, head % fits) == [200]
+    assert rig.clients[-1].transport.closed
+    for too_long in (b"," + fits, b"close" + b"," * 1020, b"," * 60_000):
+        assert both_ways(rig, head % too_long + GET) == [431]
+        assert rig.clients[-1].transport.half_closed
+    repeated = b"GET / HTTP/1.1\r\nHost: x\r\n" + b"Connection: %s\r\n" % (b"," * 512) * 2 + b"\r\n"
+    assert both_ways(rig, repeated) == [431]
+
+
 @pytest.mark.parametrize("limit", [1, 50, 8 * 1024])
 def test_the_target_has_a_limit(rig_with, limit):
     rig = rig_with(max_target=limit)
