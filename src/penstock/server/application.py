@@ -47,6 +47,11 @@ class HttpRequest:
         self.ticket: Any = None
         """What `App.cancel` needs to take the request back, once the engine has it."""
 
+    def forget_fields(self) -> None:
+        """Let go of the query and the header fields, which may take 64 KiB: nobody asks for them after the answer."""
+        self.query = b""
+        self.headers = {}
+
 
 class Response:
     """An answer to be written.

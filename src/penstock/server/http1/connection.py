@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from typing import cast
+from typing import Final, cast
 
 from penstock.core.payload import payload_size
 from penstock.server.application import PROBES, Application, HttpRequest, Response
@@ -64,16 +64,20 @@ from penstock.server.http1.states import (
 from penstock.server.http1.unread import UnreadAnswers
 from penstock.server.status import CLIENT_LEFT
 
+NO_HEAD: Final = -1
+"""`Exchange.minor` of what is no request."""
+
 
 class Exchange(HttpRequest):
     """A request as the application sees it, and the connection's own record of it, in one object.
 
-    `head` is None where the head made no sense; such an exchange only keeps the order of answers.  `connection` is
-    None once the answer was written or the client has left.  `last` says that the connection ends with this answer.
-    `ready` is when there was an answer; it is unset before.
+    `minor` is that of its version, or `NO_HEAD` where the head made no sense; such an exchange only keeps the order of
+    answers.  `head` is None then, and once there is an answer.  `connection` is None once the answer was written or the
+    client has left.  `last` says that the connection ends with this answer.  `ready` is when there was an answer; it is
+    unset before.
     """
 
-    __slots__ = ("connection", "head", "last", "ready", "response")
+    __slots__ = ("connection", "head", "last", "minor", "ready", "response")
 
     def __init__(self, connection: Connection, head: Head | None, now: float) -> None:
         if head is None:
@@ -81,6 +85,7 @@ class Exchange(HttpRequest):
         else:
             HttpRequest.__init__(self, head.method, head.path, head.query, head.headers, now)
         self.head = head
+        self.minor = NO_HEAD if head is None else head.minor
         self.connection: Connection | None = connection
         self.response: Response | None = None
         self.last = False
@@ -100,7 +105,7 @@ class Exchange(HttpRequest):
             app.cancel(self)
         else:
             app.hold_answer(self, -payload_size(self.response.body))
-        if self.head is not None:
+        if self.minor != NO_HEAD:
             app.answered(self, CLIENT_LEFT, 0)
 
 
@@ -364,10 +369,12 @@ class Connection(asyncio.Protocol):
         """Write the answer of `exchange` and those that waited for it, or let it wait for its turn."""
         queue = self._queue
         exchange.body = b""
+        exchange.head = None
         now = exchange.ready = self._now()
         if queue[0] is not exchange:
             assert exchange.response is not None
             self._app.hold_answer(exchange, payload_size(exchange.response.body))
+            exchange.forget_fields()  # it may wait for long
             return
         blocked = self._reading.blocked(self._state, len(queue))
         self._write(queue.popleft(), False, now)
@@ -380,7 +387,7 @@ class Connection(asyncio.Protocol):
 
     def _write(self, exchange: Exchange, held: bool, now: float) -> None:
         """Write one answer whose turn has come; `held` says that it was reported as held."""
-        response, head, transport = exchange.response, exchange.head, self._transport
+        response, transport = exchange.response, self._transport
         assert response is not None
         assert transport is not None
         if held:
@@ -390,7 +397,7 @@ class Connection(asyncio.Protocol):
         nbytes = len(body) if type(body) is bytes else payload_size(body)
         # A draining connection ends with the last answer it owes.
         last = exchange.last or (self._connections.draining and not self._queue and self._state is READING_HEAD)
-        persistence = CLOSING if last else KEEP_ALIVE if head is None or head.minor else KEEP_ALIVE_1_0
+        persistence = CLOSING if last else KEEP_ALIVE_1_0 if exchange.minor == 0 else KEEP_ALIVE
         if exchange.method == "HEAD" or response.status in BODILESS:
             body = b""
         out = self._connections.answers.encode(response, exchange.id, body, nbytes, persistence)
@@ -398,7 +405,7 @@ class Connection(asyncio.Protocol):
         if self._reading.choked:
             self._unread.measure(transport)
         self._idle_since = now
-        if head is not None:
+        if exchange.minor != NO_HEAD:
             self._app.answered(exchange, response.status, nbytes if body else 0)
         exchange.response = None  # `UnreadAnswers` may keep the request for a while, not the answer
         if last:

@@ -77,6 +77,8 @@ class UnreadAnswers:
         more = unread - self.charged
         self.charged = unread
         if more > 0:
+            if self.last is not None:
+                self.last.forget_fields()
             self._charges.append((self.last, more, self._last_ready))
             self._app.hold_answer(self.last, more)
         elif more < 0:

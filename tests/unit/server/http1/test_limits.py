@@ -150,6 +150,48 @@ def test_half_received_bodies_are_held_and_given_back(rig):
     assert rig.app.held.total() == 0
 
 
+LONG_HEAD = b"GET /p?%s HTTP/1.1\r\nHost: x\r\nX-A: %s\r\n\r\n" % (b"q" * 5000, b"a" * 50_000)
+
+
+def fields_kept(rig) -> int:
+    """The bytes of fields and queries of the requests that were admitted, by all that the rig can reach."""
+    requests = rig.app.admitted
+    heads = [request.head for request in requests if request.head is not None]
+    return sum(sum(map(len, part.headers.values())) + len(part.query) for part in [*requests, *heads])
+
+
+def test_a_request_that_waits_for_its_turn_with_its_answer_keeps_no_fields(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET + LONG_HEAD * 31)
+    assert fields_kept(rig) > 31 * 55_000
+    for request in rig.app.handled[1:]:
+        rig.app.answer(request, b"a")
+    assert fields_kept(rig) < 100
+    rig.app.answer(rig.app.handled[0])
+    assert client.statuses() == [200] * 32
+    assert {request.path for request, _, _ in rig.app.answers[1:]} == {b"/p"}
+
+
+def test_a_request_whose_answer_lies_unread_keeps_no_fields(rig):
+    client = rig.connect()
+    client.transport.stuck = True
+    for _ in range(20):
+        client.send(LONG_HEAD)
+        rig.sweep(rig.now + 1.0)
+    assert fields_kept(rig) == 0
+    assert client.statuses() == [200] * 20
+
+
+def test_the_version_is_remembered_behind_a_slow_request(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET + GET.replace(b"1.1", b"1.0").replace(b"Host: x", b"Connection: keep-alive"))
+    for request in reversed(rig.app.handled):
+        rig.app.answer(request)
+    assert [answer.headers.get(b"connection") for answer in client.answers()] == [None, b"keep-alive"]
+
+
 def test_a_body_that_comes_whole_is_not_held_by_the_connection(rig):
     rig.connect().send(sized(1000))
     assert rig.app.most_held == 0
