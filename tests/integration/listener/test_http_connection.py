@@ -14,6 +14,7 @@ from penstock.server.http1.listener import TLS_GOODBYE_SECONDS
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LATER = b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n"
 BIG = b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n"
+NO = b"GET /no HTTP/1.1\r\nHost: x\r\n\r\n"
 CLOSE = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
@@ -32,6 +33,30 @@ def test_pipelined_requests_are_answered_in_order(serve, knock):
     client = knock(serve())
     client.send(b"".join(post(b"%d" % n) for n in range(200)))
     assert [client.answer()[2] for _ in range(200)] == [b"%d" % n for n in range(200)]
+
+
+def test_a_drain_in_the_midst_of_pipelined_requests_loses_no_answer(serve, knock):
+    server = serve()
+    client, ends = knock(server), []
+
+    def send():
+        with contextlib.suppress(OSError):
+            client.send(NO * 100_000)
+
+    threads = [threading.Thread(target=send), threading.Thread(target=lambda: ends.append(server.stop(grace=10.0)))]
+    threads[0].start()
+    server.until(lambda: 404 in server.app.statuses)
+    threads[1].start()
+    received = bytearray()
+    while piece := client.sock.recv(1 << 20):  # a reset would be an error
+        received += piece
+    client.close()
+    for thread in threads:
+        thread.join()
+    assert ends == [None]
+    assert 0 < received.count(b"HTTP/1.1 404") == server.app.statuses.count(404) < 100_000
+    assert received.count(b"connection: close") == 1
+    assert received.endswith(b"no")
 
 
 def test_small_answers_do_not_wait_for_company(serve, knock):

@@ -219,7 +219,7 @@ class Connection(asyncio.Protocol):
         """Whether the rest of what was read waits for the next turn."""
         if not self._connections.turn_is_over(self._now() - began):
             return False
-        self._reading.resting = True
+        self._reading.resting = self._reading.rested = True
         self._connections.rest(self)
         return True
 
@@ -413,14 +413,15 @@ class Connection(asyncio.Protocol):
 
     def _finish(self, transport: asyncio.Transport) -> None:
         """The last answer was written: close, or linger where the client may still be sending."""
-        if self._state is FINISHING or (self._state is READING_HEAD and not self._reading.kept):
+        reading = self._reading
+        if self._state is FINISHING or (self._state is READING_HEAD and not reading.kept and not reading.rested):
             self._close()
             return
         self._state = HALF_CLOSE[self._state]
-        self._reading.kept = b""
+        reading.kept = b""
         if transport.can_write_eof():
             transport.write_eof()
-        self._reading.match(transport, self._state, len(self._queue))
+        reading.match(transport, self._state, len(self._queue))
 
     def _resume(self) -> None:
         """Go on with what was kept, where another request may be begun now."""

@@ -156,8 +156,10 @@ class Connections:
         if self._resting:  # before the connection goes on: it may rest again, and then be the only one
             self.clock.call_later(0.0, self._give_turn)
         self._giving = True
-        connection.go_on()
-        self._giving = False
+        try:
+            connection.go_on()
+        finally:
+            self._giving = False
 
     @property
     def free_places(self) -> int:

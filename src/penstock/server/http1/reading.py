@@ -17,7 +17,7 @@ class ReadingFlow:
     hand, in every call.
     """
 
-    __slots__ = ("_max_pipelined", "_now", "choked", "judged_bytes", "kept", "on", "resting", "waiting_since")
+    __slots__ = ("_max_pipelined", "_now", "choked", "judged_bytes", "kept", "on", "rested", "resting", "waiting_since")
 
     def __init__(self, max_pipelined: int, now: Callable[[], float]) -> None:
         self._max_pipelined = max_pipelined
@@ -28,6 +28,8 @@ class ReadingFlow:
         """Cause: the transport's buffer of answers is past its high mark."""
         self.resting = False
         """Cause: its turn is over, and others have theirs before it goes on."""
+        self.rested = False
+        """History: it rested, and the socket was not read since.  More may lie there."""
         self.kept: bytes | bytearray = b""
         """Bytes not used yet: an unfinished head, or what came while nothing further could be done with it."""
         self.judged_bytes = 0
@@ -75,6 +77,7 @@ class ReadingFlow:
             return
         self.on = wanted
         if wanted:
+            self.rested = False
             self.sign_of_life()
             transport.resume_reading()
         else:

@@ -151,7 +151,7 @@ def test_who_goes_while_it_rests_is_forgotten(rig, end):
     assert other.statuses() == [200, 200]
 
 
-def test_a_drain_ends_a_connection_that_rests_with_its_next_answer(rig):
+def test_a_drain_ends_a_connection_that_rests_with_its_next_answer_and_reads_on(rig):
     client = rig.connect()
     client.send(GET * 100)
     rig.connections.drain()
@@ -159,6 +159,21 @@ def test_a_drain_ends_a_connection_that_rests_with_its_next_answer(rig):
     finish(rig)
     assert len(client.answers()) == 4
     assert client.answers()[-1].headers[b"connection"] == b"close"
+    assert client.transport.half_closed
+    client.send(GET * 100)  # what the socket still had: to close without having read it would reset the answers
+    assert not client.transport.closed
+    assert len(client.answers()) == 4
+
+
+def test_a_drain_after_the_rest_closes_at_once(rig):
+    client = rig.connect()
+    rig.app.patient = True
+    client.send(GET * 4)
+    finish(rig)
+    rig.connections.drain()
+    for request in rig.app.handled:
+        rig.app.answer(request)
+    assert client.statuses() == [200] * 4
     assert client.transport.closed
 
 
