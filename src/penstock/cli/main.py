@@ -18,6 +18,7 @@ from penstock.cli.find_service import load_service
 from penstock.cli.options import WronglyCalled, add_flags, server_options, service_fields
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
+from penstock.hosting.signals import hold_signals, ignore_held_signals
 from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, write_stderr_line
 
 FAILED = 1
@@ -47,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return FAILED
     finally:
+        ignore_held_signals()
         give_up_broken_streams()
 
 
@@ -112,6 +114,7 @@ def _run_server(arguments: argparse.Namespace, options: ServerOptions, say: Call
 
     changed = service_fields(arguments, os.environ)
     services = [load_service(name).configured(**changed) for name in arguments.services]
+    hold_signals()
     for service in services:
         stages = " -> ".join(f"{spec.name} x{spec.workers}" for spec in service.stages)
         say(f"starting {service.name} ({stages})")

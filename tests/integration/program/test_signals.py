@@ -285,6 +285,53 @@ def test_a_signal_while_the_service_starts_ends_it(serve, number):
     assert "Traceback" not in server.output
 
 
+SIGNALS_ITSELF = """
+import atexit, logging, os, signal, sys
+import penstock as ps
+
+def send(*numbers):
+    for number in numbers:
+        os.kill(os.getpid(), number)
+
+def send_at_the_start(record):
+    if record.getMessage().startswith("starting"):
+        send(signal.SIGHUP, signal.SIGUSR1)
+    return True
+
+if "penstock.worker" not in sys.orig_argv:
+    logging.getLogger("penstock.server").addFilter(send_at_the_start)
+    atexit.register(send, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT, signal.SIGTERM, signal.SIGINT)
+
+def double(x: float) -> float:
+    return 2 * x
+
+service = ps.Service(double)
+"""
+
+
+def test_signals_from_the_first_line_to_the_end_of_the_process_never_have_their_default(serve):
+    server = serve("--log-format", "json", source=SIGNALS_ITSELF)
+    server.wait_for("SIGHUP: there is no certificate")
+    server.wait_for("SIGUSR1: the coordinator's threads")
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
+BLOCKED = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_what_was_blocked_at_the_start_is_taken(serve):
+    server = serve(wrapper=(sys.executable, "-c", BLOCKED))
+    server.signal(signal.SIGHUP)
+    server.wait_for("SIGHUP: there is no certificate")
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
 IMPORTS_FOR_LONG = """
 import time
 from pathlib import Path

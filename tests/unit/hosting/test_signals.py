@@ -10,7 +10,18 @@ import signal
 
 import pytest
 
-from penstock.hosting.signals import ALWAYS_TAKEN, STDERR, TAKEN_IF_FREE, Action, Terminal, action_of, taking_signals
+from penstock.hosting import signals
+from penstock.hosting.signals import (
+    ALWAYS_TAKEN,
+    STDERR,
+    TAKEN_IF_FREE,
+    Action,
+    Terminal,
+    action_of,
+    hold_signals,
+    ignore_held_signals,
+    taking_signals,
+)
 
 TAKEN = (*ALWAYS_TAKEN, *TAKEN_IF_FREE)
 
@@ -50,6 +61,21 @@ def as_found():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def holding(as_found, monkeypatch):
+    """Begins to hold signals, until the end of the test."""
+    monkeypatch.setattr(signals._Process, "held", None)
+    return hold_signals
+
+
+@pytest.fixture
+def blocked():
+    """Every signal is blocked in this thread, until the end of the test."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN)
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 async def heard(*numbers):
@@ -100,6 +126,57 @@ async def test_a_dump_that_the_program_put_on_a_signal_in_c_stays_too(as_found, 
         finally:
             faulthandler.unregister(signal.SIGUSR1)
         assert "test_a_dump" in (tmp_path / "dump").read_text()
+
+
+async def test_what_comes_while_signals_are_held_is_told_once_the_loop_takes_them(holding):
+    holding()
+    for number in TAKEN:
+        signal.raise_signal(number)
+    told = []
+    with taking_signals(told.append):
+        while len(told) < len(TAKEN):
+            await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGUSR1)
+        while len(told) == len(TAKEN):
+            await asyncio.sleep(0)
+    assert told == [*TAKEN, signal.SIGUSR1]
+
+
+async def test_signals_that_are_held_have_no_default_after_the_loop_and_are_ignored_at_the_end(holding):
+    holding()
+    with taking_signals(pytest.fail):
+        pass
+    for number in TAKEN:
+        signal.raise_signal(number)  # any of them would end this process
+    ignore_held_signals()
+    assert {signal.getsignal(number) for number in TAKEN} == {signal.SIG_IGN}
+
+
+def test_without_signals_that_are_held_none_is_ignored_at_the_end(as_found):
+    ignore_held_signals()
+    assert {signal.getsignal(number) for number in TAKEN} == {signal.SIG_DFL}
+
+
+def test_to_hold_leaves_alone_what_is_ignored(holding):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    holding()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+async def test_term_and_int_are_taken_where_they_are_blocked_and_blocked_again_afterwards(as_found, blocked):
+    assert await heard(*ALWAYS_TAKEN) == [*ALWAYS_TAKEN]
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) >= {*TAKEN}
+
+
+async def test_what_else_a_program_has_blocked_stays_its_own(as_found, blocked):
+    with taking_signals(pytest.fail):
+        signal.raise_signal(signal.SIGUSR1)
+        assert signal.sigtimedwait({signal.SIGUSR1}, 0) is not None
+
+
+def test_a_process_that_holds_its_signals_unblocks_all_of_them(holding, blocked):
+    holding()
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {*TAKEN}
 
 
 def test_a_terminal_is_closed_when_its_other_end_is():
