@@ -15,6 +15,7 @@ from rich.console import Console
 import penstock
 from penstock.cli.check import STEP_SECONDS, check
 from penstock.cli.find_service import load_service
+from penstock.cli.first_process import leave_first_process
 from penstock.cli.options import WronglyCalled, add_flags, server_options, service_fields
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
@@ -29,6 +30,7 @@ WRONGLY_CALLED = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status: 0 well, 1 failed, 2 wrongly called, 130 interrupted."""
     fill_standard_streams()
+    leave_first_process()
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
