@@ -14,6 +14,7 @@ from rich.console import Console
 
 import penstock
 from penstock.cli.check import STEP_SECONDS, check
+from penstock.cli.ending import end_in_time
 from penstock.cli.find_service import load_service
 from penstock.cli.first_process import leave_first_process
 from penstock.cli.options import WronglyCalled, add_flags, server_options, service_fields
@@ -28,10 +29,19 @@ WRONGLY_CALLED = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; the exit status: 0 well, 1 failed, 2 wrongly called, 130 interrupted."""
+    """Run the command line; the exit status: 0 well, 1 failed, 2 wrongly called, 130 interrupted.
+
+    Without `argv` this is the command of its process, which then has to end.
+    """
     fill_standard_streams()
     leave_first_process()
-    arguments = _parser().parse_args(argv)
+    status = _run(_parser().parse_args(argv))
+    if argv is None:
+        end_in_time(status)
+    return status
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         return int(arguments.run(arguments))
     except KeyboardInterrupt:

@@ -317,6 +317,50 @@ def test_signals_from_the_first_line_to_the_end_of_the_process_never_have_their_
     assert server.wait() == 0
 
 
+GOES_ON = """
+import atexit, sys, threading
+from penstock.cli import ending
+import penstock as ps
+
+ending.LAST_GRACE_SECONDS = 0.2
+if "penstock.worker" not in sys.orig_argv:
+    LEAVE_SOMETHING
+
+class Double(ps.Stage):
+    def setup(self) -> None:
+        assert not WITHOUT_MODEL, "there is no model"
+
+    def predict(self, x: float) -> float:
+        return 2 * x
+
+service = ps.Service(Double)
+"""
+THREAD = 'threading.Thread(target=threading.Event().wait, name="uploads").start()'
+AT_EXIT = "atexit.register(threading.Event().wait)"
+
+
+def goes_on(left, *, without_model=False):
+    return GOES_ON.replace("LEAVE_SOMETHING", left).replace("WITHOUT_MODEL", str(without_model))
+
+
+@pytest.mark.parametrize(
+    ("left", "line"),
+    [(THREAD, "although threads go on: uploads\n"), (AT_EXIT, "although functions registered with atexit go on\n")],
+)
+def test_what_the_module_leaves_running_keeps_no_server_from_its_end(serve, left, line):
+    server = serve(source=goes_on(left))
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert server.output.endswith(line)
+
+
+def test_what_the_module_leaves_running_keeps_no_start_from_failing(serve):
+    server = serve(source=goes_on(THREAD, without_model=True), ready=False)
+    server.signalled = True  # nobody has to end it
+    assert server.wait() == 1
+    assert "there is no model" in server.output
+
+
 BLOCKED = """
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
