@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import resource
 import subprocess
 import sys
 import textwrap
@@ -36,7 +37,7 @@ def make_writer(pipe):
     made = []
 
     def make(**options):
-        writer = LineWriter("{} dropped".format, notice_fd=pipe[1], **{"gather": 0.0, **options})
+        writer = LineWriter("{} dropped".format, **{"notice_fd": pipe[1], "gather": 0.0, **options})
         writer.start()
         made.append(writer)
         return writer
@@ -121,7 +122,83 @@ def test_a_reader_that_has_gone_and_a_closed_descriptor_cost_their_lines(make_wr
     writer.write(write, b"lost too\n")
     writer.write(pipe[1], b"kept\n")
     assert read_lines(pipe[0], 1) == [b"kept\n"]
-    assert writer.backlog.dropped == 0
+    assert writer.backlog.dropped == 2
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A file, and a function that says how many more bytes it takes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / "log"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def take(more):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + more, before[1]))
+
+    yield path, fd, take
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("cut", range(14))
+def test_lines_that_a_full_disk_costs_are_counted_and_told_in_a_new_line_once_there_is_room(make_writer, disk, cut):
+    path, fd, take = disk
+    writer = make_writer(notice_fd=fd)
+    take(cut)
+    writer.write(fd, b"one\ntwo\nthree\n", 4096)
+    assert writer.flush(10)
+    written = b"one\ntwo\nthree\n"[:cut]
+    assert path.read_bytes() == written
+    lost = 3 - written.count(b"\n")
+    assert writer.backlog.dropped == lost
+    writer.write(fd, b"four\n", 4096)
+    assert writer.flush(10)
+    take(1000)
+    writer.write(fd, b"five\n", 4096)
+    writer.write(fd, b"six\n", 4096)
+    assert writer.flush(10)
+    assert writer.backlog.dropped == lost + 1
+    end = b"" if not written or written.endswith(b"\n") else b"\n"
+    assert path.read_bytes() == written + end + b"%d dropped\nfive\nsix\n" % (lost + 1)
+
+
+def test_a_notice_that_a_full_disk_cuts_is_written_again(make_writer, disk):
+    path, fd, take = disk
+    writer = make_writer(notice_fd=fd)
+    for room in (0, 4, 3):  # one line is lost, then a notice of it is cut, then the next one
+        take(room)
+        writer.write(fd, b"lost\n")
+        assert writer.flush(10)
+    take(1000)
+    writer.write(fd, b"kept\n")
+    assert writer.flush(10)
+    assert path.read_bytes() == b"1 dr\n2 \n3 dropped\nkept\n"
+
+
+def test_a_notice_of_lines_that_found_no_room_is_not_lost_with_the_disk(make_writer, disk):
+    path, fd, take = disk
+    writer = make_writer(notice_fd=fd, max_bytes=1000)
+    take(0)
+    writer.write(fd, b"\n" * 1001)
+    assert writer.flush(10)
+    take(1000)
+    writer.write(fd, b"kept\n")
+    assert writer.flush(10)
+    assert path.read_bytes() == b"1001 dropped\nkept\n"
+    assert writer.backlog.dropped == 1001
+
+
+def test_what_another_stream_lost_is_told_in_the_log(make_writer, disk, pipe):
+    path, fd, take = disk
+    writer = make_writer()
+    take(0)
+    writer.write(fd, b"lost\nlost\n")
+    writer.write(fd, b"lost\n")
+    assert writer.flush(10)
+    take(1000)
+    writer.write(fd, b"kept\n")
+    assert read_lines(pipe[0], 1) == [b"3 dropped\n"]
+    assert path.read_bytes() == b"kept\n"
 
 
 def test_a_job_that_raises_ends_nothing(make_writer, pipe):

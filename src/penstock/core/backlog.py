@@ -6,6 +6,7 @@ Contract
 * What finds room is taken.  What finds none is dropped whole and counted in `dropped`.
 * Each line that was dropped is told once, in a notice that stands where the lines are missing: before the next that
   is taken, or, if none comes, behind all that waited.  Room for the notice is kept.
+* A line that was taken and could not be written is counted too, and told where somebody says that it may be (`owe`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,14 @@ class Backlog:
     def drop(self, lines: int) -> None:
         """Count lines that were not taken."""
         self.dropped += lines
+        self.untold += lines
+
+    def lose(self, lines: int) -> None:
+        """Count lines that were taken and could not be written; a notice could not be written either."""
+        self.dropped += lines
+
+    def owe(self, lines: int) -> None:
+        """Have lines told that were lost: something can be written again."""
         self.untold += lines
 
     def tell(self) -> int:

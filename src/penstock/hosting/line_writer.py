@@ -5,7 +5,8 @@ Contract
 * `write` and `run` return at once, whatever becomes of what they were given.  `hurry` may take `FLUSH_SECONDS`, once
   until something is written again.
 * Everything is written in the order in which it was handed over, as far as `Backlog` takes it.
-* What cannot be written, because the disk is full or the reader has gone, is lost, and nothing else.
+* What cannot be written, because the disk is full or the reader has gone, is lost, and nothing else.  Its lines are
+  counted.  Once something can be written there again, a new line begins, and a notice tells of them.
 * No write holds more than one pipe takes as a whole, unless a single piece is longer: lines of several processes that
   share a pipe are not mixed.
 * Without its thread (before `start`, after `end`, in a fork) everything is written at once by who hands it over.
@@ -53,13 +54,29 @@ _JOB = -1
 class _Run:
     """What is written at once: bytes for one descriptor, or one job."""
 
-    __slots__ = ("data", "fd", "job", "nbytes")
+    __slots__ = ("data", "fd", "job", "nbytes", "told")
 
-    def __init__(self, fd: int, data: bytes, nbytes: int, job: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, fd: int, data: bytes, nbytes: int, job: Callable[[], object] | None = None, told: int = 0
+    ) -> None:
         self.fd = fd
         self.data = bytearray(data)
         self.nbytes = nbytes
         self.job = job
+        self.told = told
+        """How many dropped lines its first line tells of."""
+
+
+class _Lost:
+    """What could not be written to a descriptor since something was."""
+
+    __slots__ = ("lines", "within_line")
+
+    def __init__(self) -> None:
+        self.lines = 0
+        """Lines of which no notice was written."""
+        self.within_line = False
+        """Whether the last line that was written is a part of one."""
 
 
 class LineWriter:
@@ -97,6 +114,8 @@ class LineWriter:
         """How many runs were written."""
         self._stood_still_at = -1
         """What `_done` was when `hurry` waited in vain."""
+        self._lost: dict[int, _Lost] = {}
+        """The descriptors to which the last write failed; only the thread that writes looks here."""
 
     @property
     def apart(self) -> bool:
@@ -143,8 +162,7 @@ class LineWriter:
                     self._asleep = False
                     self._bell.release()
                 return
-        with contextlib.suppress(OSError):
-            write_all(fd, data)
+        write_all(fd, data)
 
     def run(self, job: Callable[[], object], nbytes: int = 0) -> None:
         """Have `job` run in its turn; it holds `nbytes`.  What it raises is dropped."""
@@ -216,11 +234,13 @@ class LineWriter:
 
     def _tell(self) -> None:
         count = self.backlog.tell()
-        line = f"{self._notice(count)}\n".encode(errors="backslashreplace")
         if self._notice_fd is None:
             self.backlog.written(NOTICE_BYTES)
         else:
-            self._runs.append(_Run(self._notice_fd, line, NOTICE_BYTES))
+            self._runs.append(_Run(self._notice_fd, self._notice_line(count), NOTICE_BYTES, told=count))
+
+    def _notice_line(self, count: int) -> bytes:
+        return f"{self._notice(count)}\n".encode(errors="backslashreplace")
 
     # -- the thread -------------------------------------------------------------------------------------------------
 
@@ -252,17 +272,48 @@ class LineWriter:
 
     def _do(self, run: _Run) -> None:
         if run.job is None:
-            with contextlib.suppress(OSError):
-                write_all(run.fd, run.data)
+            self._write(run)
             return
         self._job = run.job
         with contextlib.suppress(Exception):
             run.job()
         self._job = None
 
+    def _write(self, run: _Run) -> None:
+        lost = self._lost.get(run.fd)
+        head = b"" if lost is None else self._head(run.fd, lost)
+        data = head + run.data if head else run.data
+        written = write_all(run.fd, data)
+        if written == len(data):
+            if lost is not None:
+                del self._lost[run.fd]
+                if run.fd != self._notice_fd:
+                    with self.lock:
+                        self.backlog.owe(lost.lines)
+            return
+        if lost is None:
+            lost = self._lost[run.fd] = _Lost()
+        elif written >= len(head) and run.fd == self._notice_fd:
+            lost.lines = 0  # their notice was written
+        if written:
+            lost.within_line = data[written - 1 : written] != b"\n"
+        cut = max(0, written - len(head))
+        lines = run.data.count(b"\n", cut) or 1
+        if run.told and b"\n" not in run.data[:cut]:
+            lost.lines += run.told
+            lines -= 1
+        lost.lines += lines
+        with self.lock:
+            self.backlog.lose(lines)
 
-def write_all(fd: int, data: bytes | bytearray) -> None:
-    """Write `data` however long it takes; OSError where it cannot be written."""
+    def _head(self, fd: int, lost: _Lost) -> bytes:
+        """What comes before the next line to `fd`."""
+        head = b"\n" if lost.within_line else b""
+        return head + self._notice_line(lost.lines) if fd == self._notice_fd else head
+
+
+def write_all(fd: int, data: bytes | bytearray) -> int:
+    """Write `data` however long it takes; how many bytes of it could be written."""
     left = memoryview(data)
     while left:
         try:
@@ -271,6 +322,9 @@ def write_all(fd: int, data: bytes | bytearray) -> None:
             poll = select.poll()
             poll.register(fd, select.POLLOUT)
             poll.poll()
+        except OSError:
+            break
+    return len(data) - len(left)
 
 
 def joined_bytes(fd: int) -> int:

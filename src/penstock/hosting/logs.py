@@ -112,7 +112,7 @@ def set_up_logging(log_format: LogFormat, *, level: int = logging.INFO, stream: 
 
 def dropped_notice(count: int) -> str:
     """The line which tells that `count` lines are missing; it looks as the log's other lines."""
-    words = f"{count} log lines were dropped because nobody read them"
+    words = f"{count} log lines were dropped because nobody read them or they could not be written"
     for handler in logging.getLogger("penstock").handlers:
         if isinstance(handler, _Lines):
             return handler.format(log.makeRecord(log.name, logging.WARNING, "", 0, words, (), None))

@@ -51,8 +51,8 @@ class ServiceCollector(Collector):
 def _dropped_lines() -> Metric:
     return CounterMetricFamily(
         "penstock_log_lines_dropped",
-        "Lines of this process's output that were dropped because nobody read them and 8 MiB waited. The log has a "
-        "line where they are missing. Lines of workers are not counted here.",
+        "Lines of this process's output that were dropped because nobody read them and 8 MiB waited, or because they "
+        "could not be written. The log has a line where they are missing. Lines of workers are not counted here.",
         value=dropped_lines(),
     )
 

@@ -62,7 +62,10 @@ def _work(sock: socket.socket, name: str) -> None:
 
     # No gathering: what a stage prints is most wanted when its worker crashes right after.
     lines = begin_handing_over(
-        lambda count: f"penstock: {name}: {count} lines were dropped because nobody read them", gather=0.0
+        lambda count: (
+            f"penstock: {name}: {count} lines were dropped because nobody read them or they could not be written"
+        ),
+        gather=0.0,
     )
     end = SocketWorkerEnd(sock)
     status = 0

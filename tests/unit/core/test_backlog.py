@@ -45,6 +45,14 @@ def test_a_line_behind_dropped_ones_is_taken_where_the_notice_has_room_too():
     assert (backlog.waiting, backlog.dropped, backlog.untold) == (1000, 3, 0)
 
 
+def test_what_could_not_be_written_is_told_when_it_may_be():
+    backlog = Backlog(1000)
+    backlog.lose(3)
+    assert (backlog.dropped, backlog.tell()) == (3, 0)
+    backlog.owe(3)
+    assert (backlog.dropped, backlog.tell()) == (3, 3)
+
+
 def test_what_was_dropped_is_told_once():
     backlog = Backlog(1000)
     assert backlog.tell() == 0
