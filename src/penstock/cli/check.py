@@ -1,7 +1,8 @@
 """Check a service in a process of its own, and show as a table what was found.
 
 The service's code may end that process, crash it or hang.  That is a finding too.  The process and its group are ended
-in every case.
+in every case.  Where a signal ends this process first, the kernel ends them: this process has the other end of their
+lifeline.
 """
 
 from __future__ import annotations
@@ -99,14 +100,17 @@ class _Process:
 
     def __init__(self, name: str, patience: float) -> None:
         self._pipe, theirs = os.pipe()
+        lifeline, self._lifeline = os.pipe()
         command = [sys.executable, "-P", "-m", "penstock.cli.rehearsal", name, str(theirs), repr(patience)]
+        command.append(str(lifeline))
         try:
             # Our own interpreter and module; the name is an argument of its own, never read by a shell.
             self._popen = subprocess.Popen(  # noqa: S603
-                command, stdin=subprocess.DEVNULL, pass_fds=(theirs,), process_group=0
+                command, stdin=subprocess.DEVNULL, pass_fds=(theirs, lifeline), process_group=0
             )
         finally:
             os.close(theirs)
+            os.close(lifeline)
         self._patience = patience
         self._pidfd = os.pidfd_open(self._popen.pid)
 
@@ -137,4 +141,5 @@ class _Process:
         status = self._popen.wait()
         os.close(self._pidfd)
         os.close(self._pipe)
+        os.close(self._lifeline)
         return describe_exit(status)

@@ -12,6 +12,7 @@ import faulthandler
 import logging
 import math
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -27,6 +28,7 @@ from penstock.core.outcome import Failure, Outcome
 from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
 from penstock.service import Service
+from penstock.worker.__main__ import _tie_to_lifeline
 from penstock.worker.loading import pack_setup, reference
 
 Tell = Callable[[Report], None]
@@ -38,9 +40,15 @@ LONGEST_TIMER_SECONDS = 1e6
 
 
 def main() -> None:
-    """Check the service `argv[1]`, report to the descriptor `argv[2]`, and allow each step `argv[3]` seconds."""
-    name, fd, patience = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    """Check the service `argv[1]`, report to the descriptor `argv[2]`, and allow each step `argv[3]` seconds.
+
+    `argv[4]` is the descriptor of a lifeline: this process and its group end when the other end is closed.
+    """
+    name, fd, patience, lifeline = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     os.set_inheritable(fd, False)
+    _tie_to_lifeline(lifeline)
+    if _hung_up(lifeline):  # before it could tell; nothing has been started yet
+        os._exit(1)
 
     def tell(report: Report) -> None:
         faulthandler.dump_traceback_later(
@@ -57,6 +65,12 @@ def main() -> None:
     except Exception:  # noqa: BLE001
         # The user's module failed to import, or the like: their traceback is the best message there is.
         tell(NothingToCheck(traceback=traceback.format_exc()))
+
+
+def _hung_up(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, 0)  # poll tells of a hang-up whether asked to or not
+    return bool(poll.poll(0))
 
 
 def rehearse(name: str, tell: Tell) -> None:

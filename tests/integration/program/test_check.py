@@ -98,14 +98,18 @@ def test_processes_that_the_service_started_do_not_outlive_the_check(module):
     assert checked(module(source(in_setup=f"self.p = {sleeper}; self.p.returncode = 0")))[0] == 0
 
 
-def test_a_check_that_is_interrupted_leaves_nothing_behind(module):
-    program = Program(
-        module(source(in_setup="print('hangs now', flush=True); time.sleep(1000)")), *PENSTOCK, "check", "model:service"
-    )
+ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL]
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_check_that_a_signal_ends_leaves_nothing_behind(module, number):
+    """Neither its process, which hangs, nor what that has started."""
+    hangs = "subprocess.Popen(['sleep', '1000']); print('hangs now', flush=True); time.sleep(1000)"
+    program = Program(module(source(in_setup=hangs)), *PENSTOCK, "check", "model:service")
     try:
         program.wait_for("hangs now")
-        program.signal(signal.SIGINT)
-        assert program.wait() != 0
+        program.signal(number)
+        assert program.wait() == (130 if number == signal.SIGINT else -number)
     finally:
         program.destroy()
 
