@@ -4,7 +4,8 @@ Contract
 --------
 * Files are read in threads: a file system that hangs stops no event loop.  What was read comes in force on the loop.
 * What cannot be used is logged, and the old stays.  One bad file does not keep another from being renewed.
-* A file that takes longer than `RENEWAL_SECONDS` is given up, and what it brings later is dropped.
+* A file that takes longer than `RENEWAL_SECONDS` is given up, and what it brings later is dropped.  While it is still
+  being read, it is not read once more: at most one thread hangs for each file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from penstock.errors import ConfigError
@@ -28,7 +29,7 @@ UseRenewed: TypeAlias = Callable[[], None]
 """Puts what was read in force; called on the event loop."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Renewal:
     """Something that can be read again."""
 
@@ -36,6 +37,8 @@ class Renewal:
     """What is read, for the log: the option and the file."""
     read: Callable[[], UseRenewed]
     """Reads it, in a thread; ConfigError says why it cannot be used."""
+    reading: bool = field(default=False, init=False, compare=False)
+    """Whether a thread reads it now, perhaps one that was given up."""
 
 
 async def renew(renewals: Sequence[Renewal], why: str) -> None:
@@ -46,6 +49,9 @@ async def renew(renewals: Sequence[Renewal], why: str) -> None:
 
 
 async def _renew(renewal: Renewal, why: str) -> None:
+    if renewal.reading:
+        log.error("%s: the old stays in use: %s is still being read since an earlier time", why, renewal.what)
+        return
     try:
         use = await asyncio.wait_for(_read_in_thread(renewal), RENEWAL_SECONDS)
     except ConfigError as error:
@@ -65,14 +71,21 @@ def _read_in_thread(renewal: Renewal) -> asyncio.Future[UseRenewed]:
     done: asyncio.Future[UseRenewed] = loop.create_future()
 
     def read() -> None:
+        found: UseRenewed | Exception
         try:
-            use = renewal.read()
+            found = renewal.read()
         except Exception as error:  # noqa: BLE001  # the top of the thread: whoever waits gets it
-            _tell(loop, done, error)
-        else:
-            _tell(loop, done, use)
+            found = error
+        renewal.reading = False  # first: whoever is told may ask for the next reading at once
+        _tell(loop, done, found)
 
-    threading.Thread(target=read, name=f"penstock renewal of {renewal.what}", daemon=True).start()
+    thread = threading.Thread(target=read, name=f"penstock renewal of {renewal.what}", daemon=True)
+    renewal.reading = True
+    try:
+        thread.start()
+    except RuntimeError:  # there can be no more threads
+        renewal.reading = False
+        raise
     return done
 
 

@@ -17,7 +17,7 @@ def log_seen(caplog):
 
 
 def fail(error):
-    def read():
+    def read(*_):
         raise error
 
     return read
@@ -71,3 +71,37 @@ async def test_a_file_that_hangs_is_given_up_and_what_it_brings_later_is_dropped
         thread.join()
     await renew([], "SIGHUP")  # the loop runs what the thread has left
     assert used == []
+
+
+async def test_while_a_file_still_hangs_it_is_not_read_once_more(caplog, monkeypatch):
+    monkeypatch.setattr(renewal, "RENEWAL_SECONDS", 0.0)
+    gate, reads, used = threading.Event(), [], []
+
+    def read():
+        reads.append(1)
+        gate.wait()
+        return lambda: used.append(1)
+
+    before = set(threading.enumerate())
+    keys = Renewal("the keys", read)
+    for _ in range(3):
+        await renew([keys], "SIGHUP")
+    assert len(reads) == 1
+    assert (
+        caplog.messages[1:] == ["SIGHUP: the old stays in use: the keys is still being read since an earlier time"] * 2
+    )
+    gate.set()
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    monkeypatch.setattr(renewal, "RENEWAL_SECONDS", 10.0)
+    await renew([keys], "SIGHUP")
+    assert (len(reads), used) == (2, [1])
+
+
+async def test_a_thread_that_cannot_be_started_keeps_no_later_one_from_it(caplog, monkeypatch):
+    keys = Renewal("the keys", lambda: lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail(RuntimeError("can't start new thread")))
+        await renew([keys], "SIGHUP")
+    await renew([keys], "SIGHUP")
+    assert caplog.messages == ["SIGHUP: the old stays in use: the keys", "SIGHUP: read again: the keys"]
