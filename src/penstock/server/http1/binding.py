@@ -2,17 +2,24 @@
 
 The file of a Unix socket never has more permissions than the options ask for.  A socket file that nobody listens on
 is replaced.  One that somebody listens on is an error.  The listener removes the file only if it made it.
+
+Two servers may start at the same moment, or one start while another ends.  Between a look at the socket file and its
+removal it could become the other's file.  So whoever replaces or removes it holds a lock, on a file beside it that is
+there only meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import logging
 import os
 import resource
 import socket
 import ssl
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,7 +94,17 @@ def _refusal(where: str, error: OSError) -> StartFailed:
 
 def bind_unix(path: str, mode: int) -> socket.socket:
     """A listening Unix socket at `path` with permissions `mode`.  Raises StartFailed where there cannot be one."""
-    _remove_stale(path)
+    try:
+        with _locked(path):
+            _remove_stale(path)
+            return _bind_unix(path, mode)
+    except BlockingIOError:
+        raise _somebody_listens(path) from None
+    except OSError as error:
+        raise _refusal(path, error) from None
+
+
+def _bind_unix(path: str, mode: int) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # `bind` makes the file with the mode of the descriptor, less the umask.  So the file never has more
@@ -96,11 +113,39 @@ def bind_unix(path: str, mode: int) -> socket.socket:
         sock.bind(path)
         Path(path).chmod(mode)
         sock.listen(BACKLOG)
-    except OSError as error:
+    except OSError:
         sock.close()
-        raise _refusal(path, error) from None
+        raise
     sock.setblocking(False)
     return sock
+
+
+def remove_unix(path: str, file: tuple[int, int]) -> None:
+    """Remove the socket file at `path` if it is still `file`; no error if it is not, or cannot be removed."""
+    # Where somebody else holds the lock, they replace the file: nobody listens on it any more.
+    with contextlib.suppress(OSError), _locked(path):
+        if inode(path) == file:
+            Path(path).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Inside, no other server replaces or removes the socket file at `path`; BlockingIOError where one does so now."""
+    name = f"{path}.penstock-lock"
+    while True:
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.fstat(fd)
+            if inode(name) != (held.st_dev, held.st_ino):
+                continue  # whoever had the lock removed the file after we had opened it
+            try:
+                yield
+            finally:
+                Path(name).unlink(missing_ok=True)
+            return
+        finally:
+            os.close(fd)
 
 
 def _remove_stale(path: str) -> None:
@@ -112,8 +157,6 @@ def _remove_stale(path: str) -> None:
         found = Path(path).lstat()
     except FileNotFoundError:
         return
-    except OSError as error:
-        raise _refusal(path, error) from None
     if not stat.S_ISSOCK(found.st_mode):
         raise StartFailed(f"cannot listen on {path}: there is a file of that name that is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -125,7 +168,11 @@ def _remove_stale(path: str) -> None:
             return
         except OSError as error:  # for example a full backlog: somebody listens there
             raise _refusal(path, error) from None
-    raise StartFailed(f"cannot listen on {path}: another server listens there")
+    raise _somebody_listens(path)
+
+
+def _somebody_listens(path: str) -> StartFailed:
+    return StartFailed(f"cannot listen on {path}: another server listens there")
 
 
 def inode(path: str) -> tuple[int, int] | None:

@@ -10,13 +10,20 @@ import asyncio
 import dataclasses
 import ssl
 from functools import partial
-from pathlib import Path
 
 from penstock.config import ServerOptions
 from penstock.core.clock import Clock, Timer
 from penstock.hosting.renewal import Renewal, UseRenewed
 from penstock.server.application import Application
-from penstock.server.http1.binding import BACKLOG, bind_tcp, bind_unix, inode, raise_file_limit, tls_context
+from penstock.server.http1.binding import (
+    BACKLOG,
+    bind_tcp,
+    bind_unix,
+    inode,
+    raise_file_limit,
+    remove_unix,
+    tls_context,
+)
 from penstock.server.http1.certificate import certificate_expires
 from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
@@ -151,9 +158,8 @@ class Listener:
             self._handshakes.close()
         uds, file = self._options.uds, self._file
         self._file = None
-        # The file is no longer ours if somebody has replaced it.
-        if uds is not None and file is not None and inode(uds) == file:
-            Path(uds).unlink(missing_ok=True)
+        if uds is not None and file is not None:
+            remove_unix(uds, file)
 
     async def close(self, grace: float) -> None:
         """Stop accepting, wait at most `grace` seconds for the answers owed, and abort what is left."""

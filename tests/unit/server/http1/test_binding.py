@@ -22,6 +22,7 @@ from penstock.server.http1.binding import (
     bind_unix,
     inode,
     raise_file_limit,
+    remove_unix,
     share_files,
     tls_context,
 )
@@ -199,6 +200,75 @@ def test_a_file_that_is_no_socket_stays(tmp_path):
     with pytest.raises(StartFailed, match=r"there is a file of that name that is not a socket$"):
         bind_unix(str(path), 0o600)
     assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_of_two_servers_that_start_at_once_one_has_the_path(tmp_path, opened, monkeypatch, stale):
+    """The second one starts at each moment at which the first could be overtaken."""
+    path = str(tmp_path / "s")
+    if stale:
+        bind_unix(path, 0o600).close()
+    refused = []
+
+    def second():
+        with pytest.raises(StartFailed, match=rf"^cannot listen on {path}: another server listens there$") as error:
+            opened.append(bind_unix(path, 0o600))
+        refused.append(error)
+
+    class Watched(type(tmp_path)):
+        def unlink(self, missing_ok=False):
+            if str(self) == path:
+                second()
+            super().unlink(missing_ok)
+
+        def chmod(self, mode):
+            second()  # the first is bound and does not listen yet
+            super().chmod(mode)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(binding, "Path", Watched)
+        opened.append(bind_unix(path, 0o600))
+    assert len(refused) == 1 + stale
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["s"]
+
+
+def test_a_server_that_ends_leaves_a_file_alone_that_another_one_replaces(tmp_path, opened, monkeypatch):
+    path = str(tmp_path / "s")
+    bind_unix(path, 0o600).close()
+    ours = inode(path)
+
+    class Watched(type(tmp_path)):
+        def unlink(self, missing_ok=False):
+            if str(self) == path:
+                remove_unix(path, ours)
+            super().unlink(missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(binding, "Path", Watched)
+        opened.append(bind_unix(path, 0o600))
+    device, number = theirs = inode(path)
+    remove_unix(path, (device, number + 1))
+    assert inode(path) == theirs
+    remove_unix(path, theirs)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_was_removed_after_it_was_opened_is_taken_anew(tmp_path, opened, monkeypatch):
+    path = str(tmp_path / "s")
+    flock, taken = binding.fcntl.flock, []
+
+    def overtaken(fd, how):
+        if not taken:
+            (tmp_path / "s.penstock-lock").unlink()  # as somebody does who had it
+        taken.append(fd)
+        flock(fd, how)
+
+    monkeypatch.setattr(binding.fcntl, "flock", overtaken)
+    opened.append(bind_unix(path, 0o600))
+    assert len(taken) == 2
+    assert [entry.name for entry in tmp_path.iterdir()] == ["s"]
 
 
 def test_a_folder_that_is_not_there_or_not_one_is_said(tmp_path):
