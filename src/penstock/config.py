@@ -246,6 +246,9 @@ class ServerOptions:
         check_options(self)
         if self.port > 65535:
             raise ConfigError(f"port must be at most 65535, got {self.port}")
+        for name in ("host", "uds", "tls_cert", "tls_key", "api_key_file"):
+            if "\0" in (getattr(self, name) or ""):
+                raise ConfigError(f"{name} must not hold a null character, got {getattr(self, name)!r}")
         if self.uds_mode > 0o777:
             raise ConfigError(f"uds_mode must be at most 0o777, got {self.uds_mode:#o}")
         if (self.tls_cert is None) != (self.tls_key is None):

@@ -215,6 +215,12 @@ def test_a_port_has_an_upper_limit():
         ServerOptions(port=65536)
 
 
+@pytest.mark.parametrize("name", ["host", "uds", "tls_cert", "tls_key", "api_key_file"])
+def test_a_path_holds_no_null_character(name):
+    with pytest.raises(ConfigError, match=rf"^{name} must not hold a null character, got 'a\\x00b'$"):
+        ServerOptions(**{name: "a\0b"})
+
+
 def test_permissions_have_nothing_but_the_nine_bits():
     assert ServerOptions(uds_mode=0o777).uds_mode == 0o777
     with pytest.raises(ConfigError, match="uds_mode must be at most 0o777, got 0o1000"):

@@ -19,7 +19,10 @@ def load_service(name: str) -> Service:
     module_name, _, attribute = name.partition(":")
     if not attribute or not all(module_name.split(".")):  # no module has a path for a name
         raise ConfigError(f"{name!r} does not name a service: write module:service")
-    here = str(Path.cwd())
+    try:
+        here = str(Path.cwd())
+    except OSError as error:
+        raise ConfigError(f"the current folder cannot be used: {error.strerror}; change into another one") from None
     if here not in sys.path:
         sys.path.insert(0, here)
     try:

@@ -8,7 +8,7 @@ import socket
 import sys
 
 import pytest
-from served import Program, run
+from served import PENSTOCK, Program, run
 
 SERVE = ("serve", "orders:service", "--port", "0")
 
@@ -142,6 +142,19 @@ def test_a_service_that_is_not_there_is_a_sentence_and_exit_1(module, command, n
     status, output = run(module(), command, name)
     assert status == 1
     says(output, words)
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_a_current_folder_that_was_removed_is_a_sentence_and_exit_1(tmp_path, command):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    remove = ("sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh")
+    program = Program(gone, *remove, *PENSTOCK, command, "orders:service")
+    try:
+        assert program.wait() == 1
+    finally:
+        program.destroy()
+    says(program.output, "the current folder cannot be used: No such file or directory; change into another one")
 
 
 def test_two_services_of_one_name_are_a_sentence_and_exit_1(module):
