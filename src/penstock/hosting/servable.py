@@ -161,6 +161,10 @@ class StageDescription(Protocol):
         """The class or function."""
 
     @property
+    def workers(self) -> int:
+        """How many workers run it."""
+
+    @property
     def batch(self) -> Batch | None:
         """Its batch policy; None takes items one by one."""
 

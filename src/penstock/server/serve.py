@@ -33,7 +33,8 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
     announce = on_ready or _announce
     clock = LoopClock()
     app = App(services, options, clock)
-    listener = Listener(app, options, clock)
+    workers = sum(stage.workers for service in services for stage in service.stages)
+    listener = Listener(app, options, clock, workers=workers)
     app.metrics.watch(listener)
     run_until_signal(
         services,

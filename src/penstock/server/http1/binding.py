@@ -46,7 +46,9 @@ They are for channels to workers, logs, libraries, and the connections that are 
 handshakes have `EXCESS_CONNECTIONS` more.
 """
 MIN_SPARE_FILES = 64
-"""The fewest file descriptors that are left for channels to workers, logs and libraries, however low the limit is."""
+"""The fewest file descriptors that are left for logs, libraries and a worker's start, however low the limit is."""
+FILES_PER_WORKER = 4
+"""What a worker process takes: its channel, its lifeline, the descriptor that tells of its end, that of its stacks."""
 
 
 def bind_tcp(host: str, port: int) -> list[socket.socket]:
@@ -58,8 +60,10 @@ def bind_tcp(host: str, port: int) -> list[socket.socket]:
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG)
-    except (OSError, UnicodeError) as error:
+    except (socket.gaierror, UnicodeError) as error:
         raise ConfigError(f"host {host!r} is no address to listen on: {error}") from None
+    except OSError as error:  # it could not be looked up, for example for want of files
+        raise _refusal(f"{host}:{port}", error) from None
     sockets: list[socket.socket] = []
     for family, kind, proto, _, address in dict.fromkeys(found):
         bound = (address[0], port, *address[2:])
@@ -213,14 +217,17 @@ class ConnectionLimits(NamedTuple):
     in their handshakes."""
 
 
-def raise_file_limit(connections: int, *, tls: bool) -> ConnectionLimits:
+def raise_file_limit(connections: int, *, tls: bool, workers: int = 0) -> ConnectionLimits:
     """Raise this process's soft limit of open files so that it can serve `connections`; returns what it can serve.
+
+    `workers` is how many worker processes the services have.
 
     The hard limit may allow fewer files.  Then fewer connections are served, and a line in the log says so.  Files for
     everything else are set aside first, because a worker that died can only be started again with free files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + SPARE_FILES + (EXCESS_CONNECTIONS if tls else 0)
+    wanted = connections + max(SPARE_FILES, EXCESS_CONNECTIONS + _needed_files(workers))
+    wanted += EXCESS_CONNECTIONS if tls else 0
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return ConnectionLimits(connections, EXCESS_CONNECTIONS)
     possible = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -228,7 +235,7 @@ def raise_file_limit(connections: int, *, tls: bool) -> ConnectionLimits:
         resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
     if possible == wanted:
         return ConnectionLimits(connections, EXCESS_CONNECTIONS)
-    limits = share_files(possible, tls=tls)
+    limits = share_files(possible, tls=tls, workers=workers)
     if limits.connections >= connections:
         return ConnectionLimits(connections, limits.excess)
     log.warning(
@@ -240,13 +247,18 @@ def raise_file_limit(connections: int, *, tls: bool) -> ConnectionLimits:
     return limits
 
 
-def share_files(files: int, *, tls: bool) -> ConnectionLimits:
-    """The connections that fit into `files` open files.
+def share_files(files: int, *, tls: bool, workers: int = 0) -> ConnectionLimits:
+    """The connections that fit into `files` open files beside `workers` worker processes.
 
-    The rest of the program gets a quarter of the files: at least `MIN_SPARE_FILES`, and at most `SPARE_FILES` less
-    `EXCESS_CONNECTIONS`.  Of what is left, at most a quarter is for excess connections, and over TLS as much for
-    handshakes.
+    The rest of the program gets a quarter of the files, and at most `SPARE_FILES` less `EXCESS_CONNECTIONS`; but never
+    less than `MIN_SPARE_FILES` and those of the workers.  Of what is left, at most a quarter is for excess connections,
+    and over TLS as much for handshakes.
     """
-    left = max(2, files - min(SPARE_FILES - EXCESS_CONNECTIONS, max(MIN_SPARE_FILES, files // 4)))
+    spare = max(_needed_files(workers), min(SPARE_FILES - EXCESS_CONNECTIONS, files // 4))
+    left = max(2, files - spare)
     excess = min(EXCESS_CONNECTIONS, left // 4)
     return ConnectionLimits(left - (2 * excess if tls else excess), excess)
+
+
+def _needed_files(workers: int) -> int:
+    return MIN_SPARE_FILES + FILES_PER_WORKER * workers

@@ -39,12 +39,16 @@ ABORT_GRACE_SECONDS = 1.0
 
 
 class Listener:
-    """The sockets of one server and the connections that came in through them."""
+    """The sockets of one server and the connections that came in through them.
 
-    def __init__(self, app: Application, options: ServerOptions, clock: Clock) -> None:
+    `workers` is how many worker processes this process has besides: they need files.
+    """
+
+    def __init__(self, app: Application, options: ServerOptions, clock: Clock, *, workers: int = 0) -> None:
         self._app = app
         self._options = options
         self._clock = clock
+        self._workers = workers
         self._connections: Connections | None = None
         self._limit = options.max_connections
         self._servers: list[asyncio.Server] = []
@@ -84,7 +88,7 @@ class Listener:
         """Listen; StartFailed or ConfigError says why that cannot be."""
         options = self._options
         self._context, self._expires = _dated_context(options)
-        limits = raise_file_limit(options.max_connections, tls=self._context is not None)
+        limits = raise_file_limit(options.max_connections, tls=self._context is not None, workers=self._workers)
         self._limit = limits.connections
         if options.uds is not None:
             sockets = [bind_unix(options.uds, options.uds_mode)]

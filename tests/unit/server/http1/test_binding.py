@@ -67,6 +67,23 @@ def test_where_files_are_few_connections_leave_some_to_the_rest(files, tls):
     assert 0 <= limits.excess <= min(EXCESS_CONNECTIONS, files // 4)
 
 
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("files", [256, 1024, 4096])
+@pytest.mark.parametrize("workers", [1, 24, 40])
+def test_the_files_of_workers_are_left_to_them(files, workers, tls):
+    limits = share_files(files, tls=tls, workers=workers)
+    assert limits.connections + limits.excess * (2 if tls else 1) <= files - MIN_SPARE_FILES - 4 * workers
+    assert sum(limits) <= sum(share_files(files, tls=tls))
+
+
+def test_many_workers_raise_the_limit_further(monkeypatch):
+    limit = FileLimit(1024, NO_LIMIT)
+    monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
+    monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
+    assert raise_file_limit(10_000, tls=False, workers=400) == (10_000, EXCESS_CONNECTIONS)
+    assert limit.raised_to == [10_000 + EXCESS_CONNECTIONS + MIN_SPARE_FILES + 4 * 400]
+
+
 def test_the_files_wanted_are_those_of_all_connections():
     assert share_files(10_000 + SPARE_FILES, tls=False) == (10_000, EXCESS_CONNECTIONS)
 
@@ -112,6 +129,15 @@ def test_a_host_without_an_address_is_named(monkeypatch):
     monkeypatch.setattr(binding.socket, "getaddrinfo", find)
     with pytest.raises(ConfigError, match=r"^host 'no\.host' is no address to listen on: .*not known"):
         bind_tcp("no.host", 0)
+
+
+def test_a_host_that_cannot_be_looked_up_is_no_fault_of_its_name(monkeypatch):
+    def find(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(binding.socket, "getaddrinfo", find)
+    with pytest.raises(StartFailed, match=r"^cannot listen on a\.host:80: Too many open files$"):
+        bind_tcp("a.host", 80)
 
 
 def test_a_port_that_is_taken_is_named_and_no_socket_stays_open(opened, monkeypatch):
