@@ -111,6 +111,8 @@ class StageDriver:
         self._frame_ids = count(1)
         self._errors = [""] * spec.workers
         """For each worker, the error that led to its last examination."""
+        self._unstartable = False
+        """Whether the log has told that no worker can be started, and not yet that the stage is back."""
         self._alarm = Alarm(clock, hub.wake)
         self._faults = FaultLog(clock, log)
 
@@ -286,6 +288,9 @@ class StageDriver:
         self.health.became_ready(worker.index)
         worker.health.became_ready(self._now())
         log.info("%s is ready (pid %s)", worker, worker.pid)
+        if self._unstartable:
+            self._unstartable = False
+            log.info("stage %r is back: a worker could be started", self.name)
         self.hub.pool_changed(self, None)
         self.hub.wake()
 
@@ -307,6 +312,11 @@ class StageDriver:
             if not ends_start:  # else `Engine.start` raises it
                 kind = _fault_kind(self.name, end.problem)
                 self._faults.report_start(kind, str(worker), reason, failure.traceback)
+                # The first start is told by who waits for it, and a rest was told when it began.
+                told = self._unstartable or not self.health.ever_ready or self.health.resting
+                if self.failed and not told:
+                    self._unstartable = True
+                    log.error("stage %r has failed: no worker can be started, the last reason is %s", self.name, reason)
         if not ends_start:
             self.counters.restarts += 1
             worker.restart_in(

@@ -207,7 +207,13 @@ async def test_a_dead_worker_is_started_again_at_once_and_then_later_and_later(m
     assert rig.engine.stages[0].counters.restarts == 5
 
 
-async def test_a_stage_without_workers_fails_tells_everybody_and_recovers(make_rig):
+def told_of_stage(caplog):
+    """What the log says of the stage, and not of one worker."""
+    return [(record.levelname, record.message) for record in caplog.records if record.message.startswith("stage ")]
+
+
+async def test_a_stage_without_workers_fails_tells_everybody_and_recovers(make_rig, caplog):
+    caplog.set_level("INFO", "penstock.runtime")
     rig = await make_rig().start()
     rig.workers[-1].die()
     call = await rig.call()
@@ -223,10 +229,15 @@ async def test_a_stage_without_workers_fails_tells_everybody_and_recovers(make_r
     with pytest.raises(NotReady, match=f"service 'service' is failed: {reason}") as caught:
         rig.submit()
     assert (caught.value.retry_after, call.error.retry_after) == (1, 1), "no stage rests"
+    failed = ("ERROR", f"stage 'sqrt' has failed: no worker can be started, the last reason is {reason}")
     assert rig.clock.waiting == [30.0]
+    await rig.clock.advance(30.0)
+    rig.workers[-1].die("exit status 3")
+    assert told_of_stage(caplog) == [failed], "told once"
     await rig.clock.advance(30.0)
     rig.workers[-1].become_ready()
     assert (rig.engine.state, rig.engine.reason) == (State.READY, "")
+    assert told_of_stage(caplog) == [failed, ("INFO", "stage 'sqrt' is back: a worker could be started")]
 
 
 async def test_a_setup_that_raises_later_is_logged_and_tried_again(make_rig, caplog):
