@@ -8,6 +8,7 @@ set up.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import fcntl
 import gc
@@ -17,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 
 from penstock.errors import ProtocolError
@@ -25,6 +27,8 @@ from penstock.worker.stacks import answer_with_stacks
 
 CLOSED = (OSError, ValueError, AttributeError)
 """What a write to a standard stream raises if user code has closed or replaced the stream."""
+LAST_THREADS_SECONDS = 1.0
+"""How long threads of the stage may go on after its `teardown`; the coordinator waits 5 s for all of the end."""
 
 
 def main() -> None:
@@ -89,6 +93,25 @@ def _work(sock: socket.socket, name: str) -> None:
         # Not `sys.exit`: it waits for the threads that the stage started, and the coordinator waits for this process.
         os._exit(status)
     end.close()
+    with contextlib.suppress(RuntimeError):  # there can be no more threads
+        threading.Thread(target=_end_in_time, args=(name,), name="penstock-end", daemon=True).start()
+
+
+def _end_in_time(name: str) -> None:
+    """End this process although Python waits for threads that the stage has left; `atexit` functions run before."""
+    time.sleep(LAST_THREADS_SECONDS)
+    main_thread = threading.main_thread()
+    left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main_thread]
+    if not left:
+        return  # what is registered with `atexit` runs, for as long as the coordinator waits for this process
+    with contextlib.suppress(*CLOSED):
+        sys.stderr.write(f"penstock: {name}: it ends although threads go on: {', '.join(left[:10])}\n")
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(*CLOSED):
+            stream.flush()
+    os._exit(0)
 
 
 def _hung_up(sock: socket.socket) -> bool:

@@ -361,6 +361,36 @@ def test_what_the_module_leaves_running_keeps_no_start_from_failing(serve):
     assert "there is no model" in server.output
 
 
+STAGE_GOES_ON = """
+import atexit, pathlib, threading
+from concurrent.futures import ThreadPoolExecutor
+import penstock as ps
+
+class Double(ps.Stage):
+    def setup(self) -> None:
+        LEAVE_SOMETHING
+        atexit.register(pathlib.Path("at exit").touch)
+
+    def predict(self, x: float) -> float:
+        return 2 * x
+
+service = ps.Service(Double)
+"""
+POOL = "self.pool = ThreadPoolExecutor(); self.pool.submit(int)"
+
+
+@pytest.mark.parametrize("left", [THREAD, POOL], ids=["a thread", "an idle pool"])
+def test_what_a_stage_leaves_running_keeps_its_worker_no_longer_than_it_must(serve, left):
+    server = serve(source=STAGE_GOES_ON.replace("LEAVE_SOMETHING", left))
+    started = time.monotonic()
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+    assert time.monotonic() - started < 4.0  # the coordinator waits for 5 s
+    assert (server.folder / "at exit").exists()
+    told = "penstock: worker 0 of stage 'Double': it ends although threads go on: uploads\n"
+    assert (told in server.output) is (left is THREAD)
+
+
 BLOCKED = """
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
