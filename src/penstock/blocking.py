@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
+import sys
 import threading
+import warnings
 from collections.abc import Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -43,6 +46,108 @@ class AwaitedService(Protocol):
         """Answer many items."""
 
 
+class LoopThread:
+    """A thread that runs an event loop for the coroutines of other threads, until `end`.
+
+    Nobody who has submitted a coroutine waits for ever: whatever ends the thread, each of them is told.
+
+    It knows nothing of the service that it is for, which can so be collected while the thread runs.
+    """
+
+    def __init__(self, service_name: str) -> None:
+        self._service_name = service_name
+        self._loop = uvloop.new_event_loop()
+        self._lock = threading.Lock()
+        """Taken to submit a coroutine, and to refuse those that come after: none is submitted after that."""
+        self._refusal = ""
+        """Why no coroutine is taken any more."""
+        self.broken = False
+        """Whether an error has ended the thread."""
+        self._pending: set[concurrent.futures.Future[Any]] = set()
+        self._stopped = False
+        """Whether the loop has been asked to end; only its own thread says so."""
+        self._thread = threading.Thread(target=self._run, name="penstock blocking", daemon=True)
+        self._thread.start()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run `coroutine` on the loop; NotReady where nobody would run it."""
+        with self._lock:
+            # At the interpreter's end, daemon threads do not run any more.
+            refusal = self._refusal if not sys.is_finalizing() else self._words("the interpreter ends")
+            if not refusal:
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+                self._pending.add(future)
+        if refusal:
+            coroutine.close()
+            raise NotReady(refusal, state=State.STOPPED)
+        future.add_done_callback(self._pending.discard)
+        return future
+
+    def end(self) -> None:
+        """Take no further coroutine, finish those that were taken, and wait for the end of the thread."""
+        self._begin_end()
+        if not sys.is_finalizing():
+            self._thread.join()
+
+    def end_after(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run `coroutine` and then end, without waiting for either."""
+        try:
+            future = self.submit(coroutine)
+        except NotReady:
+            return
+        future.add_done_callback(lambda _: self._begin_end())
+
+    def _begin_end(self) -> None:
+        with self._lock:
+            self._refusal = self._refusal or not_started(self._service_name)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
+        if not self._stopped:  # once: a second stop would be one of what still runs after the first
+            self._stopped = True
+            self._loop.stop()
+
+    def _run(self) -> None:
+        loop = self._loop
+        error: BaseException | None = None
+        try:
+            asyncio.set_event_loop(loop)
+            while not self._stopped:
+                # A task that raises one of these gives it to its caller, and asyncio raises it here as well.  It is no
+                # reason to leave all the others without an answer.
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    loop.run_forever()
+            # A call that was submitted just before the end is still answered or refused.
+            while tasks := asyncio.all_tasks(loop):
+                with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                    loop.run_until_complete(asyncio.wait(tasks))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+        except BaseException as unexpected:  # noqa: BLE001  # the top of this thread: whatever it is, callers are told
+            error = unexpected
+        self._refuse_all(error)
+
+    def _refuse_all(self, error: BaseException | None) -> None:
+        """Nobody runs the loop any more: refuse who waits, and who comes."""
+        # Outside of the lock: whatever makes an object may collect the service, whose end takes the lock.
+        words = "" if error is None else self._words(f"its event loop was ended by {type(error).__name__}: {error}")
+        with self._lock:
+            self._refusal = refusal = words or self._refusal
+            self.broken = error is not None
+        for future in list(self._pending):
+            with contextlib.suppress(concurrent.futures.InvalidStateError):  # it was answered or cancelled meanwhile
+                future.set_exception(NotReady(refusal, state=State.STOPPED))
+
+    def _words(self, reason: str) -> str:
+        return f"service {self._service_name!r}: {reason}"
+
+
+def not_started(service_name: str) -> str:
+    """What a call outside of the `with` block is told."""
+    return f"service {service_name!r} is not started: use `with`"
+
+
 class BlockingService:
     """What `Service.blocking()` gives: ``with service.blocking() as s: s.predict(3)``.
 
@@ -55,10 +160,9 @@ class BlockingService:
     def __init__(self, service: AwaitedService, calls: Calls) -> None:
         self._service = service
         self._calls = calls
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._loop_lock = threading.Lock()
-        """Taken to submit a coroutine to the loop, and to close the loop to callers: none is submitted after that."""
+        self._thread: LoopThread | None = None
+        self._entering = threading.Lock()
+        """Taken to make the thread: of two who enter at once, one does."""
         self._process = 0
         """The process that has the thread."""
 
@@ -66,17 +170,15 @@ class BlockingService:
         self._calls.check_process()
         if self._is_copy:
             self._drop_copy()  # of the service it has been dropped already
-        if self._thread is not None:
-            raise ConfigError(f"service {self._service.name!r} is started already")
-        loop = uvloop.new_event_loop()
-        self._loop = loop
-        self._process = os.getpid()
-        self._thread = threading.Thread(target=self._run, args=(loop,), name="penstock blocking", daemon=True)
-        self._thread.start()
+        with self._entering:
+            if self._thread is not None:
+                raise ConfigError(f"service {self._service.name!r} is started already")
+            self._process = os.getpid()
+            self._thread = LoopThread(self._service.name)
         try:
             self._call(self._service.start())
         except BaseException:  # also an interrupt: without `__exit__`, nobody else would end the thread
-            self._end_loop()
+            self._end_thread()
             raise
         return self
 
@@ -88,10 +190,26 @@ class BlockingService:
             if self._calls.is_copy:
                 self._calls.disconnect()
             return
+        thread = self._thread
+        if thread is not None and sys.is_finalizing():
+            self._thread = None  # the workers end with this process
+            return
         try:
             self._call(self._service.stop())
+        except NotReady:
+            if thread is None or not thread.broken:
+                raise
+            _run_in_thread(self._service.stop())
         finally:
-            self._end_loop()
+            self._end_thread()
+
+    def __del__(self) -> None:
+        thread: LoopThread | None = getattr(self, "_thread", None)
+        if thread is None or self._is_copy or sys.is_finalizing():
+            return
+        name = self._service.name
+        warnings.warn(f"{name!r} was started and never stopped", ResourceWarning, source=self, stacklevel=2)
+        thread.end_after(self._service.stop())
 
     def predict(self, x: Any, *, timeout: float | None = None, wait: bool = True) -> Any:
         """See `Service.predict`."""
@@ -152,8 +270,8 @@ class BlockingService:
         self._calls.check_process()
 
     def _drop_copy(self) -> None:
-        self._loop = self._thread = None
-        self._loop_lock = threading.Lock()
+        self._thread = None
+        self._entering = threading.Lock()
 
     # -- the loop's thread --------------------------------------------------------------------------------------------
 
@@ -163,11 +281,11 @@ class BlockingService:
         except ConfigError:
             coroutine.close()
             raise
-        with self._loop_lock:
-            if self._loop is not None:
-                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        coroutine.close()
-        raise NotReady(f"service {self._service.name!r} is not started: use `with`", state=State.STOPPED)
+        thread = self._thread
+        if thread is None:
+            coroutine.close()
+            raise NotReady(not_started(self._service.name), state=State.STOPPED)
+        return thread.submit(coroutine)
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         future = self._submit(coroutine)
@@ -178,22 +296,17 @@ class BlockingService:
             future.cancel()
             raise
 
-    @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_forever()
-        # A call that was submitted just before the end is still answered or refused.
-        while tasks := asyncio.all_tasks(loop):
-            loop.run_until_complete(asyncio.wait(tasks))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
+    def _end_thread(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.end()
 
-    def _end_loop(self) -> None:
-        with self._loop_lock:
-            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+
+def _run_in_thread(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run `coroutine` to its end on a loop of its own; this thread may have a loop that runs."""
+    thread = threading.Thread(target=asyncio.run, args=(coroutine,), name="penstock blocking")
+    thread.start()
+    thread.join()
 
 
 def _take_first(in_hand: InHand[concurrent.futures.Future[list[Any]]], return_exceptions: bool) -> Any:

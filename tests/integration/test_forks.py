@@ -207,7 +207,7 @@ def test_every_call_in_a_child_says_where_the_service_was_started(script):
             s.__enter__()
             stream = s.stream([0] * 5)
             next(stream)
-            s._loop_lock.acquire()  # as another thread may have at the moment of the fork
+            s._thread._lock.acquire()  # as another thread may have at the moment of the fork
             forked = os.fork()
             if forked == 0:
                 async_calls()
@@ -215,7 +215,7 @@ def test_every_call_in_a_child_says_where_the_service_was_started(script):
                 s.__exit__(None, None, None)
                 print("child", flush=True)
                 os._exit(0)
-            s._loop_lock.release()
+            s._thread._lock.release()
             assert os.waitpid(forked, 0)[1] == 0
             assert len(list(stream)) == 4
             s.__exit__(None, None, None)

@@ -7,6 +7,7 @@ import concurrent.futures
 import threading
 
 import pytest
+import uvloop
 
 from penstock.blocking import BlockingService
 from penstock.core.lanes import Lane
@@ -27,6 +28,7 @@ class MemoryService:
         self.waiting: dict = {}
         self.left: list = []
         self.start_error: Exception | None = None
+        self.stops = 0
 
     async def start(self):
         if self.start_error is not None:
@@ -35,6 +37,7 @@ class MemoryService:
             self.calls.connect(self.engine, asyncio.get_running_loop())
 
     async def stop(self):
+        self.stops += 1
         self.left = list(self.waiting)
         for future in self.waiting.values():
             future.set_exception(NotReady("stopped"))
@@ -43,6 +46,8 @@ class MemoryService:
                 submission.settle(*(NotReady("stopped") for _ in submission.items))
 
     async def predict(self, x, *, timeout, wait):
+        if callable(x):
+            return x()
         if x != "wait":
             return (x, timeout, wait)
         self.waiting[x] = asyncio.get_running_loop().create_future()
@@ -203,6 +208,111 @@ def test_a_source_that_fails_is_seen_after_the_answers_before_it(served, engine)
             next(stream)
 
 
+# -- what ends the loop, and what does not ----------------------------------------------------------------------------
+
+
+def raises(error: BaseException):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("disturb", "told"),
+    [
+        (lambda: raises(SystemExit("out")), SystemExit),
+        (lambda: raises(KeyboardInterrupt("out")), KeyboardInterrupt),
+        (lambda: asyncio.get_running_loop().stop(), None),
+    ],
+    ids=["SystemExit", "KeyboardInterrupt", "stop"],
+)
+def test_what_one_call_does_to_the_loop_is_told_to_that_caller_alone(blocking, service, disturb, told):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with blocking as s:
+            other = pool.submit(s.predict, "wait")
+            assert service.began.wait(10)
+            if told is None:
+                assert s.predict(disturb) is None
+            else:
+                with pytest.raises(told):
+                    s.predict(disturb)
+            assert not other.done()
+            assert s.predict(1) == (1, None, True)
+        with pytest.raises(NotReady, match="stopped"):
+            other.result(10)
+
+
+@pytest.fixture
+def broken(blocking, service, monkeypatch):
+    """A service whose loop an error has ended, while a caller waited; the pool of that caller, and its call."""
+    loops = []
+
+    class Loop(uvloop.Loop):
+        def __init__(self):
+            super().__init__()
+            loops.append(self)
+
+        def run_forever(self):
+            super().run_forever()
+            raise MemoryError("no more")
+
+    monkeypatch.setattr("penstock.blocking.uvloop.new_event_loop", Loop)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        blocking.__enter__()
+        waiting = pool.submit(blocking.predict, "wait")
+        assert service.began.wait(10)
+        loops[0].call_soon_threadsafe(loops[0].stop)
+        yield blocking, waiting
+    loops[0].close()
+
+
+def test_an_error_that_ends_the_loop_is_told_to_who_waits_and_to_who_comes(broken):
+    s, waiting = broken
+    words = "^service 'here': its event loop was ended by MemoryError: no more$"
+    with pytest.raises(NotReady, match=words):
+        waiting.result(10)
+    with pytest.raises(NotReady, match=words):
+        s.predict(1)
+    with pytest.raises(NotReady, match=words):
+        list(s.stream([1]))
+    s.__exit__(None, None, None)
+
+
+def test_a_service_whose_loop_has_ended_is_stopped_all_the_same(broken, service):
+    s, waiting = broken
+    waiting.exception(10)
+    stopped = []
+    service.stop = lambda: stop(stopped)
+    s.__exit__(None, None, None)
+    assert stopped == ["stopped"]
+    with pytest.raises(NotReady, match="is not started"):
+        s.predict(1)
+
+
+async def stop(stopped):
+    stopped.append("stopped")
+
+
+def test_a_service_that_is_dropped_without_leaving_is_stopped_and_its_thread_ends(service, make_calls):
+    s = BlockingService(service, make_calls(None)).__enter__()
+    thread = s._thread._thread
+    with pytest.warns(ResourceWarning, match="'here' was started and never stopped"):
+        del s
+    thread.join(10)
+    assert not thread.is_alive()
+    assert service.stops == 1
+
+
+def test_at_the_end_of_the_interpreter_each_call_is_refused_at_once(blocking, service, monkeypatch):
+    with blocking as s:
+        thread = s._thread
+        with monkeypatch.context() as end:
+            end.setattr("penstock.blocking.sys.is_finalizing", lambda: True)
+            with pytest.raises(NotReady, match=r"^service 'here': the interpreter ends$"):
+                s.predict(1)
+            s.__exit__(None, None, None)
+        assert service.stops == 0
+        s._thread = thread
+
+
 # -- after a fork -----------------------------------------------------------------------------------------------------
 
 
@@ -212,12 +322,10 @@ def forked(served, engine, monkeypatch):
     engine.state = State.READY
     with served as s, monkeypatch.context() as child:
         stream = s.stream([1, 2])
-        lock = s._loop_lock
-        with lock:
+        with s._thread._lock:
             child.setattr("penstock.calls.os.getpid", lambda: -1)
             yield s, stream
         child.undo()
-        s._loop_lock = lock
 
 
 @pytest.mark.parametrize(
@@ -239,25 +347,25 @@ def test_in_a_fork_each_call_is_refused_before_it_takes_the_lock(forked, call):
 
 def test_a_fork_that_leaves_the_block_drops_its_copy_and_leaves_the_thread_alone(served, monkeypatch):
     with served as s:
-        thread, loop, lock, process = s._thread, s._loop, s._loop_lock, s._process
-        with lock, monkeypatch.context() as child:
+        thread, process = s._thread, s._process
+        with thread._lock, monkeypatch.context() as child:
             child.setattr("penstock.calls.os.getpid", lambda: -1)
             s.__exit__(None, None, None)
             with pytest.raises(NotReady, match="is not started"):
                 s.predict(1)
-        assert thread.is_alive()
+        assert thread._thread.is_alive()
         assert s._service.left == []
-        s._thread, s._loop, s._loop_lock, s._process = thread, loop, lock, process
+        s._thread, s._process = thread, process
 
 
 def test_a_fork_enters_again_once_the_service_was_dropped(served, monkeypatch):
     with served as s:
-        kept = s._thread, s._loop, s._process
+        kept = s._thread, s._process
         with monkeypatch.context() as child:
             child.setattr("penstock.calls.os.getpid", lambda: -1)
             s._calls.disconnect()
-            with pytest.raises(ConfigError, match=f"was started in process {kept[2]}"):
+            with pytest.raises(ConfigError, match=f"was started in process {kept[1]}"):
                 s.predict(1)
             with s:
                 assert s.predict(1) == (1, None, True)
-        s._thread, s._loop, s._process = kept
+        s._thread, s._process = kept

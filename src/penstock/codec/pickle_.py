@@ -8,6 +8,10 @@ mostly) is
 where each buffer starts at a multiple of 64 bytes from the payload's start.  The first byte tells the two forms apart:
 a pickle of protocol 5 starts with 0x80.
 
+Pickling and unpickling run the user's code, which may raise anything.  All of it is a ValueError here, SystemExit and
+CancelledError too: in a task they would end its event loop, or look like a cancelled caller.  Only KeyboardInterrupt
+passes, because in the main thread it is the user's Ctrl-C and not the object's error.
+
 Bytes from a network must never reach `loads`: a pickle can run any code.
 """
 
@@ -46,8 +50,10 @@ def dumps(value: Any) -> bytes | list[Buffer]:
 
     try:
         pickled = pickle.dumps(value, protocol=5, buffer_callback=keep_in_band)
-    except Exception as exc:  # pickling runs the user's code
-        raise ValueError(f"`{type(value).__qualname__}` cannot be pickled: {exc}") from exc
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:  # see the head of this file
+        raise ValueError(f"`{type(value).__qualname__}` cannot be pickled: {_message(exc)}") from exc
     if not buffers:
         return pickled
     lengths = struct.pack(f"<{len(buffers)}Q", *(b.nbytes for b in buffers))
@@ -98,5 +104,16 @@ def loads(payload: Buffer) -> Any:
 def _unpickle(view: memoryview, buffers: Any) -> Any:
     try:
         return pickle.loads(view, buffers=buffers)  # noqa: S301  # from our own processes only, see above
-    except Exception as exc:  # unpickling runs the user's code
-        raise ValueError(f"cannot be unpickled: {type(exc).__name__}: {exc}") from exc
+    except KeyboardInterrupt:
+        raise
+    except BaseException as exc:  # see the head of this file
+        raise ValueError(f"cannot be unpickled: {type(exc).__name__}: {_message(exc)}") from exc
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as broken:  # noqa: BLE001  # see the head of this file
+        return f"<its message cannot be made: {type(broken).__name__}>"

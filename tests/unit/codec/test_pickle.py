@@ -1,5 +1,6 @@
 """Objects between processes, with their buffers beside the pickle."""
 
+import asyncio
 import pickle
 
 import numpy as np
@@ -146,3 +147,65 @@ def test_what_raises_while_it_is_unpickled_is_a_value_error_with_its_cause():
     with pytest.raises(ValueError, match="cannot be unpickled: ZeroDivisionError") as caught:
         loads(dumps(Explosive()))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+# -- what is no Exception ---------------------------------------------------------------------------------------------
+
+
+class Raises:
+    """Raises `error` when it is pickled."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        raise self.error
+
+
+def raise_here(kind, *arguments):
+    raise kind(*arguments)
+
+
+class Calls:
+    """Calls `raise_here` when it is unpickled."""
+
+    def __init__(self, *arguments):
+        self.arguments = arguments
+
+    def __reduce__(self):
+        return raise_here, self.arguments
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, GeneratorExit, asyncio.CancelledError, BaseException])
+def test_whatever_user_code_raises_is_a_value_error(kind):
+    with pytest.raises(ValueError, match=r"^`Raises` cannot be pickled: out$") as caught:
+        dumps(Raises(kind("out")))
+    assert type(caught.value.__cause__) is kind
+    with pytest.raises(ValueError, match=f"^cannot be unpickled: {kind.__name__}: out$"):
+        loads(dumps(Calls(kind, "out")))
+
+
+def test_an_error_whose_message_cannot_be_made_is_one_too():
+    words = "<its message cannot be made: SystemExit>"
+    with pytest.raises(ValueError, match=f"^`Raises` cannot be pickled: {words}$"):
+        dumps(Raises(Mute()))
+    with pytest.raises(ValueError, match=f"^cannot be unpickled: Mute: {words}$"):
+        loads(dumps(Calls(Mute)))
+
+
+class Interrupted(Exception):
+    def __str__(self):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Interrupted])
+def test_an_interrupt_is_the_users_and_passes(error):
+    with pytest.raises(KeyboardInterrupt):
+        dumps(Raises(error()))
+    with pytest.raises(KeyboardInterrupt):
+        loads(dumps(Calls(error)))
