@@ -15,10 +15,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 import uvloop
 
-from penstock.calls import Calls, pack_item
+from penstock.calls import Calls, is_failure, pack_item
 from penstock.core.lanes import Lane
 from penstock.core.state import State
-from penstock.errors import ConfigError, NotReady, RequestError
+from penstock.errors import ConfigError, NotReady
 from penstock.streaming import InHand
 
 T = TypeVar("T")
@@ -313,6 +313,6 @@ def _take_first(in_hand: InHand[concurrent.futures.Future[list[Any]]], return_ex
     """Wait for the answer of the oldest item and remove the item; raises a failure unless `return_exceptions`."""
     (answer,) = in_hand.oldest.result()
     in_hand.drop_first()
-    if isinstance(answer, RequestError) and not return_exceptions:
+    if is_failure(answer) and not return_exceptions:
         raise answer
     return answer

@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from penstock.blocking import BlockingService
-from penstock.calls import Calls, pack_item
+from penstock.calls import Calls, is_failure, pack_item
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.core.lanes import Lane
 from penstock.core.state import State
-from penstock.errors import ConfigError, RequestError
+from penstock.errors import ConfigError
 from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
 from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation
@@ -217,7 +217,7 @@ class Service:
         answers = await self._calls.answers([pack_item(x) for x in xs], timeout, wait=wait, lane=Lane.BULK)
         if not return_exceptions:
             for answer in answers:
-                if isinstance(answer, RequestError):
+                if is_failure(answer):
                     raise answer
         return answers
 

@@ -185,6 +185,23 @@ async def test_a_result_that_cannot_be_unpickled_is_a_failure_of_the_last_stage(
     assert caught.value.is_a(ZeroDivisionError)
 
 
+class Lazy:
+    @property
+    def __class__(self):
+        raise ConnectionError("it cannot be loaded")
+
+    def __reduce__(self):
+        return Lazy, ()
+
+
+async def test_a_result_whose_class_cannot_be_asked_for_is_a_result(engine, make_calls):
+    engine.answer = lambda _: pickle.dumps(Lazy(), protocol=5)
+    assert type(await make_calls(engine).answer(1, None, wait=True)) is Lazy
+    answers: list = []
+    await drain(make_calls(engine).stream([1, 2], None, return_exceptions=False), answers)
+    assert [type(answer) for answer in answers] == [Lazy, Lazy]
+
+
 # -- streams ----------------------------------------------------------------------------------------------------------
 
 

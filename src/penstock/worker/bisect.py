@@ -64,7 +64,7 @@ class Bisection:
             items.tell(places, values, results, last=True)
             return
         # This is outside the handler: else the traceback of an error of a half would show this error as its context.
-        if not self._enabled or len(places) == 1 or isinstance(whole, WrongLength):
+        if not self._enabled or len(places) == 1 or type(whole) is WrongLength:
             items.fail(places, whole)
         else:
             self._split(places, items, whole)
@@ -79,7 +79,7 @@ class Bisection:
             try:
                 results = self.call(values)
             except USER_ERRORS as error:
-                if len(part) == 1 or isinstance(error, WrongLength):
+                if len(part) == 1 or type(error) is WrongLength:
                     items.fail(part, error)
                 else:
                     todo.extend(_halves(part))

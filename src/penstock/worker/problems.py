@@ -7,11 +7,11 @@ worker, each is cut before it is copied; nobody behind the worker ever sees more
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from penstock.codec.text import cut_middle
-from penstock.errors import InvalidItem
 from penstock.transport.messages import Problem
 from penstock.worker.loading import MAIN_NAME
 
@@ -34,6 +34,12 @@ MAX_NOTES = 16
 """Most notes of one error in a traceback."""
 
 
+_trace_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
+"""The traceback that Python keeps for an error, whatever its class makes of the attribute."""
+_mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+"""The classes of a class, whatever its metaclass makes of the attribute."""
+
+
 class WrongLength(Exception):
     """`predict` returned another number of results than it was given items."""
 
@@ -46,20 +52,20 @@ def author_name(kind: type) -> str:
 
 def describe_error(error: BaseException, *, skip_frames: int = 0) -> Problem:
     """`error` as text, without the first `skip_frames` of its traceback, which are ours.  It never raises."""
-    trace = error.__traceback__
+    trace = _trace_of(error)
     for _ in range(skip_frames):
         if trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
     return Problem(
         type_name=_name(type(error)),
-        mro=_names(type(error).__mro__),
+        mro=_names(_mro_of(type(error))),
         message=_text(error, MESSAGE_BYTES),
         traceback=_traceback(error, trace),
         raised_at=_raised_at(trace),
     )
 
 
-def describe_invalid(error: InvalidItem) -> Problem:
+def describe_invalid(error: BaseException) -> Problem:
     """What is wrong with an item, as text and without a traceback, which would not help the caller; never raises."""
     # The `__init__` of a user's subclass may not have called ours, and a reason may be any object.
     reason, path = _attribute(error, "reason", error), _attribute(error, "path", "")

@@ -55,9 +55,18 @@ class _Work:
             self.statuses[i], self.payloads[i] = answer
 
 
+def _is_error(value: Any) -> bool:
+    """Whether a stage returned `value` as the error of an item.
+
+    `isinstance` would read `__class__` of the value, which is the user's code: that of a dead `weakref.proxy` raises,
+    and a mock of an error says that it is one.
+    """
+    return issubclass(type(value), BaseException)
+
+
 def _failure(error: BaseException, skip_frames: int) -> tuple[int, bytes]:
     """The answer of an item that ended with `error`."""
-    if isinstance(error, InvalidItem):
+    if issubclass(type(error), InvalidItem):
         return Status.INVALID, pack(describe_invalid(error))
     return Status.FAILED, pack(describe_error(error, skip_frames=skip_frames))
 
@@ -151,7 +160,7 @@ class Runner:
                 except USER_ERRORS as error:
                     work.end(i, error, skip_frames=1)
                     continue
-                if isinstance(value, BaseException):
+                if _is_error(value):
                     work.end(i, value)
                     continue
             live.append(i)
@@ -181,13 +190,13 @@ class Runner:
         shared = last and (not postprocesses or len(places) == 1)
         for i, pre, result in zip(places, pres, results, strict=True):
             value = result
-            if postprocesses and not isinstance(value, BaseException):
+            if postprocesses and not _is_error(value):
                 try:
                     value = self._finish(value, pre)
                 except USER_ERRORS as error:
                     work.end(i, error, skip_frames=2)
                     continue
-            if isinstance(value, BaseException):
+            if _is_error(value):
                 work.end(i, value)
                 continue
             try:
@@ -206,7 +215,7 @@ class Runner:
 
     def failure(self, error: BaseException) -> tuple[int, bytes]:
         """The answer of items whose batch raised `error`."""
-        if isinstance(error, WrongLength):
+        if type(error) is WrongLength:
             return _failure(WrongLength(f"stage {self._name!r}: {error}"), 0)
         return _failure(error, 2)
 
@@ -227,7 +236,7 @@ class Runner:
 
 
 def _checked(value: Any) -> Any:
-    if isinstance(value, BaseException):
+    if _is_error(value):
         raise value
     return value
 

@@ -233,3 +233,33 @@ def test_an_invalid_item_whose_reason_cannot_be_read_is_described():
     problem = describe_invalid(Closed())
     assert problem.message == "<reason that cannot be read: SystemExit>"
     assert problem.path == "<path that cannot be read: SystemExit>"
+
+
+class Renamed(type):
+    @property
+    def __mro__(cls):
+        raise SystemExit
+
+
+class Untraceable(Exception, metaclass=Renamed):
+    """Whoever walks this traceback walks for ever."""
+
+    @property
+    def __traceback__(self):
+        return self
+
+    @property
+    def tb_next(self):
+        return self
+
+    @property
+    def __class__(self):
+        raise ConnectionError("it cannot be loaded")
+
+
+def test_only_what_python_keeps_of_an_error_is_walked():
+    problem = raised(Untraceable("out"))
+    assert problem.message == "out"
+    assert problem.raised_at.startswith(__file__)
+    assert problem.mro[0].endswith("Untraceable")
+    assert problem.mro[-1] == "builtins.object"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import pickle
+import weakref
 from typing import Any
+from unittest import mock
 
 import msgspec
 import numpy as np
@@ -683,3 +685,80 @@ def test_a_type_whose_checks_exit_fails_its_item_and_not_the_worker():
     answers = through(runner(lambda item: item, item=Exits).run(frame_of([b'{"x": 1}'])))
     assert answers.statuses == (Status.FAILED,)
     assert unpack(answers.payloads[0], Problem).type_name == "builtins.SystemExit"
+
+
+# -- values that claim to be something else ---------------------------------------------------------------------------
+
+
+class Lazy:
+    """Its class cannot be asked for, as that of a lazy object that cannot be loaded."""
+
+    @property
+    def __class__(self):
+        raise ConnectionError("it cannot be loaded")
+
+
+class LazyError(Exception):
+    @property
+    def __class__(self):
+        raise ConnectionError("it cannot be loaded")
+
+
+def dead():
+    return weakref.proxy(Stage())
+
+
+def odd(value):
+    """What the item `value` stands for; every other item stands for itself."""
+    made = {"dead": dead, "lazy": Lazy, "mock": lambda: mock.Mock(spec=ValueError), "error": LazyError}
+    return made[value]() if value in made else value
+
+
+def raise_odd(value):
+    found = odd(value)
+    if found is not value:
+        raise found
+    return value
+
+
+class In(Stage):
+    def preprocess(self, x):
+        return odd(x)
+
+    def predict(self, xs):
+        return [x if type(x) is str else pickle.dumps(x) for x in xs]
+
+
+class Predicted(Stage):
+    def predict(self, xs):
+        return [odd(x) for x in xs]
+
+
+class Out(Stage):
+    def predict(self, xs):
+        return xs
+
+    def postprocess(self, y):
+        return odd(y)
+
+
+class Raises(Stage):
+    def predict(self, xs):
+        return [raise_odd(x) for x in xs]
+
+
+@pytest.mark.parametrize(
+    ("target", "value"),
+    [(target, value) for target in (In, Predicted, Out) for value in ("dead", "lazy", "mock", "error")]
+    + [(Raises, "error")],
+)
+def test_a_value_that_claims_to_be_something_else_fails_its_item_alone(target, value):
+    items = [b'"a"', f'"{value}"'.encode(), b'"b"']
+    (first, failed, last), _ = answers(target, items, batched=True)
+    assert (first, last) == ("a", "b")
+    assert failed[0] is Status.FAILED
+
+
+@pytest.mark.parametrize("value", [dead, Lazy, lambda: mock.Mock(spec=ValueError)])
+def test_warm_up_takes_a_value_that_claims_to_be_something_else_as_a_result(value):
+    runner(lambda _: value()).warm_up([1], max_size=1)
