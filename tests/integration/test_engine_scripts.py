@@ -386,3 +386,26 @@ def test_an_exception_class_of_the_script_is_known_by_the_name_it_has_there(tmp_
     )
     done = run("main.py", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "__main__.TooCold True False\n")
+
+
+def test_a_script_in_a_folder_whose_name_is_not_utf8_runs(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/mod\xe8le"))
+    script = """
+        import sys
+        from pathlib import Path
+
+        sys.path += [Path("/nowhere"), "/mod\\udce8le"]
+        import penstock as ps
+        from helper import double
+
+        def predict(x: int) -> int:
+            assert "/mod\\udce8le" in sys.path
+            return double(x)
+
+        if __name__ == "__main__":
+            with ps.Service(predict).blocking() as s:
+                print(s.predict(3))
+    """
+    write(folder / "helper.py", "def double(x): return 2 * x")
+    done = run(write(folder / "main.py", script), folder=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "6\n", "")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from penstock.config import ServiceOptions
 from penstock.core.supervision import share_threads
@@ -37,7 +39,7 @@ def launcher(
             count=spec.workers,
             ref=ref,
             setup=setup,
-            sys_path=list(sys.path),
+            sys_path=search_path(sys.path),
             batched=spec.batch is not None,
             max_size=spec.policy.max_size,
             options=spec.options,
@@ -49,6 +51,19 @@ def launcher(
         )
 
     return launch
+
+
+def search_path(entries: Iterable[object]) -> list[bytes]:
+    """The entries of `sys.path` that Python looks at, as the system has them.
+
+    Python ignores what is no string, and no file has a name that cannot be encoded.
+    """
+    found = []
+    for entry in entries:
+        if isinstance(entry, str):
+            with contextlib.suppress(UnicodeEncodeError):
+                found.append(os.fsencode(entry))
+    return found
 
 
 def worker_cores(spec: StageSpec, allowed: frozenset[int]) -> tuple[list[frozenset[int]], list[int]]:

@@ -23,6 +23,7 @@ from penstock.errors import ProtocolError
 from penstock.runtime.incarnation import Incarnation, StartIncarnation, WorkerStart
 from penstock.transport.framing import VERSION, Frame, Kind, encode_control
 from penstock.transport.messages import Hello, Launch, Problem, pack, unpack
+from penstock.worker.problems import describe_error
 
 log = logging.getLogger("penstock.runtime")
 
@@ -406,7 +407,15 @@ class WorkerSlot(FrameHolder):
 
     def _launch(self) -> None:
         assert self._incarnation is not None
-        self._incarnation.send(encode_control(Kind.LAUNCH, pack(self._owner.launch_of(self.index))))
+        try:
+            launch = pack(self._owner.launch_of(self.index))
+        except Exception as error:  # noqa: BLE001  # of a callback of the event loop: nobody above would end the worker
+            problem = describe_error(error)
+            message = f"what the worker is to be told cannot be sent: {problem.message}"
+            self._problem = Problem(problem.type_name, problem.mro, message, traceback=problem.traceback)
+            self._end_incarnation()
+            return
+        self._incarnation.send(encode_control(Kind.LAUNCH, launch))
 
     def ended(self, reason: str) -> None:
         """The incarnation is gone."""

@@ -28,11 +28,12 @@ class StageRef(msgspec.Struct, frozen=True):
     """Where a stage's class or function is found: `module:qualname`.
 
     When it lives in the main script, `main_path` or `main_module` says how to import that script under another name.
+    A path is bytes, as the system has it: not each is text that UTF-8 can carry.
     """
 
     module: str
     qualname: str
-    main_path: str | None = None
+    main_path: bytes | None = None
     main_module: str | None = None
 
 
@@ -46,7 +47,7 @@ class Launch(msgspec.Struct, frozen=True):
     ref: StageRef
     setup: bytes
     """The keyword arguments of `setup`, pickled."""
-    sys_path: list[str]
+    sys_path: list[bytes]
     batched: bool
     max_size: int
     options: StageOptions

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pickle
 import runpy
 import sys
@@ -59,7 +60,7 @@ def _main_reference(name: str, qualname: str) -> StageRef:
             f"stage {name} is defined in an interactive session or notebook, which a worker process cannot import: "
             "put it in a module, or use inline=True"
         )
-    return StageRef("__main__", qualname, main_path=str(Path(path).resolve()))
+    return StageRef("__main__", qualname, main_path=os.fsencode(Path(path).resolve()))
 
 
 def load(ref: StageRef) -> Any:
@@ -67,7 +68,7 @@ def load(ref: StageRef) -> Any:
     ImportState.importing = True
     try:
         if ref.main_path is not None:
-            module = _run_main(ref.main_path, None)
+            module = _run_main(os.fsdecode(ref.main_path), None)
         elif ref.main_module is not None:
             module = _run_main(None, ref.main_module)
         else:

@@ -60,7 +60,7 @@ def work(end: WorkerEnd, *, target: Any = None, on_ready: Callable[[], None] = l
 
 def _prepare(launch: Launch, target: Any) -> tuple[Any, Runner]:
     if target is None:
-        sys.path[:] = launch.sys_path
+        sys.path[:] = map(os.fsdecode, launch.sys_path)
         target = load(launch.ref)
     stage = make_stage(target)
     stage.worker = WorkerInfo(launch.stage, launch.index, launch.count)

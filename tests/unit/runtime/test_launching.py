@@ -14,7 +14,7 @@ import penstock
 from penstock.config import Batch, ServiceOptions
 from penstock.errors import ConfigError
 from penstock.runtime.affinity import allowed_cores, check_cores
-from penstock.runtime.launching import launcher, worker_cores
+from penstock.runtime.launching import launcher, search_path, worker_cores
 from penstock.runtime.process import THREAD_VARIABLES, worker_environment
 from penstock.runtime.spec import stage
 from penstock.transport.messages import StageRef
@@ -55,7 +55,12 @@ def test_a_worker_is_told_who_it_is_and_how_to_work(orders):
     assert (order.validate, order.validate_results, order.allow_nan) == (True, False, True)
     assert order.ref == StageRef(__name__, "Embed")
     assert pickle.loads(order.setup) == {"size": 3}
-    assert order.sys_path == sys.path
+    assert order.sys_path == [os.fsencode(entry) for entry in sys.path]
+
+
+def test_a_worker_is_told_each_path_that_python_looks_at_also_one_that_is_not_utf8():
+    entries = ["", "/a", Path("/b"), b"/c", None, "/mod\udce8le", "/\ud800"]
+    assert search_path(entries) == [b"", b"/a", b"/mod\xe8le"]
 
 
 def test_a_stage_without_a_policy_is_not_batched(orders):

@@ -7,6 +7,7 @@ import math
 from collections import deque
 from itertools import product
 
+import msgspec
 import pytest
 
 from penstock.config import ServiceOptions
@@ -60,6 +61,7 @@ class Owner:
 
     def worker_ended(self, worker, end):
         self.events.append(("ended", end.reason, end.was_ready, end.innocent, len(end.frames)))
+        self.problem = end.problem
 
 
 class Rig:
@@ -145,6 +147,22 @@ async def test_a_slot_that_is_filled_cannot_be_started():
 
 
 # -- life -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("greets_early", [False, True])
+async def test_a_worker_that_cannot_be_told_what_to_do_is_ended_as_one_that_could_not_be_set_up(greets_early):
+    rig = Rig()
+    order = msgspec.structs.replace(rig.owner.launch_of(0), service="\ud800")  # no UTF-8 can carry it
+    rig.owner.launch_of = lambda _: order
+    if greets_early:
+        rig.workers.on_start = lambda worker: worker.greet()
+    await rig.started()
+    if not greets_early:
+        rig.worker.greet()
+    assert rig.worker.orders == ["kill"]
+    assert rig.owner.events == [("ended", "signal SIGKILL", False, False, 0)]
+    assert rig.owner.problem.type_name == "builtins.UnicodeEncodeError"
+    assert rig.owner.problem.message.startswith("what the worker is to be told cannot be sent: 'utf-8' codec")
 
 
 async def test_a_worker_is_launched_when_it_greets_and_takes_batches_once_it_is_ready():

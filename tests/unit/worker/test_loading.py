@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import types
 
@@ -107,7 +108,7 @@ def test_a_class_of_the_main_script_travels_with_the_scripts_path(main, tmp_path
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     main.__file__ = str(script)
-    assert reference(in_main(main)) == StageRef("__main__", "Model", main_path=str(script.resolve()))
+    assert reference(in_main(main)) == StageRef("__main__", "Model", main_path=os.fsencode(script.resolve()))
 
 
 def test_a_class_of_a_main_module_travels_with_the_modules_name(main):
@@ -129,7 +130,7 @@ def test_a_class_of_a_notebook_is_refused(main, file):
 def test_the_main_script_is_imported_under_another_name_so_that_it_does_not_start_itself(main, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    model = load(StageRef("__main__", "Model", main_path=str(script)))
+    model = load(StageRef("__main__", "Model", main_path=os.fsencode(script)))
     found = sys.modules["__main__"]
     assert found.name == MAIN_NAME
     assert found.Model is model
@@ -149,7 +150,7 @@ def test_a_class_that_exists_only_under_the_guard_is_not_found(main, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     with pytest.raises(ConfigError, match='has no Guarded in the worker: is it defined only under `if __name__ == "__'):
-        load(StageRef("__main__", "Guarded", main_path=str(script)))
+        load(StageRef("__main__", "Guarded", main_path=os.fsencode(script)))
 
 
 def test_an_import_that_fails_is_told_as_it_is_and_leaves_no_trace(importable):

@@ -41,7 +41,7 @@ def launch(*, setup=None, batched=False, ref=None, **fields):
         count=3,
         ref=ref or StageRef("", ""),
         setup=pickle.dumps(setup or {}),
-        sys_path=list(sys.path),
+        sys_path=[os.fsencode(entry) for entry in sys.path],
         batched=batched,
         max_size=4,
         options=StageOptions(),
