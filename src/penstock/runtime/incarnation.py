@@ -7,6 +7,7 @@ once, after the last frame.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,6 +21,8 @@ from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel
 from penstock.transport.sockets import SocketChannel
 from penstock.worker.loop import work
+
+log = logging.getLogger("penstock.runtime")
 
 STACK_LOOK_SECONDS = 0.02
 STACK_LOOKS = 25
@@ -83,8 +86,9 @@ class ProcessIncarnation:
     It has ended when the process is gone and the channel has been read to its end.
     """
 
-    def __init__(self, owner: IncarnationOwner, clock: Clock) -> None:
+    def __init__(self, owner: IncarnationOwner, clock: Clock, name: str) -> None:
         self._owner = owner
+        self._name = name
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._process: WorkerProcess | None = None
@@ -105,7 +109,7 @@ class ProcessIncarnation:
     @classmethod
     async def start(cls, clock: Clock, owner: IncarnationOwner, start: WorkerStart) -> ProcessIncarnation:
         """Start a worker process; OSError or ValueError if the system refuses."""
-        self = cls(owner, clock)
+        self = cls(owner, clock, f"worker {start.index} of stage {start.stage!r}")
         ours, theirs = socket.socketpair()
         try:
             self._process = WorkerProcess.start(
@@ -147,8 +151,15 @@ class ProcessIncarnation:
             self._channel.close()
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
+        if self._process is None or self._process.kill() or not self._channel_open:
+            return
+        log.error(
+            "%s: this process may not kill it (pid %d); its lifeline and its channel are closed, which ends it",
+            self._name,
+            self._process.pid,
+        )
+        if self._channel is not None:
+            self._channel.abort()
 
     def abandon(self) -> None:
         if self._process is not None:

@@ -79,7 +79,8 @@ class WorkerProcess:
         """Where it writes its stacks; None on a system where it cannot."""
         self._popen = popen
         self._maker = os.getpid()
-        self._lifeline = lifeline
+        self._lifeline: int | None = lifeline
+        """Our end of the pipe whose closing ends the worker; None once it is closed."""
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self._pidfd: int | None = None
@@ -123,9 +124,7 @@ class WorkerProcess:
 
     def own_descriptors(self) -> list[int]:
         """What a fork must not keep open: it would hold the worker's lifeline, and its loop could forget the pidfd."""
-        if self._ended:
-            return []
-        return [self._lifeline] if self._pidfd is None else [self._lifeline, self._pidfd]
+        return [fd for fd in (self._lifeline, self._pidfd) if fd is not None and not self._ended]
 
     @property
     def pid(self) -> int:
@@ -137,10 +136,21 @@ class WorkerProcess:
         """How the process ended, in words; only after its end."""
         return describe_exit(self._popen.returncode)
 
-    def kill(self) -> None:
-        """End the worker and its group now; safe at any time, any number of times, without an event loop."""
-        if not self._ended and self._made_here:
-            _kill_with_group(self.pid)
+    def kill(self) -> bool:
+        """End the worker and its group now; safe at any time, any number of times, without an event loop.
+
+        False says that the system does not let this process kill the worker, whose stage has changed its user.  Then
+        the lifeline is cut, which has the kernel kill it.
+        """
+        if self._ended or not self._made_here or _kill_with_group(self.pid):
+            return True
+        self._cut_lifeline()
+        return False
+
+    def _cut_lifeline(self) -> None:
+        fd, self._lifeline = self._lifeline, None
+        if fd is not None:
+            os.close(fd)
 
     @property
     def _made_here(self) -> bool:
@@ -160,7 +170,7 @@ class WorkerProcess:
         # Until the leader is waited for, no other process and no other group can have its id.
         _kill_with_group(self.pid)
         self._popen.wait()
-        os.close(self._lifeline)
+        self._cut_lifeline()
         _close(self.stack_memory)
         self._on_exit()
 
@@ -176,8 +186,8 @@ class WorkerProcess:
         if not self._ended and self._made_here:
             self._ended = True
             _kill_with_group(self.pid)
+            self._cut_lifeline()  # first: it may be all that ends the worker
             self._popen.wait()
-            os.close(self._lifeline)
             _close(self.stack_memory)
             try:
                 # The loop must forget the descriptor before it is closed: another file may get its number.
@@ -220,9 +230,17 @@ def _spawn(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _kill_with_group(pid: int) -> None:
-    """Send SIGKILL to the worker `pid`, which is not waited for yet, and to its group; no error if none is left."""
+def _kill_with_group(pid: int) -> bool:
+    """Send SIGKILL to the worker `pid`, which is not waited for yet, and to its group; no error if none is left.
+
+    Returns whether this process may send it to the worker.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+    try:
         os.kill(pid, signal.SIGKILL)  # it may have left its group
+    except PermissionError:
+        return False
+    except ProcessLookupError:
+        pass
+    return True

@@ -57,5 +57,5 @@ class StackMemory:
 
 
 def _send(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)

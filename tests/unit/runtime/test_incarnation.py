@@ -53,11 +53,13 @@ class FakeProcess:
         self.pid = 4711
         self.exit_reason = "exit status 0"
         self.orders: list[str] = []
+        self.may_be_killed = True
         self.stack_memory = None
         self._on_exit = on_exit
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
         self.orders.append("kill")
+        return self.may_be_killed
 
     def reap(self) -> None:
         self.orders.append("reap")
@@ -182,6 +184,22 @@ async def test_an_order_to_end_reaches_the_process(life, order):
     await life.start()
     getattr(life.incarnation, order)()
     assert life.process.orders == [order]
+
+
+async def test_a_worker_that_may_not_be_killed_loses_its_channel_and_the_log_says_so(life, caplog):
+    await life.start()
+    life.process.may_be_killed = False
+    life.incarnation.kill()
+    await rest()
+    assert life.process.socket.recv(100) == b"", "its channel is closed"
+    life.incarnation.kill()
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "worker 3 of stage 'stage': this process may not kill it (pid 4711); "
+        "its lifeline and its channel are closed, which ends it"
+    )
+    life.process.end("signal SIGKILL")
+    assert life.owner.told == ["signal SIGKILL"]
 
 
 async def test_after_its_end_every_order_is_harmless(life):

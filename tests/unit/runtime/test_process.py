@@ -79,6 +79,7 @@ class System:
     def __init__(self, monkeypatch) -> None:
         self.asked: list[tuple] = []
         self.refuses: OSError | None = None
+        self.answer: type[OSError] = ProcessLookupError
         self.command: list[str] = []
         self.options: dict = {}
         self.open_in_child: list[int] = []
@@ -117,7 +118,7 @@ class System:
     def _signal(self, call: str, pid: int, number: int) -> None:
         assert (pid, number) == (PID, signal.SIGKILL)
         self.asked.append((call,))
-        raise ProcessLookupError  # as if it were gone: never an error
+        raise self.answer  # by default as if it were gone: never an error
 
     def end_process(self) -> None:
         """The process ends: its descriptor becomes readable, and what it had open is closed."""
@@ -239,6 +240,29 @@ async def test_a_kill_is_for_the_group_and_waits_for_nothing(system, channel):
     assert system.asked == GROUP_KILLED * 2
     assert system.exited == 0
     worker.abandon()
+
+
+async def test_a_worker_that_may_not_be_killed_loses_its_lifeline(system, channel):
+    worker = start(system, channel)
+    assert worker.kill()
+    assert system.lifeline_open
+    system.answer = PermissionError
+    assert not worker.kill()
+    assert not system.lifeline_open
+    assert not worker.kill()
+    assert worker.own_descriptors() == [worker._pidfd]
+    system.end_process()
+    await rest()
+    assert system.exited == 1
+
+
+async def test_an_abandoned_worker_that_may_not_be_killed_is_waited_for_once_its_lifeline_is_cut(system, channel):
+    worker = start(system, channel)
+    system.answer = PermissionError
+    open_at_wait = []
+    system.wait = lambda: open_at_wait.append(system.lifeline_open)
+    worker.abandon()
+    assert open_at_wait == [False]
 
 
 async def test_without_a_descriptor_that_tells_a_killed_process_is_waited_for(system, channel, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from penstock.runtime import stack_memory
@@ -28,3 +30,20 @@ def test_when_the_memory_is_closed_nobody_is_asked(closed, monkeypatch):
     closed.ask(4711)
     closed.ask_for_all(4711)
     assert (sent, closed.read()) == ([], "")
+
+
+@pytest.mark.parametrize("error", [ProcessLookupError, PermissionError])
+def test_a_worker_that_cannot_be_asked_tells_nothing(monkeypatch, error):
+    """Also one whose stage has changed its user."""
+
+    def refuse(_pid, _number):
+        raise error
+
+    memory = StackMemory.make()
+    if memory is None:
+        pytest.skip("this system has no such memory")
+    monkeypatch.setattr(os, "kill", refuse)
+    memory.ask(os.getpid())
+    memory.ask_for_all(os.getpid())
+    assert memory.read() == ""
+    memory.close()
