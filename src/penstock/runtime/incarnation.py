@@ -27,6 +27,7 @@ log = logging.getLogger("penstock.runtime")
 STACK_LOOK_SECONDS = 0.02
 STACK_LOOKS = 25
 """Most looks for the stacks of a worker, all within half a second."""
+NOT_ASKED = "The worker was not asked where it is: it has no handler any more for that signal, which would end it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,10 @@ class Incarnation(Protocol):
         """End it now, from any thread and without an event loop; its end may go unreported."""
 
     async def stacks(self) -> str:
-        """The stack of each of its threads, within a second; "" where they cannot be had, or are this process's own."""
+        """The stack of each of its threads, within a second.
+
+        Where they cannot be had it is a sentence that says why, or ""; "" also where they are this process's own.
+        """
 
 
 StartIncarnation: TypeAlias = Callable[[IncarnationOwner, WorkerStart], Awaitable[Incarnation]]
@@ -171,7 +175,8 @@ class ProcessIncarnation:
             if memory is None or not self._heard_of:
                 return ""  # before its first frame, the signal would end the process
             assert self._process is not None
-            memory.ask(self._process.pid)
+            if not memory.ask(self._process.pid):
+                return NOT_ASKED
             self._stacks = self._loop.create_future()
             self._look_for_stacks("", STACK_LOOKS, asked_for_all=False)
         # Who asks meanwhile gets the same answer, and one who is cancelled leaves it to the others.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from pathlib import Path
 
 from penstock.worker.stacks import ASKING_SIGNALS
 
@@ -32,16 +33,20 @@ class StackMemory:
         fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_APPEND)
         return cls(fd)
 
-    def ask(self, pid: int) -> None:
-        """Forget what was written, and ask the worker `pid` for its main thread.  It must be ready to be asked."""
-        if self.fd >= 0:
-            os.ftruncate(self.fd, 0)
-            _send(pid, ASKING_SIGNALS[0])
+    def ask(self, pid: int) -> bool:
+        """Forget what was written, and ask the worker `pid` for its main thread.
+
+        False says that it was not asked, because the signal has no handler there and would end it.
+        """
+        if self.fd < 0:
+            return True
+        os.ftruncate(self.fd, 0)
+        return _ask(pid, ASKING_SIGNALS[0])
 
     def ask_for_all(self, pid: int) -> None:
         """Ask for all threads, after the answer to `ask`: of two signals at once, the second is answered first."""
         if self.fd >= 0:
-            _send(pid, ASKING_SIGNALS[1])
+            _ask(pid, ASKING_SIGNALS[1])
 
     def read(self) -> str:
         """What the worker has written since it was asked."""
@@ -54,6 +59,30 @@ class StackMemory:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def _ask(pid: int, number: int) -> bool:
+    handled = _handles(pid, number)
+    if handled:
+        _send(pid, number)
+    return handled
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether process `pid` has a handler for signal `number`; False also where the system does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return False
+    return caught(status, number)
+
+
+def caught(status: str, number: int) -> bool:
+    """Whether `status`, which is `/proc/PID/status`, has signal `number` among those with a handler."""
+    for line in status.splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def _send(pid: int, number: int) -> None:

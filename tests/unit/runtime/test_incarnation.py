@@ -16,7 +16,7 @@ from functools import partial
 import pytest
 
 from penstock.runtime import incarnation, stack_memory
-from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation, WorkerStart
+from penstock.runtime.incarnation import NOT_ASKED, ProcessIncarnation, ThreadIncarnation, WorkerStart
 from penstock.runtime.process import LAST_READ_SECONDS
 from penstock.runtime.stack_memory import StackMemory
 from penstock.testing.virtual_clock import VirtualClock, rest
@@ -395,9 +395,10 @@ class Memory:
         self.text = ""
         self.asked: list[tuple[str, int]] = []
 
-    def ask(self, pid: int) -> None:
+    def ask(self, pid: int) -> bool:
         self.asked.append(("main", pid))
         self.text = self.main
+        return self.main != "no handler"
 
     def ask_for_all(self, pid: int) -> None:
         self.asked.append(("all", pid))
@@ -468,6 +469,12 @@ async def test_a_worker_that_ends_while_it_is_asked_has_told_what_was_read(life)
     assert await asking == "Thread 1"
 
 
+async def test_a_worker_that_the_signal_would_end_says_so_in_place_of_its_stacks(life):
+    asking = await asked(life, Memory("no handler"))
+    assert await asking == NOT_ASKED
+    assert life.clock.waiting == []
+
+
 async def test_a_caller_who_gives_up_asking_harms_nobody(life):
     asking = await asked(life, Memory("Thread 1"))
     asking.cancel()
@@ -486,6 +493,7 @@ def shared(monkeypatch):
     if memory is None:
         pytest.skip("this system has no such memory")
     texts = dict(zip(ASKING_SIGNALS, (b"Thread 1\n", b"Thread 2\nThread 1\n"), strict=True))
+    monkeypatch.setattr(stack_memory, "_handles", lambda _pid, _number: True)
     monkeypatch.setattr(stack_memory, "_send", lambda _pid, number: os.write(memory.fd, texts[number]))
     yield memory
     assert memory.fd == -1, "its end closes it"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
 from penstock.runtime import stack_memory
-from penstock.runtime.stack_memory import StackMemory
+from penstock.runtime.stack_memory import StackMemory, caught
+from penstock.worker.stacks import ASKING_SIGNALS
 
 
 @pytest.fixture
@@ -39,6 +41,7 @@ def test_a_worker_that_cannot_be_asked_tells_nothing(monkeypatch, error):
     def refuse(_pid, _number):
         raise error
 
+    monkeypatch.setattr(stack_memory, "_handles", lambda _pid, _number: True)
     memory = StackMemory.make()
     if memory is None:
         pytest.skip("this system has no such memory")
@@ -47,3 +50,36 @@ def test_a_worker_that_cannot_be_asked_tells_nothing(monkeypatch, error):
     memory.ask_for_all(os.getpid())
     assert memory.read() == ""
     memory.close()
+
+
+STATUS = "Name:\tSigCgt: ffffffffffffffff\nSigIgn:\t0000000000001000\nSigCgt:\t{:016x}\nCapInh:\t0\n"
+
+
+def test_a_signal_has_a_handler_where_the_system_says_so():
+    assert caught(STATUS.format(1 << 59), 60)
+    assert not caught(STATUS.format(~(1 << 59) & 2**64 - 1), 60)
+    assert not caught("Name:\tother\n", 60)
+
+
+def test_a_worker_without_the_handlers_is_not_asked(monkeypatch):
+    memory = StackMemory.make()
+    if memory is None:
+        pytest.skip("this system has no such memory")
+    sent = []
+    monkeypatch.setattr(stack_memory, "_send", lambda _pid, number: sent.append(number))
+    handlers = dict.fromkeys(ASKING_SIGNALS, signal.SIG_DFL)
+    try:
+        for number in ASKING_SIGNALS:
+            handlers[number] = signal.signal(number, signal.SIG_DFL)
+            assert not memory.ask(os.getpid())
+        memory.ask_for_all(os.getpid())
+        assert sent == []
+        signal.signal(ASKING_SIGNALS[0], lambda *_: None)
+        assert memory.ask(os.getpid())
+        memory.ask_for_all(os.getpid())
+        assert sent == [ASKING_SIGNALS[0]]
+        assert not memory.ask(4_000_000_000), "no system has this process"
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        memory.close()
