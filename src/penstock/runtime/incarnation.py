@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,7 +17,8 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from penstock.core.clock import Clock, Timer
-from penstock.runtime.process import LAST_READ_SECONDS, WorkerProcess
+from penstock.errors import ProtocolError
+from penstock.runtime.process import LAST_READ_SECONDS, WorkerProcess, describe_exit
 from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel
 from penstock.transport.sockets import SocketChannel
@@ -24,6 +26,7 @@ from penstock.worker.loop import work
 
 log = logging.getLogger("penstock.runtime")
 
+KILLED = describe_exit(-signal.SIGKILL)
 STACK_LOOK_SECONDS = 0.02
 STACK_LOOKS = 25
 """Most looks for the stacks of a worker, all within half a second."""
@@ -106,6 +109,10 @@ class ProcessIncarnation:
         """The stacks that the worker was asked for, and has not told yet."""
         self._heard_of = False
         """History: whether the worker has sent a frame."""
+        self._closed_channel = False
+        """Cause: the worker was killed because it had closed its channel while it lived."""
+        self._ordered = False
+        """History: whether somebody has ordered its end, and has told why."""
         self._closing = False
         self._started = False
         self._reported = False
@@ -155,6 +162,7 @@ class ProcessIncarnation:
             self._channel.close()
 
     def kill(self) -> None:
+        self._ordered = True
         if self._process is None or self._process.kill() or not self._channel_open:
             return
         log.error(
@@ -237,6 +245,8 @@ class ProcessIncarnation:
         elif not self._process_alive:
             self._report()
         elif not self._closing:
+            if not self._ordered and not self._process.exiting:
+                self._closed_channel = True
             self._process.kill()
             self._process.reap()
 
@@ -248,7 +258,11 @@ class ProcessIncarnation:
         reason = self._process.exit_reason
         # Both refer to this object: else a dead worker's read buffer would stay until the cycle collector ran.
         self._process = self._channel = None
-        self._owner.ended(f"{self._channel_error} ({reason})" if self._channel_error else reason)
+        if isinstance(self._channel_error, ProtocolError):  # any other says nothing beside the end of the process
+            reason = f"{self._channel_error} ({reason})"
+        elif self._closed_channel and reason == KILLED:  # else it has ended by itself meanwhile
+            reason = f"it closed its channel, so it was killed ({reason})"
+        self._owner.ended(reason)
 
 
 class ThreadIncarnation:

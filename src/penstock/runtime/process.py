@@ -34,6 +34,10 @@ group can still keep the channel open.  Such a process is not waited for.
 """
 
 
+PF_EXITING = 0x4
+"""The kernel's flag of a thread that exits.  Each has it before it closes its files."""
+
+
 def worker_environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
     """The environment of a worker: this process's, thread counts that fit its cores, and `extra` on top.
 
@@ -49,6 +53,12 @@ def worker_environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]
     if "PYTHONPATH" in merged:
         merged[PYTHONPATH_OF_STAGE] = merged["PYTHONPATH"]
     return {**merged, "PYTHONPATH": path}
+
+
+def is_exiting(stat: str) -> bool:
+    """Whether `stat`, which is `/proc/PID/stat`, is of a process that exits; its name may have anything in it."""
+    flags = int(stat.rpartition(")")[2].split()[6])
+    return bool(flags & PF_EXITING)
 
 
 def describe_exit(status: int) -> str:
@@ -135,6 +145,15 @@ class WorkerProcess:
     def exit_reason(self) -> str:
         """How the process ended, in words; only after its end."""
         return describe_exit(self._popen.returncode)
+
+    @property
+    def exiting(self) -> bool:
+        """Whether the process has ended or is about to; True also where the system does not tell."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text(errors="replace")
+        except OSError:
+            return True
+        return is_exiting(stat)
 
     def kill(self) -> bool:
         """End the worker and its group now; safe at any time, any number of times, without an event loop.

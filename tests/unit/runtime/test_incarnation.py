@@ -54,6 +54,7 @@ class FakeProcess:
         self.exit_reason = "exit status 0"
         self.orders: list[str] = []
         self.may_be_killed = True
+        self.exiting = False
         self.stack_memory = None
         self._on_exit = on_exit
 
@@ -152,6 +153,27 @@ async def test_a_worker_that_speaks_no_more_is_killed_and_told_of_when_it_has_en
     await rest()
     assert life.process.orders == ["kill", "reap"]
     assert life.owner.told == []
+    life.process.end("signal SIGKILL")
+    assert life.owner.told == ["it closed its channel, so it was killed (signal SIGKILL)"]
+
+
+@pytest.mark.parametrize("unread", [False, True])
+async def test_a_worker_whose_channel_ends_as_it_dies_has_only_died(life, unread):
+    await life.start()
+    if unread:  # then the end of the channel is an error
+        life.incarnation.send([b"never read"])
+    life.process.exiting = True
+    life.process.socket.close()
+    await rest()
+    life.process.end("signal SIGKILL")
+    assert life.owner.told == ["signal SIGKILL"]
+
+
+async def test_the_channel_of_a_worker_whose_end_was_ordered_is_no_reason(life):
+    await life.start()
+    life.incarnation.kill()
+    life.process.socket.close()
+    await rest()
     life.process.end("signal SIGKILL")
     assert life.owner.told == ["signal SIGKILL"]
 

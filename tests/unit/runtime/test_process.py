@@ -17,7 +17,7 @@ from processes import open_files
 
 import penstock
 from penstock.runtime import process
-from penstock.runtime.process import THREAD_VARIABLES, WorkerProcess, describe_exit, worker_environment
+from penstock.runtime.process import THREAD_VARIABLES, WorkerProcess, describe_exit, is_exiting, worker_environment
 from penstock.testing.virtual_clock import rest
 from penstock.worker import PYTHONPATH_OF_STAGE
 
@@ -37,6 +37,16 @@ PACKAGE_ROOT = str(Path(penstock.__file__).resolve().parents[1])
 )
 def test_an_end_is_told_by_its_status_or_by_its_signal(status, words):
     assert describe_exit(status) == words
+
+
+@pytest.mark.parametrize(("flags", "exits"), [("4194560", False), ("4228108", True), ("4", True), ("0", False)])
+@pytest.mark.parametrize("name", ["python", "a) Z 4 4 (b"])
+def test_a_process_exits_where_the_kernel_has_marked_it(name, flags, exits):
+    assert is_exiting(f"71 ({name}) S 1 71 71 0 -1 {flags} 1000 0 3") is exits
+
+
+def test_this_process_does_not_exit():
+    assert not is_exiting(Path(f"/proc/{os.getpid()}/stat").read_text())
 
 
 # -- its environment ------------------------------------------------------------------------------------------------
@@ -230,6 +240,12 @@ async def test_the_end_is_told_once_after_the_group_is_killed_and_the_process_wa
     await rest()
     assert system.exited == 1
     assert system.asked == [*GROUP_KILLED, ("wait",)], "its id may belong to another by now"
+
+
+async def test_a_process_of_which_the_system_knows_nothing_is_taken_to_exit(system, channel):
+    worker = start(system, channel)
+    assert worker.exiting
+    worker.abandon()
 
 
 async def test_a_kill_is_for_the_group_and_waits_for_nothing(system, channel):
