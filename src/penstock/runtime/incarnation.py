@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.core.clock import Clock, Timer
 from penstock.errors import ProtocolError
-from penstock.runtime.process import LAST_READ_SECONDS, WorkerProcess, describe_exit
+from penstock.runtime.process import LAST_READ_SECONDS, STATUS_TAKEN, WorkerProcess, describe_exit
 from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel
 from penstock.transport.sockets import SocketChannel
@@ -260,7 +260,7 @@ class ProcessIncarnation:
         self._process = self._channel = None
         if isinstance(self._channel_error, ProtocolError):  # any other says nothing beside the end of the process
             reason = f"{self._channel_error} ({reason})"
-        elif self._closed_channel and reason == KILLED:  # else it has ended by itself meanwhile
+        elif self._closed_channel and reason in (KILLED, STATUS_TAKEN):  # else it has ended by itself meanwhile
             reason = f"it closed its channel, so it was killed ({reason})"
         self._owner.ended(reason)
 

@@ -34,6 +34,7 @@ group can still keep the channel open.  Such a process is not waited for.
 """
 
 
+STATUS_TAKEN = "its exit status was taken by somebody else"
 PF_EXITING = 0x4
 """The kernel's flag of a thread that exits.  Each has it before it closes its files."""
 
@@ -92,6 +93,8 @@ class WorkerProcess:
         self._lifeline: int | None = lifeline
         """Our end of the pipe whose closing ends the worker; None once it is closed."""
         self._on_exit = on_exit
+        self._status: int | None = None
+        """How the process ended, as `subprocess` has it; None before that, and where somebody else took its status."""
         self._loop = asyncio.get_running_loop()
         self._pidfd: int | None = None
         self._ended = False
@@ -144,7 +147,7 @@ class WorkerProcess:
     @property
     def exit_reason(self) -> str:
         """How the process ended, in words; only after its end."""
-        return describe_exit(self._popen.returncode)
+        return describe_exit(self._status) if self._status is not None else STATUS_TAKEN
 
     @property
     def exiting(self) -> bool:
@@ -161,7 +164,7 @@ class WorkerProcess:
         False says that the system does not let this process kill the worker, whose stage has changed its user.  Then
         the lifeline is cut, which has the kernel kill it.
         """
-        if self._ended or not self._made_here or _kill_with_group(self.pid):
+        if self._ended or not self._made_here or not self._is_ours() or _kill_with_group(self.pid):
             return True
         self._cut_lifeline()
         return False
@@ -185,13 +188,39 @@ class WorkerProcess:
         if self._ended or not self._made_here:
             return
         self._ended = True
+        with contextlib.suppress(ChildProcessError):
+            self._status = self._look_at_status(block=True)
+            # Until the leader is waited for, no other process and no other group can have its id.
+            _kill_with_group(self.pid)
         self._close_pidfd()
-        # Until the leader is waited for, no other process and no other group can have its id.
-        _kill_with_group(self.pid)
-        self._popen.wait()
+        status = self._popen.wait()
+        if not hasattr(os, "waitid"):
+            self._status = status
         self._cut_lifeline()
         _close(self.stack_memory)
         self._on_exit()
+
+    def _is_ours(self) -> bool:
+        """Whether the process lives or is still to be waited for.  Else its id may be that of any other."""
+        try:
+            self._look_at_status(block=False)
+        except ChildProcessError:
+            return False
+        return True
+
+    def _look_at_status(self, *, block: bool) -> int | None:
+        """How the process ended, which stays to be waited for; None while it lives, and where no system call tells.
+
+        Raises:
+            ChildProcessError: somebody else has waited for it, or this process ignores SIGCHLD, so nobody has to.
+        """
+        if not hasattr(os, "waitid"):  # macOS, before Python 3.13
+            return None
+        kind, number = (os.P_PID, self.pid) if self._pidfd is None else (os.P_PIDFD, self._pidfd)
+        found = os.waitid(kind, number, os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG))
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def _close_pidfd(self, *, watched: bool = True) -> None:
         fd, self._pidfd = self._pidfd, None
@@ -204,7 +233,8 @@ class WorkerProcess:
         """End everything without an event loop: for a service that was never stopped."""
         if not self._ended and self._made_here:
             self._ended = True
-            _kill_with_group(self.pid)
+            if self._is_ours():
+                _kill_with_group(self.pid)
             self._cut_lifeline()  # first: it may be all that ends the worker
             self._popen.wait()
             _close(self.stack_memory)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from processes import open_files
@@ -95,10 +96,14 @@ class System:
         self.open_in_child: list[int] = []
         self.blocked: set[int] = set()
         self.exited = 0
+        self.end = (os.CLD_KILLED, signal.SIGKILL)
+        self.status_taken = False
+        self._pidfd = -1
         self._pidfd_writer: int | None = None
         self._leader_left_group = False
         monkeypatch.setattr(process.subprocess, "Popen", self._popen)
         monkeypatch.setattr(os, "pidfd_open", self._pidfd_open, raising=False)
+        monkeypatch.setattr(os, "waitid", self._waitid)
         monkeypatch.setattr(os, "killpg", lambda pid, number: self._signal("killpg", pid, number))
         monkeypatch.setattr(os, "kill", lambda pid, number: self._signal("kill", pid, number))
 
@@ -112,18 +117,28 @@ class System:
 
     # what is asked of a Popen
     pid = PID
-    returncode = -signal.SIGKILL
 
-    def wait(self) -> None:
+    def wait(self) -> int:
         self.asked.append(("wait",))
+        return -signal.SIGKILL
 
     def kill(self) -> None:
         self.asked.append(("kill the child",))
 
     def _pidfd_open(self, pid: int) -> int:
         assert pid == PID
-        reader, self._pidfd_writer = os.pipe()
-        return reader
+        self._pidfd, self._pidfd_writer = os.pipe()
+        return self._pidfd
+
+    def _waitid(self, kind: int, number: int, options: int) -> SimpleNamespace | None:
+        assert (kind, number) == (os.P_PID, PID) or (kind == os.P_PIDFD and number == self._pidfd)
+        assert options & os.WNOWAIT, "it is waited for only once its group was killed"
+        if self.status_taken:
+            raise ChildProcessError
+        if options & os.WNOHANG and self._pidfd_writer is not None:
+            return None
+        code, status = self.end
+        return SimpleNamespace(si_code=code, si_status=status)
 
     def _signal(self, call: str, pid: int, number: int) -> None:
         assert (pid, number) == (PID, signal.SIGKILL)
@@ -246,6 +261,52 @@ async def test_a_process_of_which_the_system_knows_nothing_is_taken_to_exit(syst
     worker = start(system, channel)
     assert worker.exiting
     worker.abandon()
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ((os.CLD_EXITED, 0), "exit status 0"),
+        ((os.CLD_EXITED, 9), "exit status 9"),
+        ((os.CLD_KILLED, signal.SIGTERM), "signal SIGTERM"),
+        ((os.CLD_DUMPED, signal.SIGSEGV), "signal SIGSEGV"),
+    ],
+)
+async def test_an_end_is_told_as_the_system_has_it(system, channel, end, words):
+    worker = start(system, channel)
+    system.end = end
+    system.end_process()
+    await rest()
+    assert worker.exit_reason == words
+
+
+async def test_without_a_call_that_looks_at_the_status_the_end_is_told_by_the_wait(system, channel, monkeypatch):
+    monkeypatch.delattr(os, "waitid")
+    worker = start(system, channel)
+    assert worker.kill()
+    system.end_process()
+    await rest()
+    assert system.asked == [*GROUP_KILLED, *GROUP_KILLED, ("wait",)]
+    assert worker.exit_reason == "signal SIGKILL"
+
+
+async def test_a_process_that_somebody_else_waited_for_gets_no_signal_and_has_no_status(system, channel):
+    worker = start(system, channel)
+    system.status_taken = True
+    assert worker.kill()
+    system.end_process()
+    await rest()
+    assert system.asked == [("wait",)], "its id may be another's, or that of another's group"
+    assert system.exited == 1
+    assert worker.exit_reason == "its exit status was taken by somebody else"
+    assert not system.lifeline_open
+
+
+async def test_an_abandoned_process_that_somebody_else_waited_for_gets_no_signal(system, channel):
+    worker = start(system, channel)
+    system.status_taken = True
+    worker.abandon()
+    assert system.asked == [("wait",)]
 
 
 async def test_a_kill_is_for_the_group_and_waits_for_nothing(system, channel):
