@@ -137,9 +137,17 @@ class Calls:
         return [item if isinstance(item, InvalidItem) else self._unpack(next(outcomes)) for item in packed]
 
     async def stream(
-        self, xs: Iterable[Any] | AsyncIterable[Any], timeout: float | None, *, return_exceptions: bool
+        self,
+        xs: Iterable[Any] | AsyncIterable[Any],
+        timeout: float | None,
+        *,
+        return_exceptions: bool,
+        owner: object = None,  # noqa: ARG002  # see below
     ) -> AsyncIterator[Any]:
-        """The answers to an iterable of any length, which is read as there is room."""
+        """The answers to an iterable of any length, which is read as there is room.
+
+        `owner` is kept alive as long as the stream: the service, whose workers end with it.
+        """
         self.check_process()
         process = os.getpid()
         in_hand: InHand[Submitted | InvalidItem] = self.in_hand()

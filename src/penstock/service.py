@@ -232,9 +232,10 @@ class Service:
 
         At most half of `max_queued` and half of `max_queued_bytes` are in hand.  A slow reader of the results slows the
         reading of `xs`.  `timeout` is for each item.  A failure is raised in its item's place; with `return_exceptions`
-        it is given there instead.  An error of `xs` itself is raised after the answers to the items before it.
+        it is given there instead.  An error of `xs` itself is raised after the answers to the items before it.  The
+        stream keeps its service alive.
         """
-        return self._calls.stream(xs, timeout, return_exceptions=return_exceptions)
+        return self._calls.stream(xs, timeout, return_exceptions=return_exceptions, owner=self)
 
     # -- other ways in ------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 
 import facade_stages
@@ -319,3 +320,15 @@ def test_a_blocking_stream_has_no_more_than_its_share_of_bytes_in_hand(tmp_path)
         reader.join(15)
     assert len(answers) == 30
     assert max(ahead) == 3
+
+
+async def test_a_stream_of_a_service_that_nobody_else_holds_is_answered_to_its_end():
+    async def started():
+        service = ps.Service(math.sqrt, inline=True)
+        await service.start()
+        return service
+
+    answers: list = []
+    with pytest.warns(ResourceWarning, match="never stopped"):  # when the stream has ended, and not before
+        await drain((await started()).stream([4.0] * 50), answers)
+    assert answers == [2.0] * 50

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import os
 import threading
+import weakref
 
 import pytest
 
@@ -234,6 +236,18 @@ async def test_a_service_that_is_forgotten_while_it_runs_says_so_and_ends_its_wo
     assert engine.abandoned == 1
     service.__del__()
     assert engine.abandoned == 1
+
+
+def test_a_stream_keeps_its_service_as_long_as_it_lives():
+    service = ps.Service(double)
+    kept = weakref.ref(service)
+    stream = service.stream([1])
+    del service
+    gc.collect()
+    assert kept() is not None
+    del stream
+    gc.collect()
+    assert kept() is None
 
 
 def test_what_a_service_is_can_be_read(service):
