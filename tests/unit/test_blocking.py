@@ -115,6 +115,29 @@ def test_a_service_is_started_once(blocking):
         s.__enter__()
 
 
+def test_of_two_threads_that_enter_at_once_one_does(blocking, monkeypatch):
+    making, go_on, made = threading.Event(), threading.Event(), []
+    make = uvloop.new_event_loop
+
+    def make_slowly():
+        made.append(1)
+        making.set()
+        assert go_on.wait(10)
+        return make()
+
+    monkeypatch.setattr("penstock.blocking.uvloop.new_event_loop", make_slowly)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first = pool.submit(blocking.__enter__)
+        assert making.wait(10)
+        second = pool.submit(blocking.__enter__)
+        go_on.set()
+        assert first.result(10) is blocking
+        with pytest.raises(ConfigError, match="is started already"):
+            second.result(10)
+    assert made == [1]
+    blocking.__exit__(None, None, None)
+
+
 def test_a_start_that_fails_leaves_no_thread(blocking, service):
     service.start_error = ConfigError("no")
     before = threading.active_count()
@@ -261,6 +284,11 @@ def broken(blocking, service, monkeypatch):
         assert service.began.wait(10)
         loops[0].call_soon_threadsafe(loops[0].stop)
         yield blocking, waiting
+    monkeypatch.setattr(Loop, "run_forever", uvloop.Loop.run_forever)
+    tasks = asyncio.all_tasks(loops[0])
+    for task in tasks:
+        task.cancel()
+    loops[0].run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
     loops[0].close()
 
 
