@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -157,9 +157,10 @@ class BlockingService:
     looks at the process first, and raises a ConfigError there; leaving the `with` block drops the copy.
     """
 
-    def __init__(self, service: AwaitedService, calls: Calls) -> None:
+    def __init__(self, service: AwaitedService, calls: Calls, forget_engine: Callable[[], None]) -> None:
         self._service = service
         self._calls = calls
+        self._forget_engine = forget_engine
         self._thread: LoopThread | None = None
         self._entering = threading.Lock()
         """Taken to make the thread: of two who enter at once, one does."""
@@ -188,7 +189,7 @@ class BlockingService:
         if self._is_copy:
             self._drop_copy()
             if self._calls.is_copy:
-                self._calls.disconnect()
+                self._forget_engine()
             return
         thread = self._thread
         if thread is not None and sys.is_finalizing():

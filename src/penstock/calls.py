@@ -80,11 +80,6 @@ class Calls:
         """The process that started the service."""
 
     @property
-    def connected(self) -> bool:
-        """Whether the service was started, here or before a fork, and its copy was not dropped."""
-        return self._engine is not None
-
-    @property
     def is_copy(self) -> bool:
         """Whether another process started the service, and this one is a fork of it."""
         if self._process == os.getpid() or self._engine is None:

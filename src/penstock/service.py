@@ -54,6 +54,10 @@ class Service:
         ConfigError: an argument has a value it cannot have.
     """
 
+    # No property: servers ask for it several times for each request, and this class is not compiled.
+    engine: Engine | None = None
+    """What runs the service; None before the first `start`, and where a fork has dropped its copy."""
+
     def __init__(
         self,
         *stages: StageSpec | type | Callable[[Any], Any],
@@ -80,7 +84,6 @@ class Service:
             raise ConfigError(f"stage names must differ: {sorted(twice)} is there twice; use stage(name=...)")
         self._clock = LoopClock()
         self._calls = Calls(name, self.options, self.stages[-1].name, self._clock)
-        self._engine: Engine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop that runs the engine."""
 
@@ -99,11 +102,6 @@ class Service:
         return Service(*self.stages, name=self.name, cpus=self.cpus, inline=inline, options=options)
 
     # -- life -------------------------------------------------------------------------------------------------------
-
-    @property
-    def engine(self) -> Engine | None:
-        """What runs the service; None before the first `start`, and where a fork has dropped its copy."""
-        return self._engine if self._calls.connected else None
 
     @property
     def state(self) -> State:
@@ -137,7 +135,7 @@ class Service:
             _warn_inline(self)
         self._loop = asyncio.get_running_loop()
         start_process = partial(ProcessIncarnation.start, self._clock)
-        self._engine = Engine(
+        self.engine = Engine(
             self.name,
             self.stages,
             self.options,
@@ -146,8 +144,8 @@ class Service:
             cpus=self.cpus,
             inline=self.inline,
         )
-        self._calls.connect(self._engine, self._loop)
-        await self._engine.start()
+        self._calls.connect(self.engine, self._loop)
+        await self.engine.start()
 
     async def stop(self, drain: float = 30.0) -> None:
         """Finish what was accepted for up to `drain` seconds (0: at once, inf: however long), then end the workers.
@@ -164,11 +162,15 @@ class Service:
         if engine is None or loop is None or engine.state is State.STOPPED:
             return
         if self._calls.is_copy:
-            self._calls.disconnect()
+            self._forget_engine()
         elif loop is asyncio.get_running_loop():
             await engine.stop(seconds)
         else:
             await _stop_on_its_loop(engine, loop, seconds)
+
+    def _forget_engine(self) -> None:
+        self.engine = None
+        self._calls.disconnect()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -241,7 +243,7 @@ class Service:
 
     def blocking(self) -> BlockingService:
         """The service for synchronous code: ``with service.blocking() as s: s.predict(3)``; safe from many threads."""
-        return BlockingService(self, self._calls)
+        return BlockingService(self, self._calls, self._forget_engine)
 
     def serve(self, *, on_ready: Callable[[list[str]], None] | None = None, **options: Any) -> None:
         """Serve over HTTP until SIGTERM, SIGINT or SIGQUIT, then drain and return.

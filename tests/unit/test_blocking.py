@@ -68,7 +68,7 @@ class MemoryService:
 def served(engine, make_calls):
     """A blocking service over the engine of this test."""
     calls = make_calls(None, max_queued=6)
-    return BlockingService(MemoryService(engine, calls), calls)
+    return BlockingService(MemoryService(engine, calls), calls, calls.disconnect)
 
 
 @pytest.fixture
@@ -78,7 +78,8 @@ def service():
 
 @pytest.fixture
 def blocking(service, make_calls):
-    return BlockingService(service, make_calls(None))
+    calls = make_calls(None)
+    return BlockingService(service, calls, calls.disconnect)
 
 
 def test_calls_are_those_of_the_service_waited_for_in_this_thread(blocking):
@@ -320,7 +321,8 @@ async def stop(stopped):
 
 
 def test_a_service_that_is_dropped_without_leaving_is_stopped_and_its_thread_ends(service, make_calls):
-    s = BlockingService(service, make_calls(None)).__enter__()
+    calls = make_calls(None)
+    s = BlockingService(service, calls, calls.disconnect).__enter__()
     thread = s._thread._thread
     with pytest.warns(ResourceWarning, match="'here' was started and never stopped"):
         del s
