@@ -7,7 +7,6 @@ of the process for ever after.  glibc gives the memory back on `malloc_trim`.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,6 +59,8 @@ def resident_bytes() -> int:
 
 def trim_heap() -> None:
     """Have glibc give back whole pages of freed memory; nothing happens with another C library."""
+    import ctypes  # it takes 2 ms, and many a server never comes here
+
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -17,7 +17,7 @@ import contextlib
 import copy
 import io
 import logging
-import logging.handlers
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -32,13 +32,8 @@ RECORD_BYTES = 1024
 TRACEBACK_BYTES = 64 * 1024
 """What a record with a traceback holds: its frames keep what they were working on."""
 
-_WRITERS = (
-    logging.StreamHandler,
-    logging.handlers.SocketHandler,
-    logging.handlers.SysLogHandler,
-    logging.handlers.SMTPHandler,
-    logging.handlers.HTTPHandler,
-)
+_WRITERS = ("SocketHandler", "SysLogHandler", "SMTPHandler", "HTTPHandler")
+"""Those of `logging.handlers`, beside the `StreamHandler`s."""
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
@@ -78,7 +73,7 @@ class RecordsHandedOver:
                 handler.stream = handler.stream.original
 
     def _may_run(self, handler: logging.Handler) -> bool:
-        if not isinstance(handler, _WRITERS):
+        if not _writes(handler):
             return threading.get_ident() != self._loop_thread
         if not isinstance(handler, logging.StreamHandler):
             return False
@@ -107,6 +102,14 @@ class RecordsHandedOver:
             else:
                 self._writer.run(partial(_emit, handler, settled), nbytes)
         return kept
+
+
+def _writes(handler: logging.Handler) -> bool:
+    """Whether it is one of Python's own that writes."""
+    if isinstance(handler, logging.StreamHandler):
+        return True
+    module = sys.modules.get("logging.handlers")  # importing it takes 3 ms, and without it there are none of these
+    return module is not None and isinstance(handler, tuple(getattr(module, name) for name in _WRITERS))
 
 
 def settle_record(record: logging.LogRecord) -> tuple[logging.LogRecord, int]:

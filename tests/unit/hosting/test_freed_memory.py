@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 
 import pytest
@@ -78,7 +79,7 @@ def test_where_the_system_does_not_tell_it_is_as_if_nothing_were_used(monkeypatc
 
 
 def test_where_the_c_library_cannot_nothing_happens(monkeypatch):
-    monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda _: object())
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     trim_heap()
 
 
