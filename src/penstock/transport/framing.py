@@ -21,7 +21,7 @@ import struct
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from penstock.core.payload import Payload, alignment_gap, payload_pieces, payload_size
 from penstock.errors import ProtocolError
@@ -291,14 +291,17 @@ class FrameDecoder:
             self._start, self._end = 0, len(kept)
 
 
-_KINDS = frozenset(Kind)
+# Looked up for every frame: to make a member of an enum from its number takes ten times as long.
+_KINDS: Final = {int(kind): kind for kind in Kind}
+_BATCH: Final = Kind.BATCH
+_ANSWERS: Final = Kind.ANSWERS
 
 
 def _read_frame(header: tuple[Any, ...], body: bytearray, readonly: bool) -> Frame:
     _, _, kind, n, calls, frame_id, seconds, length = header
-    frame = Frame(Kind(kind), frame_id, seconds, calls)
+    frame = Frame(_KINDS[kind], frame_id, seconds, calls)
     view = memoryview(body).toreadonly() if readonly else memoryview(body)
-    if kind == Kind.BATCH:
+    if frame.kind is _BATCH:
         columns = _columns(_batch_columns, n, body)
         frame.ids = columns[:n]
         lengths = columns[n : 2 * n]
@@ -306,7 +309,7 @@ def _read_frame(header: tuple[Any, ...], body: bytearray, readonly: bool) -> Fra
         frame.codecs_in = columns[3 * n : 4 * n]
         frame.codecs_out = columns[4 * n :]
         frame.payloads = _slice(view, 26 * n, lengths)
-    elif kind == Kind.ANSWERS:
+    elif frame.kind is _ANSWERS:
         columns = _columns(_answer_columns, n, body)
         frame.ids = columns[:n]
         lengths = columns[n : 2 * n]
