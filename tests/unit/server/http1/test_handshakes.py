@@ -150,6 +150,9 @@ async def test_who_says_nothing_in_its_time_is_cut(accept_at, knock, clock):
     assert len(found) == 1
     await until(lambda: ended(early))
     assert not ended(late)
+    await clock.advance(1.0)
+    found.sweep(clock.now())
+    assert len(found) == 0
 
 
 async def test_what_is_left_of_its_time_is_for_the_handshake(accept_at, knock, clock, monkeypatch):
