@@ -316,7 +316,7 @@ class StageDriver:
                 told = self._unstartable or not self.health.ever_ready or self.health.resting
                 if self.failed and not told:
                     self._unstartable = True
-                    log.error("stage %r has failed: no worker can be started, the last reason is %s", self.name, reason)
+                    log.error("stage %r has failed: no worker can be started", self.name)  # each start told why
         if not ends_start:
             self.counters.restarts += 1
             worker.restart_in(
