@@ -207,7 +207,7 @@ class _Call:
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def reply(response: Response) -> None:
-            if not answer.done():  # the wait for it may have been cancelled
+            if not answer.done():  # it is once nobody waits for it
                 self._hold_answer(payload_size(response.body))
                 answer.set_result(response)
 
@@ -224,6 +224,8 @@ class _Call:
             if not answer.done():
                 raise _ClientLeftError
         finally:
+            # Unless it is there: an answer may come after its call has ended, and nobody would give it back.
+            answer.cancel()
             leaving.cancel()
             await asyncio.wait((leaving,))
             if not leaving.cancelled():

@@ -303,6 +303,26 @@ async def test_a_cancelled_request_withdraws_its_item(fakes):
     assert service.engine.cancelled == service.engine.submissions
 
 
+@pytest.mark.parametrize("end", ["the client leaves", "the server cancels"])
+async def test_of_an_answer_that_comes_after_its_call_has_ended_nothing_is_held(fakes, end):
+    service = fakes.Service()
+    app = asgi(service)
+    wire = Wire(app)
+    wire.body(b"1")
+    await wire.until(lambda: service.engine.submissions)
+    service.engine.cancel = service.engine.cancelled.append  # its end comes later
+    if end == "the server cancels":
+        wire.task.cancel()
+    else:
+        wire.leave()
+    with contextlib.suppress(asyncio.CancelledError):
+        await wire.end()
+    [submission] = service.engine.cancelled
+    submission.settle(b"2")
+    assert (service.engine.held_bytes, service.engine.answer_bytes, wire.sent) == (0, 0, [])
+    assert not app._answering
+
+
 async def test_an_answer_leaves_no_task_behind(fakes):
     service = fakes.Service()
     wire = Wire(asgi(service))
