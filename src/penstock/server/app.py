@@ -211,6 +211,7 @@ class App:
     def _refuse(self, request: HttpRequest, route: Route) -> Response | None:
         """Check the key, the method and the unread pages.  Most requests need none of these checks."""
         request.route = route
+        request.engine = route.engine()
         refusal = self._refuse_key(request) if route.guarded else None
         if refusal is not None:
             return refusal
@@ -253,5 +254,5 @@ class App:
 
 def _engine(request: HttpRequest | None) -> HostedEngine | None:
     """The engine that holds what belongs to `request`, or None where no service does."""
-    route: Route | None = request.route if request is not None else None
-    return route.engine() if route is not None else None
+    engine: HostedEngine | None = request.engine if request is not None else None
+    return engine

@@ -29,7 +29,7 @@ class HttpRequest:
     repeated field are joined with ", ".  `arrived` is the monotonic time at which the head was complete.
     """
 
-    __slots__ = ("arrived", "body", "formats", "headers", "id", "method", "path", "query", "route", "ticket")
+    __slots__ = ("arrived", "body", "engine", "formats", "headers", "id", "method", "path", "query", "route", "ticket")
 
     def __init__(self, method: str, path: bytes, query: bytes, headers: Mapping[bytes, bytes], arrived: float) -> None:
         self.method = method
@@ -42,6 +42,12 @@ class HttpRequest:
         """The request id, set by `App.admit`; it comes back in `X-Request-ID` and stands in the log."""
         self.route: Any = None
         """The `Route` that answers, set by `App.admit`; None where no route has the path."""
+        self.engine: Any = None
+        """The engine that holds what belongs to it, or None where no service does.
+
+        It is set by `App.admit`, and again where the request is given to an engine.  Its service may have been started
+        again meanwhile, and bytes must go back to the engine that counts them.
+        """
         self.formats: Any = None
         """The `Formats` of its body and of its answer, set by `App.admit` where the route has a choice of them."""
         self.ticket: Any = None

@@ -453,6 +453,23 @@ def test_held_bytes_are_counted_by_the_service_they_belong_to(fakes):
     assert (one.engine.held_bytes, two.engine.held_bytes) == (0, 0)
 
 
+@pytest.mark.parametrize("path", ["/predict", "/batch"])
+@pytest.mark.parametrize("started", [True, False])
+def test_bytes_go_back_to_the_engine_that_counts_them_though_the_service_was_started_again(fakes, path, started):
+    service = fakes.Service(started=started)
+    app = fakes.app(service)
+    request = fakes.call(app, path=path).request
+    app.hold(request, 1000)
+    app.hold_answer(request, 500)
+    before, service.engine = service.engine, fakes.Service().engine
+    app.hold(request, -1000)
+    app.hold_answer(request, -500)
+    if before is not None:
+        before.submissions[0].settle(b"1")
+        assert (before.held_bytes, before.answer_bytes) == (0, 0)
+    assert (service.engine.held_bytes, service.engine.answer_bytes, app._page_bytes) == (0, 0, 0)
+
+
 def test_pages_that_nobody_reads_are_bounded_too_but_health_is_not(fakes):
     app = fakes.app(fakes.Service(max_queued_bytes=100))
     page = fakes.call(app, "GET", "/docs")

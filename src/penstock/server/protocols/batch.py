@@ -24,7 +24,7 @@ from penstock.core.state import State
 from penstock.errors import InvalidItem, NotReady, RequestError
 from penstock.hosting.fault_log import BatchFaults
 from penstock.hosting.logs import log
-from penstock.hosting.servable import Servable
+from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.application import HttpRequest, Reply, Response
 from penstock.server.protocols.route import Formats, ServiceRoute
 from penstock.server.status import CLIENT_LEFT, Problems
@@ -63,6 +63,7 @@ class BatchRoute(ServiceRoute):
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Split the body and give its items to the engine as one."""
+        request.engine = self.service.engine
         call = ClientBatch(self, request, reply)
         request.ticket = call
         call.split()
@@ -139,7 +140,7 @@ class ClientBatch:
             self._answer(problems.refuse(500, "the batch could not be taken apart or put together", request_id))
 
     def _submit(self, items: ItemViews) -> None:
-        engine = self._route.engine()
+        engine = self._request.engine = self._route.engine()
         if not items:
             self._finish([])
             return
@@ -223,18 +224,17 @@ class ClientBatch:
         self._reply(response)
 
     def _hold(self, nbytes: int) -> None:
-        engine = self._route.engine()
+        engine: HostedEngine | None = self._request.engine
         if engine is not None:
             engine.hold(nbytes)
 
     def _hold_answer(self, nbytes: int) -> None:
-        engine = self._route.engine()
+        engine: HostedEngine | None = self._request.engine
         if engine is not None:
             engine.hold_answer(nbytes)
 
     def cancel(self) -> None:
         """Withdraw the items of a client that left; items that are not split yet are not submitted."""
         self._client_left = True
-        engine = self._route.engine()
-        if self._ticket is not None and engine is not None:
-            engine.cancel(self._ticket)
+        if self._ticket is not None:
+            self._request.engine.cancel(self._ticket)

@@ -23,7 +23,7 @@ class PredictRoute(ServiceRoute):
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Give the body to the engine as it came."""
         formats: Formats = request.formats
-        engine = self.service.engine
+        engine = request.engine = self.service.engine
         if engine is None:
             reply(self._answer_refusal(NotReady(state=State.STOPPED), request))
             return
@@ -49,6 +49,5 @@ class PredictRoute(ServiceRoute):
 
     def cancel(self, request: HttpRequest) -> None:
         """Take the item back."""
-        engine = self.service.engine
-        if request.ticket is not None and engine is not None:
-            engine.cancel(request.ticket)
+        if request.ticket is not None:
+            request.engine.cancel(request.ticket)

@@ -146,6 +146,7 @@ class ServiceRoute(Route):
     def admit(self, request: HttpRequest) -> Response | None:
         """Formats (415, 406), timeout (400), then state and room (503, 429)."""
         request.route = self  # first of all: a refusal is counted for this route too
+        engine = request.engine = self.service.engine
         headers = request.headers
         asked = (headers.get(b"content-type"), headers.get(b"accept"))
         formats = self._formats.get(asked)
@@ -157,7 +158,6 @@ class ServiceRoute(Route):
         request.formats = formats
         if b"x-request-timeout" in headers and math.isnan(read_timeout(headers[b"x-request-timeout"])):
             return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
-        engine = self.service.engine
         size = read_length(headers.get(b"content-length"))  # a number: the carrier has read it too
         # The carrier refuses a body over `max_body` as too large, for good; "full" would ask the client to try again.
         wanted = size if size <= self._max_body else 0
