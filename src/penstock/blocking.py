@@ -57,7 +57,8 @@ class LoopThread:
     def __init__(self, service_name: str) -> None:
         self._service_name = service_name
         self._loop = uvloop.new_event_loop()
-        self._lock = threading.Lock()
+        # A signal handler or a finalizer may call in the middle of a call of the same thread.
+        self._lock = threading.RLock()
         """Taken to submit a coroutine, and to refuse those that come after: none is submitted after that."""
         self._refusal = ""
         """Why no coroutine is taken any more."""
@@ -68,6 +69,11 @@ class LoopThread:
         """Whether the loop has been asked to end; only its own thread says so."""
         self._thread = threading.Thread(target=self._run, name="penstock blocking", daemon=True)
         self._thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the thread that asks: whoever waits here, waits for ever."""
+        return threading.current_thread() is self._thread
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run `coroutine` on the loop; NotReady where nobody would run it."""
@@ -130,7 +136,6 @@ class LoopThread:
 
     def _refuse_all(self, error: BaseException | None) -> None:
         """Nobody runs the loop any more: refuse who waits, and who comes."""
-        # Outside of the lock: whatever makes an object may collect the service, whose end takes the lock.
         words = "" if error is None else self._words(f"its event loop was ended by {type(error).__name__}: {error}")
         with self._lock:
             self._refusal = refusal = words or self._refusal
@@ -155,6 +160,9 @@ class BlockingService:
 
     A fork has neither the thread nor the event loop, and its copy of the lock may be held for ever.  So each method
     looks at the process first, and raises a ConfigError there; leaving the `with` block drops the copy.
+
+    Some code of the user runs in the loop's own thread: the pickling of an item, a log handler, a finalizer.  If it
+    waited there for an answer, nobody would ever get one, so each method raises a ConfigError there too.
     """
 
     def __init__(self, service: AwaitedService, calls: Calls, forget_engine: Callable[[], None]) -> None:
@@ -191,6 +199,7 @@ class BlockingService:
             if self._calls.is_copy:
                 self._forget_engine()
             return
+        self._check_thread()
         thread = self._thread
         if thread is not None and sys.is_finalizing():
             self._thread = None  # the workers end with this process
@@ -279,6 +288,7 @@ class BlockingService:
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         try:
             self._check_process()
+            self._check_thread()
         except ConfigError:
             coroutine.close()
             raise
@@ -287,6 +297,14 @@ class BlockingService:
             coroutine.close()
             raise NotReady(not_started(self._service.name), state=State.STOPPED)
         return thread.submit(coroutine)
+
+    def _check_thread(self) -> None:
+        thread = self._thread
+        if thread is not None and thread.is_current:
+            raise ConfigError(
+                f"service {self._service.name!r} was called in the thread of its own event loop, which would wait for "
+                "itself: not while an item is pickled, and not in a log handler or a finalizer"
+            )
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         future = self._submit(coroutine)

@@ -150,6 +150,38 @@ def test_a_start_that_fails_leaves_no_thread(blocking, service):
         assert s.predict(1) == (1, None, True)
 
 
+def test_a_call_that_interrupts_a_call_of_the_same_thread_is_answered(blocking, monkeypatch):
+    submit, answers = asyncio.run_coroutine_threadsafe, []
+
+    def interrupted(coroutine, loop):
+        """Submit, but first do what a signal handler or a finalizer may do there."""
+        monkeypatch.setattr("penstock.blocking.asyncio.run_coroutine_threadsafe", submit)
+        answers.append(s.predict(1))
+        return submit(coroutine, loop)
+
+    with blocking as s:
+        monkeypatch.setattr("penstock.blocking.asyncio.run_coroutine_threadsafe", interrupted)
+        assert s.predict(2) == (2, None, True)
+    assert answers == [(1, None, True)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: s.predict(1),
+        lambda s: s.predict_many([1]),
+        lambda s: next(s.stream([1])),
+        lambda s: s.__exit__(None, None, None),
+    ],
+    ids=["predict", "predict_many", "stream", "exit"],
+)
+def test_in_the_thread_of_the_loop_each_call_is_refused_and_does_not_wait_for_itself(served, call):
+    with served as s:
+        with pytest.raises(ConfigError, match="service 'here' was called in the thread of its own event loop"):
+            s.predict(lambda: call(s))
+        assert s.predict(1) == (1, None, True)
+
+
 def test_a_call_that_was_submitted_before_the_end_is_refused_and_not_left_waiting(blocking, service):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         with blocking as s:
