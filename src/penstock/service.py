@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import math
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -18,13 +17,14 @@ from penstock.config import ServerOptions, ServiceOptions
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import ConfigError
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
 from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation
 from penstock.runtime.spec import StageSpec, stage
 from penstock.worker.loading import GUARD, ImportState
 
-log = logging.getLogger("penstock")
+log = guarded_logger("penstock")
 
 T = TypeVar("T")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -97,6 +98,23 @@ async def test_a_death_is_seen_at_once():
         with pytest.raises(ps.WorkerLost):
             await service.predict(("die",))
         assert time.monotonic() - before < 1
+
+
+class RaisingHandler(logging.Handler):
+    """A log handler of a program that cannot write, and says so where it should not."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError(f"cannot tell of {record.getMessage()}")
+
+
+async def test_a_worker_is_replaced_though_the_log_cannot_be_told_of_its_end(request, capsys):
+    logger, handler = logging.getLogger("penstock"), RaisingHandler()
+    async with ps.Service(stages.Double) as service:
+        request.addfinalizer(lambda: logger.removeHandler(handler))
+        logger.addHandler(handler)
+        os.kill(pid_of(service), signal.SIGKILL)
+        assert await service.predict(2) == 4
+    assert "OSError: cannot tell of worker 0 of stage 'Double' ended: signal SIGKILL" in capsys.readouterr().err
 
 
 async def test_a_death_between_requests_costs_nobody_anything():

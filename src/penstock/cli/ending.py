@@ -14,9 +14,10 @@ import threading
 import time
 from collections.abc import Sequence
 
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.stdio import write_stderr_line
 
-log = logging.getLogger("penstock.server")
+log = guarded_logger("penstock.server")
 
 LAST_GRACE_SECONDS = 5.0
 """How long what the module has left may take: long enough for a library that sends its last metrics."""

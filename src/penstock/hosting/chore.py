@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
-log = logging.getLogger("penstock.server")
+from penstock.hosting.guarded_log import guarded_logger
+
+log = guarded_logger("penstock.server")
 
 
 class Chore:

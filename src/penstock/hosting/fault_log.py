@@ -28,8 +28,9 @@ from penstock.errors import (
     StageFailed,
     WorkerLost,
 )
+from penstock.hosting.guarded_log import guarded_logger
 
-log = logging.getLogger("penstock.server")
+log = guarded_logger("penstock.server")
 
 _NO_FAULT = (InvalidItem, Overloaded, DeadlineExceeded, NotReady, Cancelled)
 """Errors that are no fault of the service: metrics count them, and nothing is logged."""

@@ -16,9 +16,10 @@ import msgspec
 from penstock.codec.text import utf8
 from penstock.config import LogFormat
 from penstock.errors import PenstockError, StartFailed
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.line_streams import LineStream
 
-log = logging.getLogger("penstock.server")
+log = guarded_logger("penstock.server")
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that every record has.  Any other attribute came with ``extra=``."""

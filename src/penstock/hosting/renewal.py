@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from penstock.errors import ConfigError
+from penstock.hosting.guarded_log import guarded_logger
 
-log = logging.getLogger("penstock.server")
+log = guarded_logger("penstock.server")
 
 RENEWAL_SECONDS = 10.0
 """How long it may take to read a file again."""

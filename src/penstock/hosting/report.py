@@ -6,7 +6,6 @@ Each line of the log is bounded, and nothing here reads a file: where the event 
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import threading
 from collections.abc import Sequence
@@ -15,10 +14,11 @@ from types import FrameType
 import msgspec
 
 from penstock.codec.text import cut_middle
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.servable import Servable
 from penstock.hosting.service_health import describe_process
 
-log = logging.getLogger("penstock.server")
+log = guarded_logger("penstock.server")
 
 STACKS_BYTES = 64 * 1024
 """Most of the stacks of one process that are written; of more, the middle is left out."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ import uvloop
 
 from penstock.hosting.chore import Chore
 from penstock.hosting.freed_memory import freed_memory_returned, resident_bytes, trim_heap
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.handing_over import lines_handed_over, write_last_lines
 from penstock.hosting.logs import dropped_notice
 from penstock.hosting.loop_clock import LoopClock
@@ -28,7 +28,7 @@ from penstock.hosting.report import report
 from penstock.hosting.servable import Servable
 from penstock.hosting.signals import Action, Terminal, action_of, taking_signals
 
-log = logging.getLogger("penstock.server")
+log = guarded_logger("penstock.server")
 
 LAST_ANSWERS_SECONDS = 1.0
 """How long the last answers may take to be written after the drain, those included that say NotReady."""

@@ -7,7 +7,6 @@ once, after the last frame.
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import socket
 import threading
@@ -18,13 +17,14 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.core.clock import Clock, Timer
 from penstock.errors import ProtocolError
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.process import LAST_READ_SECONDS, STATUS_TAKEN, WorkerProcess, describe_exit
 from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel
 from penstock.transport.sockets import SocketChannel
 from penstock.worker.loop import work
 
-log = logging.getLogger("penstock.runtime")
+log = guarded_logger("penstock.runtime")
 
 KILLED = describe_exit(-signal.SIGKILL)
 STACK_LOOK_SECONDS = 0.02

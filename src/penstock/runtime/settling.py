@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -14,8 +13,9 @@ from penstock.core.dispatch import SentFrame
 from penstock.core.item import Item, ItemState, Request
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.errors import Cancelled, DeadlineExceeded, InvalidItem, RequestError, StageFailed, WorkerLost
+from penstock.hosting.guarded_log import guarded_logger
 
-log = logging.getLogger("penstock.runtime")
+log = guarded_logger("penstock.runtime")
 
 # Looked up for every item: constants cost nothing once compiled, members of an enum do.
 QUEUED: Final = ItemState.QUEUED

@@ -20,6 +20,7 @@ from penstock.core.item import OFFER, SEND, Item
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
 from penstock.errors import ProtocolError, StartFailed
 from penstock.hosting.fault_log import FaultLog
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import StageSpec
@@ -27,7 +28,7 @@ from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control
 from penstock.transport.messages import Launch, Problem, unpack
 
-log = logging.getLogger("penstock.runtime")
+log = guarded_logger("penstock.runtime")
 
 ROUND_TRIP_SECONDS = 0.010
 """How long a batch takes to the worker and back, besides its run; timers and a busy event loop are included.

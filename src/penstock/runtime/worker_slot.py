@@ -7,7 +7,6 @@ the table does not have is a mistake of ours, and raises IllegalMove.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from enum import IntEnum
 from functools import partial
@@ -20,12 +19,13 @@ from penstock.core.moves import Move
 from penstock.core.state import WorkerState
 from penstock.core.supervision import WorkerHealth
 from penstock.errors import ProtocolError
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.incarnation import Incarnation, StartIncarnation, WorkerStart
 from penstock.transport.framing import VERSION, Frame, Kind, encode_control
 from penstock.transport.messages import Hello, Launch, Problem, pack, unpack
 from penstock.worker.problems import describe_error
 
-log = logging.getLogger("penstock.runtime")
+log = guarded_logger("penstock.runtime")
 
 
 class SlotState(IntEnum):

@@ -5,11 +5,10 @@ Neither headers nor the query are written, because both may carry secrets.
 
 from __future__ import annotations
 
-import logging
-
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.server.application import HttpRequest
 
-log = logging.getLogger("penstock.access")
+log = guarded_logger("penstock.access")
 
 
 def write_line(request: HttpRequest, status: int, nbytes: int, seconds: float) -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote
@@ -30,6 +29,7 @@ from penstock.config import ServerOptions
 from penstock.core.clock import Timer, calling_later
 from penstock.core.payload import Buffer, Payload, payload_pieces, payload_size
 from penstock.core.state import State
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.servable import Servable
 from penstock.server.app import App
@@ -52,7 +52,7 @@ SEND_BYTES = 256 * 1024
 OVERDUE_INTERVAL_SECONDS = 1.0
 """How often, while too many bytes of answers are held, those are looked for that nobody takes."""
 
-log = logging.getLogger("penstock.server")
+log = guarded_logger("penstock.server")
 
 
 def asgi(served: App | Servable | Sequence[Servable], options: ServerOptions | None = None) -> AsgiApp:

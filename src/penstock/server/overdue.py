@@ -9,12 +9,13 @@ Contract
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from operator import itemgetter
 from typing import Protocol
 
-log = logging.getLogger("penstock.server")
+from penstock.hosting.guarded_log import guarded_logger
+
+log = guarded_logger("penstock.server")
 
 
 class AnswerHolder(Protocol):

@@ -5,7 +5,6 @@ A worker process runs this function over a socket, a worker thread over memory.
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import sys
@@ -17,6 +16,7 @@ from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.schema import signature
 from penstock.errors import ProtocolError
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.channel import WorkerEnd
 from penstock.transport.framing import Frame, Kind, encode_control
 from penstock.transport.messages import Hello, Launch, pack, unpack
@@ -25,7 +25,7 @@ from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.runner import Runner
 from penstock.worker.stage import WorkerInfo, make_stage
 
-log = logging.getLogger("penstock.worker")
+log = guarded_logger("penstock.worker")
 
 
 def work(end: WorkerEnd, *, target: Any = None, on_ready: Callable[[], None] = lambda: None) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import logging
 import os
 import resource
 import socket
@@ -25,11 +24,12 @@ from typing import NamedTuple
 
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError, StartFailed
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.server.http1.connections import EXCESS_CONNECTIONS
 
 _TCP_NOTSENT_LOWAT = 25  # from linux/tcp.h; not every build of Python's socket module has the name
 
-log = logging.getLogger("penstock.server")
+log = guarded_logger("penstock.server")
 
 BACKLOG = 2048
 """Connections that the kernel completes and keeps until we accept them.  It refuses any more."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import socket
 import ssl
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.core.clock import Clock, Timer, calling_later
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
 
@@ -28,7 +28,7 @@ TICK_SECONDS = 0.001
 QUIET_SECONDS = 10.0
 """A line in the log says why it failed, at most once in so long."""
 
-log = logging.getLogger("penstock.server")
+log = guarded_logger("penstock.server")
 
 
 class Handshakes:
