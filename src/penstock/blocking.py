@@ -217,9 +217,9 @@ class BlockingService:
         thread: LoopThread | None = getattr(self, "_thread", None)
         if thread is None or self._is_copy or sys.is_finalizing():
             return
+        thread.end_after(self._service.stop())  # first: the warning may be an error
         name = self._service.name
         warnings.warn(f"{name!r} was started and never stopped", ResourceWarning, source=self, stacklevel=2)
-        thread.end_after(self._service.stop())
 
     def predict(self, x: Any, *, timeout: float | None = None, wait: bool = True) -> Any:
         """See `Service.predict`."""

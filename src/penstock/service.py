@@ -186,8 +186,8 @@ class Service:
             return  # it was never made
         engine = self.engine
         if engine is not None and engine.state is not State.STOPPED and not self._calls.is_copy:
+            engine.abandon()  # first: the warning may be an error
             warnings.warn(f"{self.name!r} was started and never stopped", ResourceWarning, source=self, stacklevel=2)
-            engine.abandon()
 
     # -- calls ------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+import warnings
 
 import pytest
 import uvloop
@@ -361,6 +362,16 @@ def test_a_service_that_is_dropped_without_leaving_is_stopped_and_its_thread_end
     thread.join(10)
     assert not thread.is_alive()
     assert service.stops == 1
+
+
+def test_a_dropped_service_is_stopped_though_warnings_are_errors(blocking, service):
+    s = blocking.__enter__()
+    thread = s._thread._thread
+    with warnings.catch_warnings(action="error"), pytest.raises(ResourceWarning, match="never stopped"):
+        s.__del__()
+    thread.join(10)
+    assert service.stops == 1
+    s._thread = None
 
 
 def test_at_the_end_of_the_interpreter_each_call_is_refused_at_once(blocking, service, monkeypatch):

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import threading
+import warnings
 import weakref
 
 import pytest
@@ -236,6 +237,13 @@ async def test_a_service_that_is_forgotten_while_it_runs_says_so_and_ends_its_wo
     assert engine.abandoned == 1
     service.__del__()
     assert engine.abandoned == 1
+
+
+async def test_a_forgotten_service_ends_its_workers_though_warnings_are_errors(service):
+    await service.start()
+    with warnings.catch_warnings(action="error"), pytest.raises(ResourceWarning, match="never stopped"):
+        service.__del__()
+    assert service.engine.abandoned == 1
 
 
 def test_a_stream_keeps_its_service_as_long_as_it_lives():
