@@ -27,6 +27,9 @@ from penstock.worker.problems import describe_error
 
 log = guarded_logger("penstock.runtime")
 
+STOOD_STILL_SECONDS = 0.1
+"""A timer that rings later than this tells that the event loop stood still, and read no answer meanwhile."""
+
 
 class SlotState(IntEnum):
     """What a slot is doing.  Those up to READY lead to serving, those after it to an end."""
@@ -492,6 +495,19 @@ class WorkerSlot(FrameHolder):
             self.recycle()
 
     def _hung(self) -> None:
+        """The time of the frame is up.
+
+        Where this process stood still (it was stopped, or some callback blocked the event loop), the answer may have
+        come meanwhile.  Such a time does not count, once for each frame.
+        """
+        assert self._timeout is not None
+        late = self._now() - self._running_since - self._timeout
+        if late > STOOD_STILL_SECONDS:
+            self._hang = self._clock.call_later(min(late, self._timeout), self._kill_hung)
+        else:
+            self._kill_hung()
+
+    def _kill_hung(self) -> None:
         self._hang = None
         if self._state is SlotState.STOPPED:  # an `abandon`, perhaps on another thread, could not cancel the timer
             return

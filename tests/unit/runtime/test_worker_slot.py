@@ -400,6 +400,42 @@ async def test_each_frame_has_the_time_to_itself_and_the_one_that_takes_longer_e
     assert rig.owner.events[-1] == ("ended", "signal SIGSEGV", True, False, 1)
 
 
+async def test_time_in_which_the_event_loop_stood_still_does_not_count(caplog):
+    rig = await Rig(timeout=5.0, obedient=False).ready()
+    rig.send(1, b"a")
+    rig.clock._now += 7.0
+    await rig.clock.advance(0)
+    assert rig.worker.orders == []
+    rig.worker.answer()  # it had come long before, and could not be read
+    assert rig.clock.waiting == []
+    rig.send(2, b"b")
+    rig.clock._now += 7.0
+    await rig.clock.advance(1.999)
+    assert rig.worker.orders == []
+    await rig.clock.advance(0.001)
+    assert rig.worker.orders == ["kill"]
+    assert caplog.text.count("a batch ran longer than 5 s") == 1
+
+
+async def test_a_long_standstill_gives_a_batch_its_time_once_more_and_no_more_than_that():
+    rig = await Rig(timeout=5.0, obedient=False).ready()
+    rig.send(1, b"a")
+    rig.clock._now += 1000.0
+    await rig.clock.advance(0)
+    assert rig.clock.waiting == [5.0]
+    rig.clock._now += 1000.0
+    await rig.clock.advance(0)
+    assert rig.worker.orders == ["kill"]
+
+
+async def test_a_timer_that_rings_a_little_late_is_no_standstill():
+    rig = await Rig(timeout=5.0, obedient=False).ready()
+    rig.send(1, b"a")
+    rig.clock._now += 5.09
+    await rig.clock.advance(0)
+    assert rig.worker.orders == ["kill"]
+
+
 async def test_an_idle_worker_has_no_timer():
     rig = await Rig(timeout=5.0).ready()
     rig.send(1, b"a")
