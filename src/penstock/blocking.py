@@ -68,7 +68,11 @@ class LoopThread:
         self._stopped = False
         """Whether the loop has been asked to end; only its own thread says so."""
         self._thread = threading.Thread(target=self._run, name="penstock blocking", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # there can be no more threads
+            self._loop.close()
+            raise
 
     @property
     def is_current(self) -> bool:

@@ -183,6 +183,22 @@ def test_in_the_thread_of_the_loop_each_call_is_refused_and_does_not_wait_for_it
         assert s.predict(1) == (1, None, True)
 
 
+def test_a_thread_that_cannot_be_started_leaves_no_open_loop(blocking, monkeypatch):
+    loops, make = [], uvloop.new_event_loop
+
+    def cannot_start(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr("penstock.blocking.uvloop.new_event_loop", lambda: loops.append(make()) or loops[-1])
+        full.setattr(threading.Thread, "start", cannot_start)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            blocking.__enter__()
+    assert [loop.is_closed() for loop in loops] == [True]
+    with blocking as s:
+        assert s.predict(1) == (1, None, True)
+
+
 def test_a_call_that_was_submitted_before_the_end_is_refused_and_not_left_waiting(blocking, service):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         with blocking as s:
