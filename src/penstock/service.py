@@ -18,6 +18,7 @@ from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import ConfigError
 from penstock.hosting.guarded_log import guarded_logger
+from penstock.hosting.load_lines import loading_logged
 from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
 from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation
@@ -119,6 +120,8 @@ class Service:
     async def start(self) -> None:
         """Start the workers on the running event loop; returns when they are ready.
 
+        The logger `penstock.loading` tells every 10 s which stages still load.
+
         Raises:
             ConfigError: it runs already, or a stage cannot be run as described.
             StartFailed: a stage could not be set up; carries the remote traceback.
@@ -145,7 +148,8 @@ class Service:
             inline=self.inline,
         )
         self._calls.connect(self.engine, self._loop)
-        await self.engine.start()
+        with loading_logged(self, self._clock):
+            await self.engine.start()
 
     async def stop(self, drain: float = 30.0) -> None:
         """Finish what was accepted for up to `drain` seconds (0: at once, inf: however long), then end the workers.

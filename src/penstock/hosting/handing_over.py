@@ -74,6 +74,7 @@ class HandingOver:
     def write_last(self, within: float = LAST_LINES_SECONDS) -> None:
         """Write all and shut logging down, for a process that ends by `os._exit`."""
         self._flush()
+        self.writer.set_foot(b"")
         self.writer.run(logging.shutdown)
         self.writer.flush(within)
 

@@ -50,6 +50,10 @@ class LineStream(io.TextIOWrapper):
             raise ValueError("write to closed file")
         self._bytes.write((words + "\n").encode(self.encoding, self.errors or "strict"))
 
+    def show_below(self, words: str) -> None:
+        """Have `words` stand below everything on this stream's terminal from now on; "" takes them away."""
+        self.writer.set_foot(words.encode(self.encoding, "replace"), self.fileno())
+
 
 class _LineBytes(io.BufferedIOBase):
     """The bytes of a `LineStream`: `sys.stdout.buffer`.  To close it does not close the descriptor."""

@@ -9,6 +9,7 @@ Contract
   counted.  Once something can be written there again, a new line begins, and a notice tells of them.
 * No write holds more than one pipe takes as a whole, unless a single piece is longer: lines of several processes that
   share a pipe are not mixed.
+* The foot, if there is one, stands below everything on a terminal, and what others write there does not touch it.
 * Without its thread (before `start`, after `end`, in a fork) everything is written at once by who hands it over.
 """
 
@@ -47,6 +48,9 @@ GIVE_WAY_SECONDS = 0.0001
 """A thread that prints without a pause keeps the interpreter from the thread that writes, and lines would be dropped
 although they are read.  So beyond `BEHIND_BYTES` it sleeps that long for each 64 KiB it prints.  That is time for
 twenty writes.  It does not wait for the reader: where there is no room it does not sleep."""
+
+ERASE_LINE = b"\r\x1b[K"
+"""Goes to the first column, and clears the line."""
 
 _JOB = -1
 
@@ -114,6 +118,14 @@ class LineWriter:
         """How many runs were written."""
         self._stood_still_at = -1
         """What `_done` was when `hurry` waited in vain."""
+        self._foot = b""
+        """What is to stand below everything on the terminal."""
+        self._foot_fd = -1
+        self._foot_due = False
+        """Whether a job that draws it waits."""
+        self._foot_drawn = b""
+        self._line_begun = False
+        """Whether the last write to a terminal ended within a line, while there was a foot to draw."""
         self._lost: dict[int, _Lost] = {}
         """The descriptors to which the last write failed; only the thread that writes looks here."""
 
@@ -178,6 +190,21 @@ class LineWriter:
         with contextlib.suppress(Exception):
             job()
 
+    def set_foot(self, foot: bytes, fd: int = -1) -> None:
+        """Have `foot`, a part of a line, stand below everything on the terminal `fd` from now on; b"" takes it away.
+
+        Nothing happens without the thread.  What is set while nobody reads is drawn once, when somebody reads again.
+        """
+        with self.lock:
+            if self._thread is None:
+                return
+            self._foot = foot
+            if foot:
+                self._foot_fd = fd
+            if not self._foot_due:
+                self._foot_due = True
+                self._append(_Run(_JOB, b"", 0, self._redraw_foot))
+
     def give_way(self, nbytes: int) -> None:
         """Let the thread get at the interpreter, after `nbytes` more were printed; `lock` must not be held."""
         self._way_due += nbytes
@@ -219,6 +246,8 @@ class LineWriter:
         """Go on without the thread: there is none in this process, a fork of the one that started it."""
         self.lock = threading.RLock()
         self._runs.clear()
+        self._foot = self._foot_drawn = b""
+        self._foot_due = False
         self._thread = None
 
     # -- under the lock ---------------------------------------------------------------------------------------------
@@ -272,12 +301,35 @@ class LineWriter:
 
     def _do(self, run: _Run) -> None:
         if run.job is None:
+            if not (self._foot or self._foot_drawn) or not os.isatty(run.fd):
+                self._write(run)
+                return
+            self._erase_foot()
             self._write(run)
+            self._line_begun = not run.data.endswith(b"\n")
+            self._draw_foot()
             return
         self._job = run.job
         with contextlib.suppress(Exception):
             run.job()
         self._job = None
+
+    def _redraw_foot(self) -> None:
+        with self.lock:
+            self._foot_due = False
+        if self._foot != self._foot_drawn:
+            self._erase_foot()
+            self._draw_foot()
+
+    def _erase_foot(self) -> None:
+        if self._foot_drawn:
+            write_all(self._foot_fd, ERASE_LINE)
+            self._foot_drawn = b""
+
+    def _draw_foot(self) -> None:
+        if self._foot and not self._line_begun:  # else it would stand behind the text, and be taken away with it
+            self._foot_drawn = self._foot
+            write_all(self._foot_fd, self._foot_drawn)
 
     def _write(self, run: _Run) -> None:
         lost = self._lost.get(run.fd)

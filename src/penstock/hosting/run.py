@@ -21,6 +21,7 @@ from penstock.hosting.chore import Chore
 from penstock.hosting.freed_memory import freed_memory_returned, resident_bytes, trim_heap
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.handing_over import lines_handed_over, write_last_lines
+from penstock.hosting.load_lines import loading_shown
 from penstock.hosting.logs import dropped_notice
 from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.renewal import Renewal, renew
@@ -62,11 +63,13 @@ def run_until_signal(
     on_ready: Callable[[], None],
     on_end: Callable[[], None],
     renewals: Sequence[Renewal] = (),
+    shows_loading: bool = False,
 ) -> None:
     """Run `services` behind `door` on a new event loop; returns after a drain of at most `drain` seconds.
 
     `on_ready` is called once, when every service is ready, and `on_end` at the end, also at one that a second signal
-    asked for: what is to be logged is then logged.  `renewals` are what SIGHUP reads again.
+    asked for: what is to be logged is then logged.  `renewals` are what SIGHUP reads again.  With
+    `shows_loading` a line on the terminal, if there is one, tells what still loads.
 
     Raises:
         ConfigError: an option or a service is not valid.
@@ -77,7 +80,7 @@ def run_until_signal(
         _collector_restored(),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_Run(services, door, drain, on_ready, on_end, renewals).run())
+        runner.run(_Run(services, door, drain, on_ready, on_end, renewals, shows_loading).run())
 
 
 @contextlib.contextmanager
@@ -103,12 +106,14 @@ class _Run:
         on_ready: Callable[[], None],
         on_end: Callable[[], None],
         renewals: Sequence[Renewal],
+        shows_loading: bool,
     ) -> None:
         self._services = services
         self._door = door
         self._drain_seconds = drain
         self._on_ready = on_ready
         self._on_end = on_end
+        self._shows_loading = shows_loading
         self._stop_asked = asyncio.Event()
         self._signal = ""
         self._began = 0.0
@@ -150,10 +155,12 @@ class _Run:
 
     async def _start(self) -> None:
         """Start every service.  The first that fails to start cancels the starts of the others; its error is raised."""
+        shown = loading_shown(self._services, LoopClock()) if self._shows_loading else contextlib.nullcontext()
         try:
-            async with asyncio.TaskGroup() as group:
-                for service in self._services:
-                    group.create_task(service.start())
+            with shown:
+                async with asyncio.TaskGroup() as group:
+                    for service in self._services:
+                        group.create_task(service.start())
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
 

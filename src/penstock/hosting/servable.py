@@ -14,6 +14,7 @@ from penstock.codec.formats import Codec
 from penstock.config import Batch, ServiceOptions
 from penstock.core.counters import ServiceCounters, StageCounters
 from penstock.core.lanes import Lane
+from penstock.core.load_progress import Loading
 from penstock.core.outcome import Outcome
 from penstock.core.state import State, WorkerState
 from penstock.errors import RequestError
@@ -80,7 +81,11 @@ class HostedEngine(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why the service is FAILED, else ""."""
+        """Why the service is FAILED, or what it still loads while it is STARTING; else ""."""
+
+    @property
+    def loading(self) -> Sequence[Loading]:
+        """What the start still waits for, stage by stage; empty before it and after it."""
 
     @property
     def counters(self) -> ServiceCounters:

@@ -15,6 +15,7 @@ from penstock.core.clock import Clock, calling_later
 from penstock.core.counters import ServiceCounters
 from penstock.core.item import Done, Request
 from penstock.core.lanes import Lane
+from penstock.core.load_progress import Loading, loading_words
 from penstock.core.payload import Payload
 from penstock.core.state import State
 from penstock.core.supervision import longest_rest
@@ -93,7 +94,16 @@ class Engine:
 
     @property
     def reason(self) -> str:  # noqa: D102  # see `HostedEngine`
-        return next((stage.health.reason for stage in self.stages if stage.failed), "")
+        for stage in self.stages:
+            if stage.failed:
+                return stage.health.reason
+        return loading_words(self.loading) if self.state is State.STARTING else ""
+
+    @property
+    def loading(self) -> list[Loading]:  # noqa: D102  # see `HostedEngine`
+        if self._started is None:
+            return []
+        return [loading for stage in self.stages if (loading := stage.loading) is not None]
 
     @property
     def queued(self) -> int:  # noqa: D102  # see `HostedEngine`
@@ -115,7 +125,7 @@ class Engine:
         flow = self._flow
         if not flow.accepting:
             state = self.state
-            reason = f": {self.reason}" if state is State.FAILED else ""
+            reason = f": {self.reason}" if state in (State.FAILED, State.STARTING) else ""
             retry_after = self._retry_failed_after() if state is State.FAILED else 1
             return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
         if not flow.has_room(nbytes):

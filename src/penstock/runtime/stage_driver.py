@@ -17,6 +17,7 @@ from penstock.core.counters import StageCounters
 from penstock.core.dispatch import SentFrame, least_busy, reclaim
 from penstock.core.fault_lines import FaultKind
 from penstock.core.item import OFFER, SEND, Item
+from penstock.core.load_progress import Loading
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
 from penstock.errors import ProtocolError, StartFailed
 from penstock.hosting.fault_log import FaultLog
@@ -110,6 +111,7 @@ class StageDriver:
         self._cores: list[frozenset[int]] = []
         self._threads: list[int] = []
         self._frame_ids = count(1)
+        self._started_at = 0.0
         self._errors = [""] * spec.workers
         """For each worker, the error that led to its last examination."""
         self._unstartable = False
@@ -143,6 +145,17 @@ class StageDriver:
     def retry_in_seconds(self) -> float | None:
         """In how many seconds a stage that rests is tried again; None without a rest."""
         return self.health.rest_left(self._now())
+
+    @property
+    def loading(self) -> Loading | None:
+        """What the service's start still waits for here, or None.
+
+        A start waits for the first try of each worker, and for one that is ready.
+        """
+        if self.health.ever_ready and all(worker.tried for worker in self.workers):
+            return None
+        left, seconds = len(self.workers) - self.live_workers, self._now() - self._started_at
+        return Loading(self.name, left, len(self.workers), seconds, self.health.reason)
 
     # -- from queue to workers ------------------------------------------------------------------------------------
 
@@ -351,6 +364,7 @@ class StageDriver:
         `threads` the number of threads that its libraries should start.
         """
         self._launch, self._cores, self._threads = launch, cores, threads
+        self._started_at = self._now()
         for worker in self.workers:
             worker.start()
 

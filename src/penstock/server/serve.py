@@ -43,6 +43,7 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
         on_ready=lambda: announce(listener.addresses),
         on_end=app.problems.faults.flush,
         renewals=[*listener.renewals(), *app.renewals()],
+        shows_loading=options.log_format == "text",  # every line of the others is a JSON object
     )
 
 

@@ -520,3 +520,43 @@ async def test_an_engine_that_was_never_started_can_be_abandoned(make_rig):
     rig = make_rig()
     rig.engine.abandon()
     assert rig.engine.state is State.STOPPED
+
+
+# -- what it says while it starts -------------------------------------------------------------------------------------
+
+
+async def test_it_says_which_stages_load_and_since_when(make_rig):
+    rig = make_rig(spec(name="a", workers=2), spec(name="b"))
+    assert (rig.engine.loading, rig.engine.reason) == ([], "")
+    starting = await rig.begin()
+    await rig.clock.advance(12.5)
+    assert rig.engine.reason == "a is loading (2 of 2 workers), 12 s; b is loading, 12 s"
+    rig.workers[0].become_ready()
+    rig.workers[2].become_ready()
+    await rest()
+    # It serves by now, and its start waits for the second worker.
+    assert (rig.engine.state, rig.engine.reason) == (State.READY, "")
+    assert [str(loading) for loading in rig.engine.loading] == ["a is loading (1 of 2 workers), 12 s"]
+    rig.workers[1].become_ready()
+    await starting
+    assert (rig.engine.loading, rig.engine.reason) == ([], "")
+
+
+async def test_who_asks_too_early_is_told_what_still_loads(make_rig):
+    rig = make_rig(spec(name="M"))
+    await rig.begin()
+    await rig.clock.advance(12.0)
+    assert str(rig.engine.refusal()) == "service 'service' is starting: M is loading, 12 s"
+    with pytest.raises(NotReady, match="is starting: M is loading, 12 s"):
+        rig.submit()
+
+
+async def test_a_start_that_is_tried_again_says_why_and_counts_from_the_first(make_rig):
+    rig = make_rig(spec(name="M"))
+    await rig.begin()
+    await rig.clock.advance(5.0)
+    rig.workers[0].die("signal SIGKILL")
+    await rig.clock.advance(1.0)
+    assert rig.engine.reason == (
+        "M is loading, 6 s; the last try failed: worker 0 of stage 'M' ended before it was ready: signal SIGKILL"
+    )
