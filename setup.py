@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from setuptools import setup
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 
 COMPILED = [
@@ -68,6 +69,22 @@ BUILDING = {"bdist_wheel", "build", "build_ext", "install"}
 WISH = os.environ.get("PENSTOCK_COMPILE", "")
 
 
+WHY_NOT: list[str] = []
+"""Why the modules could not be compiled, in a line; empty where they were, or were not to be."""
+
+
+class Build(build):
+    """Everything of a wheel, and in it the word why it is plain Python where it need not be."""
+
+    def run(self) -> None:
+        """Build, and leave the word: `penstock serve` says it at its start (`penstock/hosting/build.py`)."""
+        super().run()
+        word = Path(self.build_lib, "penstock", "not_compiled.txt")
+        word.unlink(missing_ok=True)  # an earlier build into this folder may have left it
+        if WHY_NOT:
+            word.write_text(WHY_NOT[0])
+
+
 class BuildExtensions(build_ext):
     """All of them or none: a module compiled without the others would not work."""
 
@@ -81,6 +98,7 @@ class BuildExtensions(build_ext):
             for extension in self.extensions:
                 Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
             self.extensions = self.distribution.ext_modules = []
+            WHY_NOT.append(" ".join(str(error).split()))
             self.warn(f"penstock stays plain Python, at about twice the cost of a request: {error}")
 
 
@@ -90,17 +108,19 @@ def extensions() -> list[Any]:
         return []
     try:
         from mypyc.build import mypycify
-    except ImportError:
+    except ImportError as error:
         if WISH == "1":
             raise
+        WHY_NOT.append(str(error))
         return []
     try:
         made: list[Any] = mypycify([f"src/penstock/{name}" for name in COMPILED], opt_level="3", debug_level="1")
     except SystemExit:  # how mypy says that it found errors, in our types or in those of a library
         if WISH == "1":
             raise
+        WHY_NOT.append("mypy found errors in the types of Penstock, or of a library that it uses")
         return []
     return made
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtensions})
+setup(ext_modules=extensions(), cmdclass={"build": Build, "build_ext": BuildExtensions})

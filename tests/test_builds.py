@@ -1,15 +1,21 @@
-"""A run says which build of Penstock it tests, and does not begin on a part of one."""
+"""A run says which build of Penstock it tests, and does not begin on a part of one.
+
+An install that could not be compiled says why when it serves.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
+from served import PENSTOCK, Program, write_module
 
 ROOT = Path(__file__).parents[1]
 COMPILED = re.findall(r'^    "(\S+\.py)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)
@@ -55,3 +61,120 @@ def test_a_run_over_a_part_of_a_build_does_not_begin(run_over, missing, extra):
     run = run_over([name for name in COMPILED if name not in missing] + extra)
     assert run.returncode == pytest.ExitCode.USAGE_ERROR
     assert f"not compiled {missing}, compiled without being in setup.py's list {extra}\n" in run.stderr
+
+
+# -- what could not be compiled ---------------------------------------------------------------------------------------
+
+COMPILERS = {
+    "no mypyc": "raise ImportError('no mypyc here')",
+    "types": "def mypycify(paths, **_):\n    raise SystemExit(1)",
+    "no C compiler": (
+        "from setuptools import Extension\n"
+        "def mypycify(paths, **_):\n"
+        "    return [Extension('penstock.core.item', ['broken.c'])]"
+    ),
+}
+"""What stands for `mypyc.build`, which takes more than a minute by itself."""
+
+
+@pytest.fixture
+def build(tmp_path):
+    """Build a package with our `setup.py` and one of the compilers; the run, and the folder that a wheel is made of."""
+    pytest.importorskip("setuptools")  # an environment of Python 3.12 may be without it
+
+    def run(compiler, wish=""):
+        package = tmp_path / "src" / "penstock"
+        package.mkdir(parents=True, exist_ok=True)
+        (package / "__init__.py").touch()
+        shutil.copy(ROOT / "setup.py", tmp_path)
+        (tmp_path / "pyproject.toml").write_text("[project]\nname = 'penstock'\nversion = '0'\n")
+        (tmp_path / "broken.c").write_text("this is no C")
+        (tmp_path / "mypyc").mkdir(exist_ok=True)
+        (tmp_path / "mypyc" / "__init__.py").touch()
+        (tmp_path / "mypyc" / "build.py").write_text(COMPILERS[compiler])
+        done = subprocess.run(
+            [sys.executable, "setup.py", "build", "--build-lib", "made"],
+            cwd=tmp_path,
+            env={**os.environ, "CC": "/bin/false", "PENSTOCK_COMPILE": wish, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done, tmp_path / "made" / "penstock"
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("compiler", "reason"),
+    [("no mypyc", "no mypyc here"), ("types", "mypy found errors"), ("no C compiler", "/bin/false")],
+)
+def test_a_build_that_could_not_compile_says_why_in_what_it_makes(build, compiler, reason):
+    done, package = build(compiler)
+    assert done.returncode == 0, done.stderr
+    assert (package / "__init__.py").exists()
+    word = (package / "not_compiled.txt").read_text()
+    assert reason in word
+    assert len(word.splitlines()) == 1
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_build_that_was_not_to_compile_says_nothing_even_where_one_before_it_did(build, compiler):
+    build(compiler)
+    done, package = build(compiler, wish="0")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in package.iterdir()] == ["__init__.py"]
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_a_build_that_had_to_compile_fails(build, compiler):
+    done, _ = build(compiler, wish="1")
+    assert done.returncode != 0
+
+
+SERVED = """
+import penstock as ps
+
+def same(x: float) -> float:
+    return x
+
+service = ps.Service(same, name="mine")
+"""
+
+
+@pytest.fixture
+def serve_sources(tmp_path):
+    """Serve over a copy of the sources that says, or does not, why it is not compiled; what was written."""
+
+    def run(reason, *options):
+        write_module(tmp_path, SERVED)
+        package = tmp_path / "installed" / "penstock"
+        shutil.copytree(ROOT / "src" / "penstock", package, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+        if reason is not None:
+            (package / "not_compiled.txt").write_text(reason)
+        command = (*PENSTOCK, "serve", "model:service", "--port", "0", *options)
+        program = Program(tmp_path, *command, env={"PYTHONPATH": str(tmp_path / "installed")})
+        try:
+            program.wait_for("ready on")
+            program.signal(signal.SIGTERM)
+            assert program.wait() == 0
+        finally:
+            program.destroy()
+        return program.output
+
+    return run
+
+
+@pytest.mark.parametrize("options", [(), ("--log-format", "json")], ids=["text", "json"])
+def test_what_could_not_be_compiled_says_why_and_what_to_do_at_its_start(serve_sources, options):
+    output = serve_sources("command 'gcc' failed: No such file or directory\n", *options)
+    (line,) = [line for line in output.splitlines() if "because compiling failed" in line]
+    assert "failed: command 'gcc' failed: No such file or directory. Install a C compiler" in line
+    assert output.index("because compiling failed") < output.index("ready on")
+    assert "plain Python; Python" in output
+
+
+def test_sources_that_were_not_to_be_compiled_say_just_that(serve_sources):
+    output = serve_sources(None)
+    assert "plain Python; Python" in output
+    assert "compiling failed" not in output

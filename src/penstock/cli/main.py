@@ -9,6 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Console
 
@@ -69,9 +70,26 @@ def _complain(error: PenstockError) -> None:
         Console(stderr=True).print(f"penstock: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
+class _TellVersion(argparse.Action):
+    """Says the version; argparse's own action would want it, and so the versions of libraries, before it is asked."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **more)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"penstock {_version_words()}")
+        parser.exit()
+
+
+def _version_words() -> str:
+    from penstock.hosting.build import build_words
+
+    return f"{penstock.__version__} ({build_words()})"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="penstock", description="Take Python models to production.")
-    parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
+    parser.add_argument("--version", action=_TellVersion, help="say which build this is, on which libraries, and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serving = commands.add_parser("serve", help="serve services over HTTP", description="Serve services over HTTP.")
     serving.add_argument("services", nargs="+", metavar="module:service", help="what to serve")
@@ -127,6 +145,7 @@ def _run_server(arguments: argparse.Namespace, options: ServerOptions, say: Call
     changed = service_fields(arguments, os.environ)
     services = [load_service(name).configured(**changed) for name in arguments.services]
     hold_signals()
+    say(f"version {_version_words()}")
     for service in services:
         stages = " -> ".join(f"{spec.name} x{spec.workers}" for spec in service.stages)
         say(f"starting {service.name} ({stages})")

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 from collections.abc import Sequence
 from typing import Any
 
 from penstock.codec.text import one_line
 from penstock.core.state import State
+from penstock.hosting.build import is_compiled, version_of
 from penstock.hosting.servable import Servable, StageView, WorkerView
 
 _WORST_FIRST = (State.FAILED, State.STOPPED, State.DRAINING, State.STARTING, State.BUSY, State.READY)
 
 
-@functools.cache  # it is read from files
 def version() -> str:
     """The installed version of Penstock, or "unknown" where it runs without having been installed."""
-    try:
-        return importlib.metadata.version("penstock")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+    return version_of("penstock")
 
 
 def state_of(service: Servable) -> State:
@@ -39,6 +34,7 @@ def describe_process(services: Sequence[Servable], uptime: float) -> dict[str, A
     return {
         "state": worst_state(services),
         "version": version(),
+        "compiled": is_compiled(),
         "uptime": round(uptime, 3),
         "services": {service.name: describe_service(service) for service in services},
     }

@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from penstock.core.counters import Histogram, StageCounters
 from penstock.core.state import State, WorkerState
+from penstock.hosting.build import is_compiled
 from penstock.hosting.handing_over import dropped_lines
 from penstock.hosting.servable import HostedEngine, Servable, StageView
 from penstock.hosting.service_health import state_of, version
@@ -37,7 +38,11 @@ class ServiceCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every family once, with a sample for each service or stage."""
-        yield InfoMetricFamily("penstock", "The Penstock that wrote this.", value={"version": self._version})
+        yield InfoMetricFamily(
+            "penstock",
+            "The Penstock that wrote this. compiled is false where it is plain Python: a request costs twice as much.",
+            value={"version": self._version, "compiled": "true" if is_compiled() else "false"},
+        )
         yield _dropped_lines()
         yield _states(self._services)
         running = [(service, engine) for service in self._services if (engine := service.engine) is not None]

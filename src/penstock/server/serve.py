@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.config import ServerOptions
-from penstock.hosting.logs import set_up_logging
+from penstock.hosting.build import why_not_compiled
+from penstock.hosting.logs import log, set_up_logging
 from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.run import run_until_signal
 from penstock.hosting.servable import Servable
@@ -30,6 +31,8 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
     """
     fill_standard_streams()
     set_up_logging(options.log_format)
+    if why := why_not_compiled():
+        log.warning("%s", why)
     announce = on_ready or _announce
     clock = LoopClock()
     app = App(services, options, clock)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import socket
+import subprocess
 import sys
+from importlib.metadata import version
+from importlib.util import find_spec
 
 import pytest
-from served import PENSTOCK, Program, run
+from served import PENSTOCK, START_LIMIT, Program, run
+
+import penstock as ps
 
 SERVE = ("serve", "orders:service", "--port", "0")
 
@@ -426,3 +432,24 @@ def test_of_several_services_one_that_cannot_start_ends_the_others(module):
     assert status == 1
     assert "no weights at /weights" in output
     assert "Group" not in output
+
+
+def test_the_version_and_the_first_line_say_which_build_runs_on_what(serve):
+    compiled = find_spec("penstock.core.item").origin.endswith(".so")
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("uvloop", "httptools", "msgspec"))
+    build = "compiled" if compiled else "plain Python"
+    words = f"{ps.__version__} ({build}; Python {platform.python_version()}, {libraries})"
+    program = subprocess.run([*PENSTOCK, "--version"], capture_output=True, text=True, check=True, timeout=START_LIMIT)
+    assert program.stdout == f"penstock {words}\n"
+    server = serve()
+    assert server.output.splitlines()[0] == f"penstock: version {words}"
+    assert server.health()["compiled"] is compiled
+    assert server.metric("penstock_info", compiled="true" if compiled else "false") == 1
+    server = serve("--log-format", "json")
+    assert json.loads(server.output.splitlines()[0])["message"] == f"version {words}"
+
+
+def test_the_versions_of_libraries_are_read_only_when_they_are_asked_for():
+    asked = "import sys; from penstock.cli.main import _parser; _parser(); print('importlib.metadata' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.core.state import State
 from penstock.errors import NotReady, Overloaded
+from penstock.hosting.build import is_compiled
 
 
 def get(fakes, app, path):
@@ -70,6 +71,7 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
     body = get(fakes, fakes.app(service), "/health").json
     assert body["uptime"] >= 0
     assert body["version"]
+    assert body["compiled"] is is_compiled()
     assert body["services"]["echo"] == {
         "state": "ready",
         "reason": "",

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_prom
 
 from penstock.core.counters import StageCounters
 from penstock.core.state import State, WorkerState
+from penstock.hosting.build import is_compiled
 
 
 def scrape(fakes, app, accept="", **headers):
@@ -228,7 +229,7 @@ def test_the_process_is_in_it_and_every_name_is_ours_and_explained(fakes):
     app.answered(fakes.call(app).request, 200, 1)
     found = scrape(fakes, app)
     assert value(found, "process_resident_memory_bytes") > 0
-    assert value(found, "penstock_info") == 1
+    assert value(found, "penstock_info", compiled="true" if is_compiled() else "false") == 1
     for family in found.values():
         assert re.fullmatch("(penstock|process)(_[a-z]+)*", family.name)
         assert len(family.documentation) > 10, family.name
