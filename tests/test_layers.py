@@ -56,6 +56,7 @@ HEAVY = {
     "httptools": {"server/http1/heads.py"},
     "uvloop": {"hosting/run.py", "blocking.py"},
     "rich": {"cli/main.py", "cli/check.py"},
+    "argcomplete": {"cli/completion.py"},
 }
 """The libraries with weight, and the files that may import each."""
 LIGHT = {"msgspec"}

@@ -1,5 +1,7 @@
 """The `penstock` command: `serve` and `check`."""
 
+# PYTHON_ARGCOMPLETE_OK: a shell in which every program's completion is switched on looks for this word.
+
 from __future__ import annotations
 
 import argparse
@@ -34,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Without `argv` this is the command of its process, which then has to end.
     """
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
     fill_standard_streams()
     leave_first_process()
     status = _run(_parser().parse_args(argv))
@@ -68,6 +72,15 @@ def _run(arguments: argparse.Namespace) -> int:
 def _complain(error: PenstockError) -> None:
     with contextlib.suppress(OSError):  # nobody reads it
         Console(stderr=True).print(f"penstock: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+
+
+def _complete() -> None:
+    """Answer a shell that asks what may follow, and end; it is imported only then."""
+    from penstock.cli.completion import complete
+
+    parser = _parser()
+    commands = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    complete(parser, [command for choices in commands for command in choices.values()])
 
 
 class _TellVersion(argparse.Action):
