@@ -73,6 +73,12 @@ WHY_NOT: list[str] = []
 """Why the modules could not be compiled, in a line; empty where they were, or were not to be."""
 
 
+def in_a_line(error: Exception) -> str:
+    """What `error` says; of a command with all its flags, how it begins and how it ended."""
+    words = " ".join(str(error).split())
+    return words if len(words) <= 200 else f"{words[:60]} ... {words[-60:]}"
+
+
 class Build(build):
     """Everything of a wheel, and in it the word why it is plain Python where it need not be."""
 
@@ -98,7 +104,7 @@ class BuildExtensions(build_ext):
             for extension in self.extensions:
                 Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
             self.extensions = self.distribution.ext_modules = []
-            WHY_NOT.append(" ".join(str(error).split()))
+            WHY_NOT.append(in_a_line(error))
             self.warn(f"penstock stays plain Python, at about twice the cost of a request: {error}")
 
 
@@ -111,7 +117,7 @@ def extensions() -> list[Any]:
     except ImportError as error:
         if WISH == "1":
             raise
-        WHY_NOT.append(str(error))
+        WHY_NOT.append(in_a_line(error))
         return []
     try:
         made: list[Any] = mypycify([f"src/penstock/{name}" for name in COMPILED], opt_level="3", debug_level="1")

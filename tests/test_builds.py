@@ -73,6 +73,15 @@ COMPILERS = {
         "def mypycify(paths, **_):\n"
         "    return [Extension('penstock.core.item', ['broken.c'])]"
     ),
+    "a long command": (
+        "from setuptools import Extension\n"
+        "from setuptools.command.build_ext import build_ext\n"
+        "def run(self):\n"
+        "    raise RuntimeError('gcc -O3' + ' -Wall' * 200 + '\\nreturned 1.')\n"
+        "def mypycify(paths, **_):\n"
+        "    build_ext.run = run\n"
+        "    return [Extension('penstock.core.item', ['broken.c'])]"
+    ),
 }
 """What stands for `mypyc.build`, which takes more than a minute by itself."""
 
@@ -107,7 +116,12 @@ def build(tmp_path):
 
 @pytest.mark.parametrize(
     ("compiler", "reason"),
-    [("no mypyc", "no mypyc here"), ("types", "mypy found errors"), ("no C compiler", "/bin/false")],
+    [
+        ("no mypyc", "no mypyc here"),
+        ("types", "mypy found errors"),
+        ("no C compiler", "/bin/false"),
+        ("a long command", " -Wall returned 1."),
+    ],
 )
 def test_a_build_that_could_not_compile_says_why_in_what_it_makes(build, compiler, reason):
     done, package = build(compiler)
@@ -116,6 +130,7 @@ def test_a_build_that_could_not_compile_says_why_in_what_it_makes(build, compile
     word = (package / "not_compiled.txt").read_text()
     assert reason in word
     assert len(word.splitlines()) == 1
+    assert len(word) <= 200
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)

@@ -45,7 +45,7 @@ def why_not_compiled(package: Path | None = None) -> str:
     path = (package or Path(__file__).parents[1]) / NOT_COMPILED
     if is_compiled() or not path.is_file():
         return ""
-    reason = path.read_text(errors="replace").strip()
+    reason = path.read_text(errors="replace").strip().rstrip(".")
     return (
         f"this install of Penstock is plain Python, at about twice the cost of a request, because compiling failed: "
         f"{reason}. Install a C compiler and the headers of Python, then install Penstock again"
