@@ -86,6 +86,22 @@ async def test_a_stop_while_starting_ends_the_start_with_that_reason(tmp_path):
     assert not any(running(pid) for pid in notes(tmp_path / "setting up"))
 
 
+async def test_a_program_that_starts_a_service_is_told_what_loads_by_its_log_alone(
+    tmp_path, monkeypatch, caplog, capfd
+):
+    monkeypatch.setattr("penstock.hosting.load_lines.LOG_INTERVAL_SECONDS", 0.01)
+    caplog.set_level("INFO", "penstock.loading")
+    service = ps.Service(ps.stage(stages.SlowSetup, setup={"folder": str(tmp_path)}), name="mine")
+    start = asyncio.create_task(service.start())
+    await until(lambda: len(caplog.records) >= 2)
+    assert {record.name for record in caplog.records} == {"penstock.loading"}
+    assert all(record.getMessage().startswith("service 'mine': SlowSetup is loading, ") for record in caplog.records)
+    (tmp_path / "open").touch()
+    await start
+    await service.stop()
+    assert capfd.readouterr() == ("", "")
+
+
 async def test_a_stop_before_the_last_worker_is_ready_does_not_let_start_succeed(tmp_path):
     spec = ps.stage(stages.HalfSlowSetup, workers=2, setup={"folder": str(tmp_path)})
     service = ps.Service(spec)

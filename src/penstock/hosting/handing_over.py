@@ -35,14 +35,20 @@ class HandingOver:
         notice: makes the line that tells how many lines were dropped.
         gather: seconds for which lines gather, see `GATHER_SECONDS`.
         loop_thread: the thread of an event loop, where not even a user's own handler may block; None: there is none.
+        erases: whether another process has a line at the bottom of the terminal, see `LineWriter`.
     """
 
     def __init__(
-        self, notice: Callable[[int], str], *, gather: float = GATHER_SECONDS, loop_thread: int | None = None
+        self,
+        notice: Callable[[int], str],
+        *,
+        gather: float = GATHER_SECONDS,
+        loop_thread: int | None = None,
+        erases: bool = False,
     ) -> None:
         originals = {id(stream): stream for name in _NAMES if _is_a_file(stream := getattr(sys, name))}
         error = sys.stderr.fileno() if id(sys.stderr) in originals else None
-        self.writer = LineWriter(notice, notice_fd=error, gather=gather)
+        self.writer = LineWriter(notice, notice_fd=error, gather=gather, erases=erases)
         self._streams = {
             key: LineStream(stream, self.writer, hurried=loop_thread is None) for key, stream in originals.items()
         }
@@ -112,10 +118,14 @@ class _Process:
 
 
 def begin_handing_over(
-    notice: Callable[[int], str], *, gather: float = GATHER_SECONDS, loop_thread: int | None = None
+    notice: Callable[[int], str],
+    *,
+    gather: float = GATHER_SECONDS,
+    loop_thread: int | None = None,
+    erases: bool = False,
 ) -> HandingOver:
     """Begin for the rest of this process, or until `end`."""
-    _Process.now = HandingOver(notice, gather=gather, loop_thread=loop_thread)
+    _Process.now = HandingOver(notice, gather=gather, loop_thread=loop_thread, erases=erases)
     _Process.now.begin()
     return _Process.now
 

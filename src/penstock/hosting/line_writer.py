@@ -90,6 +90,7 @@ class LineWriter:
         notice: makes the line that tells how many lines were dropped.
         notice_fd: where that line goes; None: nowhere.
         gather: seconds for which lines gather, see `GATHER_SECONDS`.
+        erases: whether another process has a foot on the terminal, which a line must erase before it is written.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class LineWriter:
         notice_fd: int | None = 2,
         max_bytes: int = MAX_WAITING_BYTES,
         gather: float = GATHER_SECONDS,
+        erases: bool = False,
     ) -> None:
         # Reentrant: a signal handler or a finalizer may print in the middle of a print.
         self.lock = threading.RLock()
@@ -118,6 +120,7 @@ class LineWriter:
         """How many runs were written."""
         self._stood_still_at = -1
         """What `_done` was when `hurry` waited in vain."""
+        self._erases = erases
         self._foot = b""
         """What is to stand below everything on the terminal."""
         self._foot_fd = -1
@@ -125,7 +128,7 @@ class LineWriter:
         """Whether a job that draws it waits."""
         self._foot_drawn = b""
         self._line_begun = False
-        """Whether the last write to a terminal ended within a line, while there was a foot to draw."""
+        """Whether the last write to a terminal ended within a line, while there was a foot, here or elsewhere."""
         self._lost: dict[int, _Lost] = {}
         """The descriptors to which the last write failed; only the thread that writes looks here."""
 
@@ -301,9 +304,11 @@ class LineWriter:
 
     def _do(self, run: _Run) -> None:
         if run.job is None:
-            if not (self._foot or self._foot_drawn) or not os.isatty(run.fd):
+            if not (self._foot or self._foot_drawn or self._erases) or not os.isatty(run.fd):
                 self._write(run)
                 return
+            if self._erases and not self._line_begun:
+                run.data[:0] = ERASE_LINE  # in the same write: the other process may draw at any time
             self._erase_foot()
             self._write(run)
             self._line_begun = not run.data.endswith(b"\n")

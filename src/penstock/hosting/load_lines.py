@@ -26,6 +26,17 @@ LOG_INTERVAL_SECONDS = 10.0
 SHOW_INTERVAL_SECONDS = 1.0
 
 
+class _Terminal:
+    """The terminal of this process."""
+
+    line_shown = False
+
+
+def line_is_shown() -> bool:
+    """Whether a line at the bottom of the terminal may be there: who else writes to it has to erase that first."""
+    return _Terminal.line_shown
+
+
 class _Repeated:
     """Calls `tell` every `seconds`, the first time after that long, until `end`."""
 
@@ -79,11 +90,13 @@ def loading_shown(services: Sequence[Servable], clock: Clock) -> Iterator[None]:
         stream.show_below(line)
 
     was_disabled, log.disabled = log.disabled, True
+    _Terminal.line_shown = True
     try:
         with _repeated(clock, SHOW_INTERVAL_SECONDS, show):
             yield
     finally:
         log.disabled = was_disabled
+        _Terminal.line_shown = False
         stream.show_below("")
 
 

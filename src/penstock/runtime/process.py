@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from penstock.hosting.load_lines import line_is_shown
 from penstock.runtime.stack_memory import StackMemory
 from penstock.transport.forks import keep_from_forks
 from penstock.worker import GENTLE_SIGNALS, PYTHONPATH_OF_STAGE
@@ -266,6 +267,8 @@ def _spawn(
     if memory is not None:
         command += ["--stacks", str(memory.fd)]
         inherited.append(memory.fd)
+    if line_is_shown():
+        command.append("--erase")
     # The names come last, behind the end of the options: a user may choose a name that looks like an option.
     command += ["--", service, stage, str(index)]
     # The worker inherits these signals blocked: one that is sent to everybody cannot end it before it has handlers.

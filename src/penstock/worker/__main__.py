@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--cpus", default="")
     parser.add_argument("--lifeline", type=int, default=None)
     parser.add_argument("--stacks", type=int, default=None)
+    parser.add_argument("--erase", action="store_true")
     arguments = parser.parse_args()
     _ignore_signals()
     if arguments.stacks is not None:
@@ -55,10 +56,10 @@ def main() -> None:
     if arguments.lifeline is not None:
         _tie_to_lifeline(arguments.lifeline)
     _watch_parent(arguments.parent)
-    _work(sock, f"worker {arguments.index} of stage {arguments.stage!r}")
+    _work(sock, f"worker {arguments.index} of stage {arguments.stage!r}", erases=arguments.erase)
 
 
-def _work(sock: socket.socket, name: str) -> None:
+def _work(sock: socket.socket, name: str, *, erases: bool) -> None:
     # Imported late: libraries read the environment, which is complete only now.
     from penstock.hosting.handing_over import begin_handing_over
     from penstock.transport.sockets import SocketWorkerEnd
@@ -70,6 +71,7 @@ def _work(sock: socket.socket, name: str) -> None:
             f"penstock: {name}: {count} lines were dropped because nobody read them or they could not be written"
         ),
         gather=0.0,
+        erases=erases,
     )
     end = SocketWorkerEnd(sock)
     status = 0

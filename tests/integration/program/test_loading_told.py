@@ -28,6 +28,8 @@ from notes_and_gates import wait_for
 
 class M(ps.Stage):
     def setup(self) -> None:
+        wait_for(Path("half"))
+        print("half of it")
         wait_for(Path("open"))
 
     def predict(self, x: float) -> float:
@@ -52,6 +54,7 @@ def loading(tmp_path):
     """A server that loads until its gate is opened, on a Unix socket."""
     with serving(tmp_path, source=SLOW, where=("--uds", "socket"), ready=False) as server:
         server.wait_for("starting mine")
+        (tmp_path / "half").touch()
         until_now((tmp_path / "socket").exists)
         server.address = f"unix:{tmp_path / 'socket'}"
         yield server
@@ -74,6 +77,7 @@ def test_the_pages_and_refusals_tell_what_loads_and_since_when(loading):
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_without_a_terminal_the_log_tells_again_and_again(tmp_path, log_format):
     write_module(tmp_path, SLOW)
+    (tmp_path / "half").touch()
     (tmp_path / "often.py").write_text(OFTEN.format(log_format=log_format))
     program = Program(tmp_path, sys.executable, "often.py")
     try:
@@ -152,6 +156,9 @@ def test_on_a_terminal_one_line_changes_and_no_other_is_garbled(on_terminal, tmp
         patience=START_LIMIT,
     )
     assert len(terminal.rows) == 3, "it is one line, behind the version and the start"
+    (tmp_path / "half").touch()  # the worker prints, in a process of its own
+    until_now(lambda: "half of it" in terminal.rows, context=lambda: str(terminal.rows))
+    until_now(lambda: "is loading" in terminal.rows[-1], context=lambda: str(terminal.rows))
     terminal.process.send_signal(signal.SIGUSR1)  # many lines come above it
     until_now(
         lambda: any("SIGUSR1: health" in row for row in terminal.rows) and "is loading" in terminal.rows[-1],
@@ -176,6 +183,7 @@ def test_no_line_changes_where_none_can_or_may(on_terminal, options, env, tmp_pa
     until_now((tmp_path / "socket").exists)
     began = time.monotonic()
     until_now(lambda: _told_seconds(tmp_path) >= 2, context=lambda: f"{time.monotonic() - began} s")
+    (tmp_path / "half").touch()
     (tmp_path / "open").touch()
     until_now(lambda: b"ready on" in terminal.written)
     assert b"\x1b" not in terminal.written
