@@ -40,6 +40,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import penstock as ps
 import pictures
 from penstock.cli.main import _parser
+from penstock.cli.options import CommandOptions
 from penstock.codec import media_types
 from penstock.config import environment_name
 from penstock.core.batching import Reason
@@ -381,7 +382,7 @@ def test_every_test_a_page_names_exists():
 
 @each(PAGES)
 def test_every_variable_and_metric_a_page_names_exists(page):
-    owners = (ps.ServiceOptions, ps.ServerOptions)
+    owners = (ps.ServiceOptions, ps.ServerOptions, CommandOptions)
     variables = {environment_name(f.name) for owner in owners for f in dataclasses.fields(owner)}
     variables |= set(re.findall(r"PENSTOCK_[A-Z_]+", (ROOT / "setup.py").read_text()))
     metrics = set(metric_rows())
@@ -416,6 +417,7 @@ def options() -> Iterator[tuple[str, str, object, bool]]:
         ("Batch", ps.Batch),
         ("Service options", ps.ServiceOptions),
         ("Server options", ps.ServerOptions),
+        ("Command options", CommandOptions),
     ):
         for f in dataclasses.fields(owner):
             yield heading, f.name, f.default, owner is not ps.Batch

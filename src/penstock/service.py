@@ -22,7 +22,7 @@ from penstock.hosting.load_lines import loading_logged
 from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.engine import Engine
 from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation
-from penstock.runtime.spec import StageSpec, stage
+from penstock.runtime.spec import StageSpec, stage, with_workers
 from penstock.worker.loading import GUARD, ImportState
 
 log = guarded_logger("penstock")
@@ -93,14 +93,18 @@ class Service:
         return f"<Service {self.name!r}: {path}; {self.state}>"
 
     def configured(self, **fields: Any) -> Service:
-        """The same service with some of its `ServiceOptions`, or `inline`, changed; not started.
+        """The same service with some of its `ServiceOptions`, `inline` or `workers` changed; not started.
+
+        `workers` maps names of stages to numbers of workers.
 
         Raises:
             ConfigError: there is no such option, or it cannot have that value.
         """
         inline = fields.pop("inline", self.inline)
+        workers = fields.pop("workers", {})
         options = _options(self.name, None, {**dataclasses.asdict(self.options), **fields})
-        return Service(*self.stages, name=self.name, cpus=self.cpus, inline=inline, options=options)
+        stages = [with_workers(spec, workers[spec.name]) if spec.name in workers else spec for spec in self.stages]
+        return Service(*stages, name=self.name, cpus=self.cpus, inline=inline, options=options)
 
     # -- life -------------------------------------------------------------------------------------------------------
 

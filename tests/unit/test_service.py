@@ -69,6 +69,13 @@ def test_an_option_there_is_not_is_refused_at_birth_and_later():
         ps.Service(double).configured(max_queued=0)
 
 
+def test_a_configured_service_has_the_workers_asked_for():
+    before = ps.Service(ps.stage(double, name="a"), ps.stage(double, name="b", workers=2))
+    after = before.configured(workers={"a": 3})
+    assert [spec.workers for spec in after.stages] == [3, 2]
+    assert [spec.workers for spec in before.stages] == [1, 2]
+
+
 def test_a_configured_service_differs_in_what_was_asked_for_only():
     before = ps.Service(double, name="one", cpus=[0], max_queued=3, validate=True)
     after = before.configured(max_queued=4, inline=True)

@@ -1,48 +1,192 @@
-"""Find the services that a command line names as `module:service`."""
+"""Find the services that a command line names; an error says which half cannot be found, and where it was looked for.
+
+A worker imports the same module: it gets the same `sys.path`, and the module has the same name there.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
 import sys
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from penstock.errors import ConfigError
+from penstock.cli.targets import Target, parse_target
+from penstock.cli.user_errors import UserCodeFailed
+from penstock.errors import ConfigError, PenstockError
 from penstock.service import Service
 from penstock.worker.loading import GUARD
+from penstock.worker.stage import Stage
+
+_IMPORTED_LATE = ("numpy", "pydantic")
+"""Libraries that this package imports after the user's module.  A file of that name would take their place."""
 
 
 def load_service(name: str) -> Service:
-    """The service `module:attribute`; ConfigError says which half cannot be found.
+    """The service that `name` says, as `penstock.cli.targets` reads it.
 
-    The current folder is searched first, as `python -m` does.
+    The current folder is searched first, as `python -m` does; for a file its own folder comes before it.  A package
+    that the file belongs to is imported as a package.
+
+    Raises:
+        ConfigError: there is no such module or file, or it has no such service.
+        UserCodeFailed: the module, or the function that makes the service, raised an error.
     """
-    module_name, _, attribute = name.partition(":")
-    if not attribute or not all(module_name.split(".")):  # no module has a path for a name
-        raise ConfigError(f"{name!r} does not name a service: write module:service")
+    target = parse_target(name)
     try:
-        here = str(Path.cwd())
+        here = Path.cwd()
     except OSError as error:
         raise ConfigError(f"the current folder cannot be used: {error.strerror}; change into another one") from None
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    _search_first(here)
+    module = _import_file(target, here) if target.is_file else _import_module(target.where, here)
+    _refuse_namesakes()
+    found = _attribute(module, target) if target.attribute else _only_service(module, target)
+    if isinstance(found, Service):
+        return found
+    return _made_by(found, module, target)
+
+
+def _search_first(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _import_module(name: str, here: Path) -> types.ModuleType:
+    with _running_user_code(f"module {name!r}", "it is imported"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            missing = error.name
+    raise ConfigError(f"there is no module {missing!r} in {here} or on the Python path")
+
+
+def _import_file(target: Target, here: Path) -> types.ModuleType:
+    path = (here / target.where).resolve()
+    if not path.is_file():
+        raise ConfigError(f"there is no file {target.where!r} in {here}")
+    names, folder = [path.stem], path.parent
+    if path.stem == "__init__":
+        names = []
+    while (folder / "__init__.py").is_file():
+        names.insert(0, folder.name)
+        folder = folder.parent
+    if not all(name.isidentifier() for name in names):
+        raise ConfigError(f"{target.where} cannot be imported: {'.'.join(names)!r} is no name of a module; rename it")
+    _search_first(folder)
+    module = _import_module(".".join(names), here)
+    file = module_file(module)
+    if file is None or Path(file).resolve() != path:
+        raise ConfigError(
+            f"{target.where} was named, but Python finds the module {module.__name__!r} in {_place(module)}: "
+            "rename the file"
+        )
+    return module
+
+
+def _refuse_namesakes() -> None:
+    """Raise ConfigError where a file of the user's has taken the place of a library that this package needs."""
+    for name in _IMPORTED_LATE:
+        file = module_file(sys.modules.get(name))
+        if file is not None and Path(file).name == f"{name}.py":  # the libraries are packages
+            raise ConfigError(f"the module {name!r} is {file}, which hides the library of that name: rename the file")
+
+
+def module_file(module: types.ModuleType | None) -> str | None:
+    """The file that `module` was read from; None where it is built in, or a package without a file."""
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) else None
+
+
+def _place(module: types.ModuleType) -> str:
+    """Where `module` is from, in words."""
+    return module_file(module) or "Python itself"
+
+
+def _attribute(module: types.ModuleType, target: Target) -> Any:
+    found: Any = module
+    for part in target.attribute.split("."):
+        if not hasattr(found, part):
+            names = _services(module)
+            hint = f"; it has {', '.join(f'{target.where}:{name}' for name in names)}" if names else ""
+            raise ConfigError(f"{target.where} has no {target.attribute!r}{hint}{_file_of(module, target)}")
+        found = getattr(found, part)
+    return found
+
+
+def _file_of(module: types.ModuleType, target: Target) -> str:
+    """The end of a sentence about a module: its file, which may not be the one that the user thinks of."""
+    return "" if target.is_file else f" ({target.where} is {_place(module)})"
+
+
+def _services(module: types.ModuleType) -> list[str]:
+    """What the services of `module` are called in it; one with two names has the first."""
+    found: dict[int, str] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, Service):
+            found.setdefault(id(value), name)
+    return list(found.values())
+
+
+def _only_service(module: types.ModuleType, target: Target) -> Service:
+    names = _services(module)
+    if len(names) == 1:
+        service: Service = vars(module)[names[0]]
+        return service
+    if names:
+        choices = ", ".join(f"{target.where}:{name}" for name in names)
+        raise ConfigError(f"{target.where} has {len(names)} services: choose from {choices}")
+    raise ConfigError(
+        f"{target.where} has no service: write `service = penstock.Service(...)` in it, or name the function that "
+        f"makes one, {target.where}:make{_file_of(module, target)}"
+    )
+
+
+def _made_by(make: Any, module: types.ModuleType, target: Target) -> Service:
+    """The service that the function `make` returns; ConfigError where it is no such function."""
+    if inspect.isclass(make) and issubclass(make, Stage):
+        raise ConfigError(
+            f"{target.text} is a stage, not a service: write `service = penstock.Service({make.__name__})`"
+        )
+    if not _takes_nothing(make):
+        raise ConfigError(
+            f"{target.text} is {type(make).__name__}, not a penstock.Service, and no function without arguments that "
+            f"makes one{_file_of(module, target)}"
+        )
+    with _running_user_code(f"{target.text}()", "it makes the service"):
+        made = make()
+    if inspect.iscoroutine(made):
+        made.close()  # or Python warns that nobody awaited it
+        raise ConfigError(f"{target.text} is async: write `def`, a service is made without an event loop")
+    if not isinstance(made, Service):
+        raise ConfigError(f"{target.text}() returned {type(made).__name__}, not a penstock.Service")
+    return made
+
+
+def _takes_nothing(make: Any) -> bool:
+    """Whether `make` can be called without arguments.  Of classes only a kind of Service can."""
+    if not callable(make) or (inspect.isclass(make) and not issubclass(make, Service)):
+        return False
+    call: Callable[..., Any] = make
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigError(f"there is no module {error.name!r} in {here} or on the Python path") from None
+        inspect.signature(call).bind()
+    except (TypeError, ValueError):  # ValueError: a built-in one without a signature
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _running_user_code(what: str, when: str) -> Iterator[None]:
+    try:
+        yield
+    except PenstockError:
+        raise  # it is a sentence, and names what is wrong
     except SystemExit as end:
         said = f" with {end.code!r}" if end.code is not None else ""
-        raise ConfigError(
-            f"module {module_name!r} ends the program{said} while it is imported: put what does that under `{GUARD}`"
-        ) from None
-    found = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            services = [key for key, value in vars(module).items() if isinstance(value, Service)]
-            hint = f"; it has {', '.join(f'{module_name}:{s}' for s in services)}" if services else ""
-            raise ConfigError(f"{module_name} has no {attribute!r}{hint}")
-        found = getattr(found, part)
-    if not isinstance(found, Service):
-        raise ConfigError(f"{name} is {type(found).__name__}, not a penstock.Service")
-    return found
+        raise ConfigError(f"{what} ends the program{said} while {when}: put what does that under `{GUARD}`") from None
+    except Exception as error:  # noqa: BLE001  # user code may raise anything
+        raise UserCodeFailed(error) from None

@@ -20,12 +20,25 @@ from penstock.cli.check import STEP_SECONDS, check
 from penstock.cli.ending import end_in_time
 from penstock.cli.find_service import load_service
 from penstock.cli.first_process import leave_first_process
-from penstock.cli.options import WronglyCalled, add_flags, server_options, service_fields
+from penstock.cli.options import (
+    CommandOptions,
+    WronglyCalled,
+    add_flags,
+    command_options,
+    server_options,
+    service_fields,
+)
+from penstock.cli.pools import resized
+from penstock.cli.user_errors import UserCodeFailed
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.signals import hold_signals, ignore_held_signals
 from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, write_stderr_line
 
+WHAT_A_SERVICE_IS = (
+    "module:service or file.py:service; a function without arguments that makes the service; or only the module, where "
+    "it has but one service"
+)
 FAILED = 1
 WRONGLY_CALLED = 2
 """As `argparse` ends for a flag that it does not know."""
@@ -59,8 +72,12 @@ def _run(arguments: argparse.Namespace) -> int:
     except PenstockError as error:
         _complain(error)
         return FAILED
+    except UserCodeFailed as failed:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(failed.traceback)
+        return FAILED
     except Exception:  # noqa: BLE001
-        # The user's module failed to import, or the like: their traceback is the best message there is.
+        # A mistake of ours, for all we know: every frame of it is wanted.
         with contextlib.suppress(OSError):
             traceback.print_exc()
         return FAILED
@@ -105,7 +122,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_TellVersion, help="say which build this is, on which libraries, and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serving = commands.add_parser("serve", help="serve services over HTTP", description="Serve services over HTTP.")
-    serving.add_argument("services", nargs="+", metavar="module:service", help="what to serve")
+    serving.add_argument("services", nargs="+", metavar="module:service", help=WHAT_A_SERVICE_IS)
+    add_flags(serving, CommandOptions, "command")
     add_flags(serving, ServerOptions, "server")
     add_flags(serving, ServiceOptions, "service (for every service named)")
     serving.set_defaults(run=_serve)
@@ -114,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         help="run a service's examples and say what is wrong",
         description="Run a service's examples through it, in a process of its own, and say what is wrong.",
     )
-    checking.add_argument("service", metavar="module:service", help="what to check")
+    checking.add_argument("service", metavar="module:service", help=WHAT_A_SERVICE_IS)
     checking.add_argument(
         "--timeout",
         metavar="SECONDS",
@@ -146,6 +164,9 @@ def _serve_as_told(arguments: argparse.Namespace, options: ServerOptions) -> int
     except WronglyCalled as wrong:
         log_failure(wrong.error)
         return WRONGLY_CALLED
+    except UserCodeFailed as failed:
+        log.error("%s", failed, extra={"error": failed.kind, "traceback": failed.traceback.rstrip()})
+        return FAILED
     except Exception as error:  # noqa: BLE001
         log_failure(error)
         return FAILED
@@ -156,7 +177,9 @@ def _run_server(arguments: argparse.Namespace, options: ServerOptions, say: Call
     from penstock.server.serve import serve
 
     changed = service_fields(arguments, os.environ)
+    wanted = command_options(arguments, os.environ).pools()
     services = [load_service(name).configured(**changed) for name in arguments.services]
+    services = resized(services, wanted)
     hold_signals()
     say(f"version {_version_words()}")
     for service in services:

@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
 from typing import Any
 
-from penstock.config import ServerOptions, ServiceOptions, environment_name, from_environment, parse_option
+from penstock.cli.pools import Pools, parse_pools
+from penstock.config import (
+    ServerOptions,
+    ServiceOptions,
+    check_options,
+    environment_name,
+    from_environment,
+    option,
+    parse_option,
+)
 from penstock.errors import ConfigError
 
 
@@ -20,6 +29,23 @@ class WronglyCalled(Exception):
     def __init__(self, error: ConfigError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOptions:
+    """What only the command `penstock serve` takes: a program writes it in Python instead."""
+
+    workers: str | None = option(
+        None, "workers of every stage, from 1 on, as in `2`; or of some by name, as in `embed=4,rank=1`"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        self.pools()
+
+    def pools(self) -> Pools:
+        """What `workers` says."""
+        return parse_pools(self.workers)
 
 
 def add_flags(parser: argparse.ArgumentParser, owner: type, title: str) -> None:
@@ -48,6 +74,14 @@ def server_options(arguments: argparse.Namespace, environ: Mapping[str, str]) ->
     """The server's options, checked; raises WronglyCalled."""
     try:
         return ServerOptions(**chosen(arguments, ServerOptions, environ))
+    except ConfigError as error:
+        raise WronglyCalled(error) from None
+
+
+def command_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -> CommandOptions:
+    """The command's own options, checked; raises WronglyCalled."""
+    try:
+        return CommandOptions(**chosen(arguments, CommandOptions, environ))
     except ConfigError as error:
         raise WronglyCalled(error) from None
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 
 from penstock.cli.find_service import load_service
 from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, encode
+from penstock.cli.user_errors import UserCodeFailed
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
 from penstock.codec.formats import Codec
@@ -62,8 +63,10 @@ def main() -> None:
         rehearse(name, tell)
     except PenstockError as error:
         tell(NothingToCheck(sentence=str(error)))
+    except UserCodeFailed as failed:
+        tell(NothingToCheck(traceback=failed.traceback))
     except Exception:  # noqa: BLE001
-        # The user's module failed to import, or the like: their traceback is the best message there is.
+        # A mistake of ours, for all we know: every frame of it is wanted.
         tell(NothingToCheck(traceback=traceback.format_exc()))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from penstock.config import Batch, StageOptions, whole_number
@@ -104,6 +104,24 @@ def stage(
         examples=tuple(getattr(target, "examples", ())),
         options=_options(label, given),
     )
+
+
+def with_workers(spec: StageSpec, workers: int) -> StageSpec:
+    """`spec` with another number of workers.
+
+    Raises:
+        ConfigError: it is less than 1, or `spec` says of each worker what cores or what environment it gets, and has
+            another number of them.
+    """
+    count = _count(spec.name, workers, spec.cpus or None)
+    env = spec.env
+    if env and len(env) != count:
+        if any(each != env[0] for each in env):
+            raise ConfigError(
+                f"stage {spec.name!r}: workers={count} but env has {len(env)} entries, one for each worker"
+            )
+        env = (env[0],) * count
+    return replace(spec, workers=count, env=env)
 
 
 def _check_target(target: Any) -> None:

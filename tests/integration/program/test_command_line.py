@@ -130,13 +130,14 @@ def test_a_port_in_use_is_a_sentence_and_exit_1(module):
         port = taken.getsockname()[1]
         status, output = run(module(), "serve", "orders:service", "--port", str(port))
     assert status == 1
-    says(output, f"cannot listen on 127.0.0.1:{port}: something else listens there already")
+    says(output, f"cannot listen on 127.0.0.1:{port}: something else listens there already; --port takes another")
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("orders", "'orders' does not name a service: write module:service"),
+        ("orders:", "'orders:' does not name a service: write module:service"),
+        ("orders", "services: choose from orders:service, orders:two_workers, "),
         ("nothing:service", "there is no module 'nothing'"),
         ("orders.deep:service", "there is no module 'orders.deep'"),
         ("orders:servce", "orders has no 'servce'; it has orders:service, orders:two_workers"),

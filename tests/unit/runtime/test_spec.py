@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.config import Batch, StageOptions
 from penstock.errors import ConfigError
-from penstock.runtime.spec import StageSpec, stage
+from penstock.runtime.spec import StageSpec, stage, with_workers
 from penstock.worker.stage import Stage
 
 
@@ -191,3 +191,23 @@ def test_each_option_is_read_by_the_runtime_or_by_the_worker():
     files = [*(package / "runtime").glob("*.py"), *(package / "worker").glob("*.py")]
     read = re.findall(r"(?:\bspec\.options|\bself\._options)\.(\w+)", "\n".join(file.read_text() for file in files))
     assert set(read) == {f.name for f in OPTIONS}
+
+
+def test_a_stage_can_be_given_another_number_of_workers():
+    before = stage(count, workers=2, env={"A": "1"}, timeout=3.0)
+    assert with_workers(before, 3) == stage(count, workers=3, env={"A": "1"}, timeout=3.0)
+    assert with_workers(before, 1) == stage(count, workers=1, env={"A": "1"}, timeout=3.0)
+    assert with_workers(stage(count), 2) == stage(count, workers=2)
+    with pytest.raises(ConfigError, match="stage 'count': workers must be a whole number of at least 1, got 0"):
+        with_workers(before, 0)
+
+
+def test_workers_that_differ_keep_their_number():
+    by_env = stage(count, workers=2, env=[{"A": "1"}, {"A": "2"}])
+    assert with_workers(by_env, 2) == by_env
+    with pytest.raises(ConfigError, match="stage 'count': workers=3 but env has 2 entries, one for each worker"):
+        with_workers(by_env, 3)
+    by_cores = stage(count, cpus=[0, None])
+    assert with_workers(by_cores, 2) == by_cores
+    with pytest.raises(ConfigError, match="stage 'count': workers=1 but cpus has 2 entries, one for each worker"):
+        with_workers(by_cores, 1)

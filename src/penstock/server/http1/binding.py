@@ -80,19 +80,20 @@ def bind_tcp(host: str, port: int) -> list[socket.socket]:
         except OSError as error:
             for opened in sockets:
                 opened.close()
-            raise _refusal(f"{host}:{port}", error) from None
+            hint = "; --port takes another one, --port 0 a free one" if error.errno == errno.EADDRINUSE else ""
+            raise _refusal(f"{host}:{port}", error, hint) from None
         sock.setblocking(False)
         port = sock.getsockname()[1]
     return sockets
 
 
-def _refusal(where: str, error: OSError) -> StartFailed:
+def _refusal(where: str, error: OSError, hint: str = "") -> StartFailed:
     reasons = {
         errno.EADDRINUSE: "something else listens there already",
         errno.EACCES: "permission denied",
         errno.EADDRNOTAVAIL: "this machine has no such address",
     }
-    reason = reasons.get(error.errno or 0, error.strerror or str(error))
+    reason = reasons.get(error.errno or 0, error.strerror or str(error)) + hint
     return StartFailed(f"cannot listen on {where}: {reason}")
 
 

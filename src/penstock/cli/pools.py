@@ -1,0 +1,74 @@
+"""How many workers stages get by `--workers`: one number for every stage, or a number for each stage that is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from penstock.errors import ConfigError
+from penstock.service import Service
+
+
+class Pools(NamedTuple):
+    """The numbers of workers that were asked for."""
+
+    each: int | None = None
+    """The workers of every stage; None leaves a stage as its author described it."""
+    named: Mapping[str, int] = MappingProxyType({})
+    """The workers of stages by name."""
+
+
+def parse_pools(text: str | None) -> Pools:
+    """What `text` asks for: ``2``, ``embed=4,rank=1``, or nothing.
+
+    Raises:
+        ConfigError: it is neither, a number is less than 1, or a stage is named twice.
+    """
+    if text is None:
+        return Pools()
+    if "=" not in text:
+        return Pools(each=_number(text, text))
+    named: dict[str, int] = {}
+    for part in text.split(","):
+        stage, _, number = part.rpartition("=")  # a stage's name may have `=` in it
+        if not stage.strip():
+            raise _unreadable(text)
+        if stage.strip() in named:
+            raise ConfigError(f"workers names stage {stage.strip()!r} twice: {text!r}")
+        named[stage.strip()] = _number(number, text)
+    return Pools(named=MappingProxyType(named))
+
+
+def _number(digits: str, text: str) -> int:
+    try:
+        number = int(digits)
+    except ValueError:
+        raise _unreadable(text) from None
+    if number < 1:
+        raise ConfigError(f"workers must be at least 1, got {text!r}")
+    return number
+
+
+def _unreadable(text: str) -> ConfigError:
+    return ConfigError(f"workers takes a number, as in 2, or numbers by stage, as in embed=4,rank=1; got {text!r}")
+
+
+def resized(services: Sequence[Service], pools: Pools) -> list[Service]:
+    """`services` with as many workers as `pools` says.
+
+    Raises:
+        ConfigError: no service has a stage of that name, or a stage says of each worker where it runs, and has another
+            number of them.
+    """
+    there = [spec.name for service in services for spec in service.stages]
+    for name in pools.named:
+        if name not in there:
+            raise ConfigError(f"workers: there is no stage {name!r}; there are {', '.join(dict.fromkeys(there))}")
+    return [_resized(service, pools) for service in services]
+
+
+def _resized(service: Service, pools: Pools) -> Service:
+    numbers = {spec.name: pools.named.get(spec.name, pools.each) for spec in service.stages}
+    wanted = {name: number for name, number in numbers.items() if number is not None}
+    return service.configured(workers=wanted) if wanted else service

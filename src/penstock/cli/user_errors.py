@@ -1,0 +1,44 @@
+"""Show an error of the user's module with the user's frames only.
+
+Between the command and the line at fault are some twenty frames of this package and of Python's import machinery.
+They tell a user nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+
+_OURS = str(Path(__file__).resolve().parents[1]) + os.sep
+_MACHINERY = ("<frozen importlib", "<frozen runpy", "<frozen zipimport")
+_IMPORTLIB = os.sep + os.path.join("importlib", "__init__.py")  # noqa: PTH118  # a part of a path, not a path
+
+
+class UserCodeFailed(Exception):
+    """The user's module, or a function in it, raised an error.
+
+    `kind` is the name of its class, and `traceback` its text with the user's frames.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.kind = type(error).__name__
+        self.traceback = user_traceback(error)
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of `error` and of what caused it, without frames of this package and of the import machinery."""
+    described = traceback.TracebackException.from_exception(error, compact=True)
+    todo: list[traceback.TracebackException | None] = [described]
+    while todo:
+        part = todo.pop()
+        if part is None:
+            continue
+        part.stack = traceback.StackSummary.from_list([frame for frame in part.stack if _is_users(frame.filename)])
+        todo += [part.__cause__, part.__context__, *(part.exceptions or ())]
+    return "".join(described.format())
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith((_OURS, *_MACHINERY)) and not file.endswith(_IMPORTLIB)
