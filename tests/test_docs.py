@@ -8,7 +8,8 @@ folder of their own:
     <!-- program: ARGS -->    run `python ARGS`; likewise
     <!-- check: SERVICE -->   `penstock check` finds nothing wrong; a ``text`` block right after it is what it prints on
                               80 columns, whatever time it takes
-    <!-- serve: SERVICE -->   serve it until another is served; every `curl` from here on is asked, and a ``json`` block
+    <!-- serve: SERVICE -->   serve it until another is served (with --reload a file that is written comes to be
+                              served); every `curl` from here on is asked, and a ``json`` block
                               after one is its answer, where "..." stands for anything
     <!-- client -->           run it against that server
     <!-- metrics -->          lines that stand in the answer to the `curl` before
@@ -36,6 +37,7 @@ from pathlib import Path
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import until_now
 
 import penstock as ps
 import pictures
@@ -111,9 +113,9 @@ def shared_files() -> dict[str, str]:
 
 
 @contextmanager
-def served(service: str, folder: Path) -> Iterator[httpx.Client]:
-    """`penstock serve` on a free port; it must end well on SIGTERM."""
-    command = [str(PENSTOCK), "serve", service, "--port", "0"]
+def served(arguments: str, folder: Path) -> Iterator[tuple[httpx.Client, list[str]]]:
+    """A client of `penstock serve` on a free port, and the lines that it writes; it must end well on SIGTERM."""
+    command = [str(PENSTOCK), "serve", *shlex.split(arguments), "--port", "0"]
     process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     lines: list[str] = []
@@ -133,7 +135,7 @@ def served(service: str, folder: Path) -> Iterator[httpx.Client]:
         url = re.search(r"ready on (\S+)", "".join(lines))
         assert url is not None, lines
         with httpx.Client(base_url=url[1], timeout=30) as client:
-            yield client
+            yield client, lines
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0, lines
     finally:
@@ -185,6 +187,9 @@ class Reader:
         self.folder = folder
         self.stack = stack
         self.client: httpx.Client | None = None
+        self.lines: list[str] = []
+        """What the server has written."""
+        self.reloads = False
         self.printed: str | None = None
         self.answer: httpx.Response | None = None
 
@@ -205,7 +210,14 @@ class Reader:
                     self.answer = curl(command, self.client)
 
     def do_file(self, block: Block) -> None:
+        before = self.starts()
         (self.folder / block.argument).write_text(block.text)
+        if self.reloads and block.argument.endswith(".py"):
+            until_now(lambda: self.starts() > before, "the new service", START_LIMIT, lambda: "".join(self.lines))
+
+    def starts(self) -> int:
+        """How often the server was ready."""
+        return sum("ready on" in line for line in self.lines)
 
     def do_run(self, block: Block) -> None:
         program = self.folder / "program_of_the_page.py"
@@ -236,7 +248,8 @@ class Reader:
 
     def do_serve(self, block: Block) -> None:
         self.stack.close()
-        self.client = self.stack.enter_context(served(block.argument, self.folder))
+        self.client, self.lines = self.stack.enter_context(served(block.argument, self.folder))
+        self.reloads = "--reload" in block.argument
 
     def do_metrics(self, block: Block) -> None:
         assert self.answer is not None
@@ -512,7 +525,7 @@ def metric_rows() -> dict[str, str]:
 def test_the_reference_has_every_metric_and_no_other(tmp_path):
     told = metric_rows()
     (tmp_path / "prices.py").write_text(shared_files()["prices.py"])
-    with served("prices:service", tmp_path) as client:
+    with served("prices:service", tmp_path) as (client, _):
         client.post("/predict", json={"rooms": 1, "area": 1.0})
         page = client.get("/metrics").text
     text = (DOCS / "reference" / "metrics.md").read_text()

@@ -57,6 +57,7 @@ HEAVY = {
     "uvloop": {"hosting/run.py", "blocking.py"},
     "rich": {"cli/main.py", "cli/check.py"},
     "argcomplete": {"cli/completion.py"},
+    "watchfiles": {"cli/watched.py"},
 }
 """The libraries with weight, and the files that may import each."""
 LIGHT = {"msgspec"}

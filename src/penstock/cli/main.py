@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -34,6 +36,7 @@ from penstock.config import ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.signals import hold_signals, ignore_held_signals
 from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, write_stderr_line
+from penstock.service import Service
 
 WHAT_A_SERVICE_IS = (
     "module:service or file.py:service; a function without arguments that makes the service; or only the module, where "
@@ -53,15 +56,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         _complete()
     fill_standard_streams()
     leave_first_process()
-    status = _run(_parser().parse_args(argv))
+    arguments = command_arguments(sys.argv[1:] if argv is None else argv)
+    status = run_command(lambda: int(arguments.run(arguments)))
     if argv is None:
         end_in_time(status)
     return status
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def command_arguments(words: Sequence[str]) -> argparse.Namespace:
+    """What `words` say; ends the process where they cannot be read.  The words themselves are in `words`."""
+    arguments = _parser().parse_args(words)
+    arguments.words = list(words)
+    return arguments
+
+
+def run_command(command: Callable[[], int]) -> int:
+    """The exit status of `command`, after whatever went wrong was written to standard error."""
     try:
-        return int(arguments.run(arguments))
+        return command()
     except KeyboardInterrupt:
         # Before the server takes signals, while the user's module is imported: nothing has begun.
         write_stderr_line("interrupted")
@@ -147,20 +159,38 @@ def _serve(arguments: argparse.Namespace) -> int:
     from penstock.hosting.handing_over import lines_handed_over
     from penstock.hosting.logs import dropped_notice
 
+    own = command_options(arguments, os.environ)
     options = server_options(arguments, os.environ)
     with lines_handed_over(dropped_notice):  # the lines before and after serving included
-        return _serve_as_told(arguments, options)
+        if own.reload:
+            from penstock.cli.reload import serve_reloading
+
+            service_fields(arguments, os.environ)  # what can never be is said once, and not by each child
+            return _as_told(options, lambda say: serve_reloading(arguments.words, options, say))
+        return _as_told(options, lambda say: _run_server(arguments, options, say))
 
 
-def _serve_as_told(arguments: argparse.Namespace, options: ServerOptions) -> int:
+def serve_on(arguments: argparse.Namespace, sockets: Sequence[socket.socket], *, drain: float, see_out: float) -> int:
+    """Serve as `arguments` say, on sockets that listen already, with a drain of at most `drain` seconds."""
+    from penstock.hosting.handing_over import lines_handed_over
+    from penstock.hosting.logs import dropped_notice
+
+    options = server_options(arguments, os.environ)
+    options = dataclasses.replace(options, drain=min(options.drain, drain))
+    with lines_handed_over(dropped_notice):
+        return _as_told(options, lambda say: _run_server(arguments, options, say, sockets=sockets, see_out=see_out))
+
+
+def _as_told(options: ServerOptions, command: Callable[[Callable[[str], None]], int]) -> int:
+    """Run `command` with what writes a line for the operator, in the format that `options` ask for."""
     if options.log_format == "text":
-        return _run_server(arguments, options, write_stderr_line)
+        return command(write_stderr_line)
     # Every line must be JSON, the lines on starting and stopping included.
     from penstock.hosting.logs import log, log_failure, set_up_logging
 
     set_up_logging(options.log_format)
     try:
-        return _run_server(arguments, options, log.info)
+        return command(log.info)
     except WronglyCalled as wrong:
         log_failure(wrong.error)
         return WRONGLY_CALLED
@@ -172,14 +202,25 @@ def _serve_as_told(arguments: argparse.Namespace, options: ServerOptions) -> int
         return FAILED
 
 
-def _run_server(arguments: argparse.Namespace, options: ServerOptions, say: Callable[[str], None]) -> int:
+def load_services(arguments: argparse.Namespace) -> list[Service]:
+    """The services that `arguments` name, with the options that they and the environment give."""
+    changed = service_fields(arguments, os.environ)
+    pools = command_options(arguments, os.environ).pools()
+    return resized([load_service(name).configured(**changed) for name in arguments.services], pools)
+
+
+def _run_server(
+    arguments: argparse.Namespace,
+    options: ServerOptions,
+    say: Callable[[str], None],
+    *,
+    sockets: Sequence[socket.socket] = (),
+    see_out: float = 0.0,
+) -> int:
     """Serve until told to stop; `say` writes a line for the operator."""
     from penstock.server.serve import serve
 
-    changed = service_fields(arguments, os.environ)
-    wanted = command_options(arguments, os.environ).pools()
-    services = [load_service(name).configured(**changed) for name in arguments.services]
-    services = resized(services, wanted)
+    services = load_services(arguments)
     hold_signals()
     say(f"version {_version_words()}")
     for service in services:
@@ -192,7 +233,7 @@ def _run_server(arguments: argparse.Namespace, options: ServerOptions, say: Call
             if not address.startswith("unix:"):
                 say(f"documentation at {address}/docs")
 
-    serve(services, options, ready)
+    serve(services, options, ready, sockets=sockets, see_out=see_out)
     say("stopped")
     return 0
 

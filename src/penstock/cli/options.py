@@ -39,6 +39,10 @@ class CommandOptions:
         None, "workers of every stage, from 1 on, as in `2`; or of some by name, as in `embed=4,rank=1`"
     )
 
+    reload: bool = option(
+        False, "watch the .py files below the current folder, and serve anew what has changed; for development"
+    )
+
     def __post_init__(self) -> None:
         check_options(self)
         self.pools()

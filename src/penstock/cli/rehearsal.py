@@ -12,13 +12,13 @@ import faulthandler
 import logging
 import math
 import os
-import select
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 
 from penstock.cli.find_service import load_service
 from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, encode
+from penstock.cli.lifeline import tie_to_lifeline
 from penstock.cli.user_errors import UserCodeFailed
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
@@ -29,7 +29,6 @@ from penstock.core.outcome import Failure, Outcome
 from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
 from penstock.service import Service
-from penstock.worker.__main__ import _tie_to_lifeline
 from penstock.worker.loading import pack_setup, reference
 
 Tell = Callable[[Report], None]
@@ -47,9 +46,7 @@ def main() -> None:
     """
     name, fd, patience, lifeline = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     os.set_inheritable(fd, False)
-    _tie_to_lifeline(lifeline)
-    if _hung_up(lifeline):  # before it could tell; nothing has been started yet
-        os._exit(1)
+    tie_to_lifeline(lifeline)
 
     def tell(report: Report) -> None:
         faulthandler.dump_traceback_later(
@@ -68,12 +65,6 @@ def main() -> None:
     except Exception:  # noqa: BLE001
         # A mistake of ours, for all we know: every frame of it is wanted.
         tell(NothingToCheck(traceback=traceback.format_exc()))
-
-
-def _hung_up(fd: int) -> bool:
-    poll = select.poll()
-    poll.register(fd, 0)  # poll tells of a hang-up whether asked to or not
-    return bool(poll.poll(0))
 
 
 def rehearse(name: str, tell: Tell) -> None:

@@ -51,6 +51,9 @@ class Door(Protocol):
     def stop_accepting(self) -> None:
         """Accept no more work; safe at any time, any number of times."""
 
+    async def see_out(self, seconds: float) -> None:
+        """Stop accepting, and let those who are in go on for at most `seconds`, each with one request more."""
+
     async def close(self, grace: float) -> None:
         """Stop accepting, and wait at most `grace` seconds for the answers owed."""
 
@@ -64,8 +67,11 @@ def run_until_signal(
     on_end: Callable[[], None],
     renewals: Sequence[Renewal] = (),
     shows_loading: bool = False,
+    see_out: float = 0.0,
 ) -> None:
     """Run `services` behind `door` on a new event loop; returns after a drain of at most `drain` seconds.
+
+    Before the drain the door sees out who is in for at most `see_out` seconds; 0: it does not.
 
     `on_ready` is called once, when every service is ready, and `on_end` at the end, also at one that a second signal
     asked for: what is to be logged is then logged.  `renewals` are what SIGHUP reads again.  With
@@ -80,7 +86,7 @@ def run_until_signal(
         _collector_restored(),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_Run(services, door, drain, on_ready, on_end, renewals, shows_loading).run())
+        runner.run(_Run(services, door, drain, on_ready, on_end, renewals, shows_loading, see_out).run())
 
 
 @contextlib.contextmanager
@@ -107,10 +113,12 @@ class _Run:
         on_end: Callable[[], None],
         renewals: Sequence[Renewal],
         shows_loading: bool,
+        see_out: float,
     ) -> None:
         self._services = services
         self._door = door
         self._drain_seconds = drain
+        self._see_out_seconds = see_out
         self._on_ready = on_ready
         self._on_end = on_end
         self._shows_loading = shows_loading
@@ -165,6 +173,8 @@ class _Run:
             raise failed.exceptions[0] from None
 
     async def _drain(self) -> None:
+        if self._see_out_seconds:
+            await self._door.see_out(self._see_out_seconds)
         grace = self._drain_seconds
         ends = [asyncio.ensure_future(service.stop(drain=grace)) for service in self._services]
         await asyncio.sleep(0)  # lets each `stop` begin: nothing more is accepted when the line is written

@@ -6,6 +6,7 @@ after the drain.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 
 from penstock.config import ServerOptions
@@ -22,8 +23,18 @@ Ready = Callable[[list[str]], None]
 """Called once with the addresses, when every service is ready."""
 
 
-def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready | None = None) -> None:
+def serve(
+    services: Sequence[Servable],
+    options: ServerOptions,
+    on_ready: Ready | None = None,
+    *,
+    sockets: Sequence[socket.socket] = (),
+    see_out: float = 0.0,
+) -> None:
     """Serve `services` on a new event loop; returns after a drain.
+
+    `sockets` listen already, and stay open when this ends: whoever made them keeps them.  Before the drain, clients
+    that are connected are answered for `see_out` seconds more, each once.
 
     Raises:
         ConfigError: an option or a service is not valid.
@@ -37,7 +48,7 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
     clock = LoopClock()
     app = App(services, options, clock)
     workers = sum(stage.workers for service in services for stage in service.stages)
-    listener = Listener(app, options, clock, workers=workers)
+    listener = Listener(app, options, clock, workers=workers, sockets=sockets)
     app.metrics.watch(listener)
     run_until_signal(
         services,
@@ -47,6 +58,7 @@ def serve(services: Sequence[Servable], options: ServerOptions, on_ready: Ready 
         on_end=app.problems.faults.flush,
         renewals=[*listener.renewals(), *app.renewals()],
         shows_loading=options.log_format == "text",  # every line of the others is a JSON object
+        see_out=see_out,
     )
 
 

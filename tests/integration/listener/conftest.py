@@ -83,10 +83,10 @@ class SmallApp:
 class Server:
     """A listener that runs in another thread."""
 
-    def __init__(self, options: ServerOptions) -> None:
+    def __init__(self, options: ServerOptions, sockets=()) -> None:
         self.options = options
         self.app = SmallApp()
-        self.listener = Listener(self.app, options, LoopClock())
+        self.listener = Listener(self.app, options, LoopClock(), sockets=sockets)
         self.loop = uvloop.new_event_loop()
         self.problems = []
         self.loop.set_exception_handler(lambda loop, context: self.problems.append(context))
@@ -171,8 +171,8 @@ def serve():
     """Starts servers with these options; they are stopped, and checked, when the test is over."""
     servers = []
 
-    def start(**options):
-        servers.append(Server(ServerOptions(**{"port": 0, **options})))
+    def start(sockets=(), **options):
+        servers.append(Server(ServerOptions(**{"port": 0, **options}), sockets))
         return servers[-1]
 
     yield start

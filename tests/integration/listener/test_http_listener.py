@@ -1,8 +1,10 @@
 """Opening the door, and closing it."""
 
+import asyncio
 import os
 import resource
 import socket
+import ssl
 import stat
 import threading
 
@@ -11,7 +13,7 @@ import pytest
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError, StartFailed
 from penstock.hosting.loop_clock import LoopClock
-from penstock.server.http1.binding import raise_file_limit
+from penstock.server.http1.binding import bind_unix, raise_file_limit
 from penstock.server.http1.connections import EXCESS_CONNECTIONS
 from penstock.server.http1.listener import Listener
 
@@ -190,3 +192,69 @@ def test_closing_is_allowed_at_any_time_and_again(serve):
     server.run(close_an_unstarted_one())
     server.run(server.listener.close(0.0))
     server.run(server.listener.close(0.0))
+
+
+def test_who_is_seen_out_is_answered_once_more_and_nobody_else_comes_in(serve, knock):
+    server = serve()
+    kept, new, silent = knock(server), knock(server), knock(server)
+    kept.send(GET)
+    assert kept.answer()[0] == 200
+    server.until(lambda: server.listener.connections == 3)
+    seeing_out = asyncio.run_coroutine_threadsafe(server.listener.see_out(20.0), server.loop)
+    server.until(lambda: refused(knock, server))
+    for client in (kept, new):
+        client.send(GET)
+        status, head, _ = client.answer()
+        assert status == 200
+        assert b"\r\nconnection: close\r\n" in head
+        assert client.ended()
+    assert not seeing_out.done()  # one connection is left
+    silent.close()
+    seeing_out.result(10.0)
+
+
+def refused(knock, server):
+    try:
+        knock(server)
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_who_says_nothing_is_seen_out_for_so_long_and_no_longer(serve, knock):
+    server = serve()
+    silent = knock(server)
+    server.until(lambda: server.listener.connections == 1)
+    server.run(server.listener.see_out(0.05))
+    assert server.listener.connections == 1
+    silent.send(GET)
+    assert silent.answer()[0] == 200
+
+
+def test_a_tls_client_that_has_said_nothing_yet_is_seen_out_too(serve, knock, certificate):
+    cert, key = certificate
+    server = serve(tls_cert=cert, tls_key=key)
+    client = knock(server)
+    server.until(lambda: len(server.listener._handshakes) == 1)
+    seeing_out = asyncio.run_coroutine_threadsafe(server.listener.see_out(20.0), server.loop)
+    server.until(lambda: refused(knock, server))
+    context = ssl.create_default_context(cafile=cert)
+    with context.wrap_socket(client.sock, server_hostname="localhost") as sock:
+        sock.sendall(GET)
+        assert sock.recv(1 << 16).startswith(b"HTTP/1.1 200")
+    seeing_out.result(10.0)
+
+
+def test_a_listener_on_sockets_of_somebody_else_leaves_them_listening(serve, knock, tmp_path):
+    path = str(tmp_path / "in.sock")
+    waiting = None
+    with bind_unix(path, 0o600) as theirs:
+        for _ in range(2):  # one after the other, as a service that is reloaded
+            server = serve(sockets=[theirs.dup()], uds=path)
+            assert server.listener.addresses == [f"unix:{path}"]
+            client = waiting or knock(server)
+            client.send(GET)
+            assert client.answer()[0] == 200
+            server.stop()
+            waiting = knock(server)  # the kernel keeps it for the next one
+    assert (tmp_path / "in.sock").exists()

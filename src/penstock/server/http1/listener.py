@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import socket
 import ssl
+from collections.abc import Sequence
 from functools import partial
 
 from penstock.config import ServerOptions
@@ -34,6 +36,8 @@ SWEEP_INTERVAL_SECONDS = 1.0
 """How often connections are told the time; each of their time limits may be exceeded by this much."""
 TLS_GOODBYE_SECONDS = LINGER_SECONDS
 """How long a client may take over the end of TLS, once it has taken its answers; asyncio would give it 30 s."""
+LAST_ACCEPTED_SECONDS = 0.01
+"""How long the event loop may take to hand over a connection that it has accepted: a few of its turns."""
 ABORT_GRACE_SECONDS = 1.0
 """How long the event loop may take to report the loss of connections that were aborted: a few of its turns."""
 
@@ -41,14 +45,24 @@ ABORT_GRACE_SECONDS = 1.0
 class Listener:
     """The sockets of one server and the connections that came in through them.
 
-    `workers` is how many worker processes this process has besides: they need files.
+    `workers` is how many worker processes this process has besides: they need files.  `sockets` listen already, and
+    are somebody else's, who keeps them open: the listener binds none then, and removes no socket file.
     """
 
-    def __init__(self, app: Application, options: ServerOptions, clock: Clock, *, workers: int = 0) -> None:
+    def __init__(
+        self,
+        app: Application,
+        options: ServerOptions,
+        clock: Clock,
+        *,
+        workers: int = 0,
+        sockets: Sequence[socket.socket] = (),
+    ) -> None:
         self._app = app
         self._options = options
         self._clock = clock
         self._workers = workers
+        self._given = sockets
         self._connections: Connections | None = None
         self._limit = options.max_connections
         self._servers: list[asyncio.Server] = []
@@ -90,7 +104,9 @@ class Listener:
         self._context, self._expires = _dated_context(options)
         limits = raise_file_limit(options.max_connections, tls=self._context is not None, workers=self._workers)
         self._limit = limits.connections
-        if options.uds is not None:
+        if self._given:
+            sockets = list(self._given)
+        elif options.uds is not None:
             sockets = [bind_unix(options.uds, options.uds_mode)]
             self._file = inode(options.uds)
         else:
@@ -164,6 +180,23 @@ class Listener:
         self._file = None
         if uds is not None and file is not None:
             remove_unix(uds, file)
+
+    async def see_out(self, seconds: float) -> None:
+        """Stop accepting, and answer for `seconds` what comes on open connections, each with its last answer.
+
+        It returns sooner where no connection is left.
+        """
+        self.stop_accepting()
+        connections, handshakes = self._connections, self._handshakes
+        if connections is None:
+            return
+        connections.persistent = False
+        end = self._clock.now() + seconds
+        await asyncio.sleep(LAST_ACCEPTED_SECONDS)
+        while (left := end - self._clock.now()) > 0:
+            if await connections.until_empty(left) and not handshakes:
+                return
+            await asyncio.sleep(min(left, LAST_ACCEPTED_SECONDS))
 
     async def close(self, grace: float) -> None:
         """Stop accepting, wait at most `grace` seconds for the answers owed, and abort what is left."""

@@ -1,0 +1,455 @@
+"""What a user sees of `penstock serve --reload`: edits, good and bad, under a client that never stops asking."""
+
+import contextlib
+import http.client
+import json
+import os
+import pty
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+from processes import running
+from served import Program, Server, run
+from waiting import until_now
+
+pytest.importorskip("watchfiles")
+
+MODEL = """
+import penstock as ps
+{imports}
+
+class M(ps.Stage):
+    examples = [0]
+
+    def setup(self) -> None:
+        {setup}
+
+    def predict(self, x: int) -> str:
+        return {answer}
+
+service = ps.Service(ps.stage(M, name="{stage}"){more})
+"""
+ON_TERMINAL = """
+import os, sys
+terminal = os.open(sys.argv[1], os.O_RDWR)  # the first that a session leader opens is its own
+for fd in range(3):
+    os.dup2(terminal, fd)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+SERVES_ON = "the service as it was before the change serves on"
+
+
+def source(answer="'a'", imports="", setup="self.is_set_up = True", stage="M", more=""):
+    return MODEL.format(answer=answer, imports=imports, setup=setup, stage=stage, more=more)
+
+
+class Reloaded(Server):
+    """`penstock serve --reload` of `model.py`; on a terminal of its own, if that is wanted."""
+
+    def __init__(self, folder, *options, terminal=False, text=None, where=("--port", "0"), **more):
+        self.file = folder / "model.py"
+        self.file.write_text(source() if text is None else text)
+        self.screen = None
+        wrapper = ()
+        if terminal:
+            self.screen, theirs = pty.openpty()
+            wrapper = (sys.executable, "-c", ON_TERMINAL, os.ttyname(theirs))
+        super().__init__(folder, "model.py", "--reload", *where, *options, wrapper=wrapper, **more)
+        if terminal:
+            self.wait_for_screen = threading.Thread(target=self._read_screen, daemon=True)
+            self.wait_for_screen.start()
+            until_now(lambda: "watches" in self.output, "the terminal to be opened", 40, lambda: self.output)
+            os.close(theirs)
+
+    def _read_screen(self):
+        with contextlib.suppress(OSError):  # nobody has the terminal any more
+            while True:
+                text = os.read(self.screen, 1 << 16).decode(errors="replace")
+                self.output += text.replace("\r\n", "\n")
+
+    def said(self, words, times=1):
+        """Wait until `words` were written so often."""
+        until_now(lambda: self.output.count(words) >= times, f"{words!r}, {times} times", 40, lambda: self.output)
+
+    def ready(self):
+        self.said("ready on")
+        until_now(lambda: "documentation" in self.output or "unix:" in self.output, "the address", 20)
+        self.address = self.output.partition("ready on ")[2].split()[0]
+        return self
+
+    def edit(self, text):
+        """Change the model in one step, as editors do."""
+        draft = self.folder / "draft.txt"
+        draft.write_text(text)
+        draft.replace(self.file)
+
+    def ask(self):
+        """The answer on a new connection, or None where the service does not answer yet."""
+        unix = self.address.startswith("unix:")
+        transport = httpx.HTTPTransport(uds=self.address.removeprefix("unix:") if unix else None)
+        with httpx.Client(base_url="http://test" if unix else self.address, transport=transport, timeout=40) as client:
+            found = client.post("/predict", json=0)
+        return found.json() if found.status_code == 200 else None
+
+    def answers(self, answer):
+        until_now(lambda: self.ask() == answer, f"the answer {answer!r}", 40, lambda: self.output)
+
+    def end(self):
+        self.hang_up()
+        self.destroy()
+        if self.screen is not None:
+            os.close(self.screen)
+
+
+@pytest.fixture
+def reloaded(tmp_path):
+    with contextlib.ExitStack() as servers:
+
+        def start(*options, **more):
+            server = Reloaded(tmp_path, *options, **more)
+            servers.callback(server.end)
+            return server
+
+        yield start
+
+
+class Asker:
+    """A client that asks all the time, on connections that it keeps or on a new one each time; failures are kept."""
+
+    def __init__(self, address, *, keep):
+        self._keep = keep
+        self._host, self._port = address.removeprefix("http://").split(":")
+        self.answers, self.refusals, self.failures = [], 0, []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread.start()
+
+    def _ask(self):
+        connection = http.client.HTTPConnection(self._host, int(self._port), timeout=60)
+        with contextlib.closing(connection):
+            while not self._over.is_set():
+                self._ask_once(connection)
+
+    def _ask_once(self, connection):
+        try:
+            connection.request("POST", "/predict", b"0", {"content-type": "application/json"})
+            answer = connection.getresponse()
+            body = json.loads(answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            self.failures.append(repr(error))
+            connection.close()
+            return
+        if answer.status == 200:
+            self.answers.append(body)
+        elif answer.status == 503 and answer.headers["retry-after"] and "not-ready" in body["type"]:
+            self.refusals += 1  # told when to come again
+            self._over.wait(0.01)
+        else:
+            self.failures.append(f"{answer.status}: {body}")
+        if not self._keep:
+            connection.close()
+
+    def end(self):
+        self._over.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def edits(folder):
+    """Twenty edits: what is written, and the answer that shows it, or None where the old service must serve on."""
+    found = []
+    for n in range(4):
+        (folder / f"beside{n}.txt").write_text(f"ANSWER = 'file {n}'\n")
+        found += [
+            (source(f"'{n}{n}'"), f"{n}{n}"),
+            (source(f"'{n}{n}'") + "\nx +* 1\n", None),
+            (source(f"'stage {n}'", stage=f"Stage{n}"), f"stage {n}"),
+            (source("self.said", setup=f"self.said = 'setup {n}'"), f"setup {n}"),
+            (source("beside.ANSWER", imports=f"import beside{n} as beside"), f"file {n}"),
+        ]
+    return found
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("terminal", [False, True], ids=["without a terminal", "in a terminal"])
+def test_twenty_edits_fail_no_request(reloaded, tmp_path, terminal):
+    server = reloaded(terminal=terminal).ready()
+    askers = [Asker(server.address, keep=True), Asker(server.address, keep=False)]
+    broken, last = 0, "a"
+    for number, (text, answer) in enumerate(edits(tmp_path)):
+        if "beside" in text:  # a new file comes with the edit
+            (tmp_path / f"beside{number // 5}.txt").rename(tmp_path / f"beside{number // 5}.py")
+        server.edit(text)
+        if answer is None:
+            broken += 1
+            server.said(SERVES_ON, broken)
+            assert server.output.count("SyntaxError") == broken
+        last = answer or last
+        server.answers(last)
+        if "Stage" in last:
+            assert last in server.health()["services"]["service"]["stages"]
+    for asker in askers:
+        asker.end()
+        assert asker.failures == []
+        assert len(asker.answers) > 100
+        assert asker.answers[-1] == last
+    assert not list(tmp_path.glob("__pycache__/model*"))
+    server.hang_up()
+    if terminal:
+        os.write(server.screen, b"\x03")  # Ctrl-C
+        assert server.wait() == 0
+        assert "ending at once" not in server.output
+        assert server.output.count("SIGINT: draining") == 1
+    else:
+        server.stop()
+
+
+def test_an_edit_of_equal_size_within_a_second_is_seen_each_time(reloaded):
+    server = reloaded().ready()
+    for letter in "bcdef":
+        server.edit(source(f"'{letter}'"))
+        server.answers(letter)
+    server.hang_up()
+    server.stop()
+
+
+def test_a_setup_that_fails_is_shown_and_waits_for_the_next_change(reloaded):
+    server = reloaded(text=source(setup="1 / 0"))
+    server.said("ZeroDivisionError")
+    server.said("waiting for a change")
+    server.edit(source(setup="2 / 0"))
+    server.said("waiting for a change", 2)
+    server.edit(source("'mended'"))
+    server.ready()
+    server.answers("mended")
+    server.edit(source(setup="3 / 0"))
+    server.said("waiting for a change", 3)
+    with socket.create_connection(("127.0.0.1", server.port)) as waiting:  # it waits, and is answered
+        waiting.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+        server.edit(source("'again'"))
+        waiting.settimeout(40)
+        assert waiting.recv(1 << 16).startswith(b"HTTP/1.1 ")
+    server.answers("again")
+    server.hang_up()
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("import nothing_there", "No module named 'nothing_there'"),
+        ("raise SystemExit(0)", "ends the program with 0 while it is imported"),
+        ("import os; os._exit(0)", "the import ended its process: exit status 0"),
+        ("import os; os.abort()", "the import ended its process: signal SIGABRT"),
+        ("service = ps.Service(lambda x: x)", "a worker process cannot import it"),
+        ("del service", "has no service"),
+    ],
+)
+def test_what_cannot_be_imported_is_shown_and_the_old_service_serves_on(reloaded, line, words):
+    server = reloaded().ready()
+    workers = server.workers()
+    server.edit(source("'b'") + f"\n{line}\n")
+    server.said(words)
+    server.said(SERVES_ON)
+    assert server.ask() == "a"
+    assert server.workers() == workers
+    server.edit(source("'c'"))
+    server.answers("c")
+    server.hang_up()
+    server.stop()
+
+
+def test_an_import_that_hangs_is_given_up_for_the_next_edit(reloaded, tmp_path):
+    server = reloaded().ready()
+    server.edit(source() + "\nopen('hangs', 'w').close()\nwhile True: pass\n")
+    server.until((tmp_path / "hangs").exists)
+    assert server.ask() == "a"
+    server.edit(source("'b'"))
+    server.answers("b")
+    server.hang_up()
+    server.stop()
+
+
+NEVER_BOTH = """
+        import os, atexit
+        assert not os.path.exists('gpu'), 'two at once'
+        open('gpu', 'w').close()
+
+    def teardown(self) -> None:
+        import os
+        os.unlink('gpu')
+"""
+
+
+def test_the_old_service_has_ended_before_the_new_one_is_set_up(reloaded):
+    server = reloaded(text=source(setup=NEVER_BOTH)).ready()
+    for letter in "bcd":
+        server.edit(source(f"'{letter}'", setup=NEVER_BOTH))
+        server.answers(letter)
+    assert "two at once" not in server.output
+    server.hang_up()
+    server.stop()
+
+
+def test_what_was_accepted_is_finished_within_two_seconds(reloaded, tmp_path):
+    slow = source("__import__('waiting_model').until_open()")
+    (tmp_path / "waiting_model.py").write_text(
+        "import os, time\n\ndef until_open():\n    open('runs', 'w').close()\n"
+        "    while not os.path.exists('open'): time.sleep(0.005)\n    return 'done'\n"
+    )
+    server = reloaded(text=slow.replace("examples = [0]", "")).ready()
+    wire = server.wire().post("/predict", 0, content_type="application/json")
+    server.until((tmp_path / "runs").exists)
+    server.edit(source("'b'"))
+    server.said("draining for up to 2 s")
+    (tmp_path / "open").touch()
+    assert wire.answer().json() == "done"
+    server.answers("b")
+    server.hang_up()
+    server.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_a_signal_to_the_parent_ends_both(reloaded, number):
+    server = reloaded().ready()
+    server.stop(number)
+    assert server.output.count("stopped") == 1
+
+
+def test_a_signal_ends_what_waits_for_a_change(reloaded):
+    server = reloaded(text="x +* 1\n")
+    server.said("waiting for a change")
+    server.stop()
+
+
+def test_other_signals_reach_the_service(reloaded):
+    server = reloaded().ready()
+    server.signal(signal.SIGHUP)
+    server.said("SIGHUP: there is no certificate")
+    server.signal(signal.SIGUSR1)
+    server.said("SIGUSR1: health")
+    server.stop()
+
+
+def test_a_killed_parent_takes_all_with_it(reloaded):
+    server = reloaded().ready()
+    workers = server.workers()
+    server.hang_up()
+    server.signal(signal.SIGKILL)
+    assert server.wait() == -signal.SIGKILL  # and sees that nothing is left
+    assert not any(map(running, workers))
+
+
+def test_a_service_that_is_killed_waits_for_a_change(reloaded):
+    server = reloaded().ready()
+    (worker,) = server.workers()
+    status = Path(f"/proc/{worker}/status").read_text()
+    os.kill(int(status.partition("PPid:")[2].split()[0]), signal.SIGKILL)
+    server.said("the service has ended: signal SIGKILL; waiting for a change")
+    server.hang_up()
+    server.edit(source("'b'"))
+    server.answers("b")
+    server.hang_up()
+    server.stop()
+
+
+def test_a_unix_socket_is_kept_and_removed_at_the_end(reloaded, tmp_path):
+    server = reloaded(where=("--uds", "in.sock"))
+    server.said("ready on")
+    server.address = f"unix:{tmp_path / 'in.sock'}"
+    before = (tmp_path / "in.sock").stat().st_ino
+    server.edit(source("'b'"))
+    server.answers("b")
+    assert (tmp_path / "in.sock").stat().st_ino == before
+    server.hang_up()
+    server.stop()
+
+
+def test_a_variable_switches_it_on_and_every_line_is_json_if_asked(tmp_path):
+    (tmp_path / "model.py").write_text(source())
+    server = Server(tmp_path, "model.py", "--port", "0", "--log-format", "json", env={"PENSTOCK_RELOAD": "1"})
+    try:
+        server.ready()
+        (tmp_path / "model.py").write_text("x +* 1\n")
+        server.wait_for(SERVES_ON)
+        (tmp_path / "model.py").write_text(source("'b'"))
+        until_now(lambda: server.output.count("ready on") == 2, "the second start", 40, lambda: server.output)
+        server.stop()
+        for line in server.output.splitlines():
+            json.loads(line)
+    finally:
+        server.destroy()
+
+
+def test_off_it_watches_nothing(tmp_path):
+    (tmp_path / "model.py").write_text(source())
+    server = Server(tmp_path, "model.py", "--no-reload", "--port", "0", env={"PENSTOCK_RELOAD": "1"})
+    try:
+        server.ready()
+        assert "watches" not in server.output
+        server.stop()
+    finally:
+        server.destroy()
+
+
+def test_two_services_are_reloaded_together(tmp_path):
+    (tmp_path / "model.py").write_text(source())
+    (tmp_path / "other.py").write_text(source(more=", name='other'"))
+    server = Server(tmp_path, "model.py", "other", "--reload", "--port", "0")
+    try:
+        server.ready()
+        assert server.http.post("/other/predict", json=0).json() == "a"
+        server.hang_up()
+        (tmp_path / "other.py").write_text(source("'b'", more=", name='other'"))
+        until_now(lambda: server.output.count("ready on") == 2, "the second start", 40, lambda: server.output)
+        assert server.http.post("/other/predict", json=0).json() == "b"
+        assert server.http.post("/service/predict", json=0).json() == "a"
+        server.hang_up()
+        server.stop()
+    finally:
+        server.hang_up()
+        server.destroy()
+
+
+def test_other_files_change_nothing(reloaded, tmp_path):
+    server = reloaded().ready()
+    for name in (".hidden", "venv"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text("x = 1\n")
+    (tmp_path / "notes.txt").write_text("x")
+    server.edit(source("'b'"))
+    server.answers("b")
+    lines = [line for line in server.output.splitlines() if "changed: " in line]
+    assert lines == ["penstock: changed: model.py"]
+    server.hang_up()
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        (("--tls-cert", "none.pem", "--tls-key", "none.pem"), 1, "cannot be used"),
+        (("--max-queued", "0"), 2, "max_queued must be at least 1, got 0"),
+    ],
+)
+def test_what_no_edit_can_mend_ends_it(tmp_path, options, status, words):
+    (tmp_path / "model.py").write_text(source())
+    found, output = run(tmp_path, "serve", "model.py", "--reload", "--port", "0", *options)
+    assert found == status
+    assert words in output
+
+
+def test_without_watchfiles_it_says_what_to_install(tmp_path):
+    (tmp_path / "model.py").write_text(source())
+    hide = "import sys; sys.modules['watchfiles'] = None; from penstock.cli.main import main; sys.exit(main())"
+    program = Program(tmp_path, sys.executable, "-P", "-c", hide, "serve", "model.py", "--reload")
+    try:
+        assert program.wait(40) == 1
+    finally:
+        program.destroy()
+    assert "pip install 'penstock[reload]'" in program.output
