@@ -135,7 +135,8 @@ class _Run:
         stopping = self._core.phase is Phase.STOPPING
         match action_of(number, draining=stopping, terminal_closed=self._terminal.closed):
             case Action.DRAIN:
-                self._told_to_end = signal.Signals(number)
+                # A closed terminal begins with SIGHUP, which a child that starts just then would take for another.
+                self._told_to_end = signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number)
                 self._do(self._core.stop(self._now()))
             case Action.END | Action.RENEW | Action.REPORT | Action.NOTHING:
                 if self._service is not None:
@@ -279,7 +280,8 @@ class _Child:
 
     def send(self, number: int) -> None:
         """Send the child a signal."""
-        self._popen.send_signal(number)
+        # Not by `Popen`, which would take the status where the child has ended: then others may get its id.
+        os.kill(self._popen.pid, number)
 
     def kill(self) -> None:
         """Kill the child and its group; `on_end` is called."""
@@ -295,7 +297,7 @@ class _Child:
         """Say what the child has written."""
         text = bytes(self._output or b"").decode(errors="replace").rstrip()
         if text:
-            say(text.removeprefix("penstock: "))
+            say(f"the change cannot be served:\n{text.removeprefix('penstock: ')}")
 
     def _read(self) -> None:
         assert self._pipe is not None

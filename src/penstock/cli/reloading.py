@@ -124,6 +124,9 @@ class Reloading:
                 return []
             case Phase.TRYING:
                 return [Do.GIVE_UP_TRIAL, *self._end(Phase.STOPPING, now)]
+            case Phase.ENDING:  # it was told to end; told twice it would end at once
+                self.phase = Phase.STOPPING
+                return []
             case _:
                 return self._end(Phase.STOPPING, now)
 

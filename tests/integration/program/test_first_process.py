@@ -26,9 +26,9 @@ def contained(serve):
     if subprocess.run([*OWN_PROCESSES, "true"], check=False, capture_output=True).returncode:
         pytest.skip("a namespace for processes cannot be made here")
 
-    def start(source, *, ready=True):
+    def start(source, *options, ready=True):
         # The pid of the server is that of `unshare`; its only child is process 1 of the namespace.
-        return serve(source=source, ready=ready, wrapper=OWN_PROCESSES)
+        return serve(*options, source=source, ready=ready, wrapper=OWN_PROCESSES)
 
     return start
 
@@ -81,3 +81,26 @@ def test_what_dead_workers_had_started_leaves_no_zombie_and_the_end_is_that_of_t
     os.kill(first, signal.SIGTERM)
     assert server.wait() == 0
     assert "SIGTERM: draining" in server.output
+
+
+RELOADED = """
+import penstock as ps
+
+class M(ps.Stage):
+    def predict(self, x: int) -> str:
+        return "a"
+
+service = ps.Service(M)
+"""
+
+
+def test_process_1_serves_anew_what_has_changed_and_leaves_no_zombie(contained):
+    server = contained(RELOADED, "--reload")
+    (server.folder / "model.py").write_text(RELOADED.replace('"a"', '"b"'))
+    server.until(lambda: server.output.count("ready on") == 2)
+    assert server.http.post("/predict", json=0).json() == "b"
+    assert "Z" not in states_of_children(process_1(server))
+    server.hang_up()
+    server.signalled = True
+    os.kill(process_1(server), signal.SIGTERM)
+    assert server.wait(limit=10) == 0

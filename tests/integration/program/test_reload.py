@@ -17,8 +17,6 @@ from processes import running
 from served import Program, Server, run
 from waiting import until_now
 
-pytest.importorskip("watchfiles")
-
 MODEL = """
 import penstock as ps
 {imports}
@@ -312,6 +310,55 @@ def test_what_was_accepted_is_finished_within_two_seconds(reloaded, tmp_path):
     server.answers("b")
     server.hang_up()
     server.stop()
+
+
+LOADS_UNTIL = "import os, time\n        while not os.path.exists('go'): time.sleep(0.005)"
+
+
+def test_an_edit_while_models_load_is_served_next(reloaded, tmp_path):
+    server = reloaded().ready()
+    server.edit(source("'b'", setup=LOADS_UNTIL))
+    server.said("starting service", 2)
+    until_now(lambda: server.ask() is None, "a refusal", 40, lambda: server.output)  # told that it is starting
+    server.edit(source("'c'"))
+    server.answers("c")
+    assert not (tmp_path / "go").exists()
+    server.hang_up()
+    server.stop()
+
+
+def test_an_edit_during_the_drain_is_served_next(reloaded, tmp_path):
+    (tmp_path / "waiting_model.py").write_text(
+        "import os, time\n\ndef until_open():\n    open('runs', 'w').close()\n"
+        "    while not os.path.exists('open'): time.sleep(0.005)\n    return 'done'\n"
+    )
+    slow = source("__import__('waiting_model').until_open()").replace("examples = [0]", "")
+    server = reloaded(text=slow).ready()
+    wire = server.wire().post("/predict", 0, content_type="application/json")
+    server.until((tmp_path / "runs").exists)
+    server.edit(source("'b'"))
+    server.said("draining for up to 2 s")
+    server.edit(source("'c'"))
+    server.said("changed: model.py", 2)
+    (tmp_path / "open").touch()
+    assert wire.answer().json() == "done"
+    server.answers("c")
+    server.hang_up()
+    server.stop()
+
+
+def test_a_stop_during_the_drain_lets_it_finish(reloaded, tmp_path):
+    slow = source("(open('runs', 'w'), __import__('time').sleep(0.5), 'done')[2]").replace("examples = [0]", "")
+    server = reloaded(text=slow).ready()
+    wire = server.wire().post("/predict", 0, content_type="application/json")
+    server.until((tmp_path / "runs").exists)
+    server.edit(source("'b'"))
+    server.said("changed: model.py")
+    server.signal(signal.SIGINT)
+    assert wire.answer().json() == "done"
+    server.hang_up()
+    assert server.wait() == 0
+    assert server.output.count("starting service") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])

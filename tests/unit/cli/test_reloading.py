@@ -144,7 +144,8 @@ def test_a_stop_ends_what_there_is(core, orders, phase):
 def test_a_stop_while_the_old_service_ends_starts_no_new_one():
     core = trying()
     core.tried(1.0, well=True)
-    assert core.stop(1.1) == [Do.END]
+    assert core.stop(1.1) == []  # told twice the old one would end at once
+    assert core.next_deadline() == 1.0 + END_SECONDS
     assert core.ended() == []
     assert core.phase is Phase.STOPPED
 
