@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from penstock.config import Batch, StageOptions, whole_number
 from penstock.errors import ConfigError
+from penstock.runtime.targets import check_calls, check_target, examples_of
 from penstock.worker.loading import check_setup
-from penstock.worker.stage import Stage
 
 Cores: TypeAlias = frozenset[int] | None
 """The cores a worker is pinned to, or None."""
@@ -87,8 +86,9 @@ def stage(
         ConfigError: an argument has a value it cannot have.
     """
     given = locals()  # first, so that it has only the arguments; `_options` looks the options up in it by name
-    _check_target(target)
+    check_target(target)
     label = _label(target, name)
+    check_calls(label, target)
     pinned = None if cpus is None else tuple(_cores(label, entry) for entry in cpus)
     count = _count(label, workers, pinned)
     arguments = dict(setup or {})
@@ -101,7 +101,7 @@ def stage(
         cpus=pinned or (),
         env=_environments(label, env, count),
         batch=_policy(label, target, batch),
-        examples=tuple(getattr(target, "examples", ())),
+        examples=examples_of(label, target),
         options=_options(label, given),
     )
 
@@ -122,17 +122,6 @@ def with_workers(spec: StageSpec, workers: int) -> StageSpec:
             )
         env = (env[0],) * count
     return replace(spec, workers=count, env=env)
-
-
-def _check_target(target: Any) -> None:
-    if not callable(target):
-        raise ConfigError(f"a stage is a class or a function, got {target!r}")
-    if inspect.isclass(target) and not issubclass(target, Stage):
-        raise ConfigError(
-            f"{target.__qualname__} is not a stage: a stage is a subclass of penstock.Stage or a function"
-        )
-    if inspect.isclass(target) and getattr(target, "predict", None) is Stage.predict:
-        raise ConfigError(f"{target.__qualname__} has no predict method")
 
 
 def _label(target: Any, name: Any) -> str:

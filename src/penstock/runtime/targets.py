@@ -1,0 +1,82 @@
+"""What can be a stage: a function, or a class whose methods are called and return.
+
+Contract
+--------
+* A method that is `async` or has a `yield` is refused when the stage is described.  A worker calls it as a function
+  and would get an object that no answer can carry, so each request would fail.
+* What is judged is what a worker calls: behind a `partial`, or the `__call__` of an object.  A plain function that
+  wraps an `async` one is plain.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.worker.stage import Stage
+
+METHODS = ("setup", "preprocess", "predict", "postprocess", "teardown")
+"""What a worker calls of a class."""
+NO_EXAMPLES = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)
+"""What has a length, but is one item rather than a list of them, or has no order."""
+
+
+def check_target(target: Any) -> None:
+    """ConfigError if `target` is no stage: no function, or no `Stage` class with a `predict`."""
+    if not callable(target):
+        raise ConfigError(f"a stage is a class or a function, got {target!r}")
+    if inspect.isclass(target) and not issubclass(target, Stage):
+        raise ConfigError(
+            f"{target.__qualname__} is not a stage: a stage is a subclass of penstock.Stage or a function"
+        )
+    if inspect.isclass(target) and getattr(target, "predict", None) is Stage.predict:
+        raise ConfigError(f"{target.__qualname__} has no predict method")
+
+
+def check_calls(label: str, target: Any) -> None:
+    """ConfigError if what a worker calls of `target` is `async` or a generator; it says what to write instead."""
+    if not inspect.isclass(target):
+        _check_call(label, getattr(target, "__name__", "the function"), target)
+        return
+    for name in METHODS:
+        found = inspect.getattr_static(target, name, None)
+        if found is not None:
+            _check_call(label, name, found)
+
+
+def examples_of(label: str, target: Any) -> tuple[Any, ...]:
+    """The examples of `target`; ConfigError if they are no list of items."""
+    examples = getattr(target, "examples", ())
+    try:
+        if not isinstance(examples, NO_EXAMPLES) and len(examples) >= 0:
+            return tuple(examples)
+    except TypeError:  # it has no length, as an iterator: each worker would have to read it anew
+        pass
+    raise ConfigError(f"stage {label!r}: examples must be a list of items, got {examples!r}")
+
+
+def _check_call(label: str, name: str, call: Any) -> None:
+    function = _function(call)
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(
+            f"stage {label!r}: {name} is `async`, and a stage is called without an event loop: write `def {name}`, "
+            "and `asyncio.run(...)` inside it for what has to be awaited"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigError(
+            f"stage {label!r}: {name} is a generator, because it has a `yield`: write `def {name}` without one, "
+            "and return the whole result, for instance as a list"
+        )
+
+
+def _function(call: Any) -> Any:
+    """The function that runs when `call` is called."""
+    while isinstance(call, (staticmethod, classmethod, functools.partial, functools.partialmethod)):
+        call = call.func if isinstance(call, (functools.partial, functools.partialmethod)) else call.__func__
+    if inspect.isroutine(call) or inspect.isclass(call):
+        return call
+    return getattr(type(call), "__call__", call)  # noqa: B004  # the function is wanted, and not whether there is one
