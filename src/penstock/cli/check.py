@@ -53,8 +53,10 @@ def check(name: str, patience: float, console: Console) -> int:
         # As `Text`: rich would read markup in a plain string, and a user's error may look like markup.
         table.add_row(_mark(finding), Text(finding.what), Text((finding.problem or finding.note).rstrip()))
     wrong = sum(bool(finding.problem) for finding in findings)
+    warned = sum(finding.warning for finding in findings)
     skipped = sum(finding.skipped for finding in findings)
-    counts = f"{wrong} wrong, {len(findings) - wrong - skipped} well" + (f", {skipped} skipped" if skipped else "")
+    counts = f"{wrong} wrong, {len(findings) - wrong - warned - skipped} well"
+    counts += (f", {warned} warned of" if warned else "") + (f", {skipped} skipped" if skipped else "")
     try:
         console.print(table)
         console.print(f"{counts}, in {time.monotonic() - started:.1f} s", highlight=False)
@@ -67,6 +69,8 @@ def _mark(finding: Finding) -> Text:
     """The word in the table's first column."""
     if finding.problem:
         return Text("wrong", "red")
+    if finding.warning:
+        return Text("warning", "yellow")
     return Text("skipped", "yellow") if finding.skipped else Text("ok", "green")
 
 

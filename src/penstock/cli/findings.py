@@ -23,6 +23,8 @@ class Finding(msgspec.Struct, frozen=True, tag="finding"):
     note: str = ""
     skipped: bool = False
     """Nothing was looked at, and `note` says why."""
+    warning: bool = False
+    """It works for some callers only, and `note` says for whom it does not."""
 
 
 class NothingToCheck(msgspec.Struct, frozen=True, tag="refused"):

@@ -30,6 +30,7 @@ from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
 from penstock.service import Service
 from penstock.worker.loading import pack_setup, reference
+from penstock.worker.problems import author_name
 
 Tell = Callable[[Report], None]
 
@@ -101,12 +102,17 @@ async def _run(service: Service, tell: Tell) -> None:
     """Start the service inline and give it its examples."""
     rehearsal = service.configured(inline=True, validate=True, validate_results=True)
     tell(Step("setup and warm-up"))
+    warnings = _Warnings()
     try:
         await rehearsal.start()
     except StartFailed as error:
         tell(Finding("setup and warm-up", str(error)))
         return
+    finally:
+        warnings.end()
     try:
+        for text in warnings.texts:
+            tell(Finding("setup and warm-up", note=text, warning=True))
         tell(Finding("setup and warm-up", note="every stage is ready"))
         examples = service.stages[0].examples
         if not examples:
@@ -136,10 +142,13 @@ async def _run_example(service: Service, what: str, example: object, tell: Tell)
         except (EncodeFailed, ResultMismatch) as error:
             tell(Finding(sent, f"cannot be sent: {error}"))
             continue
+        outcomes: dict[str, Outcome] = {}
         for codec_out in offers(result.result):
             answered = f"{sent}, answered in {codec_out.name}"
             tell(Step(answered))
-            tell(_finding(answered, await _submit(service, payload, codec_in, codec_out)))
+            outcomes[answered] = await _submit(service, payload, codec_in, codec_out)
+        for finding in _findings(outcomes):
+            tell(finding)
     tell(Step(f"{what} in process"))
     tell(_finding(f"{what} in process", await _submit(service, dumps(example), Codec.PICKLE, Codec.PICKLE)))
 
@@ -158,6 +167,48 @@ async def _submit(service: Service, payload: Payload, codec_in: Codec, codec_out
     future: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
     engine.submit([payload], codec_in, codec_out, math.inf, future.set_result)
     return (await future)[0]
+
+
+class _Warnings(logging.Handler):
+    """Keeps what the workers warn of while the service starts."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+        self._logger = logging.getLogger("penstock.worker")
+        self._logger.setLevel(logging.WARNING)
+        self._logger.propagate = False
+        self._logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one of them."""
+        self.texts.append(record.getMessage())
+
+    def end(self) -> None:
+        """Keep no more."""
+        self._logger.removeHandler(self)
+        self._logger.propagate = True
+        self._logger.setLevel(logging.NOTSET)
+
+
+def _findings(outcomes: dict[str, Outcome]) -> list[Finding]:
+    """What is found of one example that was asked for in several formats.
+
+    A format that cannot carry its result, where another one does, is no more than a warning.
+    """
+    carried = any(not isinstance(outcome, Failure) for outcome in outcomes.values())
+    findings = []
+    for what, outcome in outcomes.items():
+        finding = _finding(what, outcome)
+        if carried and isinstance(outcome, Failure) and _is_format_trouble(outcome.error):
+            finding = Finding(what, note=finding.problem, warning=True)
+        findings.append(finding)
+    return findings
+
+
+def _is_format_trouble(error: PenstockError) -> bool:
+    """Whether a result could not be written in one format; a result of another type than declared is worse."""
+    return isinstance(error, StageFailed) and error.type_name == author_name(EncodeFailed)
 
 
 def _finding(what: str, outcome: Outcome) -> Finding:

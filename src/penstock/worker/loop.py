@@ -14,7 +14,8 @@ from typing import Any
 
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
-from penstock.codec.schema import signature
+from penstock.codec.formats import Codec
+from penstock.codec.schema import offers, signature
 from penstock.errors import ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.channel import WorkerEnd
@@ -76,7 +77,12 @@ def _prepare(launch: Launch, target: Any) -> tuple[Any, Runner]:
         validates=launch.validate and launch.first,
     )
     stage.setup(**pickle.loads(launch.setup))  # noqa: S301  # written by our own coordinator
-    runner.warm_up(list(stage.examples), launch.max_size)
+    # Between stages everything is pickled, and so are the answers of calls in process.
+    formats = (Codec.PICKLE, *offers(types.result)) if launch.last else (Codec.PICKLE,)
+    troubles = runner.warm_up(list(stage.examples), launch.max_size, formats)
+    if troubles and launch.index == 0:  # the other workers would say the same
+        others = f" (and {len(troubles) - 1} more of its examples)" if len(troubles) > 1 else ""
+        log.warning("stage %r: not every caller can get the result of %s%s", launch.stage, troubles[0], others)
     return stage, runner
 
 

@@ -32,6 +32,9 @@ MAX_NAMES = 64
 """Most names in an `mro`."""
 MAX_NOTES = 16
 """Most notes of one error in a traceback."""
+SINGLE_ITEM = "this stage has no batch policy, so predict takes one item"
+_NO_LIST = ("is not iterable", "has no len()", "is not subscriptable")
+_NO_ARRAY = ("0-d array", "0-d tensor", "unsized object")
 
 
 _trace_of: Callable[[BaseException], TracebackType | None] = BaseException.__dict__["__traceback__"].__get__
@@ -48,6 +51,19 @@ def author_name(kind: type) -> str:
     """`module.Qualname` of a class as its author knows it; the main script has another name in a worker."""
     module = "__main__" if kind.__module__ == MAIN_NAME else kind.__module__
     return f"{module}.{kind.__qualname__}"
+
+
+def note_single_item(error: BaseException, value: Any) -> None:
+    """Note in `error` that `predict` takes one item, if it looks as if one was read as a list.
+
+    `error` is what a `predict` that takes single items raised for `value`.  The note is a line below the traceback.
+    """
+    if type(error) is not TypeError or issubclass(type(value), (list, tuple)):
+        return
+    text = str(error)
+    of_item = f"{type(value).__name__!r}" in text and any(words in text for words in _NO_LIST)
+    if of_item or any(words in text for words in _NO_ARRAY):
+        error.__notes__ = [SINGLE_ITEM]  # and not `add_note`, which would add a line each time to an error that is kept
 
 
 def describe_error(error: BaseException, *, skip_frames: int = 0) -> Problem:

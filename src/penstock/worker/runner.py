@@ -5,20 +5,28 @@ The runner reads no channel, and is told the time by a function, so that a test 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
-from penstock.codec.encode import ItemEncoder
+from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import Codec
+from penstock.codec.text import cut_middle
 from penstock.config import StageOptions
 from penstock.core.payload import join_payload
 from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
 from penstock.transport.messages import pack
 from penstock.worker.bisect import Bisection
-from penstock.worker.problems import USER_ERRORS, WrongLength, describe_error, describe_invalid
+from penstock.worker.problems import (
+    MESSAGE_BYTES,
+    USER_ERRORS,
+    WrongLength,
+    describe_error,
+    describe_invalid,
+    note_single_item,
+)
 from penstock.worker.stage import wants_pre
 
 
@@ -115,15 +123,25 @@ class Runner:
         seconds = self._now() - started
         return encode_answers(frame.frame_id, seconds, calls, frame.ids, work.payloads, work.statuses)
 
-    def warm_up(self, examples: list[Any], max_size: int) -> None:
+    def warm_up(self, examples: list[Any], max_size: int, formats: Sequence[Codec] = ()) -> list[str]:
         """Run `examples` one by one and, for a batched stage, as a full batch; raises what the stage raises.
 
-        Each run gets copies of the examples, where they can be copied, because a stage may change its input.
+        Each run gets copies of the examples, where they can be copied, because a stage may change its input.  What
+        each example gave alone is also written in each of `formats`, and dropped.  The answer is why some of them
+        cannot carry it, one sentence for each example of which that is true.
+
+        Raises:
+            EncodeFailed: a result can be written in none of `formats`.
         """
-        for example in examples:
-            self._rehearse([_copy(example)])
+        troubles = []
+        for index, example in enumerate(examples):
+            (result,) = self._rehearse([_copy(example)])
+            trouble = self._try_formats(f"examples[{index}]", result, formats)
+            if trouble:
+                troubles.append(trouble)
         if examples and self._batched and max_size > 1:
             self._rehearse([_copy(examples[i % len(examples)]) for i in range(max_size)])
+        return troubles
 
     # -- the steps ----------------------------------------------------------------------------------------------
 
@@ -174,6 +192,7 @@ class Runner:
             try:
                 result = self._stage.predict(value)
             except USER_ERRORS as error:
+                note_single_item(error, value)
                 work.end(i, error, skip_frames=1)
                 continue
             self.outputs(work, [i], [value], [result], last=alone)
@@ -225,14 +244,36 @@ class Runner:
             return error.__cause__
         return error
 
-    def _rehearse(self, values: list[Any]) -> None:
+    def _rehearse(self, values: list[Any]) -> list[Any]:
+        """The results of one run of the whole stage."""
         pres = values if self._preprocess is None else [_checked(self._preprocess(value)) for value in values]
         if self._batched:
             results = Bisection(self._stage.predict, enabled=False).call(pres)
         else:
-            results = [self._stage.predict(value) for value in pres]
-        for result, pre in zip(results, pres, strict=True):
-            _checked(self._finish(_checked(result), pre))
+            results = [self._predict_one(value) for value in pres]
+        return [_checked(self._finish(_checked(result), pre)) for result, pre in zip(results, pres, strict=True)]
+
+    def _predict_one(self, value: Any) -> Any:
+        try:
+            return self._stage.predict(value)
+        except USER_ERRORS as error:
+            note_single_item(error, value)
+            raise
+
+    def _try_formats(self, example: str, result: Any, formats: Sequence[Codec]) -> str:
+        """Why some of `formats` cannot carry the `result` of `example`, or ""; EncodeFailed if none can."""
+        reasons = []
+        for codec in formats:
+            try:
+                self._encode(codec, result)
+            except EncodeFailed as error:
+                reasons.append(cut_middle(str(error), MESSAGE_BYTES))
+        if not reasons:
+            return ""
+        text = f"{example}: {'; '.join(dict.fromkeys(reasons))}"
+        if len(reasons) == len(formats):
+            raise EncodeFailed(f"no caller could get the result of {text}")
+        return text
 
 
 def _checked(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -349,6 +350,20 @@ class NoExamples(ps.Stage):
     def predict(self, x: float) -> float:
         return x
 
+class Nan(ps.Stage):
+    examples = [1.0]
+    def predict(self, x: float) -> float:
+        return float("nan")
+
+class Inner(ps.Stage):
+    def predict(self, x: float) -> float:
+        return x
+
+class Lists(ps.Stage):
+    examples = [1.0]
+    def predict(self, xs: float) -> Any:
+        return [x for x in xs]
+
 def local():
     class Local(ps.Stage):
         examples = [1.0]
@@ -376,6 +391,8 @@ bad_example = ps.Service(BadExample, name="bad_example")
 raises = ps.Service(Raises, name="raises")
 unanswerable = ps.Service(Unanswerable, name="unanswerable")
 no_examples = ps.Service(NoExamples, name="no_examples")
+nan, behind = ps.Service(Nan, name="nan"), ps.Service(Inner, Nan, name="behind")
+lists = ps.Service(Lists, name="lists")
 unimportable = ps.Service(local(), name="unimportable")
 bad_setup = ps.Service(BadSetup, name="bad_setup")
 """
@@ -402,6 +419,7 @@ def test_check_says_that_a_good_service_is_well(module):
         ("bad_example", "expected `float`, got `str`"),
         ("raises", "ZeroDivisionError"),
         ("unanswerable", "object"),
+        ("lists", "this stage has no batch policy, so predict takes one item"),
         ("unimportable", "defined inside a function"),
         ("bad_setup", "no disk"),
     ],
@@ -418,6 +436,38 @@ def test_check_of_a_wrong_length_names_both_lengths(module):
     assert "'WrongLength'" in output
     assert "2" in output
     assert "1" in output
+
+
+NAN = "the result has a NaN or an infinity at `$`, which JSON cannot carry; allow_nan=True writes null"
+
+
+def test_check_warns_of_a_format_that_cannot_carry_a_result_where_another_can(module):
+    status, output = checked(module(CHECKED), "nan")
+    assert status == 0
+    assert f"warning │ examples[0] as JSON, answered in JSON │ stage Nan: {NAN}" in output
+    assert "0 wrong, 5 well, 3 warned of" in output
+
+
+def test_check_warns_of_what_only_a_later_stages_examples_show(module):
+    status, output = checked(module(CHECKED), "behind")
+    assert status == 0
+    words = f"stage 'Nan': not every caller can get the result of examples[0]: {NAN}"
+    assert f"warning │ setup and warm-up │ {words}" in output
+
+
+def test_a_server_warns_of_a_format_that_cannot_carry_a_result_and_serves(module):
+    program = Program(module(CHECKED), *PENSTOCK, "serve", "model:nan", "--port", "0")
+    try:
+        program.wait_for(re.escape(f"stage 'Nan': not every caller can get the result of examples[0]: {NAN}"))
+        program.wait_for("ready on")
+    finally:
+        program.destroy()
+
+
+def test_a_server_does_not_start_where_no_format_can_carry_a_result(module):
+    status, output = run(module(CHECKED), "serve", "model:unpicklable", "--port", "0")
+    assert status == 1
+    assert "no caller could get the result of examples[0]: the result cannot be written as PICKLE" in output
 
 
 def test_check_says_that_without_examples_nothing_was_run(module):

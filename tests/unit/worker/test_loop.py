@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 
+import msgspec
 import pytest
 
 from penstock.codec.formats import Codec
@@ -51,7 +52,7 @@ def launch(*, setup=None, batched=False, ref=None, **fields):
         validate_results=False,
         allow_nan=False,
     )
-    return encode_control(Kind.LAUNCH, pack(order))
+    return encode_control(Kind.LAUNCH, pack(msgspec.structs.replace(order, **fields)))
 
 
 def batch(frame_id, *values):
@@ -186,6 +187,59 @@ def test_a_teardown_that_raises_is_logged_and_the_worker_ends(caplog):
 def test_a_worker_takes_frames_in_their_turn_only(wires, reason, log):
     with pytest.raises(ProtocolError, match=reason):
         work(ScriptedEnd(*wires), target=Recorded)
+
+
+def giving(result):
+    return type("Gives", (Stage,), {"examples": [1, 2], "predict": lambda self, x: result})
+
+
+def warned(caplog, target, **fields):
+    """Whether a worker of `target` becomes ready, and what it warns of."""
+    caplog.clear()
+    end = ScriptedEnd(launch(**fields))
+    with caplog.at_level(logging.WARNING, "penstock.worker"):
+        work(end, target=target)
+    return kinds(end)[1], [record.getMessage() for record in caplog.records]
+
+
+def test_the_first_worker_warns_of_a_result_that_some_callers_cannot_get(caplog):
+    ready, lines = warned(caplog, giving(math.nan), index=0)
+    assert ready is Kind.READY
+    (line,) = lines
+    assert line == (
+        "stage 'embed': not every caller can get the result of examples[0]: the result has a NaN or an infinity at "
+        "`$`, which JSON cannot carry; allow_nan=True writes null (and 1 more of its examples)"
+    )
+    assert warned(caplog, giving(math.nan), index=1) == (Kind.READY, [])
+    assert warned(caplog, giving(math.nan), index=0, allow_nan=True) == (Kind.READY, [])
+    assert warned(caplog, giving(1.0), index=0) == (Kind.READY, [])
+
+
+def test_a_result_that_no_caller_can_get_fails_the_start():
+    end = ScriptedEnd(launch())
+    work(end, target=giving(lambda: 1))
+    assert kinds(end) == [Kind.HELLO, Kind.FAILED]
+    assert "no caller could get the result of examples[0]" in unpack(end.sent[1].payloads[0], Problem).message
+
+
+def test_what_a_stage_gives_to_the_next_one_has_to_be_pickled_and_no_more(caplog):
+    assert warned(caplog, giving({1j}), index=0, last=False) == (Kind.READY, [])
+    assert warned(caplog, giving(lambda: 1), index=0, last=False)[0] is Kind.FAILED
+
+
+def test_an_examination_writes_no_result():
+    """It judges the model, and has the time of one run."""
+
+    class Turns(Stage):
+        examples = [1]
+        results = [1, lambda: 1]
+
+        def predict(self, x):
+            return self.results.pop(0)
+
+    end = ScriptedEnd(launch(), encode_control(Kind.EXAMINE, b"", 8))
+    work(end, target=Turns)
+    assert [bytes(payload) for payload in end.sent[2].payloads] == [b""]
 
 
 class Examined(Recorded):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 
+import numpy as np
 import pytest
 
 from penstock.errors import InvalidItem
@@ -16,6 +17,7 @@ from penstock.worker.problems import (
     TRACEBACK_BYTES,
     describe_error,
     describe_invalid,
+    note_single_item,
 )
 
 MIB = 1024 * 1024
@@ -263,3 +265,56 @@ def test_only_what_python_keeps_of_an_error_is_walked():
     assert problem.raised_at.startswith(__file__)
     assert problem.mro[0].endswith("Untraceable")
     assert problem.mro[-1] == "builtins.object"
+
+
+# -- one item that was read as a list ---------------------------------------------------------------------------------
+
+
+def note_of(function, value):
+    """The notes of the error that `function` raises for `value`, which it raises twice."""
+    for _ in range(2):
+        try:
+            function(value)
+        except Exception as caught:
+            error = caught
+            note_single_item(error, value)
+    return getattr(error, "__notes__", [])
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
+        (list, 1.0),
+        (len, 1.0),
+        (lambda xs: xs[0], 1),
+        (lambda xs: list(np.asarray(xs)), 1.0),
+        (lambda xs: len(np.asarray(xs)), 1.0),
+    ],
+)
+def test_an_item_that_was_read_as_a_list_is_noted(function, value):
+    assert note_of(function, value) == ["this stage has no batch policy, so predict takes one item"]
+
+
+KEPT = TypeError("'int' object is not iterable")
+
+
+def raise_kept(_):
+    raise KEPT
+
+
+def test_an_error_that_is_raised_again_has_the_note_once():
+    assert len(note_of(raise_kept, 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
+        (lambda x: x + "a", 1),
+        (lambda x: list(5), "a"),
+        (lambda x: list(x[0]), [1]),
+        (float, "a"),
+        (lambda x: x.lower(), 1),
+    ],
+)
+def test_another_error_is_not_noted(function, value):
+    assert note_of(function, value) == []

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
-from penstock.codec.encode import ItemEncoder
+from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.config import StageOptions
 from penstock.errors import InvalidItem
@@ -673,6 +673,74 @@ def test_warm_up_raises_what_the_stage_raises_or_returns_as_an_exception(target,
 def test_warm_up_raises_what_goes_wrong_around_predict(example):
     with pytest.raises((ValueError, KeyError, InvalidItem)):
         runner(Around, batched=True).warm_up([example], 4)
+
+
+ALL_FORMATS = (Codec.PICKLE, Codec.JSON, Codec.MSGPACK)
+NAN = "the result has a NaN or an infinity at `$`, which JSON cannot carry; allow_nan=True writes null"
+
+
+def test_warm_up_tells_of_each_example_whose_result_some_formats_cannot_carry():
+    troubles = runner(lambda x: x).warm_up([1.0, math.nan, {1j}], 1, ALL_FORMATS)
+    assert troubles[0] == f"examples[1]: {NAN}"
+    assert troubles[1].startswith("examples[2]: the result cannot be written as JSON: an object of type")
+    assert "; the result cannot be written as MSGPACK: " in troubles[1]
+    assert len(troubles) == 2
+
+
+def test_warm_up_fails_where_no_format_can_carry_a_result():
+    with pytest.raises(EncodeFailed) as refused:
+        runner(lambda x: lambda: x).warm_up([1], 1, ALL_FORMATS)
+    message = str(refused.value)
+    assert message.startswith("no caller could get the result of examples[0]: the result cannot be written as PICKLE: ")
+    assert "; the result cannot be written as JSON: " in message
+
+
+def test_warm_up_says_a_reason_that_all_formats_share_once():
+    checked = Runner(
+        make_stage(lambda x: str(x)),
+        name="embed",
+        batched=False,
+        options=StageOptions(),
+        decoder=ItemDecoder(int),
+        encoder=ItemEncoder(int, validate=True),
+        now=Clock(),
+    )
+    with pytest.raises(EncodeFailed) as refused:
+        checked.warm_up([1], 1, ALL_FORMATS)
+    assert str(refused.value) == (
+        "no caller could get the result of examples[0]: the result is not `int`: expected `int`, got `str`"
+    )
+
+
+def test_warm_up_writes_a_result_before_the_next_run_which_may_overwrite_it():
+    buffer = np.zeros(1)
+
+    def fill(xs):
+        buffer[0] = xs[0]
+        return [buffer]
+
+    troubles = runner(fill, batched=True, result=np.ndarray).warm_up([math.nan, 1.0], 1, [Codec.JSON, Codec.NPY])
+    assert [trouble.partition(":")[0] for trouble in troubles] == ["examples[0]"]
+
+
+def test_warm_up_without_formats_writes_nothing():
+    assert runner(lambda x: lambda: x).warm_up([1], 1) == []
+
+
+def test_a_list_taking_predict_without_a_policy_is_told_what_it_gets():
+    _, problem = problem_of(lambda xs: list(xs))
+    assert problem.message == "'int' object is not iterable"
+    assert problem.traceback.endswith(
+        "TypeError: 'int' object is not iterable\nthis stage has no batch policy, so predict takes one item\n"
+    )
+    with pytest.raises(TypeError) as raised:
+        runner(lambda xs: xs[0]).warm_up([1], 1)
+    assert raised.value.__notes__ == ["this stage has no batch policy, so predict takes one item"]
+
+
+def test_a_batched_predict_is_not_told_that_it_takes_one_item():
+    _, problem = problem_of(lambda xs: list(xs[0]), batched=True)
+    assert "no batch policy" not in problem.traceback
 
 
 def test_a_type_whose_checks_exit_fails_its_item_and_not_the_worker():
