@@ -95,6 +95,14 @@ class Calls:
         """The error of a call in another process than `process`."""
         return ConfigError(f"service {self._service_name!r} was started in process {process}; start it after the fork")
 
+    def check_loop(self) -> None:
+        """Do nothing, or raise ConfigError if the service was not stopped and its event loop is closed."""
+        if self._loop is not None and self._loop.is_closed():
+            raise ConfigError(
+                f"service {self._service_name!r} was started on an event loop that is closed: "
+                "stop() it, and start it on the loop that runs now"
+            )
+
     def connect(self, engine: HostedEngine, loop: asyncio.AbstractEventLoop) -> None:
         """Send calls to `engine` from now on; it runs on `loop`."""
         self._engine = engine
@@ -201,6 +209,9 @@ class Calls:
         if engine is None:
             raise NotReady(f"service {self._service_name!r} was never started", state=State.STOPPED)
         if loop is not self._loop:
+            if engine.state is State.STOPPED:
+                raise NotReady(f"service {self._service_name!r} has stopped", state=State.STOPPED)
+            self.check_loop()
             raise ConfigError(
                 f"service {self._service_name!r} runs on another event loop: "
                 "call it there, or use blocking() from threads"

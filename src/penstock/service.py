@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import re
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -29,6 +30,9 @@ log = guarded_logger("penstock")
 
 T = TypeVar("T")
 
+NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""What a service's name is: a part of a path, the same in a request, a log line and a process list."""
+
 LOOP_CHECK_SECONDS = 0.5
 """How often a `stop` on another event loop checks that the service's own loop still runs.
 
@@ -44,7 +48,7 @@ class Service:
 
     Args:
         stages: what `penstock.stage` made, or stage classes and functions as they are.
-        name: the service's name in routes, metrics, logs and process lists.
+        name: the service's name in routes, metrics, logs and process lists: letters, digits and `._-`.
         cpus: cores the coordinator is pinned to while the service runs.
         inline: run every worker as a thread of this process, for a debugger; env, cpus and the retry after a death
             do not apply.
@@ -70,8 +74,8 @@ class Service:
     ) -> None:
         if not stages:
             raise ConfigError("a service needs at least one stage")
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"a service's name is a string that is not empty, got {name!r}")
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name in {".", ".."}:
+            raise ConfigError(f"a service's name is of letters, digits and `._-`, and not `.` or `..`, got {name!r}")
         if not isinstance(inline, bool):
             raise ConfigError(f"service {name!r}: inline must be True or False, got {inline!r}")
         self.name = name
@@ -127,7 +131,8 @@ class Service:
         The logger `penstock.loading` tells every 10 s which stages still load.
 
         Raises:
-            ConfigError: it runs already, or a stage cannot be run as described.
+            ConfigError: it runs already, was left running on a loop that is closed, or a stage cannot be run as
+                described.
             StartFailed: a stage could not be set up; carries the remote traceback.
         """
         if ImportState.importing:
@@ -137,6 +142,7 @@ class Service:
             )
         self._calls.check_process()
         if self.state is not State.STOPPED:
+            self._calls.check_loop()
             raise ConfigError(f"service {self.name!r} is {self.state} already")
         if self.inline:
             _warn_inline(self)

@@ -14,6 +14,7 @@ import pytest
 from penstock.calls import pack_item
 from penstock.codec import pickle_
 from penstock.core.lanes import Lane
+from penstock.core.state import State
 from penstock.errors import Cancelled, ConfigError, InvalidItem, NotReady, Overloaded, StageFailed
 
 NOON = 1000.0
@@ -161,11 +162,33 @@ async def test_calls_that_were_disconnected_are_as_if_never_started(engine, make
 
 
 async def test_a_call_on_another_loop_than_the_engines_is_refused(engine, make_calls):
-    other = asyncio.new_event_loop()
+    other, engine.state = asyncio.new_event_loop(), State.READY
     with pytest.raises(ConfigError, match=r"service 'here' runs on another event loop.*blocking\(\)"):
         await make_calls(engine, other).answer(1, None, wait=True)
     other.close()
     assert engine.submissions == []
+
+
+async def test_a_call_of_a_service_whose_loop_is_closed_is_told_so(engine, make_calls):
+    other, engine.state = asyncio.new_event_loop(), State.READY
+    other.close()
+    with pytest.raises(ConfigError) as refused:
+        await make_calls(engine, other).answer(1, None, wait=True)
+    assert str(refused.value) == (
+        "service 'here' was started on an event loop that is closed: stop() it, and start it on the loop that runs now"
+    )
+    assert engine.submissions == []
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_call_of_a_service_that_has_stopped_is_not_ready_on_every_loop(engine, make_calls, closed):
+    other = asyncio.new_event_loop()
+    assert engine.state is State.STOPPED
+    if closed:
+        other.close()
+    with pytest.raises(NotReady, match="service 'here' has stopped"):
+        await make_calls(engine, other).answer(1, None, wait=True)
+    other.close()
 
 
 async def test_a_caller_that_is_cancelled_takes_its_items_back(engine, make_calls):

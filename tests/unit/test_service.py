@@ -20,10 +20,17 @@ def double(x: int) -> int:
     return x * 2
 
 
-@pytest.mark.parametrize("name", ["", None, 3, b"service"])
-def test_a_name_is_a_string_that_is_not_empty(name):
-    with pytest.raises(ps.ConfigError, match=r"name is a string that is not empty, got "):
+@pytest.mark.parametrize("name", ["", None, 3, b"service", ".", "..", "a/b", "a b", "ü", "a%20b", "a\n", "a:b"])
+def test_a_name_is_of_letters_digits_and_three_signs(name):
+    with pytest.raises(ps.ConfigError) as refused:
         ps.Service(double, name=name)
+    words = f"a service's name is of letters, digits and `._-`, and not `.` or `..`, got {name!r}"
+    assert str(refused.value) == words
+
+
+@pytest.mark.parametrize("name", ["a", "...", "Prices_2.0-eu", "-x", "9"])
+def test_a_name_that_a_path_can_have_is_taken(name):
+    assert ps.Service(double, name=name).name == name
 
 
 @pytest.mark.parametrize("cpus", [[], (), 0, "01", [0.0], [-1], [True], [None], [[0]]])
@@ -135,6 +142,25 @@ async def test_a_service_that_runs_is_not_started_again(service):
     await service.start()
     with pytest.raises(ps.ConfigError, match="service 'here' is ready already"):
         await service.start()
+
+
+CLOSED = (
+    r"service 'here' was started on an event loop that is closed: stop\(\) it, and start it on the loop that runs now"
+)
+
+
+def test_a_service_that_was_left_on_a_closed_loop_says_so_until_it_is_stopped(service):
+    asyncio.run(service.start())
+    with pytest.raises(ps.ConfigError, match=CLOSED):
+        asyncio.run(service.start())
+    with pytest.raises(ps.ConfigError, match=CLOSED):
+        asyncio.run(service.predict(1))
+    asyncio.run(service.stop())
+    with pytest.raises(ps.NotReady, match="service 'here' has stopped"):
+        asyncio.run(service.predict(1))
+    asyncio.run(service.start())
+    assert service.state is ps.State.READY
+    asyncio.run(service.stop())
 
 
 async def test_a_stop_drains_for_as_long_as_it_is_told(service):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import count
 
@@ -36,7 +36,7 @@ from penstock.server.pages.health import JSON, Health
 from penstock.server.pages.metrics import Metrics
 from penstock.server.pages.openapi import openapi
 from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
-from penstock.server.protocols.service_routes import routes_of
+from penstock.server.protocols.service_routes import KINDS, routes_of
 from penstock.server.status import Problems
 
 _PROPER_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -46,7 +46,10 @@ class App:
     """Answers the requests of one server for one or more services."""
 
     def __init__(self, services: Sequence[Servable], options: ServerOptions, clock: Clock) -> None:
-        """Store the services; read the key file.  Raises ConfigError for a bad file, or if services share a name."""
+        """Store the services; read the key file.  Raises ConfigError for a bad file or a name.
+
+        Services have different names, and none has that of a path of the server's own.
+        """
         names = [service.name for service in services]
         if not services or len(set(names)) < len(names):
             raise ConfigError(f"an app needs services with different names, got {names}")
@@ -65,7 +68,9 @@ class App:
         """Requests that no route took: unknown paths, refused keys, what the connection refused."""
         traffic = [self._elsewhere]
         self.metrics = Metrics(self.services, traffic)
-        self._routes |= self._pages(self.metrics)
+        pages = self._pages(self.metrics)
+        _check_names(names, pages)
+        self._routes |= pages
         traffic += [route.traffic for route in self._routes.values()]
         self._document: bytes | None = None
         self._page_bytes = 0
@@ -250,6 +255,14 @@ class App:
             document = openapi(self.services, self._calls, self.options, keys=self._keys is not None)
             self._document = msgspec.json.encode(document)
         return Response(200, JSON, self._document)
+
+
+def _check_names(names: Sequence[str], pages: Iterable[bytes]) -> None:
+    """ConfigError if a service's name is what a path of the server begins with: `/docs` and `/predict`, for two."""
+    taken = {path.decode().split("/")[1] for path in pages} | {kind.verb for kind in KINDS}
+    for name in names:
+        if name in taken:
+            raise ConfigError(f"a service cannot be served as {name!r}, because /{name} is a path of the server's own")
 
 
 def _engine(request: HttpRequest | None) -> HostedEngine | None:

@@ -50,7 +50,7 @@ view = ps.Service(View, name="view")
 double = ps.Service(Double, name="double")
 matrix = ps.Service(Matrix, name="matrix")
 count = ps.Service(Count, name="count", max_queued=8)
-strange = ps.Service(Count, name="strange name/1")
+strange = ps.Service(Count, name="Strange_name-1.0")
 """
 SERVICES = ("sums", "reverse", "view", "double", "matrix", "count", "strange")
 
@@ -231,7 +231,7 @@ def test_with_several_services_a_path_names_the_one_it_means(http):
     assert "/count/predict" in answer.json()["detail"]
 
 
-def test_a_name_with_special_characters_is_escaped_in_its_path(http):
-    assert http.post("/strange%20name%2F1/predict", json=1).json() == 2
-    assert "strange name/1" in http.get("/health").json()["services"]
-    assert "/strange%20name%2F1/predict" in http.get("/openapi.json").json()["paths"]
+def test_a_name_is_a_part_of_its_path_as_it_is(http):
+    assert http.post("/Strange_name-1.0/predict", json=1).json() == 2
+    assert "Strange_name-1.0" in http.get("/health").json()["services"]
+    assert "/Strange_name-1.0/predict" in http.get("/openapi.json").json()["paths"]

@@ -92,9 +92,9 @@ def test_connect_is_405(fakes):
 
 
 def test_several_services_each_have_their_own_paths_and_no_plain_ones(fakes):
-    one, two = fakes.Service(name="one"), fakes.Service(name="two words")
+    one, two = fakes.Service(name="one"), fakes.Service(name="two-words")
     app = fakes.app(one, two)
-    fakes.call(app, path="/two%20words/predict")
+    fakes.call(app, path="/two-words/predict")
     fakes.call(app, path="/one/batch")
     assert (len(one.engine.submissions), len(two.engine.submissions)) == (1, 1)
     assert fakes.call(app, path="/predict").status == 404
@@ -103,6 +103,19 @@ def test_several_services_each_have_their_own_paths_and_no_plain_ones(fakes):
 def test_services_of_one_name_and_no_services_are_refused(fakes):
     with pytest.raises(ConfigError, match="different names"):
         fakes.app(fakes.Service(), fakes.Service())
+
+
+def test_a_service_has_no_name_that_a_path_of_the_server_begins_with(fakes):
+    """Each of its paths is tried, so that one more is no gap."""
+    first_parts = {path.decode().split("/")[1] for path in fakes.app()._routes}
+    assert {"predict", "batch", "livez", "docs", "openapi.json"} <= first_parts
+    for name in first_parts:
+        for services in ((fakes.Service(name=name),), (fakes.Service(name="one"), fakes.Service(name=name))):
+            with pytest.raises(ConfigError) as refused:
+                fakes.app(*services)
+            assert str(refused.value) == (
+                f"a service cannot be served as {name!r}, because /{name} is a path of the server's own"
+            )
 
 
 @pytest.mark.parametrize("given", ["a", "x" * 128, "A.b_C-9"])

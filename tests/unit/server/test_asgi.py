@@ -359,11 +359,12 @@ async def test_the_path_is_seen_from_the_mount_point(fakes, path, root_path, sta
     assert wire.sent[0]["status"] == status
 
 
-async def test_a_service_whose_name_needs_escapes_is_found(fakes):
-    wire = Wire(asgi([ready(fakes, name="two words"), ready(fakes, name="é")]), path="/two words/predict")
+@pytest.mark.parametrize("path", ["/two words/predict", "/é/predict", "/\0", "/predict?"])
+async def test_a_path_that_needs_escapes_is_404_because_no_name_does(fakes, path):
+    wire = Wire(asgi(ready(fakes)), path=path)
     wire.body(b"1")
     await wire.end()
-    assert wire.sent[0]["status"] == 200
+    assert wire.sent[0]["status"] == 404
 
 
 async def test_a_mounted_app_that_nobody_started_says_what_to_do(fakes):

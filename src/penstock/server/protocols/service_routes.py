@@ -1,13 +1,12 @@
 """Which paths a service has.
 
 With one service they are `/predict` and `/batch`.  With several, each has `/NAME/predict` and `/NAME/batch`, and there
-are no plain ones: a path says which model it means.  A name's special characters are escaped, as they are in a request.
+are no plain ones: a path says which model it means.  No name needs to be escaped: `Service` sees to that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import quote
 
 from penstock.config import ServerOptions
 from penstock.hosting.servable import Servable
@@ -27,7 +26,7 @@ def routes_of(services: Sequence[Servable], problems: Problems, options: ServerO
     """The routes of `services` by path."""
     routes: dict[str, ServiceRoute] = {}
     for service in services:
-        prefix = f"/{quote(service.name, safe='')}" if len(services) > 1 else ""
+        prefix = f"/{service.name}" if len(services) > 1 else ""
         for kind in KINDS:
             path = f"{prefix}/{kind.verb}"
             routes[path] = kind(path, service, problems, options)

@@ -194,10 +194,10 @@ def test_a_users_type_named_problem_does_not_replace_ours(fakes):
 
 
 def test_several_services_are_told_apart(fakes):
-    doc = document(fakes, fakes.Service(Length, name="a b", batch=Batch()), fakes.Service(Raw, name="raw"))
+    doc = document(fakes, fakes.Service(Length, name="a-b", batch=Batch()), fakes.Service(Raw, name="raw"))
     check(doc)
-    assert {"/a%20b/predict", "/a%20b/batch", "/raw/predict", "/raw/batch"} <= set(doc["paths"])
-    assert "a_b.Point" in doc["components"]["schemas"]
+    assert {"/a-b/predict", "/a-b/batch", "/raw/predict", "/raw/batch"} <= set(doc["paths"])
+    assert "a-b.Point" in doc["components"]["schemas"]
 
 
 def test_the_page_asks_nobody_but_this_server(fakes):
