@@ -92,6 +92,8 @@ def _describe(service: Service) -> Iterator[Finding]:
                 reference(spec.target)
             pack_setup(spec.name, dict(spec.setup))
             types = signature(spec.target, batched=spec.batch is not None)
+            if spec is service.stages[0]:
+                accepts(types.item)
         except ConfigError as error:
             yield Finding(what, str(error))
         else:

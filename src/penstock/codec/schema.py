@@ -19,6 +19,7 @@ from penstock.codec.annotations import (
 )
 from penstock.codec.custom import model_reader, read_custom
 from penstock.codec.formats import Codec
+from penstock.codec.sendable import unsendable
 from penstock.errors import ConfigError
 
 __all__ = ["Signature", "accepts", "json_schema", "offers", "signature", "type_name"]
@@ -30,13 +31,20 @@ def accepts(item_type: Any) -> frozenset[Codec]:
     """The formats a caller may send an item of this type in.
 
     Raises:
-        ConfigError: no JSON or MessagePack can be read as this type, for instance a union of two lists.
+        ConfigError: no JSON or MessagePack can be read as this type, for instance a union of two lists, or it needs
+            an object that they cannot bring, as a `complex`.
     """
     if model_reader(item_type) is None:
         try:
             msgspec.json.Decoder(item_type, dec_hook=read_custom)
         except TypeError as exc:
             raise ConfigError(f"`{type_name(item_type)}` cannot be an item from outside: {exc}") from exc
+        strange = unsendable(item_type)
+        if strange is not None:
+            raise ConfigError(
+                f"`{type_name(item_type)}` cannot be an item from outside: no request can bring "
+                f"`{type_name(strange)}`; take what JSON has, and make the object in `preprocess`"
+            )
     found = {Codec.JSON, Codec.MSGPACK}
     if bytes_kind(item_type) is not None:
         found.add(Codec.RAW)

@@ -359,6 +359,11 @@ class Inner(ps.Stage):
     def predict(self, x: float) -> float:
         return x
 
+class Waves(ps.Stage):
+    examples = [1j]
+    def predict(self, x: complex) -> float:
+        return abs(x)
+
 class Lists(ps.Stage):
     examples = [1.0]
     def predict(self, xs: float) -> Any:
@@ -392,7 +397,7 @@ raises = ps.Service(Raises, name="raises")
 unanswerable = ps.Service(Unanswerable, name="unanswerable")
 no_examples = ps.Service(NoExamples, name="no_examples")
 nan, behind = ps.Service(Nan, name="nan"), ps.Service(Inner, Nan, name="behind")
-lists = ps.Service(Lists, name="lists")
+lists, waves = ps.Service(Lists, name="lists"), ps.Service(Waves, name="waves")
 unimportable = ps.Service(local(), name="unimportable")
 bad_setup = ps.Service(BadSetup, name="bad_setup")
 """
@@ -419,6 +424,7 @@ def test_check_says_that_a_good_service_is_well(module):
         ("bad_example", "expected `float`, got `str`"),
         ("raises", "ZeroDivisionError"),
         ("unanswerable", "object"),
+        ("waves", "`complex` cannot be an item from outside: no request can bring `complex`"),
         ("lists", "this stage has no batch policy, so predict takes one item"),
         ("unimportable", "defined inside a function"),
         ("bad_setup", "no disk"),
@@ -462,6 +468,12 @@ def test_a_server_warns_of_a_format_that_cannot_carry_a_result_and_serves(module
         program.wait_for("ready on")
     finally:
         program.destroy()
+
+
+def test_a_server_does_not_start_where_no_request_can_bring_an_item(module):
+    status, output = run(module(CHECKED), "serve", "model:waves", "--port", "0")
+    assert status == 1
+    says(output, "`complex` cannot be an item from outside: no request can bring `complex`")
 
 
 def test_a_server_does_not_start_where_no_format_can_carry_a_result(module):

@@ -2,8 +2,9 @@
 
 import contextlib
 import datetime as dt
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NamedTuple, Protocol, TypedDict
 
 import msgspec
 import numpy as np
@@ -81,6 +82,86 @@ def test_a_caller_may_send_json_messagepack_and_what_the_type_allows(type_, more
 def test_a_type_that_cannot_be_read_is_refused_before_anybody_sends_it():
     with pytest.raises(ConfigError, match=r"`list\[int\] \| list\[str\]` cannot be an item from outside"):
         accepts(list[int] | list[str])
+
+
+class Strange: ...
+
+
+class Silent(Protocol):
+    x: int
+
+
+class Holds(msgspec.Struct):
+    width: int
+    maker: Callable[[int], int]
+
+
+class MayHold(msgspec.Struct):
+    width: int
+    maker: Callable[[int], int] | None
+    other: complex = 1j
+
+
+@dataclass
+class Holder:
+    parts: list[Holds]
+
+
+class Wants(TypedDict):
+    strange: Strange
+
+
+class Pair(NamedTuple):
+    one: int
+    two: complex
+
+
+class Ring(msgspec.Struct):
+    rings: "list[Ring]"
+    strange: Strange
+
+
+@pytest.mark.parametrize(
+    ("type_", "strange"),
+    [
+        (complex, "complex"),
+        (Callable, "Callable"),
+        (Callable[[int], int], "Callable"),
+        (type[int], "type"),
+        (Iterator[int], "Iterator"),
+        (Strange, "Strange"),
+        (Silent, "Silent"),
+        (Annotated[complex, "volts"], "complex"),
+        (list[complex], "complex"),
+        (set[Strange], "Strange"),
+        (dict[str, Strange], "Strange"),
+        (tuple[int, Strange], "Strange"),
+        (tuple[Strange, ...], "Strange"),
+        (list[Strange] | int, None),
+        (Holds | list[Strange], "Callable"),
+        (Holds, "Callable"),
+        (Holds | None, None),
+        (Holder, "Callable"),
+        (Wants, "Strange"),
+        (Pair, "complex"),
+        (Ring, "Strange"),
+        (MayHold, None),
+        (Strange | None, None),
+        (Iterable[int], None),
+        (Hashable, None),
+        (object, None),
+    ],
+)
+def test_a_type_that_no_request_can_bring_is_refused(type_, strange):
+    if strange is None:
+        assert accepts(type_) == TEXTUAL
+        return
+    with pytest.raises(ConfigError) as refused:
+        accepts(type_)
+    assert str(refused.value).endswith(
+        f"cannot be an item from outside: no request can bring `{strange}`; "
+        "take what JSON has, and make the object in `preprocess`"
+    )
 
 
 @pytest.mark.parametrize(
