@@ -18,8 +18,8 @@ NAMES = {
 }  # fmt: skip
 
 STAGE = (
-    "(target, *, name=None, setup=None, workers=None, cpus=None, env=None, batch=None, prefetch=1, max_queued=None, "
-    "timeout=None, abandon_after='auto', recycle_after=30.0, bisect=True, retry=True)"
+    "(target, *, name=None, setup=None, workers=None, cpus=None, env=None, gpus=None, batch=None, prefetch=1, "
+    "max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, bisect=True, retry=True)"
 )
 MANY = "(xs, *, timeout=None, wait=True, return_exceptions=False)"
 
@@ -48,7 +48,7 @@ SIGNATURES = {
     "StageFailed": "(message='', *, stage='', type_name='', mro=(), traceback='', raised_at='')",
     "StageFailed.is_a": "(kind)",
     "StartFailed": "(message='', *, traceback='')",
-    "WorkerInfo": "(stage, index, count)",
+    "WorkerInfo": "(stage, index, count, gpus=())",
     "WorkerLost": "(message='', *, stage='')",
     "asgi": "(served, options=None)",
     "stage": STAGE,

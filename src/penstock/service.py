@@ -50,8 +50,8 @@ class Service:
         stages: what `penstock.stage` made, or stage classes and functions as they are.
         name: the service's name in routes, metrics, logs and process lists: letters, digits and `._-`.
         cpus: cores the coordinator is pinned to while the service runs.
-        inline: run every worker as a thread of this process, for a debugger; env, cpus and the retry after a death
-            do not apply.
+        inline: run every worker as a thread of this process, for a debugger; env, cpus, gpus and the retry after a
+            death do not apply.
         options: a `ServiceOptions`, or its fields one by one: max_queued, max_queued_bytes, timeout, validate,
             validate_results, allow_nan.
 
@@ -335,6 +335,7 @@ def _warn_inline(service: Service) -> None:
     options = {
         "cpus": service.cpus is not None or any(spec.cpus for spec in service.stages),
         "env": any(spec.env for spec in service.stages),
+        "gpus": any(spec.gpus for spec in service.stages),
     }
     ignored = [name for name, given in options.items() if given]
     log.warning(

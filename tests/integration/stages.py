@@ -412,6 +412,20 @@ class Returns(ps.Stage):
         return tuple(xs) if xs[0] == "tuple" else np.arange(len(xs) * 2).reshape(len(xs), 2)
 
 
+GPUS_AT_IMPORT = os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+class WhichGpus(ps.Stage):
+    """The GPUs that this process sees, those that its stage is told, and which worker it is."""
+
+    def setup(self) -> None:
+        self.told = self.worker.gpus
+
+    def predict(self, x: Any) -> tuple[Any, ...]:
+        assert self.told == self.worker.gpus
+        return self.worker.index, GPUS_AT_IMPORT, os.environ.get("CUDA_VISIBLE_DEVICES"), self.worker.gpus
+
+
 class WhoAmI(ps.Stage):
     """`self.worker`, known from `setup` on."""
 

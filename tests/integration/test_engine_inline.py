@@ -123,3 +123,13 @@ async def test_a_stop_does_not_wait_for_a_thread_that_will_not_end(tmp_path):
         await call
     (tmp_path / "open").touch()
     await until(lambda: not [t for t in threading.enumerate() if "penstock" in t.name])
+
+
+async def test_a_stage_is_told_its_gpus_inline_too(caplog, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    spec = ps.stage(stages.WhichGpus, gpus=[[2, 3]])
+    with caplog.at_level("WARNING", "penstock"):
+        async with ps.Service(spec, inline=True) as service:
+            _, _, seen, told = await service.predict(1)
+    assert (seen, told) == ("7", (2, 3))
+    assert "and gpus do not apply" in caplog.text

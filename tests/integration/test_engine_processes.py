@@ -62,6 +62,21 @@ async def test_each_worker_gets_its_own_environment_on_top_of_ours(monkeypatch):
     assert "1" not in found or found["1"]["FROM_OUTSIDE"] == "2"
 
 
+async def test_each_worker_sees_its_gpus_before_it_imports_anything(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    spec = ps.stage(stages.WhichGpus, gpus=[[2, 3], "GPU-1"], prefetch=0)
+    expected = {0: ("2,3", "2,3", (2, 3)), 1: ("GPU-1", "GPU-1", ("GPU-1",))}
+    async with ps.Service(spec) as service:
+        assert len(service.engine.stages[0].workers) == 2
+        seen = {}
+        while len(seen) < 2:  # until each of the two had one
+            for index, *found in await service.predict_many(range(20)):
+                seen[index] = tuple(found)
+    assert seen == expected
+    async with ps.Service(stages.WhichGpus) as service:
+        assert await service.predict(1) == (0, "7", "7", ())
+
+
 async def test_pythonpath_reaches_what_a_worker_starts_as_the_user_left_it(monkeypatch):
     for value in (None, "/some/where"):
         if value is None:

@@ -302,6 +302,7 @@ def test_what_a_service_is_can_be_read(service):
         ({"cpus": [0]}, {}, ", and cpus do not apply"),
         ({}, {"cpus": [0]}, ", and cpus do not apply"),
         ({"cpus": [0]}, {"env": {"A": "b"}}, ", and cpus and env do not apply"),
+        ({}, {"gpus": [0]}, ", and gpus do not apply"),
     ],
 )
 async def test_an_inline_service_warns_of_what_it_does_without(

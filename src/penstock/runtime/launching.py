@@ -37,6 +37,7 @@ def launcher(
             stage=spec.name,
             index=worker,
             count=spec.workers,
+            gpus=spec.gpus_of(worker),
             ref=ref,
             setup=setup,
             sys_path=search_path(sys.path),

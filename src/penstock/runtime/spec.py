@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from penstock.config import Batch, StageOptions, whole_number
 from penstock.errors import ConfigError
+from penstock.runtime.gpus import VARIABLE, Gpus, check_environments, read_gpus, variable_of
 from penstock.runtime.targets import check_calls, check_target, examples_of
 from penstock.worker.loading import check_setup
 
@@ -31,6 +32,8 @@ class StageSpec:
     """The cores of each worker; empty: none is pinned."""
     env: tuple[Mapping[str, str], ...] = ()
     """The environment added for each worker; empty: nothing is added."""
+    gpus: tuple[Gpus, ...] = ()
+    """The GPUs of each worker; empty: nothing is said about GPUs."""
     batch: Batch | None = None
     examples: tuple[Any, ...] = ()
     options: StageOptions = field(default_factory=StageOptions)
@@ -39,6 +42,17 @@ class StageSpec:
     def policy(self) -> Batch:
         """How this stage's queue cuts batches: a stage without a policy gets one item at a time."""
         return self.batch or SINGLES
+
+    def gpus_of(self, worker: int) -> Gpus:
+        """The GPUs that `worker` is given; empty where nothing is said about GPUs."""
+        return self.gpus[worker] if self.gpus else ()
+
+    def environment_of(self, worker: int) -> dict[str, str]:
+        """The variables that are added for `worker`: its `env`, and the one that gives it its GPUs."""
+        extra = dict(self.env[worker]) if self.env else {}
+        if self.gpus:
+            extra[VARIABLE] = variable_of(self.gpus[worker])
+        return extra
 
 
 def stage(
@@ -49,6 +63,7 @@ def stage(
     workers: int | None = None,
     cpus: Sequence[int | Sequence[int] | None] | None = None,
     env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+    gpus: Sequence[int | str | Sequence[int | str]] | None = None,
     batch: Batch | None = None,
     prefetch: int = 1,
     max_queued: int | None = None,
@@ -64,9 +79,11 @@ def stage(
         target: a `Stage` class, or a plain function of one item (or of a list, with `batch`).
         name: unique within the service; the class's name if left out.
         setup: keyword arguments for the class's `setup`; plain values, they travel to the worker.
-        workers: how many processes; as many as `cpus` has entries if left out, else 1.
+        workers: how many processes; as many as `gpus` or `cpus` has entries if left out, else 1.
         cpus: for worker i the core, or the list of cores, it is pinned to; None leaves that worker unpinned.
         env: environment variables for every worker, or one mapping for each.
+        gpus: for worker i the GPU, or the list of GPUs, that it sees: its ``CUDA_VISIBLE_DEVICES``.  A GPU is a number
+            from 0 or an id (``"GPU-..."``); workers may share one.  None: they see what this process sees.
         batch: the batch policy; overrides the class's own.
         prefetch: batches a worker holds besides the one it runs; 0 never sends ahead.  Raise it for stages that take
             microseconds.
@@ -90,16 +107,20 @@ def stage(
     label = _label(target, name)
     check_calls(label, target)
     pinned = None if cpus is None else tuple(_cores(label, entry) for entry in cpus)
-    count = _count(label, workers, pinned)
+    given_gpus = read_gpus(label, gpus)
+    count = _count(label, workers, {"gpus": given_gpus or None, "cpus": pinned})
     arguments = dict(setup or {})
     check_setup(label, target, arguments)
+    environments = _environments(label, env, count)
+    check_environments(label, given_gpus, environments)
     return StageSpec(
         target=target,
         name=label,
         workers=count,
         setup=arguments,
         cpus=pinned or (),
-        env=_environments(label, env, count),
+        env=environments,
+        gpus=given_gpus,
         batch=_policy(label, target, batch),
         examples=examples_of(label, target),
         options=_options(label, given),
@@ -134,12 +155,15 @@ def _label(target: Any, name: Any) -> str:
     return label
 
 
-def _count(label: str, workers: int | None, pinned: tuple[Cores, ...] | None) -> int:
-    """How many workers the stage has."""
-    default = 1 if pinned is None else len(pinned)
+def _count(label: str, workers: int | None, lists: Mapping[str, Sequence[Any] | None]) -> int:
+    """How many workers the stage has; `lists` are the arguments with an entry for each, None where not given."""
+    given = {name: entries for name, entries in lists.items() if entries is not None}
+    default = next((len(entries) for entries in given.values()), 1)
     count: int = WORKERS.take(f"stage {label!r}: workers", default if workers is None else workers)
-    if pinned is not None and len(pinned) != count:
-        raise ConfigError(f"stage {label!r}: workers={count} but cpus has {len(pinned)} entries, one for each worker")
+    for name, entries in given.items():
+        if len(entries) != count:
+            said = f"workers={count}" if workers is not None else f"{count} workers"
+            raise ConfigError(f"stage {label!r}: {said} but {name} has {len(entries)} entries, one for each worker")
     return count
 
 

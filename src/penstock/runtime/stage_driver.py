@@ -216,8 +216,7 @@ class StageDriver:
 
     def start_of(self, index: int) -> WorkerStart:
         """Where and how worker `index` starts.  Its environment is made of this process's at this moment."""
-        extra = self.spec.env[index] if self.spec.env else {}
-        env = worker_environment(self._threads[index], extra)
+        env = worker_environment(self._threads[index], self.spec.environment_of(index))
         return WorkerStart(self.service, self.name, index, self.spec.target, self._cores[index], env)
 
     def launch_of(self, index: int) -> Launch:  # noqa: D102  # see `SlotOwner`

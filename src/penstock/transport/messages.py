@@ -44,6 +44,7 @@ class Launch(msgspec.Struct, frozen=True):
     stage: str
     index: int
     count: int
+    gpus: tuple[int | str, ...]
     ref: StageRef
     setup: bytes
     """The keyword arguments of `setup`, pickled."""

@@ -64,7 +64,7 @@ def _prepare(launch: Launch, target: Any) -> tuple[Any, Runner]:
         sys.path[:] = map(os.fsdecode, launch.sys_path)
         target = load(launch.ref)
     stage = make_stage(target)
-    stage.worker = WorkerInfo(launch.stage, launch.index, launch.count)
+    stage.worker = WorkerInfo(launch.stage, launch.index, launch.count, launch.gpus)
     types = signature(target, batched=launch.batched)
     runner = Runner(
         stage,

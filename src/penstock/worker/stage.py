@@ -18,6 +18,8 @@ class WorkerInfo:
     index: int
     """From 0 to `count` - 1."""
     count: int
+    gpus: tuple[int | str, ...] = ()
+    """The GPUs that `penstock.stage(gpus=...)` gives it, as they were named there; its own number 0 is the first."""
 
 
 class Stage:

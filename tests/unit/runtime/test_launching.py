@@ -58,6 +58,12 @@ def test_a_worker_is_told_who_it_is_and_how_to_work(orders):
     assert order.sys_path == [os.fsencode(entry) for entry in sys.path]
 
 
+def test_a_worker_is_told_its_gpus():
+    launch = launcher("svc", [stage(Embed, gpus=[[2, 3], "GPU-1"])], 0, ServiceOptions(), inline=True)
+    assert [launch(i).gpus for i in (0, 1)] == [(2, 3), ("GPU-1",)]
+    assert launcher("svc", [stage(Embed)], 0, ServiceOptions(), inline=True)(0).gpus == ()
+
+
 def test_a_worker_is_told_each_path_that_python_looks_at_also_one_that_is_not_utf8():
     entries = ["", "/a", Path("/b"), b"/c", None, "/mod\udce8le", "/\ud800"]
     assert search_path(entries) == [b"", b"/a", b"/mod\xe8le"]

@@ -39,6 +39,7 @@ def test_what_is_left_out_is_one_unpinned_worker_that_bisects_and_retries():
         setup={},
         cpus=(),
         env=(),
+        gpus=(),
         batch=None,
         examples=(),
         options=StageOptions(prefetch=1, max_queued=None, timeout=None, bisect=True, retry=True),

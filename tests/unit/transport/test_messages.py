@@ -23,6 +23,7 @@ LAUNCH = Launch(
     stage="t",
     index=1,
     count=2,
+    gpus=(0, "GPU-1"),
     ref=StageRef("m", "C", main_path=b"/x\xe8.py"),
     setup=b"\x80",
     sys_path=[b"a", b"\xe8"],

@@ -40,6 +40,7 @@ def launch(*, setup=None, batched=False, ref=None, **fields):
         stage="embed",
         index=1,
         count=3,
+        gpus=(),
         ref=ref or StageRef("", ""),
         setup=pickle.dumps(setup or {}),
         sys_path=[os.fsencode(entry) for entry in sys.path],
@@ -100,6 +101,11 @@ def test_a_worker_greets_is_set_up_works_and_tears_down(log):
         ("predict", 2),
         ("teardown",),
     ]
+
+
+def test_a_stage_knows_its_gpus_from_setup_on(log):
+    work(ScriptedEnd(launch(gpus=(1, "GPU-2"))), target=Recorded)
+    assert log[0] == ("setup", {}, WorkerInfo("embed", 1, 3, (1, "GPU-2")))
 
 
 def test_a_worker_whose_coordinator_leaves_before_launch_ends_quietly(log):
