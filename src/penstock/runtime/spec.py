@@ -131,10 +131,10 @@ def with_workers(spec: StageSpec, workers: int) -> StageSpec:
     """`spec` with another number of workers.
 
     Raises:
-        ConfigError: it is less than 1, or `spec` says of each worker what cores or what environment it gets, and has
+        ConfigError: it is less than 1, or `spec` says of each worker what cores, GPUs or environment it gets, and has
             another number of them.
     """
-    count = _count(spec.name, workers, spec.cpus or None)
+    count = _count(spec.name, workers, {"gpus": spec.gpus or None, "cpus": spec.cpus or None})
     env = spec.env
     if env and len(env) != count:
         if any(each != env[0] for each in env):

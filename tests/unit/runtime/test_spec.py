@@ -212,3 +212,7 @@ def test_workers_that_differ_keep_their_number():
     assert with_workers(by_cores, 2) == by_cores
     with pytest.raises(ConfigError, match="stage 'count': workers=1 but cpus has 2 entries, one for each worker"):
         with_workers(by_cores, 1)
+    by_gpus = stage(count, gpus=[0, 1])
+    assert with_workers(by_gpus, 2) == by_gpus
+    with pytest.raises(ConfigError, match="stage 'count': workers=3 but gpus has 2 entries, one for each worker"):
+        with_workers(by_gpus, 3)
