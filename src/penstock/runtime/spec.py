@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from penstock.config import Batch, StageOptions, whole_number
 from penstock.errors import ConfigError
 from penstock.runtime.gpus import VARIABLE, Gpus, check_environments, read_gpus, variable_of
-from penstock.runtime.targets import check_calls, check_target, examples_of
+from penstock.runtime.stage_check import check_calls, check_target, examples_of
 from penstock.worker.loading import check_setup
 
 Cores: TypeAlias = frozenset[int] | None

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.runtime.spec import stage
-from penstock.runtime.targets import METHODS
+from penstock.runtime.stage_check import METHODS
 from penstock.worker.stage import Stage
 
 
