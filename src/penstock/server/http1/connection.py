@@ -10,6 +10,7 @@ Contract
   socket is not read, until all others had theirs.  So who pipelines what is answered at once keeps nobody waiting.
 * Between two pieces of a body there may be no more time than the options say.  The whole body may take no longer than
   its request has.
+* One blank line before a request line is ignored as soon as it came: it keeps no connection from being idle.
 * Every admitted request ends with exactly one `answered`: with the status written, or with 499 if the client left
   first.
 * The requests in hand of a client that hangs up are cancelled.  The end of its sending side counts as hanging up: a
@@ -230,6 +231,8 @@ class Connection(asyncio.Protocol):
         if stop >= 4 and stop - at <= self._max_header:
             reading.judged_bytes = 0
             return self._begin(data, at, stop)
+        if reading.passes_blank_line(data, at):
+            return at + 2
         try:
             reading.judge_head(self._connections.heads, data, at)
         except RequestRefused as refused:
@@ -243,9 +246,12 @@ class Connection(asyncio.Protocol):
         try:
             head = self._connections.heads.read(raw if type(raw) is bytes else bytes(raw))
         except RequestRefused as refused:
+            # Looked for only here, where a request has failed by it, so that it costs the others nothing.
+            if self._reading.passes_blank_line(data, at):
+                return at + 2
             self._refuse(refused.status, refused.detail)
             return len(data)
-        self._fresh = False
+        self._fresh = self._reading.passed_blank_line = False
         exchange = Exchange(self, head, self._now())
         exchange.last = not (head.keep_alive and self._connections.persistent)
         self._queue.append(exchange)

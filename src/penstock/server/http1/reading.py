@@ -17,7 +17,18 @@ class ReadingFlow:
     hand, in every call.
     """
 
-    __slots__ = ("_max_pipelined", "_now", "choked", "judged_bytes", "kept", "on", "rested", "resting", "waiting_since")
+    __slots__ = (
+        "_max_pipelined",
+        "_now",
+        "choked",
+        "judged_bytes",
+        "kept",
+        "on",
+        "passed_blank_line",
+        "rested",
+        "resting",
+        "waiting_since",
+    )
 
     def __init__(self, max_pipelined: int, now: Callable[[], float]) -> None:
         self._max_pipelined = max_pipelined
@@ -34,6 +45,8 @@ class ReadingFlow:
         """Bytes not used yet: an unfinished head, or what came while nothing further could be done with it."""
         self.judged_bytes = 0
         """How much of an unfinished head in `kept` was judged."""
+        self.passed_blank_line = False
+        """History: the blank line before the next request line came, and was ignored."""
         self.waiting_since = now()
         """When the client last sent what was awaited from it, or when that began to be awaited."""
 
@@ -45,10 +58,23 @@ class ReadingFlow:
         """Note that the client sent what was awaited, or that something is awaited from now on."""
         self.waiting_since = self._now()
 
+    def passes_blank_line(self, data: bytes | bytearray, at: int) -> bool:
+        """Whether the two bytes at `at` are a blank line that is ignored.
+
+        Some clients send one after a body, so one before each request line is (RFC 9112, section 2.2).  A second one is
+        not: h11 and other parsers differ in how many they take.
+        """
+        if self.passed_blank_line or data[at : at + 2] != b"\r\n":
+            return False
+        self.passed_blank_line = True
+        self.judged_bytes = 0
+        return True
+
     def judge_head(self, heads: HeadReader, data: bytes | bytearray, at: int) -> None:
         """Judge the start of a head at `at`; RequestRefused says that it cannot become one."""
         start = data[at:] if at else data
-        heads.judge_unfinished(start, self.judged_bytes)
+        if self.passed_blank_line or start != b"\r":  # which may be half of a blank line
+            heads.judge_unfinished(start, self.judged_bytes)
         if not self.judged_bytes:
             self.sign_of_life()
         self.judged_bytes = max(1, len(start) - 3)  # the end of the head may have begun

@@ -97,7 +97,9 @@ MALFORMED = {
     "a field without a name": (400, head(b": b\r\n")),
     "a field without a colon": (400, head(b"X-A\r\n")),
     "a space in a name": (400, head(b"X A: b\r\n")),
-    "a blank line first": (400, b"\r\n" + GET),
+    "two blank lines first": (400, b"\r\n\r\n" + GET),
+    "a blank line that is no CRLF": (400, b"\n" + GET),
+    "a blank line that is no CRLF either": (400, b"\r" + GET),
     "a space first": (400, b" " + GET),
     # the request line
     "two spaces": (400, b"GET  / HTTP/1.1\r\n" + HOST + b"\r\n"),
@@ -262,7 +264,9 @@ def test_a_refused_body_on_a_connection_that_closes_lingers_too(rig):
     assert not client.transport.closed
 
 
-@pytest.mark.parametrize("start", [b"\x16", b"g", b"\r", b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: x\n"])
+@pytest.mark.parametrize(
+    "start", [b"\x16", b"g", b"\rG", b"\r\r", b"\r\n\r", b"GET / HTTP/1.1\n", b"GET / HTTP/1.1\r\nHost: x\n"]
+)
 def test_what_can_only_become_nonsense_is_refused_at_once(rig, start):
     client = rig.connect()
     client.send(start)

@@ -413,3 +413,54 @@ def living_connections() -> int:
     """How many there are in this process; counted, because a compiled object must not be referred to weakly."""
     gc.collect()
     return sum(type(found) is Connection for found in gc.get_objects())
+
+
+@pytest.mark.parametrize("wire", [b"\r\n" + GET, GET + b"\r\n" + GET, b"\r\n" + post(b"abc") + b"\r\n" + chunked(b"d")])
+def test_one_blank_line_before_each_request_line_is_ignored(rig_with, wire):
+    expected = [200] * wire.count(b"HTTP/1.1")
+    whole = rig_with().connect()
+    whole.send(wire)
+    assert whole.statuses() == expected
+    for cut in range(1, len(wire)):
+        client = rig_with().connect()
+        client.send(wire[:cut], wire[cut:])
+        assert client.statuses() == expected
+    bytewise = rig_with().connect()
+    bytewise.send_bytewise(wire)
+    assert bytewise.statuses() == expected
+
+
+@pytest.mark.parametrize("wire", [b"\r\n\r\n" + GET, GET + b"\r\n\r\n" + GET])
+def test_a_second_blank_line_is_refused_however_it_comes(rig_with, wire):
+    expected = [200] * (wire.count(b"HTTP/1.1") - 1) + [400]
+    for cut in range(len(wire) + 1):
+        client = rig_with().connect()
+        client.send(wire[:cut], wire[cut:])
+        assert client.statuses() == expected
+
+
+def test_a_blank_line_takes_no_room_from_the_head(rig_with):
+    head = b"GET / HTTP/1.1\r\nHost: x\r\nX-Pad: %s\r\n\r\n"
+    head %= b"x" * (1024 - len(head) + 2)
+    assert len(head) == 1024
+    for wire in (b"\r\n" + head, head):
+        client = rig_with(max_header=1024).connect()
+        client.send(wire)
+        assert client.statuses() == [200]
+
+
+def test_a_blank_line_after_a_request_leaves_the_connection_idle(rig):
+    client = rig.connect()
+    client.send(post(b"abc") + b"\r\n")
+    rig.sweep(rig.now + 11.0)  # a head that was begun would be late
+    assert client.statuses() == [200]
+    assert not client.transport.closed
+    client.connection.drain()
+    assert client.transport.closed
+
+
+def test_half_a_blank_line_is_a_head_that_has_begun(rig):
+    client = rig.connect()
+    client.send(GET + b"\r")
+    rig.sweep(rig.now + 11.0)
+    assert client.statuses() == [200, 408]
