@@ -3,7 +3,8 @@
 Contract
 --------
 * `admit` sees a request's head before its body is read, and answers it or lets it pass.  Checked in this order: API
-  key (401), path (404), method (405), formats (415, 406), timeout (400), state and room (503 or 429).
+  key (401), path (404, or 308 where only the slash at its end is too much), method (405), formats (415, 406), timeout
+  (400), state and room (503 or 429).
 * `handle` calls `reply` exactly once for each request that `admit` let pass, now or later, on the event loop.
 * Every request gets an id: the client's own if it is a proper one, else one of ours.
 * A single item costs dictionary look-ups and plain counters: no task, future, timer, uuid or log line.
@@ -108,7 +109,7 @@ class App:
             request.id = given
         route = self._routes.get(request.path)
         if route is None:
-            return self._refuse_key(request) or self._unknown(request)
+            return self._no_route(request)
         if request.method != route.method or self._keys is not None or self._page_bytes > self._page_bytes_limit:
             refusal = self._refuse(request, route)
             if refusal is not None:
@@ -236,7 +237,28 @@ class App:
             ((b"www-authenticate", b"Bearer"),),
         )
 
+    def _no_route(self, request: HttpRequest) -> Response:
+        meant = self._routes.get(request.path[:-1]) if request.path.endswith(b"/") else None
+        refusal = self._refuse_key(request) if meant is None or meant.guarded else None
+        if refusal is not None:
+            return refusal
+        return self._unknown(request) if meant is None else self._without_slash(request)
+
+    def _without_slash(self, request: HttpRequest) -> Response:
+        """Send the client to the same path without the slash at its end, with the same method, body and query.
+
+        The address is relative to the one that was asked for, which may have begun with a proxy's or an ASGI mount's
+        path that was taken off before it came here.
+        """
+        place = b"../" + request.path[:-1].rpartition(b"/")[2]
+        if request.query:
+            place += b"?" + request.query
+        detail = "the path ends in a slash too much; Location has the one that is meant"
+        return self.problems.refuse(308, detail, request.id, ((b"location", place),))
+
     def _unknown(self, request: HttpRequest) -> Response:
+        if request.path == b"*" and request.method == "OPTIONS":  # about the server as a whole (RFC 9110, 9.3.7)
+            return Response(204, b"", b"", ((b"allow", b"GET, HEAD, POST, OPTIONS"),))
         if request.method == "CONNECT":
             return self.problems.refuse(405, "this is no proxy", request.id, ((b"allow", b""),))
         calls = ", ".join(self._calls)

@@ -390,8 +390,9 @@ def _pieces(body: Payload) -> list[Buffer]:
 def _request(scope: Scope, arrived: float) -> HttpRequest:
     """The request that `scope` describes, its path as seen from our mount point."""
     path, root = scope["path"], scope.get("root_path", "")
-    if root and path.startswith(root) and path[len(root) :][:1] in ("", "/"):
+    if root and path.startswith(root) and (path[len(root) :] == "*" or path[len(root) :][:1] in ("", "/")):
         path = path[len(root) :]
     headers = join_fields([(bytes(name), bytes(value)) for name, value in scope["headers"]])
-    target = quote(path or "/", safe="/").encode()
+    # A path begins with a slash: only `OPTIONS *` has none, to which some servers add the mount point all the same.
+    target = b"*" if path == "*" else quote(path or "/", safe="/").encode()
     return HttpRequest(scope["method"], target, scope.get("query_string", b""), headers, arrived)

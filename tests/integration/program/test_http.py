@@ -33,11 +33,32 @@ def test_options_and_wrong_methods_say_what_is_allowed(wire, path, allow):
     assert head.status == 405
 
 
-@pytest.mark.parametrize("path", ["/", "/predict/", "/Predict", "/x", "/orders/predict", "/docs/../docs", "/docs/x.js"])
+@pytest.mark.parametrize(
+    "path", ["/", "/predict//", "/Predict", "/x", "/orders/predict", "/docs/../docs", "/docs/x.js"]
+)
 def test_an_unknown_path_is_404_and_says_where_to_go(wire, path):
     answer = wire.send(request("POST", path, {})).answer()
     assert answer.status == 404
     assert "/predict" in answer.json()["detail"]
+
+
+def test_a_slash_too_much_sends_the_client_to_the_path_without_it(shared, wire):
+    answer = wire.send(request("POST", "/predict/?a=b", {"value": 3})).answer()
+    assert (answer.status, answer.headers["location"]) == (308, "../predict?a=b")
+    assert wire.post("/predict", {"value": 4}).answer().json() == 4.0, "the connection goes on"
+    followed = shared.http.post("/predict/?a=b", json={"value": 5}, follow_redirects=True)
+    assert (followed.json(), followed.url.path, followed.url.query) == (5.0, "/predict", b"a=b")
+
+
+def test_options_of_the_whole_server_is_answered(wire):
+    answer = wire.send(request("OPTIONS", "*")).answer(to_head=True)
+    assert (answer.status, answer.headers["allow"]) == (204, "GET, HEAD, POST, OPTIONS")
+
+
+def test_a_blank_line_between_requests_is_ignored(wire):
+    wire.send(b"\r\n" + request("POST", "/predict", {"value": 3}) + b"\r\n" + request("GET", "/livez"))
+    assert wire.answer().json() == 3.0
+    assert wire.answer().status == 200
 
 
 def test_a_query_does_not_change_the_path(wire):

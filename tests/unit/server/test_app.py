@@ -454,6 +454,40 @@ def test_leaving_before_and_after_there_is_something_to_withdraw_is_harmless(fak
     assert not service.engine.cancelled
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS"])
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("/predict/", b"../predict"),
+        ("/health/?a=b&c=%2F", b"../health?a=b&c=%2F"),
+        ("/docs/swagger-ui.css/", b"../swagger-ui.css"),
+        ("/livez/?", b"../livez"),
+    ],
+)
+def test_a_known_path_with_a_slash_behind_leads_to_the_one_without(fakes, method, asked, meant):
+    call = fakes.call(fakes.app(), method, asked)
+    assert (call.status, call.refused, call.headers[b"location"]) == (308, True, meant)
+    assert call.json["title"] == "Permanent Redirect"
+
+
+def test_the_path_of_a_service_among_several_is_found_without_its_slash_too(fakes):
+    app = fakes.app(fakes.Service(name="a b"), fakes.Service(name="other"))
+    call = fakes.call(app, path="/a%20b/predict/?x=1")
+    assert (call.status, call.headers[b"location"]) == (308, b"../predict?x=1")
+
+
+@pytest.mark.parametrize("path", ["/", "//", "/predict//", "/nowhere/", "/predict/x/", "predict/"])
+def test_an_unknown_path_with_a_slash_behind_stays_unknown(fakes, path):
+    assert fakes.call(fakes.app(), path=path).status == 404
+
+
+def test_options_of_the_whole_server_is_answered(fakes):
+    call = fakes.call(fakes.app(), "OPTIONS", "*")
+    assert (call.status, call.response.body) == (204, b"")
+    assert call.headers[b"allow"] == b"GET, HEAD, POST, OPTIONS"
+    assert fakes.call(fakes.app(), "GET", "*").status == 404
+
+
 def test_held_bytes_are_counted_by_the_service_they_belong_to(fakes):
     one, two = fakes.Service(name="one"), fakes.Service(name="two")
     app = fakes.app(one, two)

@@ -96,6 +96,30 @@ async def test_options_has_neither_length_nor_type(fakes):
     assert "content-type" not in answer.headers
 
 
+@pytest.mark.parametrize(("root", "path"), [("", "*"), ("/ml", "*"), ("/ml", "/ml*")])
+async def test_options_of_the_whole_server_is_answered(fakes, root, path):
+    wire = Wire(asgi(ready(fakes)), method="OPTIONS", path=path, root_path=root)
+    await wire.end()
+    assert wire.sent[0]["status"] == 204
+
+
+async def test_a_path_with_a_star_is_not_the_whole_server(fakes):
+    wire = Wire(asgi(ready(fakes)), method="OPTIONS", path="/*")
+    await wire.end()
+    assert wire.sent[0]["status"] == 404
+
+
+@pytest.mark.parametrize("root", ["", "/ml", "/a b"])
+async def test_who_is_sent_to_the_path_without_a_slash_stays_below_the_mount_point(fakes, root):
+    transport = httpx.ASGITransport(asgi(ready(fakes)), root_path=root)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        answer = await http.post(f"{root}/predict/?a=b", content=b"[1]", follow_redirects=True)
+    assert answer.status_code == 200
+    assert answer.url.path == f"{root}/predict"
+    assert answer.url.query == b"a=b"
+    assert (answer.request.method, answer.json()) == ("POST", [1])
+
+
 async def test_a_compressed_body_is_refused_in_the_words_of_the_native_server(fakes):
     async with client(asgi(ready(fakes))) as http:
         answer = await http.post("/predict", content=b"x", headers={"content-encoding": "gzip"})

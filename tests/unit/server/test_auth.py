@@ -61,6 +61,13 @@ def test_the_key_guards_everything_even_what_does_not_exist(fakes, key_file, pat
         assert fakes.call(app, method, path).status == 401
 
 
+@pytest.mark.parametrize(("path", "status"), [("/predict/", 401), ("/health/", 401), ("/livez/", 308), ("*", 401)])
+def test_a_slash_behind_a_path_asks_for_the_key_that_the_path_asks_for(fakes, key_file, path, status):
+    app = fakes.app(api_key_file=key_file)
+    assert fakes.call(app, "OPTIONS", path).status == status
+    assert fakes.call(app, "OPTIONS", path, x_api_key="first-key").status == (204 if path == "*" else 308)
+
+
 @pytest.mark.parametrize("path", ["/livez", "/readyz"])
 def test_the_two_questions_of_a_load_balancer_need_no_key(fakes, key_file, path):
     assert fakes.call(fakes.app(api_key_file=key_file), "GET", path).status == 200
