@@ -46,7 +46,7 @@ test-compiled: compiled  ## the tests of what Penstock does once more, over the 
 
 compiled: $(STAMP) build/compiled/.built  ## build in build/compiled what an install makes
 
-build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py')
+build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py' -o -path '*/docs_page/*')
 	rm -rf build/compiled build/lib* build/temp* build/bdist*
 	PENSTOCK_COMPILE=1 $(BIN)/pip install --quiet --no-deps --target build/compiled .
 	touch $@
@@ -92,4 +92,5 @@ pictures: $(STAMP)  ## draw the pictures of the documentation from the sources
 	$(BIN)/python docs/pictures.py --write
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info
+	rm -rf $(VENV) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info \
+		src/penstock/server/pages/assets

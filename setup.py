@@ -1,4 +1,4 @@
-"""Compile the path of a request, where there is a C compiler.
+"""Compile the path of a request, where there is a C compiler, and take in the files of Swagger UI.
 
 The modules below are ordinary Python, and run as they are in an editable install: that is how they are developed,
 tested and stepped through.  In any other install mypyc makes C extensions of them, which halves what a request costs
@@ -9,13 +9,16 @@ without either they stay Python where they cannot be compiled.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from setuptools import setup
 from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 COMPILED = [
     "codec/decode.py",
@@ -91,6 +94,31 @@ class Build(build):
             word.write_text(WHY_NOT[0])
 
 
+SWAGGER_UI = ["swagger-ui.css", "swagger-ui-bundle.js", "favicon-32x32.png", "LICENSE"]
+"""What the page at /docs is made of, and the licence of that."""
+
+
+class BuildModules(build_py):
+    """Put the files of Swagger UI beside the module that serves them.
+
+    They are those of a build requirement, `flask-swagger-ui`.  It is located and not imported: it imports Flask.  They
+    go into what is built, and never into the repository: for an editable install, which has its modules in the source
+    tree, git ignores their folder.
+    """
+
+    def run(self) -> None:
+        """Build; without the requirement a build goes on, and the page says what is missing."""
+        super().run()
+        found = find_spec("flask_swagger_ui")
+        if found is None or not found.submodule_search_locations:
+            self.warn("penstock gets no page at /docs: a build without isolation needs flask-swagger-ui installed")
+            return
+        folder = Path("src" if self.editable_mode else self.build_lib, "penstock/server/pages/assets")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in SWAGGER_UI:
+            shutil.copyfile(Path(found.submodule_search_locations[0], "dist", name), folder / name)
+
+
 class BuildExtensions(build_ext):
     """All of them or none: a module compiled without the others would not work."""
 
@@ -129,4 +157,4 @@ def extensions() -> list[Any]:
     return made
 
 
-setup(ext_modules=extensions(), cmdclass={"build": Build, "build_ext": BuildExtensions})
+setup(ext_modules=extensions(), cmdclass={"build": Build, "build_ext": BuildExtensions, "build_py": BuildModules})

@@ -1,16 +1,18 @@
 """A run says which build of Penstock it tests, and does not begin on a part of one.
 
-An install that could not be compiled says why when it serves.
+An install that could not be compiled says why when it serves.  A build takes in the files of Swagger UI.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -193,3 +195,55 @@ def test_sources_that_were_not_to_be_compiled_say_just_that(serve_sources):
     output = serve_sources(None)
     assert "plain Python; Python" in output
     assert "compiling failed" not in output
+
+
+@pytest.fixture
+def build_modules(monkeypatch, tmp_path):
+    """The command of `setup.py` that builds the modules, in an empty folder, where `swagger` says that files are."""
+    setuptools = pytest.importorskip("setuptools")  # an environment of Python 3.12 may be without it
+    given = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **options: given.update(options))
+    runpy.run_path(str(ROOT / "setup.py"))
+    monkeypatch.chdir(tmp_path)
+    command = given["cmdclass"]["build_py"](setuptools.Distribution())
+    command.ensure_finalized()
+    return command
+
+
+@pytest.fixture
+def swagger(tmp_path, monkeypatch):
+    """A package like the one that has the files; to import it is an error."""
+    dist = tmp_path / "site" / "flask_swagger_ui" / "dist"
+    dist.mkdir(parents=True)
+    (dist.parent / "__init__.py").write_text("raise ImportError('there is no Flask')")
+    for name in ("swagger-ui.css", "swagger-ui-bundle.js", "swagger-ui.js", "favicon-32x32.png", "LICENSE"):
+        (dist / name).write_text(f"this is {name}")
+    monkeypatch.syspath_prepend(dist.parents[1])
+
+
+@pytest.mark.parametrize(("editable", "place"), [(False, "built"), (True, "src")])
+def test_a_build_takes_the_files_of_the_page_and_their_licence(build_modules, swagger, tmp_path, editable, place):
+    build_modules.editable_mode = editable
+    build_modules.build_lib = "built"
+    build_modules.run()
+    folder = tmp_path / place / "penstock/server/pages/assets"
+    found = {path.name: path.read_text() for path in folder.iterdir()}
+    names = ("LICENSE", "favicon-32x32.png", "swagger-ui-bundle.js", "swagger-ui.css")
+    assert found == {name: f"this is {name}" for name in names}
+
+
+def test_a_build_without_the_requirement_goes_on_and_says_so(build_modules, monkeypatch, tmp_path):
+    said = []
+    monkeypatch.setattr(build_modules, "warn", said.append)
+    monkeypatch.setitem(build_modules.run.__func__.__globals__, "find_spec", lambda name: None)
+    build_modules.run()
+    assert said == ["penstock gets no page at /docs: a build without isolation needs flask-swagger-ui installed"]
+    assert list(tmp_path.rglob("assets")) == []
+
+
+def test_the_files_of_the_page_are_in_no_commit_and_a_dependency_of_nobody():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for required in (project["project"]["dependencies"], *project["project"]["optional-dependencies"].values()):
+        assert not [name for name in required if "swagger" in name]
+    assert [name for name in project["build-system"]["requires"] if "swagger" in name] == ["flask-swagger-ui==5.34.0"]
+    assert "/src/penstock/server/pages/assets/" in (ROOT / ".gitignore").read_text().splitlines()

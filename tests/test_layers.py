@@ -52,7 +52,6 @@ HEAVY = {
     "numpy": {"codec/numpy_.py"},
     "pydantic": {"codec/pydantic_.py"},
     "prometheus_client": {"hosting/service_metrics.py", "server/pages/metrics.py"},
-    "swagger_ui": set(),  # its assets are read as files
     "httptools": {"server/http1/heads.py"},
     "uvloop": {"hosting/run.py", "blocking.py"},
     "rich": {"cli/main.py", "cli/check.py"},

@@ -131,7 +131,7 @@ def test_the_package_says_its_version():
 
 # -- what importing costs ---------------------------------------------------------------------------------------------
 
-HEAVY = {"numpy", "pydantic", "uvloop", "httptools", "rich", "prometheus_client", "swagger_ui", "hypothesis", "pytest"}
+HEAVY = {"numpy", "pydantic", "uvloop", "httptools", "rich", "prometheus_client", "hypothesis", "pytest"}
 
 
 def loaded_by(statement):

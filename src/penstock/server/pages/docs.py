@@ -1,4 +1,6 @@
-"""`GET /docs`: a page that shows the OpenAPI document to people.  Its files are those of the installed `swagger-ui-py`.
+"""`GET /docs`: a page that shows the OpenAPI document to people, made by Swagger UI.
+
+The files of Swagger UI are in the folder `assets`, where the build of Penstock puts them (`setup.py`).
 
 The page works without a network: every file comes from this server, and the page's policy forbids the browser to ask
 any other.  The page works under any mount point, because its links are relative.
@@ -7,7 +9,6 @@ any other.  The page works under any mount point, because its links are relative
 from __future__ import annotations
 
 import html
-import importlib.util
 import json
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ ASSETS: dict[str, bytes] = {
     "favicon-32x32.png": b"image/png",
 }
 """The only files that are read: a request cannot name another."""
+ASSET_FOLDER = Path(__file__).parent / "assets"
 
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -81,13 +83,5 @@ class Asset:
     def __call__(self, _request: HttpRequest) -> Response:
         """The file."""
         if self._content is None:
-            self._content = (asset_folder() / self._name).read_bytes()
+            self._content = (ASSET_FOLDER / self._name).read_bytes()
         return Response(200, self._media, self._content, ((b"cache-control", b"max-age=3600"),))
-
-
-def asset_folder() -> Path:
-    """Where `swagger-ui-py` keeps its files.  It is located and not imported: its import loads a template engine."""
-    spec = importlib.util.find_spec("swagger_ui")
-    assert spec is not None, "swagger-ui-py is a dependency of penstock"
-    assert spec.origin is not None, "swagger_ui is a package with files"
-    return Path(spec.origin).parent / "static"
