@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from inspect import cleandoc, isroutine
 from itertools import count
 from typing import Any
 
@@ -109,7 +111,11 @@ def openapi(
         paths[path] = {"get": _page(path, words, media, guarded=guarded and keys)}
     document: Json = {
         "openapi": "3.1.0",
-        "info": {"title": ", ".join(service.name for service in services), "version": version()},
+        "info": {
+            "title": ", ".join(service.name for service in services),
+            "version": version(),
+            "description": _description(services),
+        },
         "servers": [{"url": "."}],  # relative to this document, so it is right under every mount point
         "paths": paths,
         "components": {
@@ -122,6 +128,34 @@ def openapi(
         document["components"]["securitySchemes"] = _SECURITY
         document["security"] = [{"bearer": []}, {"api_key": []}]
     return document
+
+
+def _description(services: Sequence[Servable]) -> str:
+    """What the docstrings of the stages say, as Markdown; a heading names whose each is, where that is in question."""
+    parts = []
+    for service in services:
+        said = [(stage.name, docstring(stage.target)) for stage in service.stages]
+        said = [(name, text) for name, text in said if text]
+        if said and len(services) > 1:
+            parts.append(f"## {service.name}")
+        for name, text in said:
+            parts += [f"### {name}", text] if len(service.stages) > 1 else [text]
+    return "\n\n".join(parts)
+
+
+def docstring(target: Any) -> str:
+    """What the author of a stage wrote about it: the docstring of its class, else of its `predict`, or of the function.
+
+    What is inherited does not count: mostly it says what a stage is.
+    """
+    if isinstance(target, type):
+        predict = vars(target).get("predict")
+        found = vars(target).get("__doc__") or getattr(predict, "__doc__", None)
+    elif isinstance(target, partial):
+        return docstring(target.func)
+    else:
+        found = getattr(target, "__doc__", None) if isroutine(target) else getattr(type(target), "__doc__", None)
+    return cleandoc(found) if isinstance(found, str) else ""
 
 
 def _own_routes(service: Servable, routes: Mapping[str, ServiceRoute]) -> dict[str, ServiceRoute]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ import pytest
 
 from penstock.config import Batch
 from penstock.server.pages.docs import ASSETS
+from penstock.server.pages.openapi import docstring
+from penstock.worker.stage import Stage
 
 
 class Point(msgspec.Struct):
@@ -198,6 +201,41 @@ def test_several_services_are_told_apart(fakes):
     check(doc)
     assert {"/a-b/predict", "/a-b/batch", "/raw/predict", "/raw/batch"} <= set(doc["paths"])
     assert "a-b.Point" in doc["components"]["schemas"]
+
+
+def test_the_docstrings_of_the_stages_describe_the_api(fakes):
+    class Told:
+        """Says a thing.
+
+        And more:
+
+            of it
+        """
+
+        def predict(self, x: int) -> int:
+            """Not this."""
+            return x
+
+    class Untold(Stage):
+        def predict(self, x: int) -> int:
+            """Does a thing."""
+            return x
+
+    def function(x: int) -> int:
+        """Is a thing."""
+        return x
+
+    assert docstring(Told) == "Says a thing.\n\nAnd more:\n\n    of it"
+    assert docstring(Untold) == "Does a thing."
+    assert docstring(function) == docstring(partial(function)) == "Is a thing."
+    assert docstring(lambda x: x) == docstring(Length) == ""
+    one = document(fakes, fakes.Service(function))
+    assert (one["info"]["title"], one["info"]["description"]) == ("echo", "Is a thing.")
+    two = document(fakes, fakes.Service(function, last=Untold))
+    assert two["info"]["description"] == "### echo\n\nIs a thing.\n\n### last\n\nDoes a thing."
+    several = document(fakes, fakes.Service(function, name="a"), fakes.Service(name="b"), fakes.Service(Told, name="c"))
+    assert several["info"]["description"].startswith("## a\n\nIs a thing.\n\n## c\n\nSays a thing.")
+    assert several["info"]["title"] == "a, b, c"
 
 
 def test_the_page_asks_nobody_but_this_server(fakes):
