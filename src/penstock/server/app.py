@@ -81,13 +81,13 @@ class App:
         health = Health(self.services, self.problems, self.clock)
         problems = self.problems
         pages: dict[bytes, Route] = {
-            b"/livez": PageRoute("/livez", health.livez, problems, guarded=False),
-            b"/readyz": PageRoute("/readyz", health.readyz, problems, guarded=False),
+            b"/livez": PageRoute("/livez", health.livez, problems, guarded=False, bounded=False),
+            b"/readyz": PageRoute("/readyz", health.readyz, problems, guarded=False, bounded=False),
             b"/health": PageRoute("/health", health.health, problems),
             b"/metrics": PageRoute("/metrics", metrics.page, problems),
             b"/openapi.json": PageRoute("/openapi.json", self._openapi, problems),
         }
-        return pages | docs_routes(", ".join(service.name for service in self.services), problems)
+        return pages | docs_routes(problems)
 
     def renewals(self) -> list[Renewal]:
         """The file of API keys, if there is one.  Each request whose head comes afterwards is held to the new keys."""
@@ -223,7 +223,7 @@ class App:
             return refusal
         if request.method != route.method and not (route.method == "GET" and request.method == "HEAD"):
             return self._other_method(request, route)
-        if self._page_bytes > self._page_bytes_limit and route.guarded and isinstance(route, PageRoute):
+        if self._page_bytes > self._page_bytes_limit and isinstance(route, PageRoute) and route.bounded:
             return self.problems.answer(Overloaded("Too many pages lie unread."), request)
         return None
 

@@ -220,7 +220,7 @@ def test_the_page_of_the_document_and_all_it_needs_come_from_this_server(shared)
     assert "default-src 'none'" in page.headers["content-security-policy"]
     links = Links()
     links.feed(page.text)
-    assert len(links.found) >= 3
+    assert len(links.found) == 5
     for link in links.found:
         assert "//" not in link
         asset = shared.http.get(f"/{link}")

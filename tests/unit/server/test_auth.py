@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.server.auth import KEY_FILE_BYTES, ApiKeys, read_keys
+from penstock.server.pages.docs import ASSETS, OWN
 
 
 @pytest.fixture
@@ -52,10 +53,8 @@ def test_anything_else_is_401(fakes, key_file, headers):
     assert (call.status, call.headers[b"www-authenticate"]) == (401, b"Bearer")
 
 
-@pytest.mark.parametrize(
-    "path", ["/predict", "/batch", "/health", "/metrics", "/docs", "/docs/start.js", "/openapi.json", "/nowhere"]
-)
-def test_the_key_guards_everything_even_what_does_not_exist(fakes, key_file, path):
+@pytest.mark.parametrize("path", ["/predict", "/batch", "/health", "/metrics", "/openapi.json", "/docs/x", "/nowhere"])
+def test_the_key_guards_all_that_is_told_of_a_service_and_what_does_not_exist(fakes, key_file, path):
     app = fakes.app(api_key_file=key_file)
     for method in ("GET", "POST", "OPTIONS"):
         assert fakes.call(app, method, path).status == 401
@@ -71,6 +70,13 @@ def test_a_slash_behind_a_path_asks_for_the_key_that_the_path_asks_for(fakes, ke
 @pytest.mark.parametrize("path", ["/livez", "/readyz"])
 def test_the_two_questions_of_a_load_balancer_need_no_key(fakes, key_file, path):
     assert fakes.call(fakes.app(api_key_file=key_file), "GET", path).status == 200
+
+
+@pytest.mark.parametrize("path", ["/docs", *(f"/docs/{name}" for name in (*OWN, *ASSETS))])
+def test_the_page_that_asks_for_the_key_needs_none_and_names_no_service(fakes, key_file, path):
+    call = fakes.call(fakes.app(fakes.Service(name="orders"), api_key_file=key_file), "GET", path)
+    assert call.status == 200
+    assert b"orders" not in call.response.body
 
 
 def test_without_a_key_file_nobody_is_asked(fakes):

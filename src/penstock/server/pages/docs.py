@@ -1,6 +1,10 @@
 """`GET /docs`: a page that shows the OpenAPI document to people, made by Swagger UI.
 
-The files of Swagger UI are in the folder `assets`, where the build of Penstock puts them (`setup.py`).
+The page itself is in the folder `docs_page`.  The files of Swagger UI are in the folder `assets`, where the build of
+Penstock puts them (`setup.py`).
+
+None of it tells anything of the services, so none of it asks for an API key: a browser could not send one.  The page
+fetches `openapi.json`, and asks for the key if that does.
 
 The page works without a network: every file comes from this server, and the page's policy forbids the browser to ask
 any other.  The page works under any mount point, because its links are relative.
@@ -8,80 +12,71 @@ any other.  The page works under any mount point, because its links are relative
 
 from __future__ import annotations
 
-import html
-import json
-from functools import partial
 from pathlib import Path
 
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.server.application import HttpRequest, Response
 from penstock.server.protocols.route import PageRoute
 from penstock.server.status import Problems
 
-ASSETS: dict[str, bytes] = {
-    "swagger-ui.css": b"text/css; charset=utf-8",
-    "swagger-ui-bundle.js": b"text/javascript; charset=utf-8",
-    "favicon-32x32.png": b"image/png",
-}
-"""The only files that are read: a request cannot name another."""
+PAGE_FOLDER = Path(__file__).parent / "docs_page"
 ASSET_FOLDER = Path(__file__).parent / "assets"
+
+STYLE = b"text/css; charset=utf-8"
+SCRIPT = b"text/javascript; charset=utf-8"
+OWN = {"start.js": SCRIPT, "page.css": STYLE}
+"""The files of the page that are ours."""
+ASSETS = {"swagger-ui.css": STYLE, "swagger-ui-bundle.js": SCRIPT, "favicon-32x32.png": b"image/png"}
+"""The files of Swagger UI.  No others are read: a request cannot name one."""
+
+MISSING = (
+    "this Penstock was built without the files of the page at /docs. Installing it again mends that: `pip install .` "
+    "in its source tree, or `pip install -e .` where it is used from there. /openapi.json has all that the page shows"
+)
 
 _POLICY = (
     b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    b"font-src 'self' data:; connect-src 'self'; base-uri 'none'; frame-ancestors 'self'"
+    b"font-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'self'"
 )
+_NO_SNIFFING = (b"x-content-type-options", b"nosniff")
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>{title}</title>
-<link rel="stylesheet" href="docs/swagger-ui.css">
-<link rel="icon" type="image/png" href="docs/favicon-32x32.png">
-</head>
-<body>
-<div id="docs"></div>
-<script src="docs/swagger-ui-bundle.js"></script>
-<script src="docs/start.js"></script>
-</body>
-</html>
-"""
-
-# Without validatorUrl the page would send the document to a public checker to draw a badge.
-_SETTINGS = {"url": "openapi.json", "dom_id": "#docs", "deepLinking": True, "validatorUrl": None}
-_START = f"window.ui = SwaggerUIBundle({json.dumps(_SETTINGS)});\n"
+log = guarded_logger("penstock.server")
 
 
-def docs_routes(title: str, problems: Problems) -> dict[bytes, PageRoute]:
-    """The page, its start script and its assets, by path."""
-    page = _PAGE.format(title=html.escape(title)).encode()
-    routes = {
-        b"/docs": PageRoute("/docs", partial(_show, page), problems),
-        b"/docs/start.js": PageRoute("/docs/start.js", partial(_start, _START.encode()), problems),
-    }
+def docs_routes(problems: Problems) -> dict[bytes, PageRoute]:
+    """The page and its files, by path.  Where the build left a file out, the log says so, and so does the page."""
+    page = File(
+        PAGE_FOLDER / "index.html", b"text/html; charset=utf-8", problems, (b"content-security-policy", _POLICY)
+    )
+    files = {"/docs": page}
+    for name, media in OWN.items():
+        files[f"/docs/{name}"] = File(PAGE_FOLDER / name, media, problems)
     for name, media in ASSETS.items():
-        routes[b"/docs/" + name.encode()] = PageRoute(f"/docs/{name}", Asset(name, media), problems)
-    return routes
+        files[f"/docs/{name}"] = File(ASSET_FOLDER / name, media, problems, (b"cache-control", b"max-age=3600"))
+    if not all((ASSET_FOLDER / name).is_file() for name in ASSETS):
+        log.warning("%s", MISSING)
+        page.missing = True
+    return {path.encode(): PageRoute(path, file, problems, guarded=False) for path, file in files.items()}
 
 
-def _show(page: bytes, _request: HttpRequest) -> Response:
-    headers = ((b"content-security-policy", _POLICY), (b"x-content-type-options", b"nosniff"))
-    return Response(200, b"text/html; charset=utf-8", page, headers)
+class File:
+    """One file, read when it is first asked for and kept; 404 where it is `missing`."""
 
-
-def _start(script: bytes, _request: HttpRequest) -> Response:
-    return Response(200, b"text/javascript; charset=utf-8", script)
-
-
-class Asset:
-    """One file of Swagger UI, read when it is first asked for and kept."""
-
-    def __init__(self, name: str, media: bytes) -> None:
-        self._name = name
+    def __init__(self, path: Path, media: bytes, problems: Problems, *headers: tuple[bytes, bytes]) -> None:
+        self._path = path
         self._media = media
+        self._problems = problems
+        self._headers = (_NO_SNIFFING, *headers)
         self._content: bytes | None = None
+        self.missing = False
 
-    def __call__(self, _request: HttpRequest) -> Response:
+    def __call__(self, request: HttpRequest) -> Response:
         """The file."""
+        if self._content is None and not self.missing:
+            try:
+                self._content = self._path.read_bytes()
+            except OSError:
+                self.missing = True
         if self._content is None:
-            self._content = (ASSET_FOLDER / self._name).read_bytes()
-        return Response(200, self._media, self._content, ((b"cache-control", b"max-age=3600"),))
+            return self._problems.refuse(404, MISSING, request.id)
+        return Response(200, self._media, self._content, self._headers)

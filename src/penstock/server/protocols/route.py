@@ -92,13 +92,23 @@ class Route:
 
 
 class PageRoute(Route):
-    """A page that needs no model: health, metrics, documents."""
+    """A page that needs no model: health, metrics, documents.
+
+    `bounded` says that it is refused while too many bytes of pages lie unread.
+    """
 
     def __init__(
-        self, path: str, make: Callable[[HttpRequest], Response], problems: Problems, *, guarded: bool = True
+        self,
+        path: str,
+        make: Callable[[HttpRequest], Response],
+        problems: Problems,
+        *,
+        guarded: bool = True,
+        bounded: bool = True,
     ) -> None:
         super().__init__("GET", "", path)
         self.guarded = guarded
+        self.bounded = bounded
         self._make = make
         self._problems = problems
 

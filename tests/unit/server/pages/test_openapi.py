@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from penstock.config import Batch
-from penstock.server.pages.docs import ASSETS
+from penstock.server.pages import docs
+from penstock.server.pages.docs import ASSETS, OWN
 from penstock.server.pages.openapi import docstring
 from penstock.worker.stage import Stage
 
@@ -203,6 +204,51 @@ def test_several_services_are_told_apart(fakes):
     assert "a-b.Point" in doc["components"]["schemas"]
 
 
+def test_the_page_asks_nobody_but_this_server(fakes):
+    app = fakes.app()
+    page = fakes.call(app, "GET", "/docs")
+    html = page.response.body.decode()
+    assert page.response.content_type == b"text/html; charset=utf-8"
+    for path in ("/docs", *(f"/docs/{name}" for name in OWN)):
+        text = fakes.call(app, "GET", path).response.body.decode()
+        assert not re.search(r"https?:|(?:src|href|fetch\()\s*=?\s*[\"']/", text)
+    links = re.findall(r'(?:src|href)="([^"]+)"', html)
+    assert len(links) == 5
+    for link in links:
+        assert fakes.call(app, "GET", f"/{link}").status == 200
+    policy = page.headers[b"content-security-policy"]
+    assert b"default-src 'none'" in policy
+    assert b"form-action 'none'" in policy
+    assert b"http" not in policy
+
+
+@pytest.mark.parametrize("found", [(), ("swagger-ui.css", "favicon-32x32.png")])
+def test_a_build_without_the_assets_says_so_on_the_page_and_in_the_log(fakes, monkeypatch, tmp_path, caplog, found):
+    for name in found:
+        (tmp_path / name).write_text("x")
+    monkeypatch.setattr(docs, "ASSET_FOLDER", tmp_path)
+    app = fakes.app()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "pip install" in caplog.text
+    page = fakes.call(app, "GET", "/docs")
+    assert page.status == 404
+    assert "pip install" in page.json["detail"]
+    assert fakes.call(app, "GET", "/docs/swagger-ui-bundle.js").status == 404
+    assert fakes.call(app, "GET", "/openapi.json").status == 200
+
+
+def test_an_asset_that_goes_while_the_server_runs_is_404(fakes, monkeypatch, tmp_path):
+    for name in ASSETS:
+        (tmp_path / name).write_text("x")
+    monkeypatch.setattr(docs, "ASSET_FOLDER", tmp_path)
+    app = fakes.app()
+    assert fakes.call(app, "GET", "/docs/swagger-ui.css").status == 200
+    for name in ASSETS:
+        (tmp_path / name).unlink()
+    assert fakes.call(app, "GET", "/docs/swagger-ui.css").status == 200, "it was read before"
+    assert fakes.call(app, "GET", "/docs/swagger-ui-bundle.js").status == 404
+
+
 def test_the_docstrings_of_the_stages_describe_the_api(fakes):
     class Told:
         """Says a thing.
@@ -238,26 +284,6 @@ def test_the_docstrings_of_the_stages_describe_the_api(fakes):
     assert several["info"]["title"] == "a, b, c"
 
 
-def test_the_page_asks_nobody_but_this_server(fakes):
-    app = fakes.app(fakes.Service(name="<script>"))
-    page = fakes.call(app, "GET", "/docs")
-    html = page.response.body.decode()
-    assert page.response.content_type == b"text/html; charset=utf-8"
-    script = fakes.call(app, "GET", "/docs/start.js").response.body.decode()
-    for text in (html, script):
-        assert not re.search(r"https?:|//\w", text)
-    links = re.findall(r'(?:src|href)="([^"]+)"', html)
-    assert len(links) == 4
-    for link in links:
-        assert fakes.call(app, "GET", f"/{link}").status == 200
-    assert "<title>&lt;script&gt;</title>" in html
-    assert '"url": "openapi.json"' in script
-    assert '"validatorUrl": null' in script
-    policy = page.headers[b"content-security-policy"]
-    assert b"default-src 'none'" in policy
-    assert b"http" not in policy
-
-
 def test_the_assets_are_there_and_nothing_else_is(fakes):
     app = fakes.app()
     for name, media in ASSETS.items():
@@ -279,7 +305,7 @@ def test_the_page_is_made_of_files_that_this_server_has(fakes):
     app = fakes.app()
     page = fakes.call(app, "GET", "/docs").response.body.decode()
     fetched = re.findall(r"""(?:src|href|url|srcset|action|data)\s*=\s*["']([^"']+)["']""", page)
-    assert sorted(fetched) == sorted(f"docs/{name}" for name in (*ASSETS, "start.js"))
+    assert sorted(fetched) == sorted(f"docs/{name}" for name in (*ASSETS, *OWN))
     policy = dict(fakes.call(app, "GET", "/docs").headers)[b"content-security-policy"].decode()
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'"
