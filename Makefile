@@ -8,7 +8,7 @@ ROUNDS ?= 5
 COUNT ?= 300
 SEED ?= 1
 
-.PHONY: help demo test test-others test-compiled check coverage lint types fix soak compiled bench bench-quick bench-against hops docs pictures mutants clean
+.PHONY: help demo test test-others test-compiled check coverage lint types fix soak compiled bench bench-quick bench-against hops docs pictures browsers mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -87,6 +87,9 @@ $(VENV)/.bench: pyproject.toml $(STAMP)
 
 docs: $(STAMP)  ## hold the documentation to what it says
 	$(BIN)/python -m pytest -n $(JOBS) tests/test_docs.py
+
+browsers:  ## install what the tests of the page at /docs need: Chromium, by apt-get, as root
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 pictures: $(STAMP)  ## draw the pictures of the documentation from the sources
 	$(BIN)/python docs/pictures.py --write
