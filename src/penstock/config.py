@@ -205,6 +205,42 @@ class ServiceOptions:
 
 LogFormat = Literal["text", "json"]
 
+LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+"""The levels by name, as numbers of Python's `logging`."""
+ALL_LOGGERS = ""
+"""The key of the level that is for every logger without one of its own."""
+OWN_LOGGERS = "penstock"
+"""The logger above all of Penstock's own."""
+
+
+def read_log_levels(text: str) -> dict[str, int]:
+    """The level of each logger that the option `log_level` names, and under `ALL_LOGGERS` that of the others.
+
+    The text is a list with commas between its entries.  A level alone is that of every logger that is not named; it
+    stands once at most, and without it that is `info`.  Levels may be written in upper or lower case, and spaces around
+    a name or a level count for nothing.
+
+    Raises:
+        ConfigError: the text cannot be read; it says what can be.
+    """
+    found: dict[str, int] = {}
+    for entry in text.split(","):
+        name, equals, level = (part.strip() for part in entry.rpartition("="))
+        if equals and not name:
+            raise ConfigError(f"log_level: {entry.strip()!r} names no logger; write NAME=LEVEL, or LEVEL for all")
+        if level.lower() not in LOG_LEVELS:
+            raise ConfigError(f"log_level: there is no level {level!r}; the levels are {', '.join(LOG_LEVELS)}")
+        if name in found:
+            raise ConfigError(f"log_level: {f'the level of {name!r}' if name else 'a level for all'} is there twice")
+        found[name] = LOG_LEVELS[level.lower()]
+    return {ALL_LOGGERS: LOG_LEVELS["info"], **found}
+
+
+def own_log_levels(levels: Mapping[str, int]) -> dict[str, int]:
+    """Those of `levels` that are for Penstock's own loggers; `OWN_LOGGERS` is always there."""
+    own = {name: level for name, level in levels.items() if name == OWN_LOGGERS or name.startswith(f"{OWN_LOGGERS}.")}
+    return {OWN_LOGGERS: levels[ALL_LOGGERS], **own}
+
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
@@ -241,6 +277,9 @@ class ServerOptions:
     expired_status: int = option(503, "status when a deadline passed before the item ran", choices=(503, 408))
     access_log: bool = option(False, "write a line for each request")
     log_format: LogFormat = option("text", "how log lines are written", choices=get_args(LogFormat))
+    log_level: str = option(
+        "info", "least level that is written, of all loggers and of those named: info,my.model=debug"
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -249,6 +288,11 @@ class ServerOptions:
         for name in ("host", "uds", "tls_cert", "tls_key", "api_key_file"):
             if "\0" in (getattr(self, name) or ""):
                 raise ConfigError(f"{name} must not hold a null character, got {getattr(self, name)!r}")
+        if not isinstance(self.log_level, str):
+            raise ConfigError(
+                f"log_level must be a text such as 'info' or 'info,my.model=debug', got {self.log_level!r}"
+            )
+        read_log_levels(self.log_level)
         if self.uds_mode > 0o777:
             raise ConfigError(f"uds_mode must be at most 0o777, got {self.uds_mode:#o}")
         if (self.tls_cert is None) != (self.tls_key is None):

@@ -74,6 +74,7 @@ DEFAULTS = {
         "expired_status": 503,
         "access_log": False,
         "log_format": "text",
+        "log_level": "info",
     },
 }
 
@@ -182,6 +183,17 @@ def test_a_choice_is_one_of_those_named(name, good, bad, reason):
     assert getattr(ServerOptions(**{name: good}), name) == good
     with pytest.raises(ConfigError, match=reason):
         ServerOptions(**{name: bad})
+
+
+@pytest.mark.parametrize("level", ["debug", "CRITICAL", "warning,my.model=debug"])
+def test_a_log_level_is_one_of_five_for_all_or_for_a_logger(level):
+    assert ServerOptions(log_level=level).log_level == level
+
+
+@pytest.mark.parametrize("level", ["loud", "my.model=loud", 10])
+def test_any_other_log_level_is_refused(level):
+    with pytest.raises(ConfigError, match=r"log_level.*(there is no level 'loud'|must be a text such as 'info')"):
+        ServerOptions(log_level=level)
 
 
 # -- options that depend on each other --------------------------------------------------------------------------------

@@ -188,7 +188,7 @@ def _as_told(options: ServerOptions, command: Callable[[Callable[[str], None]], 
     # Every line must be JSON, the lines on starting and stopping included.
     from penstock.hosting.logs import log, log_failure, set_up_logging
 
-    set_up_logging(options.log_format)
+    set_up_logging(options.log_format, options.log_level)
     try:
         return command(log.info)
     except WronglyCalled as wrong:

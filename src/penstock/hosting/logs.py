@@ -9,17 +9,21 @@ import datetime as dt
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from typing import IO, Any
 
 import msgspec
 
 from penstock.codec.text import utf8
-from penstock.config import LogFormat
+from penstock.config import OWN_LOGGERS, LogFormat, own_log_levels, read_log_levels
 from penstock.errors import PenstockError, StartFailed
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.line_streams import LineStream
 
 log = guarded_logger("penstock.server")
+
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+"""How a text line looks."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that every record has.  Any other attribute came with ``extra=``."""
@@ -93,22 +97,37 @@ class _Lines(logging.StreamHandler[IO[str]]):
             super().handleError(record)
 
 
-def set_up_logging(log_format: LogFormat, *, level: int = logging.INFO, stream: IO[str] | None = None) -> None:
-    """Send Penstock's log lines to `stream` (standard error).  A second call replaces what the first one set up."""
-    handler: logging.Handler = logging.NullHandler()
-    if stream or sys.stderr:  # None where it was closed at the start
-        handler = _Lines(stream or sys.stderr)
-    if log_format == "json":
-        handler.setFormatter(JsonLines())
-    else:
-        handler.setFormatter(TextLines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger("penstock")
+def log_handler(log_format: LogFormat, stream: IO[str] | None, text: str = TEXT) -> logging.Handler:
+    """What writes records to `stream` in this format, as `text` has it; nothing where there is no stream."""
+    if stream is None:
+        return logging.NullHandler()
+    handler = _Lines(stream)
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines(text))
+    return handler
+
+
+def set_up_logging(log_format: LogFormat, log_level: str = "info", *, stream: IO[str] | None = None) -> None:
+    """Send Penstock's log lines to `stream` (standard error).  A second call replaces what the first one set up.
+
+    Of `log_level`, which is as in `ServerOptions`, what concerns Penstock's own loggers is used, and no other logger
+    is touched.
+    """
+    root = logging.getLogger(OWN_LOGGERS)
     for old in list(root.handlers):
         root.removeHandler(old)
         old.close()
-    root.addHandler(handler)
-    root.setLevel(level)
+    root.addHandler(log_handler(log_format, stream or sys.stderr))  # None where it was closed at the start
     root.propagate = False
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if name.startswith(f"{OWN_LOGGERS}.") and isinstance(logger, logging.Logger):
+            logger.setLevel(logging.NOTSET)
+    set_levels(own_log_levels(read_log_levels(log_level)))
+
+
+def set_levels(levels: Mapping[str, int]) -> None:
+    """Set the level of each logger; `ALL_LOGGERS` is the root's name."""
+    for name, level in levels.items():
+        logging.getLogger(name or None).setLevel(level)
 
 
 def dropped_notice(count: int) -> str:

@@ -41,7 +41,7 @@ def serve(
         StartFailed: the port cannot be opened or a stage cannot be set up.
     """
     fill_standard_streams()
-    set_up_logging(options.log_format)
+    set_up_logging(options.log_format, options.log_level)
     if why := why_not_compiled():
         log.warning("%s", why)
     announce = on_ready or _announce

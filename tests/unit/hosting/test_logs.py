@@ -55,7 +55,9 @@ def penstock_logger():
     logger = logging.getLogger("penstock")
     before = (list(logger.handlers), logger.level, logger.propagate)
     yield logger
-    logger.handlers[:], logger.level, logger.propagate = before
+    set_up_logging("text")
+    logger.handlers[:], logger.propagate = before[0], before[2]
+    logger.setLevel(before[1])  # which also forgets what was cached
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
@@ -68,6 +70,22 @@ def test_setting_up_twice_writes_each_line_once(penstock_logger, log_format):
     (written,) = new.getvalue().splitlines()
     assert written.startswith("{") == (log_format == "json")
     assert "hello" in written
+
+
+def test_the_level_is_for_all_loggers_of_ours_unless_they_are_named(penstock_logger):
+    stream = io.StringIO()
+    set_up_logging("text", "warning,penstock.access=info,penstock.runtime=error,my.model=debug", stream=stream)
+    for name in ("access", "runtime", "server"):
+        logging.getLogger(f"penstock.{name}").info("%s info", name)
+        logging.getLogger(f"penstock.{name}").warning("%s warning", name)
+    assert [line.split(": ")[1] for line in stream.getvalue().splitlines()] == [
+        "access info",
+        "access warning",
+        "server warning",
+    ]
+    assert logging.getLogger("my.model").level == logging.NOTSET  # a program's logging is its own
+    set_up_logging("text", "info", stream=stream)
+    assert logging.getLogger("penstock.runtime").isEnabledFor(logging.INFO)
 
 
 @pytest.mark.parametrize("spoil", ["closed", "full"])

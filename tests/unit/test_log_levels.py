@@ -1,0 +1,58 @@
+"""How `log_level` is read."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from penstock.config import LOG_LEVELS, own_log_levels, read_log_levels
+from penstock.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("info", {"": 20}),
+        ("WARNING", {"": 30}),
+        ("info,my.model=debug", {"": 20, "my.model": 10}),
+        ("my.model=Debug", {"": 20, "my.model": 10}),
+        (" error , a = critical,b=info ", {"": 40, "a": 50, "b": 20}),
+        ("a=b=debug", {"": 20, "a=b": 10}),  # whatever a logger is called
+    ],
+)
+def test_a_level_alone_is_for_all_and_one_with_a_name_for_that_logger(text, levels):
+    assert read_log_levels(text) == levels
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("verbose", "there is no level 'verbose'; the levels are debug, info, warning, error, critical"),
+        ("", "there is no level ''"),
+        ("info,", "there is no level ''"),
+        ("my.model=", "there is no level ''"),
+        ("my.model=10", "there is no level '10'"),
+        ("=debug", "'=debug' names no logger; write NAME=LEVEL, or LEVEL for all"),
+        ("info,debug", "a level for all is there twice"),
+        ("a=info,a=debug", "the level of 'a' is there twice"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_what_can_be(text, reason):
+    with pytest.raises(ConfigError, match=f"log_level: {reason}"):
+        read_log_levels(text)
+
+
+def test_the_levels_are_those_of_python():
+    assert {name.lower(): number for name, number in _levels_of_python().items()} == LOG_LEVELS
+
+
+def _levels_of_python():
+    names = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    return {name: getattr(logging, name) for name in names}
+
+
+def test_the_own_loggers_have_the_level_for_all_unless_they_are_named():
+    levels = {"": 30, "penstock.access": 20, "penstocks": 10, "my.model": 10}
+    assert own_log_levels(levels) == {"penstock": 30, "penstock.access": 20}
+    assert own_log_levels({"": 30, "penstock": 10}) == {"penstock": 10}
