@@ -205,6 +205,19 @@ class ServiceOptions:
 
 LogFormat = Literal["text", "json"]
 
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """How the workers of a service write their log lines; the defaults are for a service in a program of a user's."""
+
+    format: LogFormat = "text"
+    level: str = "warning"
+    """As `log_level` of `ServerOptions`."""
+
+
+IN_A_PROGRAM = LogOptions()
+
+
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 """The levels by name, as numbers of Python's `logging`."""
 ALL_LOGGERS = ""

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from penstock.blocking import BlockingService
 from penstock.calls import Calls, is_failure, pack_item
-from penstock.config import ServerOptions, ServiceOptions
+from penstock.config import IN_A_PROGRAM, LogOptions, ServerOptions, ServiceOptions
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import ConfigError
@@ -89,6 +89,8 @@ class Service:
             raise ConfigError(f"stage names must differ: {sorted(twice)} is there twice; use stage(name=...)")
         self._clock = LoopClock()
         self._calls = Calls(name, self.options, self.stages[-1].name, self._clock)
+        self.logs: LogOptions = IN_A_PROGRAM
+        """How workers write their log lines; a server says so before it starts the service."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop that runs the engine."""
 
@@ -156,6 +158,7 @@ class Service:
             start_incarnation=ThreadIncarnation.start if self.inline else start_process,
             cpus=self.cpus,
             inline=self.inline,
+            logs=self.logs,
         )
         self._calls.connect(self.engine, self._loop)
         with loading_logged(self, self._clock):

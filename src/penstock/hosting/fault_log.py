@@ -73,7 +73,7 @@ class FaultLog:
             extra["stage"] = kind.stage
         if isinstance(error, StageFailed):
             extra["error"] = error.type_name
-        who = _list(ids, n)
+        who = list_ids(ids, n)
         if detail is Detail.TRACEBACK:  # the message is in it
             self._write(f"{who}: {_where(kind)}", trace, extra)
         else:
@@ -205,8 +205,8 @@ def _what(error: RequestError) -> str:
     return str(error)
 
 
-def _list(ids: Iterable[str], n: int) -> str:
-    """The ids as far as a line has room for them, and how many more there are of the `n`."""
+def list_ids(ids: Iterable[str], n: int) -> str:
+    """`ids` as far as a line has room for them, and how many more there are of the `n`."""
     named: list[str] = []
     room = _IDS_BYTES
     for each in ids:

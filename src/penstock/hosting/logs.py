@@ -17,6 +17,7 @@ import msgspec
 from penstock.codec.text import utf8
 from penstock.config import OWN_LOGGERS, LogFormat, own_log_levels, read_log_levels
 from penstock.errors import PenstockError, StartFailed
+from penstock.hosting.fault_log import list_ids
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.line_streams import LineStream
 
@@ -24,6 +25,13 @@ log = guarded_logger("penstock.server")
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 """How a text line looks."""
+
+IDS_BYTES = 2000
+"""Most bytes of `request_ids` in a line.
+
+A batch may have thousands of items, and each may be worth several lines.  Lines of several processes in one pipe are
+mixed where they are longer than 4096 bytes.
+"""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that every record has.  Any other attribute came with ``extra=``."""
@@ -51,11 +59,23 @@ class JsonLines(logging.Formatter):
             "message": utf8(record.getMessage()),
         }
         for name, value in vars(record).items():
-            if name not in _STANDARD:
+            if name == "request_ids" and isinstance(value, tuple):
+                line |= _fitting(value)
+            elif name not in _STANDARD:
                 line.setdefault(name, utf8(value) if isinstance(value, str) else value)
         if record.exc_info:
             line["traceback"] = utf8(self.formatException(record.exc_info))
         return msgspec.json.encode(line, enc_hook=repr).decode()
+
+
+def _fitting(ids: tuple[str, ...]) -> dict[str, Any]:
+    """The fields for request ids: as many as `IDS_BYTES` has room for, and how many are left out."""
+    room = IDS_BYTES
+    for i, each in enumerate(ids):
+        room -= len(each) + 3  # quotes and a comma
+        if room < 0:
+            return {"request_ids": ids[:i], "request_ids_left_out": len(ids) - i}
+    return {"request_ids": ids}
 
 
 class TextLines(logging.Formatter):
@@ -71,6 +91,18 @@ class TextLines(logging.Formatter):
             text = time.strftime(datefmt or self.default_time_format, self.converter(second))
             self._last = (second, text)
         return f"{text},{int(record.msecs):03d}"
+
+
+class StageLines(TextLines):
+    """The text lines of a stage: they also say which stage and worker, and for which requests, if any."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        """The line without traceback; in brackets, what `UntakenRecords` has marked the record with."""
+        where = [f"{getattr(record, 'stage', '')}/{getattr(record, 'worker', '')}"]
+        ids = [each for each in getattr(record, "request_ids", ()) if each]
+        if ids:
+            where.append(list_ids(ids, len(ids)))
+        return f"{record.asctime} {record.levelname} {record.name} [{' '.join(where)}]: {record.message}"
 
 
 class _Lines(logging.StreamHandler[IO[str]]):
@@ -97,12 +129,12 @@ class _Lines(logging.StreamHandler[IO[str]]):
             super().handleError(record)
 
 
-def log_handler(log_format: LogFormat, stream: IO[str] | None, text: str = TEXT) -> logging.Handler:
-    """What writes records to `stream` in this format, as `text` has it; nothing where there is no stream."""
+def lines_to(stream: IO[str] | None, formatter: logging.Formatter) -> logging.Handler:
+    """What writes records to `stream` as `formatter` has them; it does nothing where there is no stream."""
     if stream is None:
         return logging.NullHandler()
     handler = _Lines(stream)
-    handler.setFormatter(JsonLines() if log_format == "json" else TextLines(text))
+    handler.setFormatter(formatter)
     return handler
 
 
@@ -116,7 +148,8 @@ def set_up_logging(log_format: LogFormat, log_level: str = "info", *, stream: IO
     for old in list(root.handlers):
         root.removeHandler(old)
         old.close()
-    root.addHandler(log_handler(log_format, stream or sys.stderr))  # None where it was closed at the start
+    # Standard error is None where it was closed at the start.
+    root.addHandler(lines_to(stream or sys.stderr, JsonLines() if log_format == "json" else TextLines(TEXT)))
     root.propagate = False
     for name, logger in list(logging.root.manager.loggerDict.items()):
         if name.startswith(f"{OWN_LOGGERS}.") and isinstance(logger, logging.Logger):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.codec.formats import Codec
-from penstock.config import Batch, ServiceOptions
+from penstock.config import Batch, LogOptions, ServiceOptions
 from penstock.core.counters import ServiceCounters, StageCounters
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
@@ -180,6 +180,9 @@ class StageDescription(Protocol):
 
 class Servable(Protocol):
     """A service that a host can feed."""
+
+    logs: LogOptions
+    """How its workers write their log lines; a host that has a say sets it before `start`."""
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from penstock.codec.formats import Codec
-from penstock.config import ServiceOptions
+from penstock.config import IN_A_PROGRAM, LogOptions, ServiceOptions
 from penstock.core.admission import whole_seconds
 from penstock.core.clock import Clock, calling_later
 from penstock.core.counters import ServiceCounters
@@ -41,7 +41,8 @@ class Engine:
     """One run of a service.  Made stopped; `start` starts it, once; `stop` may be called any time, any number of times.
 
     It lives on one event loop, and everything but `abandon` is called on that loop's thread.  `clock` tells it the
-    time, and `start_incarnation` starts its workers; `inline` says that those are threads of this process.
+    time, and `start_incarnation` starts its workers; `inline` says that those are threads of this process.  `logs` is
+    how workers in processes of their own write their log lines.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class Engine:
         start_incarnation: StartIncarnation,
         cpus: Sequence[int] | None = None,
         inline: bool = False,
+        logs: LogOptions = IN_A_PROGRAM,
     ) -> None:
         self.name = name
         self.options = options
         self._specs = tuple(specs)
         self._clock = clock
+        self._logs = logs
         self._cpus = tuple(cpus) if cpus is not None else None
         self._in_process = inline  # not `_inline`: mypyc would write `__inline`, which C compilers take for a keyword
         self._flow = Flow(
@@ -211,7 +214,9 @@ class Engine:
         if self._cpus is not None:
             check_cores(f"service {self.name!r}", self._cpus, allowed)
         stages = range(len(self._specs))
-        launch = [launcher(self.name, self._specs, i, self.options, inline=self._in_process) for i in stages]
+        launch = [
+            launcher(self.name, self._specs, i, self.options, inline=self._in_process, logs=self._logs) for i in stages
+        ]
         cores = [worker_cores(spec, allowed) for spec in self._specs]
         self._pin(allowed)
         self._loop = asyncio.get_running_loop()

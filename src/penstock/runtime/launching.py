@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
-from penstock.config import ServiceOptions
+from penstock.config import IN_A_PROGRAM, LogOptions, ServiceOptions
 from penstock.core.supervision import share_threads
 from penstock.runtime.affinity import check_cores
 from penstock.runtime.spec import StageSpec
@@ -16,7 +16,13 @@ from penstock.worker.loading import adopt_main, pack_setup, reference
 
 
 def launcher(
-    service: str, specs: Sequence[StageSpec], index: int, options: ServiceOptions, *, inline: bool
+    service: str,
+    specs: Sequence[StageSpec],
+    index: int,
+    options: ServiceOptions,
+    *,
+    inline: bool,
+    logs: LogOptions = IN_A_PROGRAM,
 ) -> Callable[[int], Launch]:
     """A function from a worker's number to its launch order, for stage `index`.
 
@@ -49,6 +55,7 @@ def launcher(
             validate=options.validate,
             validate_results=options.validate_results,
             allow_nan=options.allow_nan,
+            logs=logs,
         )
 
     return launch

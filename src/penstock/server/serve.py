@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 
-from penstock.config import ServerOptions
+from penstock.config import LogOptions, ServerOptions
 from penstock.hosting.build import why_not_compiled
 from penstock.hosting.logs import log, set_up_logging
 from penstock.hosting.loop_clock import LoopClock
@@ -47,6 +47,8 @@ def serve(
     announce = on_ready or _announce
     clock = LoopClock()
     app = App(services, options, clock)
+    for service in services:
+        service.logs = LogOptions(options.log_format, options.log_level)
     workers = sum(stage.workers for service in services for stage in service.stages)
     listener = Listener(app, options, clock, workers=workers, sockets=sockets)
     app.metrics.watch(listener)

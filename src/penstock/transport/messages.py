@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.config import StageOptions
+from penstock.config import LogOptions, StageOptions
 from penstock.errors import InvalidItem, ProtocolError, StageFailed
 from penstock.transport.framing import VERSION
 
@@ -57,6 +57,7 @@ class Launch(msgspec.Struct, frozen=True):
     validate: bool
     validate_results: bool
     allow_nan: bool
+    logs: LogOptions
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 
 from penstock.errors import ProtocolError
 from penstock.worker import GENTLE_SIGNALS, PYTHONPATH_OF_STAGE
@@ -64,19 +65,15 @@ def _work(sock: socket.socket, name: str, *, erases: bool) -> None:
     from penstock.hosting.handing_over import begin_handing_over
     from penstock.transport.sockets import SocketWorkerEnd
     from penstock.worker.loop import work
+    from penstock.worker.stage_logs import StageLogs
 
+    logs = StageLogs(name)
     # No gathering: what a stage prints is most wanted when its worker crashes right after.
-    lines = begin_handing_over(
-        lambda count: (
-            f"penstock: {name}: {count} lines were dropped because nobody read them or they could not be written"
-        ),
-        gather=0.0,
-        erases=erases,
-    )
+    lines = begin_handing_over(logs.dropped_notice, gather=0.0, erases=erases)
     end = SocketWorkerEnd(sock)
     status = 0
     try:
-        work(end, on_ready=_freeze)
+        work(end, on_launch=logs.begin, on_loaded=logs.loaded, on_ready=_freeze)
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
         # The coordinator has gone, perhaps in the middle of a frame.
         status = 1
@@ -96,18 +93,21 @@ def _work(sock: socket.socket, name: str, *, erases: bool) -> None:
         os._exit(status)
     end.close()
     with contextlib.suppress(RuntimeError):  # there can be no more threads
-        threading.Thread(target=_end_in_time, args=(name,), name="penstock-end", daemon=True).start()
+        threading.Thread(target=_end_in_time, args=(logs.line,), name="penstock-end", daemon=True).start()
 
 
-def _end_in_time(name: str) -> None:
-    """End this process although Python waits for threads that the stage has left; `atexit` functions run before."""
+def _end_in_time(line: Callable[[str], str]) -> None:
+    """End this process although Python waits for threads that the stage has left; `atexit` functions run before.
+
+    `line` makes a line about this worker.
+    """
     time.sleep(LAST_THREADS_SECONDS)
     main_thread = threading.main_thread()
     left = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not main_thread]
     if not left:
         return  # what is registered with `atexit` runs, for as long as the coordinator waits for this process
     with contextlib.suppress(*CLOSED):
-        sys.stderr.write(f"penstock: {name}: it ends although threads go on: {', '.join(left[:10])}\n")
+        sys.stderr.write(line(f"it ends although threads go on: {', '.join(left[:10])}") + "\n")
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -29,19 +29,28 @@ from penstock.worker.stage import WorkerInfo, make_stage
 log = guarded_logger("penstock.worker")
 
 
-def work(end: WorkerEnd, *, target: Any = None, on_ready: Callable[[], None] = lambda: None) -> None:
+def work(
+    end: WorkerEnd,
+    *,
+    target: Any = None,
+    on_launch: Callable[[Launch], None] = lambda _: None,
+    on_loaded: Callable[[], None] = lambda: None,
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
     """Work until the coordinator ends the stream.
 
-    A worker thread is given its `target`; a process imports it.  `on_ready` is called once the stage is warmed up.
+    A worker thread is given its `target`; a process imports it.  `on_launch` is called before any user code runs,
+    `on_loaded` once the stage's module is imported and again after `setup`, `on_ready` once the stage is warmed up.
     """
     end.send(encode_control(Kind.HELLO, pack(Hello(os.getpid()))))
     frame = end.receive()
     if frame is None:
         return
     launch = unpack(_expect(frame, Kind.LAUNCH).payloads[0], Launch)
+    on_launch(launch)
     stage = None
     try:
-        stage, runner = _prepare(launch, target)
+        stage, runner = _prepare(launch, target, on_loaded)
     except USER_ERRORS as error:
         end.send(encode_control(Kind.FAILED, pack(describe_error(error, skip_frames=2))))
         return
@@ -59,10 +68,11 @@ def work(end: WorkerEnd, *, target: Any = None, on_ready: Callable[[], None] = l
         log.error("stage %r: teardown failed\n%s", launch.stage, describe_error(error).traceback.rstrip())  # noqa: TRY400
 
 
-def _prepare(launch: Launch, target: Any) -> tuple[Any, Runner]:
+def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tuple[Any, Runner]:
     if target is None:
         sys.path[:] = map(os.fsdecode, launch.sys_path)
         target = load(launch.ref)
+    on_loaded()
     stage = make_stage(target)
     stage.worker = WorkerInfo(launch.stage, launch.index, launch.count, launch.gpus)
     types = signature(target, batched=launch.batched)
@@ -77,6 +87,7 @@ def _prepare(launch: Launch, target: Any) -> tuple[Any, Runner]:
         validates=launch.validate and launch.first,
     )
     stage.setup(**pickle.loads(launch.setup))  # noqa: S301  # written by our own coordinator
+    on_loaded()
     # Between stages everything is pickled, and so are the answers of calls in process.
     formats = (Codec.PICKLE, *offers(types.result)) if launch.last else (Codec.PICKLE,)
     troubles = runner.warm_up(list(stage.examples), launch.max_size, formats)

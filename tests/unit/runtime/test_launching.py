@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.config import Batch, ServiceOptions
+from penstock.config import Batch, LogOptions, ServiceOptions
 from penstock.errors import ConfigError
 from penstock.runtime.affinity import allowed_cores, check_cores
 from penstock.runtime.launching import launcher, search_path, worker_cores
@@ -40,8 +40,11 @@ def orders(monkeypatch):
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__, sys.modules["__main__"]))
     monkeypatch.setattr(sys.modules[__name__], "Embed", Embed, raising=False)
 
-    def make(*specs, inline=False, **options):
-        return [launcher("svc", specs, i, ServiceOptions(**options), inline=inline)(0) for i in range(len(specs))]
+    def make(*specs, inline=False, logs=None, **options):
+        more = {} if logs is None else {"logs": logs}
+        return [
+            launcher("svc", specs, i, ServiceOptions(**options), inline=inline, **more)(0) for i in range(len(specs))
+        ]
 
     return make
 
@@ -53,6 +56,7 @@ def test_a_worker_is_told_who_it_is_and_how_to_work(orders):
     assert (order.batched, order.max_size, order.options.bisect) == (True, 9, False)
     assert order.options == spec.options
     assert (order.validate, order.validate_results, order.allow_nan) == (True, False, True)
+    assert order.logs == LogOptions("text", "warning")
     assert order.ref == StageRef(__name__, "Embed")
     assert pickle.loads(order.setup) == {"size": 3}
     assert order.sys_path == [os.fsencode(entry) for entry in sys.path]
@@ -62,6 +66,11 @@ def test_a_worker_is_told_its_gpus():
     launch = launcher("svc", [stage(Embed, gpus=[[2, 3], "GPU-1"])], 0, ServiceOptions(), inline=True)
     assert [launch(i).gpus for i in (0, 1)] == [(2, 3), ("GPU-1",)]
     assert launcher("svc", [stage(Embed)], 0, ServiceOptions(), inline=True)(0).gpus == ()
+
+
+def test_a_worker_is_told_how_to_write_its_log(orders):
+    logs = LogOptions("json", "info,my.model=debug")
+    assert [order.logs for order in orders(stage(Embed), logs=logs)] == [logs]
 
 
 def test_a_worker_is_told_each_path_that_python_looks_at_also_one_that_is_not_utf8():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.config import StageOptions
+from penstock.config import LogOptions, StageOptions
 from penstock.errors import ProtocolError
 from penstock.transport.messages import (
     Hello,
@@ -35,6 +35,7 @@ LAUNCH = Launch(
     validate=True,
     validate_results=False,
     allow_nan=True,
+    logs=LogOptions("json", "info,my.model=debug"),
 )
 PROBLEM = Problem("builtins.KeyError", ("builtins.KeyError", "builtins.LookupError"), "'x'", "Traceback ...", "$.x")
 

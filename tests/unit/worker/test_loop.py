@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from penstock.codec.formats import Codec
-from penstock.config import StageOptions
+from penstock.config import LogOptions, StageOptions
 from penstock.errors import ProtocolError
 from penstock.transport.framing import VERSION, FrameDecoder, Kind, encode_batch, encode_control
 from penstock.transport.messages import Hello, Launch, Problem, StageRef, pack, unpack
@@ -52,6 +52,7 @@ def launch(*, setup=None, batched=False, ref=None, **fields):
         validate=False,
         validate_results=False,
         allow_nan=False,
+        logs=LogOptions(),
     )
     return encode_control(Kind.LAUNCH, pack(msgspec.structs.replace(order, **fields)))
 
@@ -163,6 +164,28 @@ def test_a_class_that_is_not_there_is_told_like_a_failed_setup():
     work(end)
     assert kinds(end) == [Kind.HELLO, Kind.FAILED]
     assert "penstock.worker.stage has no Missing" in unpack(end.sent[1].payloads[0], Problem).message
+
+
+def test_logging_is_told_of_the_launch_before_user_code_runs_and_whenever_it_has(log):
+    def heard(what):
+        return lambda *_: log.append(what)
+
+    end = ScriptedEnd(launch())
+    work(
+        end,
+        target=Recorded,
+        on_launch=lambda order: log.append(order.stage),
+        on_loaded=heard("loaded"),
+        on_ready=heard("ready"),
+    )
+    assert [entry if isinstance(entry, str) else entry[0] for entry in log] == [
+        "embed",
+        "loaded",
+        "setup",
+        "loaded",
+        "ready",
+        "teardown",
+    ]
 
 
 def test_a_worker_imports_its_stage_with_the_coordinators_path(monkeypatch):

@@ -1,0 +1,64 @@
+"""Logging in a worker process: which lines of the stage are written, how they look, and what they are marked with.
+
+The worker writes its lines itself, on its standard error, through the thread of `HandingOver`: nothing of them passes
+the channel to the coordinator.  Nothing here is done for a worker that is a thread: it logs as its program does.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from penstock.config import ALL_LOGGERS, LogOptions, read_log_levels
+from penstock.hosting.logs import TEXT, JsonLines, StageLines, lines_to, set_levels
+from penstock.hosting.untaken_records import UntakenRecords
+from penstock.transport.messages import Launch
+
+
+class StageLogs:
+    """The logging of this process, from its launch order on.
+
+    `name` is for lines about the worker itself: which worker of which stage it is.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._formatter: logging.Formatter | None = None
+        self._levels: dict[str, int] = {}
+        self._marks: dict[str, Any] = {}
+
+    def begin(self, launch: Launch) -> None:
+        """Write as the launch order says; called before any user code runs."""
+        options: LogOptions = launch.logs
+        self._marks = {"service": launch.service, "stage": launch.stage, "worker": launch.index}
+        self._formatter = JsonLines() if options.format == "json" else StageLines(TEXT)
+        self._levels = read_log_levels(options.level)
+        set_levels(self._levels)
+        UntakenRecords(lines_to(sys.stderr, self._formatter), self._mark).begin()
+
+    def loaded(self) -> None:
+        """Insist on the levels of loggers that were named, after user code has run.
+
+        `logging.config.dictConfig` silences every logger that is there and that it does not name.  Those that the
+        operator names are there from the beginning.  The level for all stays what the user has made of it.
+        """
+        named = {name: level for name, level in self._levels.items() if name != ALL_LOGGERS}
+        set_levels(named)
+        for name in named:
+            logging.getLogger(name).disabled = False
+
+    def dropped_notice(self, count: int) -> str:
+        """The line which tells that `count` lines are missing."""
+        return self.line(f"{count} lines were dropped because nobody read them or they could not be written")
+
+    def line(self, words: str) -> str:
+        """A line about the worker, to be written as it is."""
+        if not isinstance(self._formatter, JsonLines):
+            return f"penstock: {self._name}: {words}"
+        record = logging.makeLogRecord({"name": "penstock.worker", "msg": words, "levelname": "WARNING"})
+        vars(record).update(self._marks)
+        return self._formatter.format(record)
+
+    def _mark(self) -> dict[str, Any]:
+        return self._marks

@@ -1,0 +1,115 @@
+"""What a stage logs: through `logging`, as warnings; with and without handlers of the user's."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+LOGGING = """
+import logging
+import logging.config
+import warnings
+
+import penstock as ps
+
+log = logging.getLogger("my.model")
+log.info("imported")
+{configure}
+
+class Model(ps.Stage):
+    batch = ps.Batch(max_size=4)
+
+    def setup(self):
+        logging.getLogger("my.library").addHandler(logging.NullHandler())
+        log.info("set up")
+        log.debug("in detail")
+
+    def predict(self, xs: list[float]) -> list[float]:
+        log.info("predicting %s", xs)
+        logging.getLogger("my.library").warning("careful")
+        warnings.warn("old model", stacklevel=1)
+        log.info("with extras", extra={{"stage": "of a rocket", "fuel": 0.5}})
+        return xs
+
+service = ps.Service(Model, name="models")
+"""
+BASIC = 'logging.basicConfig(format="theirs %(name)s %(message)s %(service)s %(stage)s %(worker)s")'
+DICT = """
+logging.config.dictConfig({"version": 1, "root": {"level": "INFO"}})
+"""
+
+
+def source(configure=""):
+    return LOGGING.format(configure=configure)
+
+
+def by_message(lines):
+    return {line["message"]: line for line in lines}
+
+
+def test_a_record_of_a_stage_is_an_object_that_says_where_it_comes_from(serve, log_lines):
+    server = serve("--log-format", "json", source=source())
+    server.wire().post("/predict", 1.0).answer()
+    server.hang_up()
+    server.stop()
+    lines = [line for line in log_lines(server) if "worker" in line]
+    assert all(line["service"] == "models" and line["worker"] == 0 for line in lines)
+    found = by_message(lines)
+    assert {"imported", "set up", "predicting [1.0]", "careful", "with extras"} <= found.keys()
+    assert (found["set up"]["logger"], found["set up"]["level"], found["set up"]["stage"]) == (
+        "my.model",
+        "info",
+        "Model",
+    )
+    (warning,) = [line for line in lines if line["logger"] == "py.warnings"]
+    assert "UserWarning: old model" in warning["message"]
+    assert warning["level"] == "warning"
+    assert (found["with extras"]["stage"], found["with extras"]["fuel"]) == ("of a rocket", 0.5)
+    assert "in detail" not in found
+
+
+def test_a_text_line_of_a_stage_has_its_time_and_its_worker(serve):
+    server = serve(source=source())
+    server.wire().post("/predict", 1.0).answer()
+    moment = r"(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} "
+    for line in ("INFO my.model", "WARNING my.library"):
+        server.wait_for(moment + line + r" \[Model/0.*\]: (set up|careful)$")
+    server.wait_for(moment + r"WARNING py.warnings \[Model/0.*\]: .*UserWarning: old model$")
+
+
+def test_a_logger_has_the_level_it_is_given(serve):
+    server = serve("--log-level", "error,my.model=debug", source=source())
+    server.wire().post("/predict", 1.0).answer()
+    server.hang_up()
+    server.stop()
+    assert "in detail" in server.output
+    for other in ("careful", "old model", "is ready"):
+        assert other not in server.output
+
+
+@pytest.mark.parametrize("level", ["critical", "penstock=critical,my=critical,py.warnings=critical"])
+def test_the_highest_level_leaves_nothing_of_these(serve, level):
+    server = serve("--log-level", level, source=source())
+    server.wire().post("/predict", 1.0).answer()
+    server.hang_up()
+    server.stop()
+    assert not re.search("my\\.|warning|is ready", server.output)
+
+
+def test_handlers_of_the_user_stand_and_nothing_comes_twice(serve):
+    server = serve(source=source(BASIC))
+    server.wire().post("/predict", 1.0).answer()
+    server.hang_up()
+    server.stop()
+    assert server.output.count("predicting") == 1
+    assert server.output.count("careful") == 1
+    assert "theirs my.model predicting [1.0] models Model 0\n" in server.output
+    assert "theirs my.model with extras models of a rocket 0\n" in server.output
+
+
+def test_a_named_level_outlasts_a_configuration_that_silences_loggers(serve):
+    server = serve("--log-level", "my.model=debug", source=source(DICT))
+    server.wire().post("/predict", 1.0).answer()
+    server.wait_for(r"my\.model \[Model/0\]: in detail")
+    server.wait_for(r"my\.model \[Model/0.*\]: predicting \[1\.0\]")
