@@ -37,6 +37,7 @@ COMPILED = [
     "core/moves.py",
     "core/outcome.py",
     "core/payload.py",
+    "core/request_ids.py",
     "core/supervision.py",
     "runtime/engine.py",
     "runtime/flow.py",
@@ -62,6 +63,7 @@ COMPILED = [
     "server/protocols/route.py",
     "transport/framing.py",
     "worker/bisect.py",
+    "worker/current_call.py",
     "worker/runner.py",
 ]
 

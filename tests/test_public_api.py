@@ -14,7 +14,7 @@ from penstock.blocking import BlockingService
 NAMES = {
     "Batch", "Cancelled", "ConfigError", "DeadlineExceeded", "InvalidItem", "NotReady", "Overloaded", "PenstockError",
     "RequestError", "ServerOptions", "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed", "State",
-    "WorkerInfo", "WorkerLost", "asgi", "stage",
+    "WorkerInfo", "WorkerLost", "asgi", "current_requests", "stage",
 }  # fmt: skip
 
 STAGE = (
@@ -51,6 +51,7 @@ SIGNATURES = {
     "WorkerInfo": "(stage, index, count, gpus=())",
     "WorkerLost": "(message='', *, stage='')",
     "asgi": "(served, options=None)",
+    "current_requests": "()",
     "stage": STAGE,
 }
 OPTIONS = {"ServerOptions", "ServiceOptions"}

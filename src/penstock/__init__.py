@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.runtime.spec import stage
     from penstock.server.asgi import asgi
     from penstock.service import Service
+    from penstock.worker.current_call import current_requests
 
 __version__ = "0.1.0"
 
@@ -48,6 +49,7 @@ __all__ = [
     "WorkerInfo",
     "WorkerLost",
     "asgi",
+    "current_requests",
     "stage",
 ]
 
@@ -56,6 +58,7 @@ __all__ = [
 _LATER = {
     "Service": "penstock.service",
     "asgi": "penstock.server.asgi",
+    "current_requests": "penstock.worker.current_call",
     "stage": "penstock.runtime.spec",
 }
 

@@ -44,8 +44,8 @@ class Request:
     """
 
     __slots__ = (
-        "admitted", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "full", "holds_results", "items",
-        "lane", "outcomes", "payloads", "result_bytes", "unfed_bytes", "unsettled",
+        "admitted", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "full", "holds_results", "id",
+        "items", "lane", "outcomes", "payloads", "result_bytes", "unfed_bytes", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +57,7 @@ class Request:
         done: Done,
         lane: Lane,
         holds_results: bool = False,
+        request_id: bytes = b"",
     ) -> None:
         self.payloads = payloads
         self.codec_in = codec_in
@@ -65,6 +66,8 @@ class Request:
         self.done = done
         self.lane: int = lane
         """A `Lane`, as a number, because it is an index into lists of lanes."""
+        self.id = request_id
+        """The id that its caller was told, or b""; see `core.request_ids`."""
         self.holds_results = holds_results
         """Whether its results count as held until the last one is there, and are bounded."""
         self.fed = 0

@@ -130,12 +130,14 @@ class HostedEngine(Protocol):
         wait: bool = False,
         nbytes: int | None = None,
         hold_results: bool = False,
+        request_id: bytes = b"",
     ) -> Any:
         """Accept items and call `done` exactly once with their outcomes in order; returns a ticket for `cancel`.
 
         `deadline` is a monotonic time, or inf.  `lane` is where the items wait.  With `wait` they wait for room until
         the deadline.  `nbytes` is the size of all items, where it is known.  With `hold_results` the results are held
-        here until the last one is there, and bounded.  Raises NotReady or Overloaded without accepting anything.
+        here until the last one is there, and bounded.  `request_id` is what the stages are told.  Raises NotReady or
+        Overloaded without accepting anything.
         """
 
     def cancel(self, ticket: Any) -> None:

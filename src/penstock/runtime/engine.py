@@ -154,6 +154,7 @@ class Engine:
         wait: bool = False,
         nbytes: int | None = None,
         hold_results: bool = False,
+        request_id: bytes = b"",
     ) -> Request:
         """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
 
@@ -162,6 +163,7 @@ class Engine:
         full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they are
         measured.  With `hold_results` the results of several items count as held until the last one is there; when they
         take more than `max_queued_bytes`, what no worker has yet ends as Overloaded.  Without, their caller holds them.
+        `request_id` is what the stages are told of the request's name: letters, digits and ``._-``, or b"" for none.
         The request that is returned is what `cancel` takes.
 
         Raises:
@@ -178,6 +180,7 @@ class Engine:
             wait=wait,
             nbytes=nbytes,
             hold_results=hold_results,
+            request_id=request_id,
         )
 
     def cancel(self, request: Request) -> None:

@@ -180,6 +180,7 @@ class Flow:
         wait: bool = False,
         nbytes: int | None = None,
         hold_results: bool = False,
+        request_id: bytes = b"",
     ) -> Request:
         """See `Engine.submit`."""
         n = len(payloads)
@@ -193,7 +194,7 @@ class Flow:
             raise refusal
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
-        request = Request(payloads, codec_in, codec_out, deadline, done, lane, hold_results)
+        request = Request(payloads, codec_in, codec_out, deadline, done, lane, hold_results, request_id)
         self.counters.accepted += n
         if n == 0:
             self._running_loop().call_soon(done, [])

@@ -18,6 +18,7 @@ from penstock.core.dispatch import SentFrame, least_busy, reclaim
 from penstock.core.fault_lines import FaultKind
 from penstock.core.item import OFFER, SEND, Item
 from penstock.core.load_progress import Loading
+from penstock.core.request_ids import join_ids
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
 from penstock.errors import ProtocolError, StartFailed
 from penstock.hosting.fault_log import FaultLog
@@ -208,6 +209,7 @@ class StageDriver:
                 [item.deadline - now for item in items],
                 [item.request.codec_in for item in items] if self.index == 0 else [Codec.PICKLE] * n,
                 [item.request.codec_out for item in items] if self.last else [Codec.PICKLE] * n,
+                join_ids(items),
             ),
             now,
         )

@@ -5,13 +5,14 @@ back.  Both lay their records out in columns (all ids, all lengths, ...), so tha
 other kinds carry one payload each: those of the handshake, and those by which a worker is examined.
 
     header   magic "PS", version u8, kind u8, n u32, calls u32, frame id u64, seconds f64, body length u64
-    BATCH    ids u64*n, lengths u64*n, remaining f64*n, codecs in u8*n, codecs out u8*n, payloads
+    BATCH    ids u64*n, lengths u64*n, remaining f64*n, codecs in u8*n, codecs out u8*n, request ids, payloads
     ANSWERS  ids u64*n, lengths u64*n, statuses u8*n, payloads
     others   one payload
 
 Numbers are little-endian.  In a BATCH, `seconds` is the moment of sending on the host's monotonic clock: an item's
-deadline is that moment plus its remaining time, however long the frame lay in the channel.  In an ANSWERS, `seconds` is
-the time spent computing, and `calls` counts the calls of `predict` that it took.  A payload of ALIGN_FROM_BYTES or more
+deadline is that moment plus its remaining time, however long the frame lay in the channel; `calls` is how many bytes
+its request ids have, which are one text (`core.request_ids`).  In an ANSWERS, `seconds` is the time spent computing,
+and `calls` counts the calls of `predict` that it took.  A payload of ALIGN_FROM_BYTES or more
 starts at a multiple of 64 in the body, so that an array can be used without a copy.
 """
 
@@ -26,7 +27,7 @@ from typing import Any, Final
 from penstock.core.payload import Payload, alignment_gap, payload_pieces, payload_size
 from penstock.errors import ProtocolError
 
-VERSION = 2
+VERSION = 3
 MAX_BODY_BYTES = 1 << 40
 """Most bytes of a body.  No real frame is longer, so a header that says more is damaged."""
 ALIGN_FROM_BYTES = 1024
@@ -86,6 +87,7 @@ class Frame:
         "kind",
         "payloads",
         "remaining",
+        "request_ids",
         "seconds",
         "statuses",
     )
@@ -98,6 +100,8 @@ class Frame:
         self.ids: tuple[int, ...] = ()
         self.payloads: list[memoryview] = []
         self.remaining: tuple[float, ...] = ()
+        self.request_ids: bytes | memoryview = b""
+        """Those of all items, as `core.request_ids` joins them."""
         self.codecs_in: tuple[int, ...] = ()
         self.codecs_out: tuple[int, ...] = ()
         self.statuses: tuple[int, ...] = ()
@@ -125,10 +129,11 @@ def encode_batch(
     remaining: Sequence[float],
     codecs_in: Sequence[int],
     codecs_out: Sequence[int],
+    request_ids: bytes = b"",
 ) -> list[Any]:
     """The buffers of a BATCH, to be written in order; `lengths` are those of `payloads`."""
     columns = _batch_columns(len(ids)).pack(*ids, *lengths, *remaining, *codecs_in, *codecs_out)
-    return _assemble(Kind.BATCH, frame_id, sent, 0, columns, lengths, payloads)
+    return _assemble(Kind.BATCH, frame_id, sent, len(request_ids), columns + request_ids, lengths, payloads)
 
 
 def encode_answers(
@@ -308,7 +313,10 @@ def _read_frame(header: tuple[Any, ...], body: bytearray, readonly: bool) -> Fra
         frame.remaining = columns[2 * n : 3 * n]
         frame.codecs_in = columns[3 * n : 4 * n]
         frame.codecs_out = columns[4 * n :]
-        frame.payloads = _slice(view, 26 * n, lengths)
+        frame.calls = 0
+        if calls:
+            frame.request_ids = view[26 * n : 26 * n + calls]
+        frame.payloads = _slice(view, 26 * n + calls, lengths)
     elif frame.kind is _ANSWERS:
         columns = _columns(_answer_columns, n, body)
         frame.ids = columns[:n]

@@ -28,6 +28,9 @@ NOT_A_BATCH = (str, bytes, bytearray, dict, set, frozenset)
 class Items(Protocol):
     """The items of one batch by their places in it: they give the values, and take over the results."""
 
+    def calling(self, places: list[int]) -> None:
+        """Note that the next call gets the items at `places`."""
+
     def again(self, places: list[int]) -> tuple[list[int], list[Any]]:
         """Fresh values for those of `places` that can be run again, and these places.
 
@@ -56,6 +59,7 @@ class Bisection:
 
     def run(self, places: list[int], values: list[Any], items: Items) -> None:
         """Run the items at `places`, at least one, with their `values`; tell `items` what became of each."""
+        items.calling(places)
         try:
             results = self.call(values)
         except USER_ERRORS as error:
@@ -76,6 +80,7 @@ class Bisection:
             part, values = items.again(todo.popleft())
             if not part:
                 continue
+            items.calling(part)
             try:
                 results = self.call(values)
             except USER_ERRORS as error:

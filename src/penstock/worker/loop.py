@@ -21,6 +21,7 @@ from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.channel import WorkerEnd
 from penstock.transport.framing import Frame, Kind, encode_control
 from penstock.transport.messages import Hello, Launch, pack, unpack
+from penstock.worker.current_call import announce
 from penstock.worker.loading import load
 from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.runner import Runner
@@ -86,6 +87,7 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
         now=time.monotonic,
         validates=launch.validate and launch.first,
     )
+    announce(runner.current)
     stage.setup(**pickle.loads(launch.setup))  # noqa: S301  # written by our own coordinator
     on_loaded()
     # Between stages everything is pickled, and so are the answers of calls in process.

@@ -19,6 +19,7 @@ from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
 from penstock.transport.messages import pack
 from penstock.worker.bisect import Bisection
+from penstock.worker.current_call import CurrentCall
 from penstock.worker.problems import (
     MESSAGE_BYTES,
     USER_ERRORS,
@@ -50,6 +51,9 @@ class _Work:
     def end(self, i: int, error: BaseException, *, skip_frames: int = 0) -> None:
         """Answer that item `i` ended with `error`; the first `skip_frames` of its traceback are ours."""
         self.statuses[i], self.payloads[i] = _failure(error, skip_frames)
+
+    def calling(self, places: list[int]) -> None:
+        self.runner.current.places = places
 
     def again(self, places: list[int]) -> tuple[list[int], list[Any]]:
         return self.runner.inputs(self, places)
@@ -94,6 +98,8 @@ class Runner:
         now: Callable[[], float],
         validates: bool = False,
     ) -> None:
+        self.current = CurrentCall()
+        """What the stage is called for now."""
         self._stage = stage
         self._name = name
         self._batched = batched
@@ -110,6 +116,7 @@ class Runner:
         """The buffers of the ANSWERS to a BATCH frame: one answer for each item, in order."""
         started = self._now()
         work = _Work(self, frame)
+        self.current.frame = frame
         rows = zip(range(len(frame.ids)), frame.payloads, frame.codecs_in, work.deadlines, strict=True)
         places, values = self._read(work, rows, started)
         calls = 0
@@ -120,6 +127,7 @@ class Runner:
         elif places:
             calls = len(places)
             self._run_singles(work, places, values)
+        self.current.over()
         seconds = self._now() - started
         return encode_answers(frame.frame_id, seconds, calls, frame.ids, work.payloads, work.statuses)
 
@@ -160,6 +168,7 @@ class Runner:
         """Decode and preprocess the items of `rows`, which have the place, payload, codec and deadline of each."""
         live, values = [], []
         preprocess = self._preprocess
+        self.current.places = []
         for i, payload, codec, deadline in rows:
             if now >= deadline:
                 work.expire(i)
@@ -173,6 +182,7 @@ class Runner:
                 work.end(i, error)
                 continue
             if preprocess is not None:
+                self.current.places = [i]
                 try:
                     value = preprocess(value)
                 except USER_ERRORS as error:
@@ -189,6 +199,7 @@ class Runner:
         """Run items one by one, and encode each result before the next run, which may overwrite its memory."""
         alone = len(places) == 1
         for i, value in zip(places, values, strict=True):
+            self.current.places = [i]
             try:
                 result = self._stage.predict(value)
             except USER_ERRORS as error:
@@ -210,6 +221,7 @@ class Runner:
         for i, pre, result in zip(places, pres, results, strict=True):
             value = result
             if postprocesses and not _is_error(value):
+                self.current.places = [i]
                 try:
                     value = self._finish(value, pre)
                 except USER_ERRORS as error:

@@ -14,6 +14,7 @@ from penstock.config import ALL_LOGGERS, LogOptions, read_log_levels
 from penstock.hosting.logs import TEXT, JsonLines, StageLines, lines_to, set_levels
 from penstock.hosting.untaken_records import UntakenRecords
 from penstock.transport.messages import Launch
+from penstock.worker.current_call import current_requests
 
 
 class StageLogs:
@@ -61,4 +62,4 @@ class StageLogs:
         return self._formatter.format(record)
 
     def _mark(self) -> dict[str, Any]:
-        return self._marks
+        return {**self._marks, "request_ids": current_requests()}

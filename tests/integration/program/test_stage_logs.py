@@ -69,6 +69,28 @@ def test_a_record_of_a_stage_is_an_object_that_says_where_it_comes_from(serve, l
     assert "in detail" not in found
 
 
+def test_a_record_has_the_ids_of_the_requests_that_its_call_works_for(serve, log_lines):
+    server = serve("--log-format", "json", source=source())
+    server.wire().post("/predict", 1.0, X_Request_ID="one").answer()
+    server.wire().post("/batch", [2.0, 3.0], X_Request_ID="two").answer()
+    named = server.wire().post("/predict", 4.0).answer().headers["x-request-id"]
+    server.hang_up()
+    server.stop()
+    found = by_message([line for line in log_lines(server) if "worker" in line])
+    assert found["predicting [1.0]"]["request_ids"] == ["one"]
+    assert found["predicting [2.0, 3.0]"]["request_ids"] == ["two:0", "two:1"]
+    assert found["predicting [4.0]"]["request_ids"] == [named]
+    assert found["set up"]["request_ids"] == []
+
+
+def test_a_text_line_names_the_requests(serve):
+    server = serve(source=source())
+    server.wire().post("/predict", 1.0, X_Request_ID="one").answer()
+    server.wire().post("/batch", [2.0, 3.0], X_Request_ID="two").answer()
+    server.wait_for(r"INFO my.model \[Model/0 one\]: predicting \[1.0\]\n")
+    server.wait_for(r"INFO my.model \[Model/0 two:0, two:1\]: predicting \[2.0, 3.0\]\n")
+
+
 def test_a_text_line_of_a_stage_has_its_time_and_its_worker(serve):
     server = serve(source=source())
     server.wire().post("/predict", 1.0).answer()

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from penstock.hosting.logs import JsonLines, TextLines, dropped_notice, set_up_logging
+from penstock.hosting.logs import TEXT, JsonLines, StageLines, TextLines, dropped_notice, set_up_logging
 
 
 def line(message, *args, exc_info=None, **extra):
@@ -48,6 +48,26 @@ def test_what_json_cannot_carry_is_written_all_the_same():
 
 def test_an_extra_cannot_take_the_place_of_a_field_of_ours():
     assert line("x", level="none", logger="none")["level"] == "error"
+
+
+def test_request_ids_are_as_many_as_a_line_has_room_for():
+    assert line("x", request_ids=())["request_ids"] == []
+    ids = tuple("i" * 17 for _ in range(100))  # 20 bytes each with quotes and comma: what IDS_BYTES takes
+    found = line("x", request_ids=ids)
+    assert found["request_ids"] == list(ids)
+    assert "request_ids_left_out" not in found
+    found = line("x", request_ids=(*ids, "a", "b"))
+    assert (found["request_ids"], found["request_ids_left_out"]) == (list(ids), 2)
+    assert line("x", request_ids="of the user")["request_ids"] == "of the user"
+
+
+def test_a_text_line_of_a_stage_says_where_it_comes_from():
+    record = logging.makeLogRecord({"name": "my", "levelname": "INFO", "msg": "x", "stage": "M", "worker": 1})
+    assert StageLines(TEXT).format(record).endswith(" INFO my [M/1]: x")
+    record.request_ids = ("", "a")
+    assert StageLines(TEXT).format(record).endswith(" INFO my [M/1 a]: x")
+    record.request_ids = tuple(map(str, range(12)))
+    assert StageLines(TEXT).format(record).endswith(" INFO my [M/1 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more]: x")
 
 
 @pytest.fixture

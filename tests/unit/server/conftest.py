@@ -37,6 +37,7 @@ class Submission:
     done: Any
     lane: Lane
     hold_results: bool = False
+    request_id: bytes = b""
     settled: bool = False
 
     def settle(self, *outcomes: Any) -> None:
@@ -70,11 +71,21 @@ class FakeEngine:
         return self.refused
 
     def submit(
-        self, payloads, codec_in, codec_out, deadline, done, *, lane=Lane.SINGLE, nbytes=None, hold_results=False
+        self,
+        payloads,
+        codec_in,
+        codec_out,
+        deadline,
+        done,
+        *,
+        lane=Lane.SINGLE,
+        nbytes=None,
+        hold_results=False,
+        request_id=b"",
     ):
         if self.full is not None:
             raise self.full
-        ticket = Submission(list(payloads), codec_in, codec_out, deadline, done, lane, hold_results)
+        ticket = Submission(list(payloads), codec_in, codec_out, deadline, done, lane, hold_results, request_id)
         self.submissions.append(ticket)
         if self.answer is not None:
             ticket.settle(*(self.answer(payload) for payload in payloads))

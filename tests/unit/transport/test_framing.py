@@ -32,11 +32,12 @@ from penstock.transport.framing import (
 HEADER = struct.Struct("<2sBBIIQdQ")
 
 
-def batch(payloads, frame_id=7, sent=2.5):
+def batch(payloads, frame_id=7, sent=2.5, request_ids=b""):
     n = len(payloads)
     ids, lengths = list(range(100, 100 + n)), [payload_size(p) for p in payloads]
     remaining = [0.5 + i for i in range(n)]
-    return b"".join(encode_batch(frame_id, sent, ids, payloads, lengths, remaining, [1] * n, [2] * n))
+    columns = (ids, payloads, lengths, remaining, [1] * n, [2] * n)
+    return b"".join(encode_batch(frame_id, sent, *columns, request_ids))
 
 
 def answers(payloads, statuses=None, frame_id=7):
@@ -51,7 +52,7 @@ def header(*, magic=b"PS", version=VERSION, kind=Kind.BATCH, n=0, frame_id=1, le
 def plain(frame):
     """Everything a frame says, to be compared."""
     fields = (frame.kind, frame.frame_id, frame.seconds, frame.calls, frame.ids)
-    columns = (frame.remaining, frame.codecs_in, frame.codecs_out, frame.statuses)
+    columns = (frame.remaining, frame.codecs_in, frame.codecs_out, frame.statuses, bytes(frame.request_ids))
     return (*fields, [bytes(payload) for payload in frame.payloads], *columns)
 
 
@@ -71,6 +72,7 @@ WIRES = {
     "a batch with a payload that is aligned": batch(
         [b"a", b"b" * ALIGN_FROM_BYTES, b"c", b"d" * (ALIGN_FROM_BYTES + 1)]
     ),
+    "a batch with the ids of its requests": batch([b"x", b"y" * ALIGN_FROM_BYTES], request_ids=b"abc d:3+1"),
     "answers of nothing": answers([]),
     "answers of every status": answers([b"ok", b"bad", b"worse", b""], list(Status)),
 }
@@ -81,30 +83,36 @@ FRAMES = [plain(frame) for wire in WIRES.values() for frame in decode(wire)]
 
 
 def test_a_batch_is_read_as_it_was_written():
-    (frame,) = decode(batch([b"one", b"", b"three"], frame_id=9, sent=1.25))
+    (frame,) = decode(batch([b"one", b"", b"three"], frame_id=9, sent=1.25, request_ids=b"a b c"))
     assert plain(frame) == (
         Kind.BATCH, 9, 1.25, 0, (100, 101, 102), [b"one", b"", b"three"], (0.5, 1.5, 2.5), (1, 1, 1), (2, 2, 2), (),
+        b"a b c",
     )  # fmt: skip
 
 
 def test_answers_are_read_as_they_were_written():
     (frame,) = decode(answers([b"one", b""], [Status.OK, Status.EXPIRED], frame_id=9))
-    assert plain(frame) == (Kind.ANSWERS, 9, 0.25, 3, (0, 1), [b"one", b""], (), (), (), (Status.OK, Status.EXPIRED))
+    statuses = (Status.OK, Status.EXPIRED)
+    assert plain(frame) == (Kind.ANSWERS, 9, 0.25, 3, (0, 1), [b"one", b""], (), (), (), statuses, b"")
 
 
 @pytest.mark.parametrize("kind", [Kind.HELLO, Kind.LAUNCH, Kind.READY, Kind.FAILED, Kind.EXAMINE, Kind.EXAMINED])
 def test_a_frame_of_another_kind_carries_one_payload(kind):
     for frame_id in (0, 9):
         (frame,) = decode(b"".join(encode_control(kind, b"payload", frame_id)))
-        assert plain(frame) == (kind, frame_id, 0.0, 0, (), [b"payload"], (), (), (), ())
+        assert plain(frame) == (kind, frame_id, 0.0, 0, (), [b"payload"], (), (), (), (), b"")
 
 
 def test_the_layout_is_the_documented_one():
     columns = struct.pack("<2Q2Q2d2B2B", 100, 101, 3, 2, 0.5, 1.5, 1, 1, 2, 2)
-    assert batch([b"one", b"xy"]) == HEADER.pack(b"PS", 2, 5, 2, 0, 7, 2.5, len(columns) + 5) + columns + b"onexy"
+    assert batch([b"one", b"xy"]) == HEADER.pack(b"PS", 3, 5, 2, 0, 7, 2.5, len(columns) + 5) + columns + b"onexy"
+    named = columns + b"a b"
+    assert batch([b"one", b"xy"], request_ids=b"a b") == (
+        HEADER.pack(b"PS", 3, 5, 2, 3, 7, 2.5, len(named) + 5) + named + b"onexy"
+    )
     columns = struct.pack("<1Q1Q1B", 0, 3, 2)
-    assert answers([b"one"], [Status.FAILED]) == HEADER.pack(b"PS", 2, 6, 1, 3, 7, 0.25, 20) + columns + b"one"
-    assert encode_control(Kind.HELLO, b"hi") == [HEADER.pack(b"PS", 2, 1, 1, 0, 0, 0.0, 2) + b"hi"]
+    assert answers([b"one"], [Status.FAILED]) == HEADER.pack(b"PS", 3, 6, 1, 3, 7, 0.25, 20) + columns + b"one"
+    assert encode_control(Kind.HELLO, b"hi") == [HEADER.pack(b"PS", 3, 1, 1, 0, 0, 0.0, 2) + b"hi"]
 
 
 def test_the_numbers_that_travel_never_change():
@@ -264,7 +272,7 @@ def test_a_large_body_is_read_into_its_final_place():
     ("wire", "reason"),
     [
         (header(magic=b"HT"), "not a frame: it begins with b'HT'"),
-        (header(version=1), "speaks version 1 of the protocol, this one version 2"),
+        (header(version=1), "speaks version 1 of the protocol, this one version 3"),
         (header(kind=0), "unknown kind of frame: 0"),
         (header(kind=9), "unknown kind of frame: 9"),
         (header(length=MAX_BODY_BYTES + 1), f"claims 0 items in {MAX_BODY_BYTES + 1} bytes"),

@@ -48,6 +48,9 @@ class Items:
         assert self.results[i] is None
         self.results[i] = result
 
+    def calling(self, places):
+        self.called = places
+
     def again(self, places):
         for i in filter(self.expired, places):
             self.put(i, DROPPED)

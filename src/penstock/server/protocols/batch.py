@@ -157,6 +157,7 @@ class ClientBatch:
                 lane=Lane.BULK,
                 nbytes=len(self._request.body),
                 hold_results=True,
+                request_id=self._request.id,
             )
         except RequestError as error:
             self._refuse(error)

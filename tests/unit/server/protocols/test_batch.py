@@ -30,6 +30,14 @@ def test_items_are_submitted_together_as_bulk_and_their_results_come_back_in_ord
     assert call.json == {"outcomes": [{"result": [1.0]}, {"result": [2.5]}, {"result": []}]}
 
 
+def test_the_items_have_the_id_of_the_request(fakes):
+    service = fakes.Service()
+    call = batch(fakes, fakes.app(service), b"[[1]]", x_request_id="mine")
+    call = fakes.call(fakes.app(service), body=b"[1]", x_request_id="yours")
+    call = fakes.call(fakes.app(service), body=b"[1]")
+    assert [s.request_id for s in service.engine.submissions] == [b"mine", b"yours", call.request.id]
+
+
 def test_one_bad_item_makes_207_and_stands_in_its_place_with_its_own_status(fakes):
     service = fakes.Service()
     call = batch(fakes, fakes.app(service), b"[[1],2,[3]]", x_request_id="mine")

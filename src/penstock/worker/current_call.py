@@ -1,0 +1,60 @@
+"""Which requests the stage works for at this moment: what `penstock.current_requests` tells.
+
+The runner notes it before each call of user code, which costs two assignments.  Ids are made of it where somebody asks.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.core.request_ids import split_ids
+from penstock.transport.framing import Frame
+
+
+class CurrentCall:
+    """The call of user code that one worker makes now; only the worker's own thread looks at it."""
+
+    __slots__ = ("_ids", "_ids_of", "frame", "places")
+
+    def __init__(self) -> None:
+        self.frame: Frame | None = None
+        """The batch in hand; None between two, and while examples run."""
+        self.places: list[int] = []
+        """The places in the batch of the items that the call got."""
+        self._ids_of: Frame | None = None
+        self._ids: list[str] = []
+        """The ids of all items of `_ids_of`: a call may log many lines."""
+
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the items that the call got, in order."""
+        frame = self.frame
+        if frame is None:
+            return ()
+        if self._ids_of is not frame:
+            self._ids = split_ids(bytes(frame.request_ids), len(frame.ids))
+            self._ids_of = frame
+        return tuple([self._ids[place] for place in self.places])
+
+    def over(self) -> None:
+        """Note that the batch is done."""
+        self.frame = self._ids_of = None
+
+
+_threads = threading.local()
+
+
+def announce(call: CurrentCall) -> None:
+    """Have `current_requests` tell of `call` in this thread."""
+    _threads.call = call
+
+
+def current_requests() -> tuple[str, ...]:
+    """The ids of the requests whose items this call of the stage got, in the order of the items.
+
+    Call it in `predict`, `preprocess` or `postprocess`, or in what they call.  The id is that of the answer's
+    ``X-Request-ID``; for the fourth item of a client batch it is ``ID:3``, and "" for an item of a call in process.  It
+    is () everywhere else: in `setup`, while `examples` run, in threads that the stage has started, and outside of
+    workers.
+    """
+    call: CurrentCall | None = getattr(_threads, "call", None)
+    return () if call is None else call.ids()

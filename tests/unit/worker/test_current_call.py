@@ -1,0 +1,150 @@
+"""Which requests a stage is told that it works for."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+import penstock
+from penstock.codec.decode import ItemDecoder
+from penstock.codec.encode import ItemEncoder
+from penstock.codec.formats import Codec
+from penstock.config import StageOptions
+from penstock.transport.framing import FrameDecoder, encode_batch
+from penstock.worker.current_call import CurrentCall, announce, current_requests
+from penstock.worker.runner import Runner
+from penstock.worker.stage import Stage
+
+
+@pytest.fixture
+def run():
+    """Run a stage on items with ids, in this thread, which is nobody's worker before and after."""
+
+    def run(stage, ids, payloads, *, batched=False, remaining=None, rehearse=()):
+        n = len(payloads)
+        names = " ".join(ids).encode() if any(ids) else b""
+        codecs = [Codec.JSON] * n
+        left = remaining or [math.inf] * n
+        wire = encode_batch(1, 0.0, range(n), payloads, list(map(len, payloads)), left, codecs, codecs, names)
+        (frame,) = FrameDecoder().feed(b"".join(wire))
+        runner = Runner(
+            stage,
+            name="s",
+            batched=batched,
+            options=StageOptions(),
+            decoder=ItemDecoder(int),
+            encoder=ItemEncoder(int),
+            now=lambda: 0.0,
+        )
+        announce(runner.current)
+        runner.warm_up(list(rehearse), 2)
+        runner.run(frame)
+
+    yield run
+    announce(CurrentCall())
+
+
+class Asking(Stage):
+    """Notes at each call what it is told; raises on a 3."""
+
+    def __init__(self):
+        self.told = []
+
+    def note(self, where, x):
+        self.told.append((where, x, current_requests()))
+
+
+class All(Asking):
+    def predict(self, xs):
+        self.note("predict", xs)
+        if 3 in xs:
+            raise ValueError("three")
+        return xs
+
+
+class Each(Asking):
+    def preprocess(self, x):
+        self.note("preprocess", x)
+        return x
+
+    def predict(self, x):
+        self.note("predict", x)
+        return x
+
+    def postprocess(self, y):
+        self.note("postprocess", y)
+        return y
+
+
+class AllAndEach(Each):
+    def predict(self, xs):
+        self.note("predict", xs)
+        return xs
+
+
+def test_a_batch_has_the_ids_of_its_items_in_order(run):
+    run(stage := All(), ["a", "b:7+2", ""], [b"1", b"2", b"4", b"5"], batched=True)
+    assert stage.told == [("predict", [1, 2, 4, 5], ("a", "b:7", "b:8", ""))]
+
+
+def test_each_part_of_a_batch_that_is_run_again_has_its_own(run):
+    run(stage := All(), ["a", "b", "c", "d"], [b"1", b"2", b"3", b"4"], batched=True)
+    assert stage.told == [
+        ("predict", [1, 2, 3, 4], ("a", "b", "c", "d")),
+        ("predict", [1, 2], ("a", "b")),
+        ("predict", [3, 4], ("c", "d")),
+        ("predict", [3], ("c",)),
+        ("predict", [4], ("d",)),
+    ]
+
+
+def test_an_item_that_is_not_run_is_not_among_them(run):
+    run(stage := All(), ["a", "b", "c"], [b"1", b"nonsense", b"2"], batched=True, remaining=[-1.0, 9.0, 9.0])
+    assert stage.told == [("predict", [2], ("c",))]
+
+
+@pytest.mark.parametrize("rehearse", [(), (7,)])
+def test_what_is_called_for_one_item_has_the_id_of_that_item(run, rehearse):
+    run(stage := Each(), ["a", "b"], [b"1", b"2"], rehearse=rehearse)
+    warm = [(where, 7, ()) for where in ("preprocess", "predict", "postprocess")] if rehearse else []
+    assert stage.told == [
+        *warm,
+        ("preprocess", 1, ("a",)),
+        ("preprocess", 2, ("b",)),
+        ("predict", 1, ("a",)),
+        ("postprocess", 1, ("a",)),
+        ("predict", 2, ("b",)),
+        ("postprocess", 2, ("b",)),
+    ]
+
+
+def test_a_batch_between_steps_for_single_items_has_them_all(run):
+    run(stage := AllAndEach(), ["a", "b"], [b"1", b"2"], batched=True)
+    assert [ids for where, _, ids in stage.told if where == "predict"] == [("a", "b")]
+    assert [ids for where, _, ids in stage.told if where == "postprocess"] == [("a",), ("b",)]
+
+
+def test_items_of_calls_in_process_have_empty_ids(run):
+    run(stage := All(), ["", ""], [b"1", b"2"], batched=True)
+    assert stage.told == [("predict", [1, 2], ("", ""))]
+
+
+def test_after_a_batch_and_in_other_threads_there_are_none(run):
+    found = []
+
+    class Threads(Stage):
+        def predict(self, x):
+            other = threading.Thread(target=lambda: found.append(current_requests()))
+            other.start()
+            other.join()
+            return x
+
+    run(Threads(), ["a"], [b"1"])
+    assert found == [()]
+    assert current_requests() == ()
+
+
+def test_it_is_a_name_of_the_package():
+    assert penstock.current_requests is current_requests
