@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from penstock.hosting.line_streams import LineStream
 from penstock.hosting.line_writer import GATHER_SECONDS, LineWriter
@@ -53,6 +54,7 @@ class HandingOver:
             key: LineStream(stream, self.writer, hurried=loop_thread is None) for key, stream in originals.items()
         }
         self._records = RecordsHandedOver(self.writer, self._streams, loop_thread)
+        self._writes_objects = False
         self.given_up = False
         """Whether an end was tried in vain."""
 
@@ -66,15 +68,27 @@ class HandingOver:
                 setattr(sys, name, ours)
         self._records.begin()
 
-    def end(self, within: float = LAST_LINES_SECONDS) -> bool:
-        """Write all and put the streams back, within so many seconds; otherwise put nothing back.  Whether it did."""
+    def write_objects(self, make: Callable[[str, str], str]) -> None:
+        """Make an object of each line that is printed from now on: `make` is given the stream's name and the line."""
+        self._writes_objects = True
+        for name in ("stdout", "stderr"):
+            if isinstance(stream := getattr(sys, name), LineStream):
+                stream.write_objects(partial(make, name))
+
+    def end(self, within: float = LAST_LINES_SECONDS, *, last: bool = False) -> bool:
+        """Write all and put the streams back, within so many seconds; otherwise put nothing back.  Whether it did.
+
+        With `last` the process ends: streams whose lines are made objects stay, and what is still printed goes through
+        them, without a thread.
+        """
         self._flush()
         if not self.writer.end(within):
             leave_alone(self.writer.stuck_job)
             self.given_up = True
             return False
         self._records.end()
-        self._put_back()
+        if not (last and self._writes_objects):
+            self._put_back()
         return True
 
     def write_last(self, within: float = LAST_LINES_SECONDS) -> None:
@@ -87,16 +101,18 @@ class HandingOver:
     def forked(self) -> None:
         """In a fork, which has no thread: write as before."""
         self.writer.forked()
-        self._put_back()
+        if not self._writes_objects:
+            self._put_back()
 
     def _flush(self) -> None:
         for stream in self._streams.values():
             with contextlib.suppress(ValueError):  # closed
-                stream.flush()
+                stream.write_rest()
 
     def _put_back(self) -> None:
         for name in _NAMES:
             if isinstance(stream := getattr(sys, name), LineStream) and stream.writer is self.writer:
+                stream.write_objects(None)
                 setattr(sys, name, stream.original)
 
 

@@ -7,9 +7,11 @@ Python's own streams.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 from penstock.hosting.line_writer import LineWriter, joined_bytes
+from penstock.hosting.printed_objects import PrintedObjects
 
 
 class LineStream(io.TextIOWrapper):
@@ -48,7 +50,18 @@ class LineStream(io.TextIOWrapper):
         """Hand over one line; cheaper than `write`, and never within a line that another thread has begun."""
         if self.closed:
             raise ValueError("write to closed file")
-        self._bytes.write((words + "\n").encode(self.encoding, self.errors or "strict"))
+        self._bytes.hand_over((words + "\n").encode(self.encoding, self.errors or "strict"))
+
+    def write_objects(self, make: Callable[[str], str] | None) -> None:
+        """Make an object of each line that is printed from now on, by `make`; None: write lines as they are."""
+        with self.writer.lock:
+            self._bytes.write_objects(None if make is None else PrintedObjects(make, self.encoding))
+
+    def write_rest(self) -> None:
+        """Hand over the line that has no end, also where it would wait for one to be an object."""
+        self.flush()
+        with self.writer.lock:
+            self._bytes.write_rest()
 
     def show_below(self, words: str) -> None:
         """Have `words` stand below everything on this stream's terminal from now on; "" takes them away."""
@@ -63,6 +76,7 @@ class _LineBytes(io.BufferedIOBase):
         self._tty = original.isatty()
         self._writer = writer
         self._joined_bytes = joined_bytes(self._fd)
+        self._objects: PrintedObjects | None = None
         self.name = original.name
         self.mode = "wb"
 
@@ -72,8 +86,29 @@ class _LineBytes(io.BufferedIOBase):
             raise ValueError("write to closed file")
         if type(data) is not bytes:
             data = bytes(memoryview(data))
-        self._writer.write(self._fd, data, self._joined_bytes)
+        if self._objects is None:
+            self.hand_over(data)
+            return len(data)
+        with self._writer.lock:
+            self.hand_over(self._objects.feed(data))
+            if not self._writer.apart:  # the process ends, or is a fork: nobody may come back for the rest
+                self.write_rest()
         return len(data)
+
+    def hand_over(self, data: bytes) -> None:
+        """Have `data` written, whatever it is."""
+        if data:
+            self._writer.write(self._fd, data, self._joined_bytes)
+
+    def write_objects(self, objects: PrintedObjects | None) -> None:
+        """Make objects of lines from now on, or no more; the writer's lock is held."""
+        self.write_rest()
+        self._objects = objects
+
+    def write_rest(self) -> None:
+        """Hand over the object of the line that has no end; the writer's lock is held."""
+        if self._objects is not None:
+            self.hand_over(self._objects.rest())
 
     def writable(self) -> bool:
         """Yes."""

@@ -163,6 +163,13 @@ def set_levels(levels: Mapping[str, int]) -> None:
         logging.getLogger(name or None).setLevel(level)
 
 
+def printed_line(stream: str, words: str, marks: Mapping[str, Any]) -> str:
+    """The JSON object of a line that was printed to `stream`, which is its level: ``stdout`` or ``stderr``."""
+    record = logging.makeLogRecord({"name": f"sys.{stream}", "levelname": stream, "msg": words})
+    vars(record).update(marks)
+    return JsonLines().format(record)
+
+
 def dropped_notice(count: int) -> str:
     """The line which tells that `count` lines are missing; it looks as the log's other lines."""
     words = f"{count} log lines were dropped because nobody read them or they could not be written"

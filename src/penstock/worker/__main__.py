@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from penstock.errors import ProtocolError
 from penstock.worker import GENTLE_SIGNALS, PYTHONPATH_OF_STAGE
@@ -73,7 +74,7 @@ def _work(sock: socket.socket, name: str, *, erases: bool) -> None:
     end = SocketWorkerEnd(sock)
     status = 0
     try:
-        work(end, on_launch=logs.begin, on_loaded=logs.loaded, on_ready=_freeze)
+        work(end, on_launch=partial(logs.begin, lines), on_loaded=logs.loaded, on_ready=_freeze)
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
         # The coordinator has gone, perhaps in the middle of a frame.
         status = 1
@@ -84,7 +85,7 @@ def _work(sock: socket.socket, name: str, *, erases: bool) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(*CLOSED):
             stream.flush()
-    lines.end()
+    lines.end(last=True)
     if _hung_up(sock):
         # The coordinator cannot end what the stage started, and this process may end before its watch notices.
         _end_group()

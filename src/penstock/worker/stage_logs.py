@@ -11,7 +11,8 @@ import sys
 from typing import Any
 
 from penstock.config import ALL_LOGGERS, LogOptions, read_log_levels
-from penstock.hosting.logs import TEXT, JsonLines, StageLines, lines_to, set_levels
+from penstock.hosting.handing_over import HandingOver
+from penstock.hosting.logs import TEXT, JsonLines, StageLines, lines_to, printed_line, set_levels
 from penstock.hosting.untaken_records import UntakenRecords
 from penstock.transport.messages import Launch
 from penstock.worker.current_call import current_requests
@@ -29,14 +30,16 @@ class StageLogs:
         self._levels: dict[str, int] = {}
         self._marks: dict[str, Any] = {}
 
-    def begin(self, launch: Launch) -> None:
-        """Write as the launch order says; called before any user code runs."""
+    def begin(self, lines: HandingOver, launch: Launch) -> None:
+        """Write as the launch order says, through `lines`; called before any user code runs."""
         options: LogOptions = launch.logs
         self._marks = {"service": launch.service, "stage": launch.stage, "worker": launch.index}
         self._formatter = JsonLines() if options.format == "json" else StageLines(TEXT)
         self._levels = read_log_levels(options.level)
         set_levels(self._levels)
         UntakenRecords(lines_to(sys.stderr, self._formatter), self._mark).begin()
+        if options.format == "json":
+            lines.write_objects(lambda stream, words: printed_line(stream, words, self._mark()))
 
     def loaded(self) -> None:
         """Insist on the levels of loggers that were named, after user code has run.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 
 import pytest
 
@@ -135,3 +137,95 @@ def test_a_named_level_outlasts_a_configuration_that_silences_loggers(serve):
     server.wire().post("/predict", 1.0).answer()
     server.wait_for(r"my\.model \[Model/0\]: in detail")
     server.wait_for(r"my\.model \[Model/0.*\]: predicting \[1\.0\]")
+
+
+PRINTING = """
+import json
+import os
+import subprocess
+import sys
+
+import penstock as ps
+
+print("imported")
+
+class Printer(ps.Stage):
+    def setup(self):
+        sys.stderr.write("loading ")
+        sys.stderr.flush()
+        sys.stderr.write("weights\\n")
+
+    def predict(self, x: int) -> int:
+        print("two\\nlines", x)
+        print("an error", file=sys.stderr)
+        print(json.dumps({"level": "info", "event": "theirs"}))
+        sys.stdout.buffer.write(b"bytes\\n")
+        child = os.fork()
+        if child == 0:
+            print("from a fork")
+            os._exit(0)
+        os.waitpid(child, 0)
+        print("x" * 100, flush=True)
+        return x
+
+    def teardown(self):
+        print("without an end", end="")
+
+service = ps.Service(Printer)
+"""
+
+
+def test_what_a_stage_prints_is_an_object_a_line(serve):
+    server = serve("--log-format", "json", source=PRINTING)
+    server.wire().post("/predict", 1, X_Request_ID="mine").answer()
+    server.hang_up()
+    server.stop()
+    lines = [json.loads(line) for line in server.output.splitlines() if line != "imported"]  # the server imports it too
+    ours = [line for line in lines if line.keys() & {"worker", "event"}]
+    printed = {line.get("message", line.get("event")): line for line in ours}
+    stdout = {"imported", "two", "lines 1", "bytes", "from a fork", "x" * 100, "without an end"}
+    assert {words for words, line in printed.items() if line["level"] == "stdout"} == stdout
+    assert {words for words, line in printed.items() if line["level"] == "stderr"} == {"loading weights", "an error"}
+    assert printed["theirs"] == {"level": "info", "event": "theirs"}
+    assert printed["lines 1"]["request_ids"] == ["mine"]
+    assert (printed["lines 1"]["stage"], printed["lines 1"]["worker"]) == ("Printer", 0)
+    assert printed["imported"]["request_ids"] == []
+
+
+def test_in_text_what_a_stage_prints_stays_as_it_is(serve):
+    server = serve(source=PRINTING)
+    server.wire().post("/predict", 1).answer()
+    server.wait_for(r"(?m)^lines 1$")
+    server.wait_for(r"(?m)^an error$")
+
+
+REDIRECTIONS = (">&-", "2>&-", ">&- 2>&-", ">/dev/full", ">/dev/full 2>&1")
+UNREADABLE = """
+import os, sys
+read, write = os.pipe()
+os.dup2(write, 1)
+os.close(read)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def redirected(streams):
+    """A command that runs another with these streams."""
+    return ("sh", "-c", f'exec "$@" {streams}', "sh")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+@pytest.mark.parametrize("wrapper", [*map(redirected, REDIRECTIONS), (sys.executable, "-c", UNREADABLE)])
+def test_a_closed_or_full_output_fails_no_item(serve, wrapper, log_format):
+    server = serve(
+        *("--log-format", log_format),
+        source=PRINTING,
+        where=("--uds", "in.sock"),
+        ready=False,
+        wrapper=wrapper,
+    )
+    path = server.folder / "in.sock"
+    server.address = f"unix:{path}"
+    server.until(lambda: path.exists() and server.http.get("/readyz").status_code == 200)
+    for n in range(5):
+        assert server.http.post("/predict", json=n).json() == n
