@@ -156,28 +156,31 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    from penstock.cli.users_lines import users_lines_written
     from penstock.hosting.handing_over import lines_handed_over
     from penstock.hosting.logs import dropped_notice
 
     own = command_options(arguments, os.environ)
     options = server_options(arguments, os.environ)
-    with lines_handed_over(dropped_notice):  # the lines before and after serving included
+    with lines_handed_over(dropped_notice) as lines:  # the lines before and after serving included
         if own.reload:
             from penstock.cli.reload import serve_reloading
 
             service_fields(arguments, os.environ)  # what can never be is said once, and not by each child
             return _as_told(options, lambda say: serve_reloading(arguments.words, options, say))
-        return _as_told(options, lambda say: _run_server(arguments, options, say))
+        with users_lines_written(options, lines):
+            return _as_told(options, lambda say: _run_server(arguments, options, say))
 
 
 def serve_on(arguments: argparse.Namespace, sockets: Sequence[socket.socket], *, drain: float, see_out: float) -> int:
     """Serve as `arguments` say, on sockets that listen already, with a drain of at most `drain` seconds."""
+    from penstock.cli.users_lines import users_lines_written
     from penstock.hosting.handing_over import lines_handed_over
     from penstock.hosting.logs import dropped_notice
 
     options = server_options(arguments, os.environ)
     options = dataclasses.replace(options, drain=min(options.drain, drain))
-    with lines_handed_over(dropped_notice):
+    with lines_handed_over(dropped_notice) as lines, users_lines_written(options, lines):
         return _as_told(options, lambda say: _run_server(arguments, options, say, sockets=sockets, see_out=see_out))
 
 

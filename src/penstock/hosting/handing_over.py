@@ -147,14 +147,14 @@ def begin_handing_over(
 
 
 @contextlib.contextmanager
-def lines_handed_over(notice: Callable[[int], str]) -> Iterator[None]:
+def lines_handed_over(notice: Callable[[int], str]) -> Iterator[HandingOver]:
     """Hand over lines in a process whose event loop runs, or will run, in this thread; nothing more within another."""
     if _Process.now is not None:
-        yield
+        yield _Process.now
         return
     handing_over = begin_handing_over(notice, loop_thread=threading.get_ident())
     try:
-        yield
+        yield handing_over
     finally:
         if handing_over.end():
             _Process.now = None

@@ -97,8 +97,10 @@ class StageLines(TextLines):
     """The text lines of a stage: they also say which stage and worker, and for which requests, if any."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        """The line without traceback; in brackets, what `UntakenRecords` has marked the record with."""
-        where = [f"{getattr(record, 'stage', '')}/{getattr(record, 'worker', '')}"]
+        """The line without traceback; in brackets, what `UntakenRecords` has marked the record with, if anything."""
+        if not hasattr(record, "worker"):  # of a thread that is no worker
+            return super().formatMessage(record)
+        where = [f"{getattr(record, 'stage', '')}/{record.worker}"]
         ids = [each for each in getattr(record, "request_ids", ()) if each]
         if ids:
             where.append(list_ids(ids, len(ids)))

@@ -6,6 +6,7 @@ The runner notes it before each call of user code, which costs two assignments. 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 from penstock.core.request_ids import split_ids
 from penstock.transport.framing import Frame
@@ -43,9 +44,16 @@ class CurrentCall:
 _threads = threading.local()
 
 
-def announce(call: CurrentCall) -> None:
-    """Have `current_requests` tell of `call` in this thread."""
+def announce(call: CurrentCall, service: str, stage: str, worker: int) -> None:
+    """Have `current_requests` tell of `call` in this thread, which is worker `worker` of that stage."""
     _threads.call = call
+    _threads.marks = {"service": service, "stage": stage, "worker": worker}
+
+
+def current_marks() -> dict[str, Any]:
+    """What a log record of this thread is marked with; nothing where it is no worker's."""
+    marks: dict[str, Any] | None = getattr(_threads, "marks", None)
+    return {} if marks is None else {**marks, "request_ids": current_requests()}
 
 
 def current_requests() -> tuple[str, ...]:

@@ -87,7 +87,7 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
         now=time.monotonic,
         validates=launch.validate and launch.first,
     )
-    announce(runner.current)
+    announce(runner.current, launch.service, launch.stage, launch.index)
     stage.setup(**pickle.loads(launch.setup))  # noqa: S301  # written by our own coordinator
     on_loaded()
     # Between stages everything is pickled, and so are the answers of calls in process.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 
@@ -93,6 +92,23 @@ def test_a_text_line_names_the_requests(serve):
     server.wait_for(r"INFO my.model \[Model/0 two:0, two:1\]: predicting \[2.0, 3.0\]\n")
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_threads_of_a_server_log_as_its_workers_do(serve, log_lines, log_format):
+    inline = source().replace('name="models"', 'name="models", inline=True')
+    server = serve("--log-format", log_format, source=inline)
+    server.wire().post("/predict", 1.0, X_Request_ID="one").answer()
+    server.hang_up()
+    server.stop()
+    if log_format == "text":
+        assert "INFO my.model: imported\n" in server.output
+        assert "INFO my.model [Model/0 one]: predicting [1.0]\n" in server.output
+        return
+    found = by_message(log_lines(server))
+    assert "worker" not in found["imported"]
+    predicting = found["predicting [1.0]"]
+    assert (predicting["stage"], predicting["worker"], predicting["request_ids"]) == ("Model", 0, ["one"])
+
+
 def test_a_text_line_of_a_stage_has_its_time_and_its_worker(serve):
     server = serve(source=source())
     server.wire().post("/predict", 1.0).answer()
@@ -175,12 +191,14 @@ service = ps.Service(Printer)
 """
 
 
-def test_what_a_stage_prints_is_an_object_a_line(serve):
+def test_what_a_stage_prints_is_an_object_a_line(serve, log_lines):
     server = serve("--log-format", "json", source=PRINTING)
     server.wire().post("/predict", 1, X_Request_ID="mine").answer()
     server.hang_up()
     server.stop()
-    lines = [json.loads(line) for line in server.output.splitlines() if line != "imported"]  # the server imports it too
+    lines = log_lines(server)
+    (of_server,) = [line for line in lines if line["level"] == "stdout" and "worker" not in line]
+    assert of_server["message"] == "imported"  # the server imports it too
     ours = [line for line in lines if line.keys() & {"worker", "event"}]
     printed = {line.get("message", line.get("event")): line for line in ours}
     stdout = {"imported", "two", "lines 1", "bytes", "from a fork", "x" * 100, "without an end"}

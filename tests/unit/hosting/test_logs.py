@@ -61,6 +61,11 @@ def test_request_ids_are_as_many_as_a_line_has_room_for():
     assert line("x", request_ids="of the user")["request_ids"] == "of the user"
 
 
+def test_a_text_line_of_nobodys_worker_is_as_the_others():
+    record = logging.makeLogRecord({"name": "my", "levelname": "INFO", "msg": "x"})
+    assert StageLines(TEXT).format(record) == TextLines(TEXT).format(record)
+
+
 def test_a_text_line_of_a_stage_says_where_it_comes_from():
     record = logging.makeLogRecord({"name": "my", "levelname": "INFO", "msg": "x", "stage": "M", "worker": 1})
     assert StageLines(TEXT).format(record).endswith(" INFO my [M/1]: x")

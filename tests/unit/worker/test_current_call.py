@@ -13,7 +13,7 @@ from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.config import StageOptions
 from penstock.transport.framing import FrameDecoder, encode_batch
-from penstock.worker.current_call import CurrentCall, announce, current_requests
+from penstock.worker.current_call import CurrentCall, announce, current_marks, current_requests
 from penstock.worker.runner import Runner
 from penstock.worker.stage import Stage
 
@@ -38,12 +38,12 @@ def run():
             encoder=ItemEncoder(int),
             now=lambda: 0.0,
         )
-        announce(runner.current)
+        announce(runner.current, "svc", "s", 2)
         runner.warm_up(list(rehearse), 2)
         runner.run(frame)
 
     yield run
-    announce(CurrentCall())
+    announce(CurrentCall(), "", "", 0)
 
 
 class Asking(Stage):
@@ -144,6 +144,21 @@ def test_after_a_batch_and_in_other_threads_there_are_none(run):
     run(Threads(), ["a"], [b"1"])
     assert found == [()]
     assert current_requests() == ()
+
+
+def test_a_record_of_a_worker_is_marked_with_it_and_one_of_another_thread_is_not(run):
+    found = []
+
+    class Marked(Stage):
+        def predict(self, x):
+            found.append(current_marks())
+            other = threading.Thread(target=lambda: found.append(current_marks()))
+            other.start()
+            other.join()
+            return x
+
+    run(Marked(), ["a"], [b"1"])
+    assert found == [{"service": "svc", "stage": "s", "worker": 2, "request_ids": ("a",)}, {}]
 
 
 def test_it_is_a_name_of_the_package():
