@@ -221,9 +221,11 @@ def _run_server(
     see_out: float = 0.0,
 ) -> int:
     """Serve until told to stop; `say` writes a line for the operator."""
+    from penstock.hosting.guarded_log import enable_loggers
     from penstock.server.serve import serve
 
     services = load_services(arguments)
+    enable_loggers()
     hold_signals()
     say(f"version {_version_words()}")
     for service in services:

@@ -22,6 +22,17 @@ def guarded_logger(name: str) -> logging.Logger:
     return logger
 
 
+def enable_loggers() -> None:
+    """Let Penstock's loggers write again, after user code has run.
+
+    `logging.config.dictConfig` and `fileConfig` disable every logger that they do not name, unless they are told
+    otherwise.  Whoever configures a model's log rarely means the server's.
+    """
+    for name, logger in tuple(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "penstock":
+            logger.disabled = False
+
+
 def _handle(logger: logging.Logger, record: logging.LogRecord) -> None:
     try:
         type(logger).handle(logger, record)

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 from penstock.config import ALL_LOGGERS, LogOptions, read_log_levels
+from penstock.hosting.guarded_log import enable_loggers
 from penstock.hosting.handing_over import HandingOver
 from penstock.hosting.logs import TEXT, JsonLines, StageLines, lines_to, printed_line, set_levels
 from penstock.hosting.untaken_records import UntakenRecords
@@ -45,12 +46,14 @@ class StageLogs:
         """Insist on the levels of loggers that were named, after user code has run.
 
         `logging.config.dictConfig` silences every logger that is there and that it does not name.  Those that the
-        operator names are there from the beginning.  The level for all stays what the user has made of it.
+        operator names are there from the beginning, and so are Penstock's.  The level for all stays what the
+        user has made of it.
         """
         named = {name: level for name, level in self._levels.items() if name != ALL_LOGGERS}
         set_levels(named)
         for name in named:
             logging.getLogger(name).disabled = False
+        enable_loggers()
 
     def dropped_notice(self, count: int) -> str:
         """The line which tells that `count` lines are missing."""

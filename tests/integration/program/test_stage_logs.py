@@ -155,6 +155,15 @@ def test_a_named_level_outlasts_a_configuration_that_silences_loggers(serve):
     server.wait_for(r"my\.model \[Model/0.*\]: predicting \[1\.0\]")
 
 
+def test_a_configuration_that_disables_loggers_leaves_those_of_the_server(serve, log_lines):
+    server = serve("--log-format", "json", source=source(DICT))
+    server.hang_up()
+    server.stop()
+    words = [line["message"] for line in log_lines(server)]
+    assert any(each.startswith("ready on") for each in words)
+    assert words[-1] == "stopped"
+
+
 PRINTING = """
 import json
 import os
