@@ -47,7 +47,7 @@ def log_failure(error: Exception) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time (UTC), level, logger, message, whatever came as ``extra``, and a traceback."""
+    """One JSON object a line: time (UTC), level, logger, message, what came as ``extra``, a traceback, a stack."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON; what JSON cannot carry is written as its `repr`."""
@@ -65,6 +65,8 @@ class JsonLines(logging.Formatter):
                 line.setdefault(name, utf8(value) if isinstance(value, str) else value)
         if record.exc_info:
             line["traceback"] = utf8(self.formatException(record.exc_info))
+        if record.stack_info:
+            line["stack"] = utf8(self.formatStack(record.stack_info))
         return msgspec.json.encode(line, enc_hook=repr).decode()
 
 

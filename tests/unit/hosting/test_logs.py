@@ -39,6 +39,11 @@ def test_an_exception_is_a_field_of_its_own():
     assert "ValueError: boom" in found["traceback"]
 
 
+def test_a_stack_is_a_field_of_its_own():
+    record = logging.LogRecord("a", logging.INFO, "", 1, "here", (), None, sinfo="Stack (most recent call last):\n  x")
+    assert json.loads(JsonLines().format(record))["stack"] == "Stack (most recent call last):\n  x"
+
+
 def test_what_json_cannot_carry_is_written_all_the_same():
     found = line("bad \ud800", thing=object, text="\udfff")
     assert found["message"] == "bad \\ud800"
