@@ -101,13 +101,13 @@ class Service:
     def configured(self, **fields: Any) -> Service:
         """The same service with some of its `ServiceOptions`, `inline` or `workers` changed; not started.
 
-        `workers` maps names of stages to numbers of workers.
+        `workers` is a number for every stage, or maps names of stages to numbers; None: as they are.
 
         Raises:
-            ConfigError: there is no such option, or it cannot have that value.
+            ConfigError: there is no such option or stage, or it cannot have that value.
         """
         inline = fields.pop("inline", self.inline)
-        workers = fields.pop("workers", {})
+        workers = _workers(self, fields.pop("workers", None))
         options = _options(self.name, None, {**dataclasses.asdict(self.options), **fields})
         stages = [with_workers(spec, workers[spec.name]) if spec.name in workers else spec for spec in self.stages]
         return Service(*stages, name=self.name, cpus=self.cpus, inline=inline, options=options)
@@ -276,6 +276,19 @@ class Service:
         from penstock.server.serve import serve
 
         serve([self], _make_options(ServerOptions, "serve", options), on_ready)
+
+
+def _workers(service: Service, workers: Any) -> Mapping[str, int]:
+    """The number of workers of each stage named."""
+    names = [spec.name for spec in service.stages]
+    if workers is None:
+        return {}
+    if not isinstance(workers, Mapping):
+        return dict.fromkeys(names, workers)
+    for name in workers:
+        if name not in names:
+            raise ConfigError(f"service {service.name!r} has no stage {name!r}; it has {', '.join(names)}")
+    return workers
 
 
 def _cores(name: str, cpus: Any) -> tuple[int, ...] | None:

@@ -81,6 +81,22 @@ def test_a_configured_service_has_the_workers_asked_for():
     after = before.configured(workers={"a": 3})
     assert [spec.workers for spec in after.stages] == [3, 2]
     assert [spec.workers for spec in before.stages] == [1, 2]
+    assert [spec.workers for spec in before.configured(workers=4).stages] == [4, 4]
+    assert before.configured(workers=None).stages == before.stages
+
+
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        ({"c": 2}, "service 'double' has no stage 'c'; it has a, b"),
+        (0, "stage 'a': workers must be a whole number of at least 1, got 0"),
+        ("2", "stage 'a': workers must be a whole number of at least 1, got '2'"),
+    ],
+)
+def test_a_service_cannot_be_configured_to_workers_that_cannot_be(workers, words):
+    service = ps.Service(ps.stage(double, name="a"), ps.stage(double, name="b"), name="double")
+    with pytest.raises(ps.ConfigError, match=words):
+        service.configured(workers=workers)
 
 
 def test_a_configured_service_differs_in_what_was_asked_for_only():
