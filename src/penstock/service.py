@@ -127,6 +127,13 @@ class Service:
         """
         self._calls.check_process()
 
+    def _check_import(self) -> None:
+        if ImportState.importing:
+            raise ConfigError(
+                f"service {self.name!r} was started while a worker process imports this script: "
+                f"put what starts it under `{GUARD}`"
+            )
+
     async def start(self) -> None:
         """Start the workers on the running event loop; returns when they are ready.
 
@@ -137,11 +144,7 @@ class Service:
                 described.
             StartFailed: a stage could not be set up; carries the remote traceback.
         """
-        if ImportState.importing:
-            raise ConfigError(
-                f"service {self.name!r} was started while a worker process imports this script: "
-                f"put what starts it under `{GUARD}`"
-            )
+        self._check_import()
         self._calls.check_process()
         if self.state is not State.STOPPED:
             self._calls.check_loop()
@@ -275,6 +278,7 @@ class Service:
         """
         from penstock.server.serve import serve
 
+        self._check_import()  # before the port is opened: the process that started the worker has it
         serve([self], _make_options(ServerOptions, "serve", options), on_ready)
 
 

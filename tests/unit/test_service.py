@@ -14,6 +14,7 @@ import weakref
 import pytest
 
 import penstock as ps
+from penstock.worker.loading import ImportState
 
 
 def double(x: int) -> int:
@@ -97,6 +98,12 @@ def test_a_service_cannot_be_configured_to_workers_that_cannot_be(workers, words
     service = ps.Service(ps.stage(double, name="a"), ps.stage(double, name="b"), name="double")
     with pytest.raises(ps.ConfigError, match=words):
         service.configured(workers=workers)
+
+
+def test_a_service_is_not_served_while_a_worker_imports_its_script(monkeypatch):
+    monkeypatch.setattr(ImportState, "importing", True)
+    with pytest.raises(ps.ConfigError, match="put what starts it under"):
+        ps.Service(double).serve(port=-1)
 
 
 def test_a_configured_service_differs_in_what_was_asked_for_only():
