@@ -37,14 +37,16 @@ class UntakenRecords:
     def begin(self) -> None:
         """Judge each record from now on."""
         before = self._before = logging.Logger.callHandlers
+        marks, handler = self._marks, self._handler
 
         def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
-            for name, value in self._marks().items():
-                record.__dict__.setdefault(name, value)
+            if found := marks():
+                for name, value in found.items():
+                    record.__dict__.setdefault(name, value)
             if is_taken(logger):
                 before(logger, record)
             else:
-                self._handler.handle(record)
+                handler.handle(record)
 
         self._ours = call_handlers
         logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign, assignment]
@@ -78,7 +80,8 @@ def is_taken(logger: logging.Logger) -> bool:
     """Whether a handler takes what `logger` logs, as far as loggers pass it on."""
     above: logging.Logger | None = logger
     while above is not None:
-        if any(not isinstance(handler, logging.NullHandler) for handler in above.handlers):
-            return True
+        for handler in above.handlers:  # no `any`: this is asked for each line of the access log
+            if not isinstance(handler, logging.NullHandler):
+                return True
         above = above.parent if above.propagate else None
     return False

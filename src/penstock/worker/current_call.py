@@ -52,7 +52,8 @@ def announce(call: CurrentCall, service: str, stage: str, worker: int) -> None:
 
 def current_marks() -> dict[str, Any]:
     """What a log record of this thread is marked with; nothing where it is no worker's."""
-    marks: dict[str, Any] | None = getattr(_threads, "marks", None)
+    # Not `getattr` with a default, which costs 0.3 us more: a server asks for each line of its access log.
+    marks: dict[str, Any] | None = _threads.__dict__.get("marks")
     return {} if marks is None else {**marks, "request_ids": current_requests()}
 
 
