@@ -32,7 +32,7 @@ from penstock.cli.options import (
 )
 from penstock.cli.pools import resized
 from penstock.cli.user_errors import UserCodeFailed
-from penstock.config import ServerOptions, ServiceOptions
+from penstock.config import LogOptions, ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.signals import hold_signals, ignore_held_signals
 from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, write_stderr_line
@@ -156,32 +156,44 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from penstock.cli.users_lines import users_lines_written
+    own = command_options(arguments, os.environ)
+    options = server_options(arguments, os.environ)
+    return _serve_reloading(arguments, options) if own.reload else _serve_with(arguments, options)
+
+
+def _serve_reloading(arguments: argparse.Namespace, options: ServerOptions) -> int:
+    from penstock.cli.reload import serve_reloading
     from penstock.hosting.handing_over import lines_handed_over
     from penstock.hosting.logs import dropped_notice
 
-    own = command_options(arguments, os.environ)
-    options = server_options(arguments, os.environ)
-    with lines_handed_over(dropped_notice) as lines:  # the lines before and after serving included
-        if own.reload:
-            from penstock.cli.reload import serve_reloading
-
-            service_fields(arguments, os.environ)  # what can never be is said once, and not by each child
-            return _as_told(options, lambda say: serve_reloading(arguments.words, options, say))
-        with users_lines_written(options, lines):
-            return _as_told(options, lambda say: _run_server(arguments, options, say))
+    with lines_handed_over(dropped_notice):
+        service_fields(arguments, os.environ)  # what can never be is said once, and not by each child
+        return _as_told(options, lambda say: serve_reloading(arguments.words, options, say))
 
 
 def serve_on(arguments: argparse.Namespace, sockets: Sequence[socket.socket], *, drain: float, see_out: float) -> int:
     """Serve as `arguments` say, on sockets that listen already, with a drain of at most `drain` seconds."""
-    from penstock.cli.users_lines import users_lines_written
-    from penstock.hosting.handing_over import lines_handed_over
-    from penstock.hosting.logs import dropped_notice
-
     options = server_options(arguments, os.environ)
     options = dataclasses.replace(options, drain=min(options.drain, drain))
-    with lines_handed_over(dropped_notice) as lines, users_lines_written(options, lines):
-        return _as_told(options, lambda say: _run_server(arguments, options, say, sockets=sockets, see_out=see_out))
+    return _serve_with(arguments, options, sockets=sockets, see_out=see_out)
+
+
+def _serve_with(
+    arguments: argparse.Namespace,
+    options: ServerOptions,
+    *,
+    sockets: Sequence[socket.socket] = (),
+    see_out: float = 0.0,
+) -> int:
+    from penstock.hosting.handing_over import lines_handed_over
+    from penstock.hosting.logs import dropped_notice
+    from penstock.hosting.users_lines import users_lines_taken
+    from penstock.worker.current_call import current_marks
+
+    logs = LogOptions(options.log_format, options.log_level)
+    # The lines before and after serving are handed over, too.
+    with lines_handed_over(dropped_notice) as lines, users_lines_taken(logs, lines, current_marks):
+        return _as_told(options, lambda say: _run_server(arguments, options, say, sockets, see_out))
 
 
 def _as_told(options: ServerOptions, command: Callable[[Callable[[str], None]], int]) -> int:
@@ -216,9 +228,8 @@ def _run_server(
     arguments: argparse.Namespace,
     options: ServerOptions,
     say: Callable[[str], None],
-    *,
-    sockets: Sequence[socket.socket] = (),
-    see_out: float = 0.0,
+    sockets: Sequence[socket.socket],
+    see_out: float,
 ) -> int:
     """Serve until told to stop; `say` writes a line for the operator."""
     from penstock.hosting.guarded_log import enable_loggers

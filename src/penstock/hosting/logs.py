@@ -167,9 +167,9 @@ def set_levels(levels: Mapping[str, int]) -> None:
         logging.getLogger(name or None).setLevel(level)
 
 
-def printed_line(stream: str, words: str, marks: Mapping[str, Any]) -> str:
-    """The JSON object of a line that was printed to `stream`, which is its level: ``stdout`` or ``stderr``."""
-    record = logging.makeLogRecord({"name": f"sys.{stream}", "levelname": stream, "msg": words})
+def object_line(logger: str, level: str, words: str, marks: Mapping[str, Any]) -> str:
+    """The JSON object of a line that nobody logged: one that was printed, or is written as it is."""
+    record = logging.makeLogRecord({"name": logger, "levelname": level, "msg": words})
     vars(record).update(marks)
     return JsonLines().format(record)
 

@@ -7,14 +7,13 @@ the channel to the coordinator.  Nothing here is done for a worker that is a thr
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any
 
 from penstock.config import ALL_LOGGERS, LogOptions, read_log_levels
 from penstock.hosting.guarded_log import enable_loggers
 from penstock.hosting.handing_over import HandingOver
-from penstock.hosting.logs import TEXT, JsonLines, StageLines, lines_to, printed_line, set_levels
-from penstock.hosting.untaken_records import UntakenRecords
+from penstock.hosting.logs import object_line, set_levels
+from penstock.hosting.users_lines import take_users_lines
 from penstock.transport.messages import Launch
 from penstock.worker.current_call import current_requests
 
@@ -27,7 +26,7 @@ class StageLogs:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._formatter: logging.Formatter | None = None
+        self._writes_objects = False
         self._levels: dict[str, int] = {}
         self._marks: dict[str, Any] = {}
 
@@ -35,12 +34,9 @@ class StageLogs:
         """Write as the launch order says, through `lines`; called before any user code runs."""
         options: LogOptions = launch.logs
         self._marks = {"service": launch.service, "stage": launch.stage, "worker": launch.index}
-        self._formatter = JsonLines() if options.format == "json" else StageLines(TEXT)
+        self._writes_objects = options.format == "json"
         self._levels = read_log_levels(options.level)
-        set_levels(self._levels)
-        UntakenRecords(lines_to(sys.stderr, self._formatter), self._mark).begin()
-        if options.format == "json":
-            lines.write_objects(lambda stream, words: printed_line(stream, words, self._mark()))
+        take_users_lines(options, lines, self._mark)
 
     def loaded(self) -> None:
         """Insist on the levels of loggers that were named, after user code has run.
@@ -61,11 +57,9 @@ class StageLogs:
 
     def line(self, words: str) -> str:
         """A line about the worker, to be written as it is."""
-        if not isinstance(self._formatter, JsonLines):
+        if not self._writes_objects:
             return f"penstock: {self._name}: {words}"
-        record = logging.makeLogRecord({"name": "penstock.worker", "msg": words, "levelname": "WARNING"})
-        vars(record).update(self._marks)
-        return self._formatter.format(record)
+        return object_line("penstock.worker", "WARNING", words, self._marks)
 
     def _mark(self) -> dict[str, Any]:
         return {**self._marks, "request_ids": current_requests()}
