@@ -38,7 +38,7 @@ coverage: $(STAMP)  ## the unit tests, which must take every branch of what deci
 	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term tests/unit
 
 test-others: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/unit tests
+	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/unit tests bench
 
 test-compiled: compiled  ## the tests of what Penstock does once more, over the compiled build
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \

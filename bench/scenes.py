@@ -210,8 +210,8 @@ class WaitingEngine:
     def refusal(self, nbytes: int = 0) -> None:  # noqa: ARG002
         return None
 
-    def submit(self, *request: Any) -> None:
-        self.done.append(request[-1])
+    def submit(self, *request: Any, **_more: Any) -> None:
+        self.done.append(request[4])
 
 
 async def app(watch: Watch) -> None:
