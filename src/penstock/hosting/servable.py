@@ -125,12 +125,12 @@ class HostedEngine(Protocol):
         codec_out: Codec,
         deadline: float,
         done: Callable[[list[Outcome]], None],
+        request_id: bytes = b"",
         *,
         lane: Lane = Lane.SINGLE,
         wait: bool = False,
         nbytes: int | None = None,
         hold_results: bool = False,
-        request_id: bytes = b"",
     ) -> Any:
         """Accept items and call `done` exactly once with their outcomes in order; returns a ticket for `cancel`.
 

@@ -149,12 +149,12 @@ class Engine:
         codec_out: Codec,
         deadline: float,
         done: Done,
+        request_id: bytes = b"",
         *,
         lane: Lane = Lane.SINGLE,
         wait: bool = False,
         nbytes: int | None = None,
         hold_results: bool = False,
-        request_id: bytes = b"",
     ) -> Request:
         """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
 
@@ -176,11 +176,11 @@ class Engine:
             codec_out,
             deadline,
             done,
+            request_id,
             lane=lane,
             wait=wait,
             nbytes=nbytes,
             hold_results=hold_results,
-            request_id=request_id,
         )
 
     def cancel(self, request: Request) -> None:

@@ -175,12 +175,12 @@ class Flow:
         codec_out: Codec,
         deadline: float,
         done: Done,
+        request_id: bytes = b"",
         *,
         lane: Lane = Lane.SINGLE,
         wait: bool = False,
         nbytes: int | None = None,
         hold_results: bool = False,
-        request_id: bytes = b"",
     ) -> Request:
         """See `Engine.submit`."""
         n = len(payloads)

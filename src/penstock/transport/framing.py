@@ -79,6 +79,8 @@ class Frame:
     """A frame as it was read.  A column that frames of its kind do not have is empty."""
 
     __slots__ = (
+        "_body",
+        "_request_ids_bytes",
         "calls",
         "codecs_in",
         "codecs_out",
@@ -87,7 +89,6 @@ class Frame:
         "kind",
         "payloads",
         "remaining",
-        "request_ids",
         "seconds",
         "statuses",
     )
@@ -100,11 +101,27 @@ class Frame:
         self.ids: tuple[int, ...] = ()
         self.payloads: list[memoryview] = []
         self.remaining: tuple[float, ...] = ()
-        self.request_ids: bytes | memoryview = b""
-        """Those of all items, as `core.request_ids` joins them."""
         self.codecs_in: tuple[int, ...] = ()
         self.codecs_out: tuple[int, ...] = ()
         self.statuses: tuple[int, ...] = ()
+        self._body: memoryview | None = None
+        self._request_ids_bytes = 0
+
+    def has_request_ids(self, body: memoryview, nbytes: int) -> None:
+        """Note where the ids of the requests are: behind the columns of a BATCH."""
+        self._body, self._request_ids_bytes = body, nbytes
+
+    def request_ids(self) -> bytes:
+        """Those of all items, as `core.request_ids` joins them.  They are cut out here, since few stages ask."""
+        if self._body is None:
+            return b""
+        begin = _BATCH_RECORD_BYTES * len(self.ids)
+        return bytes(self._body[begin : begin + self._request_ids_bytes])
+
+
+_BATCH_RECORD_BYTES: Final = 26
+_ANSWER_RECORD_BYTES: Final = 17
+"""What the columns take for each item."""
 
 
 @lru_cache(maxsize=512)
@@ -303,8 +320,10 @@ _ANSWERS: Final = Kind.ANSWERS
 
 
 def _read_frame(header: tuple[Any, ...], body: bytearray, readonly: bool) -> Frame:
-    _, _, kind, n, calls, frame_id, seconds, length = header
-    frame = Frame(_KINDS[kind], frame_id, seconds, calls)
+    # Annotated, because multiplying numbers that mypyc does not know to be such costs four times as much.
+    n: int = header[3]
+    calls: int = header[4]
+    frame = Frame(_KINDS[header[2]], header[5], header[6], calls)
     view = memoryview(body).toreadonly() if readonly else memoryview(body)
     if frame.kind is _BATCH:
         columns = _columns(_batch_columns, n, body)
@@ -314,17 +333,16 @@ def _read_frame(header: tuple[Any, ...], body: bytearray, readonly: bool) -> Fra
         frame.codecs_in = columns[3 * n : 4 * n]
         frame.codecs_out = columns[4 * n :]
         frame.calls = 0
-        if calls:
-            frame.request_ids = view[26 * n : 26 * n + calls]
-        frame.payloads = _slice(view, 26 * n + calls, lengths)
+        frame.has_request_ids(view, calls)
+        frame.payloads = _slice(view, _BATCH_RECORD_BYTES * n + calls, lengths)
     elif frame.kind is _ANSWERS:
         columns = _columns(_answer_columns, n, body)
         frame.ids = columns[:n]
         lengths = columns[n : 2 * n]
         frame.statuses = columns[2 * n :]
-        frame.payloads = _slice(view, 17 * n, lengths)
+        frame.payloads = _slice(view, _ANSWER_RECORD_BYTES * n, lengths)
     else:
-        frame.payloads = [view[:length]]
+        frame.payloads = [view[: header[7]]]
     return frame
 
 

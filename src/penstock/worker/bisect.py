@@ -28,9 +28,6 @@ NOT_A_BATCH = (str, bytes, bytearray, dict, set, frozenset)
 class Items(Protocol):
     """The items of one batch by their places in it: they give the values, and take over the results."""
 
-    def calling(self, places: list[int]) -> None:
-        """Note that the next call gets the items at `places`."""
-
     def again(self, places: list[int]) -> tuple[list[int], list[Any]]:
         """Fresh values for those of `places` that can be run again, and these places.
 
@@ -59,7 +56,6 @@ class Bisection:
 
     def run(self, places: list[int], values: list[Any], items: Items) -> None:
         """Run the items at `places`, at least one, with their `values`; tell `items` what became of each."""
-        items.calling(places)
         try:
             results = self.call(values)
         except USER_ERRORS as error:
@@ -80,7 +76,6 @@ class Bisection:
             part, values = items.again(todo.popleft())
             if not part:
                 continue
-            items.calling(part)
             try:
                 results = self.call(values)
             except USER_ERRORS as error:

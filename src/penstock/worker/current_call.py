@@ -32,7 +32,7 @@ class CurrentCall:
         if frame is None:
             return ()
         if self._ids_of is not frame:
-            self._ids = split_ids(bytes(frame.request_ids), len(frame.ids))
+            self._ids = split_ids(frame.request_ids(), len(frame.ids))
             self._ids_of = frame
         return tuple([self._ids[place] for place in self.places])
 

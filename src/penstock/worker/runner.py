@@ -52,9 +52,6 @@ class _Work:
         """Answer that item `i` ended with `error`; the first `skip_frames` of its traceback are ours."""
         self.statuses[i], self.payloads[i] = _failure(error, skip_frames)
 
-    def calling(self, places: list[int]) -> None:
-        self.runner.current.places = places
-
     def again(self, places: list[int]) -> tuple[list[int], list[Any]]:
         return self.runner.inputs(self, places)
 
@@ -165,7 +162,10 @@ class Runner:
     def _read(
         self, work: _Work, rows: Iterable[tuple[int, memoryview, int, float]], now: float
     ) -> tuple[list[int], list[Any]]:
-        """Decode and preprocess the items of `rows`, which have the place, payload, codec and deadline of each."""
+        """Decode and preprocess the items of `rows`, which have the place, payload, codec and deadline of each.
+
+        The next call of a batched `predict` gets what this returns.
+        """
         live, values = [], []
         preprocess = self._preprocess
         self.current.places = []
@@ -193,6 +193,7 @@ class Runner:
                     continue
             live.append(i)
             values.append(value)
+        self.current.places = live
         return live, values
 
     def _run_singles(self, work: _Work, places: list[int], values: list[Any]) -> None:

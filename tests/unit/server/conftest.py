@@ -77,11 +77,11 @@ class FakeEngine:
         codec_out,
         deadline,
         done,
+        request_id=b"",
         *,
         lane=Lane.SINGLE,
         nbytes=None,
         hold_results=False,
-        request_id=b"",
     ):
         if self.full is not None:
             raise self.full

@@ -52,7 +52,7 @@ def header(*, magic=b"PS", version=VERSION, kind=Kind.BATCH, n=0, frame_id=1, le
 def plain(frame):
     """Everything a frame says, to be compared."""
     fields = (frame.kind, frame.frame_id, frame.seconds, frame.calls, frame.ids)
-    columns = (frame.remaining, frame.codecs_in, frame.codecs_out, frame.statuses, bytes(frame.request_ids))
+    columns = (frame.remaining, frame.codecs_in, frame.codecs_out, frame.statuses, frame.request_ids())
     return (*fields, [bytes(payload) for payload in frame.payloads], *columns)
 
 

@@ -48,9 +48,6 @@ class Items:
         assert self.results[i] is None
         self.results[i] = result
 
-    def calling(self, places):
-        self.called = places
-
     def again(self, places):
         for i in filter(self.expired, places):
             self.put(i, DROPPED)

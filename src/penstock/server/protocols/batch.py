@@ -154,10 +154,10 @@ class ClientBatch:
                 self._formats.codec_out,
                 self._route.deadline(self._request),
                 self._finish,
+                self._request.id,
                 lane=Lane.BULK,
                 nbytes=len(self._request.body),
                 hold_results=True,
-                request_id=self._request.id,
             )
         except RequestError as error:
             self._refuse(error)

@@ -35,7 +35,7 @@ class PredictRoute(ServiceRoute):
                 formats.codec_out,
                 self.deadline(request),
                 partial(self._finish, request, reply, formats.media),
-                request_id=request.id,
+                request.id,
             )
         except RequestError as error:
             reply(self.problems.answer(error, request))
