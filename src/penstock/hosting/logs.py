@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
 import msgspec
 
@@ -50,7 +50,7 @@ class JsonLines(logging.Formatter):
     """One JSON object a line: time (UTC), level, logger, message, what came as ``extra``, a traceback, a stack."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as JSON; what JSON cannot carry is written as its `repr`."""
+        """The record as JSON, always; a field that JSON cannot carry is written as its `repr`."""
         moment = dt.datetime.fromtimestamp(record.created, dt.UTC)
         line = {
             "time": moment.isoformat(timespec="milliseconds"),
@@ -59,15 +59,43 @@ class JsonLines(logging.Formatter):
             "message": utf8(record.getMessage()),
         }
         for name, value in vars(record).items():
-            if name == "request_ids" and isinstance(value, tuple):
+            if name == "request_ids" and _are_ids(value):
                 line |= _fitting(value)
             elif name not in _STANDARD:
-                line.setdefault(name, utf8(value) if isinstance(value, str) else value)
+                line.setdefault(name, utf8(value) if type(value) is str else value)
         if record.exc_info:
             line["traceback"] = utf8(self.formatException(record.exc_info))
         if record.stack_info:
             line["stack"] = utf8(self.formatStack(record.stack_info))
-        return msgspec.json.encode(line, enc_hook=repr).decode()
+        try:
+            return _encode(line).decode()
+        except Exception:  # noqa: BLE001  # a value of the user's; each field alone tells which
+            return _encode({shown(name): _carried(value) for name, value in line.items()}).decode()
+
+
+def _encode(value: object) -> bytes:
+    return msgspec.json.encode(value, enc_hook=shown)
+
+
+def _carried(value: object) -> msgspec.Raw:
+    """`value` in JSON, or its `repr` where JSON cannot carry it: lone surrogates, what contains itself."""
+    try:
+        return msgspec.Raw(_encode(value))
+    except Exception:  # noqa: BLE001
+        return msgspec.Raw(_encode(shown(value)))
+
+
+def shown(value: object) -> str:
+    """`value` as text that UTF-8 can carry, whatever it is: a text itself, or else the `repr`."""
+    try:
+        return utf8(str(value) if isinstance(value, str) else repr(value))
+    except Exception:  # noqa: BLE001  # the user's code, or nested too deeply
+        return f"<{type(value).__name__}: cannot be shown>"
+
+
+def _are_ids(value: object) -> TypeGuard[tuple[str, ...]]:
+    """Whether these are request ids: a user may give anything under their name."""
+    return type(value) is tuple and set(map(type, value)) <= {str}
 
 
 def _fitting(ids: tuple[str, ...]) -> dict[str, Any]:
@@ -102,9 +130,9 @@ class StageLines(TextLines):
         """The line without traceback; in brackets, what `UntakenRecords` has marked the record with, if anything."""
         if not hasattr(record, "worker"):  # of a thread that is no worker
             return super().formatMessage(record)
-        where = [f"{getattr(record, 'stage', '')}/{record.worker}"]
-        ids = [each for each in getattr(record, "request_ids", ()) if each]
-        if ids:
+        where = [f"{shown(getattr(record, 'stage', ''))}/{shown(record.worker)}"]
+        marked: object = getattr(record, "request_ids", ())
+        if _are_ids(marked) and (ids := [each for each in marked if each]):
             where.append(list_ids(ids, len(ids)))
         return f"{record.asctime} {record.levelname} {record.name} [{' '.join(where)}]: {record.message}"
 

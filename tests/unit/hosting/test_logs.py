@@ -51,6 +51,79 @@ def test_what_json_cannot_carry_is_written_all_the_same():
     assert found["text"] == "\\udfff"
 
 
+class Shy:
+    def __repr__(self):
+        raise RuntimeError("not for you")
+
+
+class Text(str):
+    __slots__ = ()
+
+
+class Ids(tuple):
+    __slots__ = ()
+
+
+def holds_itself():
+    found = []
+    found.append(found)
+    return found
+
+
+def nested(depth=100_000):
+    found = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (Shy(), "<Shy: cannot be shown>"),
+        ([1, Shy()], [1, "<Shy: cannot be shown>"]),
+        ({Shy(): 1, (1, 2): 3}, {"<Shy: cannot be shown>": 1, "(1, 2)": 3}),
+        ({"a": ["\ud800"]}, "{'a': ['\\ud800']}"),
+        ({"\ud800": 1}, "{'\\ud800': 1}"),
+        (holds_itself(), "[[...]]"),
+        (nested(), "<list: cannot be shown>"),
+        (10**30, 10**30),
+        (10**5000, "<int: cannot be shown>"),
+        (float("nan"), None),
+        ([Text("plain"), Text("\ud800")], ["plain", "\\ud800"]),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_field_that_json_cannot_carry_costs_no_other_field(value, shown):
+    found = line("whole", fuel=0.5, odd=value, request_ids=("a",))
+    assert (found["message"], found["fuel"], found["request_ids"]) == ("whole", 0.5, ["a"])
+    assert found["odd"] == shown
+
+
+@pytest.mark.parametrize("name", ["\ud800", 1, (1, 2)])
+def test_a_field_with_an_odd_name_is_written(name):
+    record = logging.makeLogRecord({"msg": "x", "levelname": "INFO"})
+    vars(record)[name] = object  # as `extra={name: object}` would
+    found = json.loads(JsonLines().format(record))
+    assert (found["message"], list(found.values())[-1]) == ("x", "<class 'object'>")
+
+
+@pytest.mark.parametrize("given", [7, "mine", ["a"], ("a", 1), Ids("ab"), (Text("a"),), Shy(), holds_itself()])
+def test_request_ids_of_the_user_are_written_as_any_extra(given):
+    found = line("x", request_ids=given)
+    assert "request_ids_left_out" not in found
+    assert found["message"] == "x"
+    assert "request_ids" in found
+    record = logging.makeLogRecord({"name": "my", "levelname": "INFO", "msg": "x", "stage": "M", "worker": 1})
+    record.request_ids = given
+    assert StageLines(TEXT).format(record).endswith(" INFO my [M/1]: x")
+
+
+def test_a_text_line_is_not_lost_for_what_stands_in_the_place_of_a_mark():
+    record = logging.makeLogRecord({"name": "my", "levelname": "INFO", "msg": "x", "stage": Shy(), "worker": Shy()})
+    assert StageLines(TEXT).format(record).endswith(" [<Shy: cannot be shown>/<Shy: cannot be shown>]: x")
+
+
 def test_an_extra_cannot_take_the_place_of_a_field_of_ours():
     assert line("x", level="none", logger="none")["level"] == "error"
 
