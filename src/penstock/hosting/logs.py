@@ -33,7 +33,7 @@ A batch may have thousands of items, and each may be worth several lines.  Lines
 mixed where they are longer than 4096 bytes.
 """
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 """The attributes that every record has.  Any other attribute came with ``extra=``."""
 
 
@@ -47,7 +47,10 @@ def log_failure(error: Exception) -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time (UTC), level, logger, message, what came as ``extra``, a traceback, a stack."""
+    """One JSON object a line: time (UTC), level, logger, message, what came as ``extra``, a traceback, a stack.
+
+    An extra whose name the line has already is `extra_NAME`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON, always; a field that JSON cannot carry is written as its `repr`."""
@@ -58,15 +61,20 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": utf8(record.getMessage()),
         }
-        for name, value in vars(record).items():
-            if name == "request_ids" and _are_ids(value):
-                line |= _fitting(value)
-            elif name not in _STANDARD:
-                line.setdefault(name, utf8(value) if type(value) is str else value)
+        extras = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        last: dict[str, Any] = {}
+        if _are_ids(ids := extras.get("request_ids")):
+            del extras["request_ids"]
+            last |= _fitting(ids)
         if record.exc_info:
-            line["traceback"] = utf8(self.formatException(record.exc_info))
+            last["traceback"] = utf8(self.formatException(record.exc_info))
         if record.stack_info:
-            line["stack"] = utf8(self.formatStack(record.stack_info))
+            last["stack"] = utf8(self.formatStack(record.stack_info))
+        for name, value in extras.items():
+            while name in line or name in last:
+                name = f"extra_{name}"  # noqa: PLW2901
+            line[name] = utf8(value) if type(value) is str else value
+        line |= last
         try:
             return _encode(line).decode()
         except Exception:  # noqa: BLE001  # a value of the user's; each field alone tells which

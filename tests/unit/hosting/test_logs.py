@@ -124,8 +124,15 @@ def test_a_text_line_is_not_lost_for_what_stands_in_the_place_of_a_mark():
     assert StageLines(TEXT).format(record).endswith(" [<Shy: cannot be shown>/<Shy: cannot be shown>]: x")
 
 
-def test_an_extra_cannot_take_the_place_of_a_field_of_ours():
-    assert line("x", level="none", logger="none")["level"] == "error"
+def test_an_extra_with_the_name_of_a_field_of_ours_is_written_beside_it():
+    found = line("x", level="theirs", logger="theirs", time=7, traceback="theirs", extra_level="too")
+    assert (found["level"], found["logger"], found["traceback"]) == ("error", "penstock.server", "theirs")
+    assert (found["extra_level"], found["extra_logger"], found["extra_time"]) == ("theirs", "theirs", 7)
+    assert found["extra_extra_level"] == "too"
+    found = line("x", exc_info=(ValueError, ValueError("boom"), None), traceback="theirs")
+    assert (found["traceback"], found["extra_traceback"]) == ("ValueError: boom", "theirs")
+    found = line("x", request_ids_left_out="theirs", request_ids=("i" * 1999, "j"))
+    assert (found["request_ids_left_out"], found["extra_request_ids_left_out"]) == (2, "theirs")
 
 
 def test_request_ids_are_as_many_as_a_line_has_room_for():
