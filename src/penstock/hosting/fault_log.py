@@ -39,7 +39,10 @@ LINE_BYTES = 1024
 """Longest line, in UTF-8; the head of a traceback is one."""
 
 _MAX_IDS = 10
-"""Most request ids in one line: all items of a client batch may fail for one reason."""
+"""Most request ids in one line: all items of a client batch may fail for one reason.
+
+`logs.IDS_BYTES` has room for them.
+"""
 _IDS_BYTES = 400
 """Longest list of ids in a line, which also has to say what happened; one id is always written."""
 
@@ -68,7 +71,10 @@ class FaultLog:
         detail = self._judge(kind, n, has_traceback=bool(trace))
         if detail is Detail.COUNT:
             return
-        extra: dict[str, Any] = {"request_id": ids[0].partition(":")[0]}
+        named = tuple(ids[:_MAX_IDS])
+        extra: dict[str, Any] = {"request_ids": named}
+        if n > len(named):
+            extra["request_ids_left_out"] = n - len(named)
         if kind.stage:
             extra["stage"] = kind.stage
         if isinstance(error, StageFailed):
@@ -130,8 +136,14 @@ class FaultLog:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def _write(self, head: str, trace: str, extra: dict[str, Any]) -> None:
-        line = cut_line(head, LINE_BYTES)
-        self._log.error("%s", f"{line}\n\n{trace.rstrip()}" if trace else line, extra=extra)
+        if not self._log.isEnabledFor(logging.ERROR):
+            return
+        words = (cut_line(head, LINE_BYTES),)
+        record = self._log.makeRecord(self._log.name, logging.ERROR, __file__, 0, "%s", words, None, extra=extra)
+        if trace:
+            # Where Python keeps the text of a traceback: every formatter writes it below the message.
+            record.exc_text = f"\n{trace.rstrip()}"
+        self._log.handle(record)
 
     def _write_counts(self, now: float) -> None:
         for kind, n in self._lines.take_counts(now):

@@ -68,6 +68,8 @@ class JsonLines(logging.Formatter):
             last |= _fitting(ids)
         if record.exc_info:
             last["traceback"] = utf8(self.formatException(record.exc_info))
+        elif record.exc_text:  # of another process
+            last["traceback"] = utf8(record.exc_text.strip("\n"))
         if record.stack_info:
             last["stack"] = utf8(self.formatStack(record.stack_info))
         for name, value in extras.items():

@@ -145,5 +145,6 @@ def test_with_json_logs_every_line_is_an_object_that_names_its_request(serve):
     assert access["good"]["bytes"] == 3
     assert 0 < access["good"]["seconds"] < 20
     (fault,) = [line for line in lines if line["level"] == "error"]
-    assert (fault["request_id"], fault["stage"]) == ("bad", "Obey")
-    assert "RuntimeError: the secret of row 7" in fault["message"]
+    assert (fault["request_ids"], fault["stage"]) == (["bad"], "Obey")
+    assert "\n" not in fault["message"]
+    assert fault["traceback"].endswith("RuntimeError: the secret of row 7")

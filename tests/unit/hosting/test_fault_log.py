@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 
@@ -20,6 +21,7 @@ from penstock.errors import (
     WorkerLost,
 )
 from penstock.hosting.fault_log import LINE_BYTES, BatchFaults, FaultLog
+from penstock.hosting.logs import JsonLines
 from penstock.testing.virtual_clock import VirtualClock
 
 
@@ -41,11 +43,32 @@ def failed(message="bad 1", at="model.py:12", traceback=None):
 def test_a_failure_is_written_once_with_its_traceback_under_its_id(faults, caplog):
     faults.report(failed("too cold"), ("abc",))
     (record,) = caplog.records
-    assert record.getMessage() == (
+    assert logging.Formatter().format(record) == (
         "abc: stage 'price' raised builtins.ValueError at model.py:12\n\nTraceback\n  line 12\nValueError: too cold"
     )
     assert (record.name, record.levelname) == ("penstock.server", "ERROR")
-    assert (record.request_id, record.stage, record.error) == ("abc", "price", "builtins.ValueError")
+    assert (record.request_ids, record.stage, record.error) == (("abc",), "price", "builtins.ValueError")
+
+
+def test_in_json_a_failure_has_its_ids_and_its_traceback_as_the_line_of_a_stage_has_them(faults, caplog):
+    faults.report(failed("too cold"), ("abc:3", "abc:5"))
+    faults.report(failed(), [f"{'i' * 128}:{n}" for n in range(99_990, 99_999)] + ["i"] * 5, 30_000)
+    faults.report(WorkerLost(stage="price"), ("b",))
+    first, second, third = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    assert first["message"] == "abc:3, abc:5: stage 'price' raised builtins.ValueError at model.py:12"
+    assert first["traceback"] == "Traceback\n  line 12\nValueError: too cold"
+    assert first["request_ids"] == ["abc:3", "abc:5"]
+    assert (len(second["request_ids"]), second["request_ids_left_out"]) == (10, 29_990)
+    assert third["request_ids"] == ["b"]
+    assert not {"traceback", "request_ids_left_out"} & third.keys()
+    assert not any("request_id" in found for found in (first, second, third))
+
+
+def test_a_level_above_errors_leaves_out_failures(clock, caplog):
+    logger = logging.getLogger("penstock.tests.silent")
+    logger.setLevel(logging.CRITICAL)
+    FaultLog(clock, logger).report(failed(), ("abc",))
+    assert not caplog.records
 
 
 def test_the_same_failure_again_is_one_line(faults, caplog):
@@ -63,7 +86,7 @@ def test_a_failure_without_a_traceback_is_a_line_with_its_message(faults, caplog
         "b: The worker process died while it held this item, and so did the one that tried it again.",
         "c:3: odd",
     ]
-    assert [record.request_id for record in caplog.records] == ["a", "b", "c"]
+    assert [record.request_ids for record in caplog.records] == [("a",), ("b",), ("c:3",)]
     assert caplog.records[1].stage == "price"
 
 
@@ -86,7 +109,7 @@ async def test_of_a_thousand_in_a_second_each_is_named_or_counted(faults, clock,
     named = [text for text in caplog.messages if text.startswith("id")]
     counted = [re.search(r"(\d+) more failures", text) for text in caplog.messages if not text.startswith("id")]
     assert len(named) + sum(int(found[1]) for found in counted) == 1000
-    assert sum("Traceback" in text for text in named) == 1
+    assert sum(bool(record.exc_text) for record in caplog.records) == 1
     assert len(caplog.messages) <= 1 + 2 * 10 + 2
 
 
@@ -217,11 +240,12 @@ async def test_starts_that_fail_again_are_lines_and_their_traceback_comes_once(c
         faults.report_start(kind, "worker 0", "worker 0 could not be set up: OSError: gone", "Traceback\nOSError: gone")
     faults.report_start(FaultKind("price", "", ""), "worker 0", "worker 0 ended before it was ready: exit status 3", "")
     assert caplog.messages == [
-        "worker 0 could not be set up: builtins.OSError at model.py:3\n\nTraceback\nOSError: gone",
+        "worker 0 could not be set up: builtins.OSError at model.py:3",
         "worker 0 could not be set up: OSError: gone",
         "worker 0 could not be set up: OSError: gone",
         "worker 0 ended before it was ready: exit status 3",
     ]
+    assert [record.exc_text for record in caplog.records] == ["\nTraceback\nOSError: gone", None, None, None]
     assert {record.name for record in caplog.records} == {"penstock.runtime"}
     for _ in range(20):
         faults.report_start(kind, "worker 0", "again", "Traceback")
