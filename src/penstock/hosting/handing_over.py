@@ -22,6 +22,7 @@ from functools import partial
 from penstock.hosting.line_streams import LineStream
 from penstock.hosting.line_writer import GATHER_SECONDS, LineWriter
 from penstock.hosting.log_handlers import RecordsHandedOver, leave_alone
+from penstock.hosting.printed_objects import Marks
 
 LAST_LINES_SECONDS = 1.0
 """How long an end waits for the lines written last."""
@@ -68,12 +69,15 @@ class HandingOver:
                 setattr(sys, name, ours)
         self._records.begin()
 
-    def write_objects(self, make: Callable[[str, str], str]) -> None:
-        """Make an object of each line that is printed from now on: `make` is given the stream's name and the line."""
+    def write_objects(self, make: Callable[[str, str, Marks], str], marks: Callable[[], Marks]) -> None:
+        """Make an object of each line that is printed from now on.
+
+        `make` is given the stream's name, the line, and what `marks` returned in the thread that printed it.
+        """
         self._writes_objects = True
         for name in ("stdout", "stderr"):
             if isinstance(stream := getattr(sys, name), LineStream):
-                stream.write_objects(partial(make, name))
+                stream.write_objects(partial(make, name), marks)
 
     def end(self, within: float = LAST_LINES_SECONDS, *, last: bool = False) -> bool:
         """Write all and put the streams back, within so many seconds; otherwise put nothing back.  Whether it did.
@@ -112,7 +116,7 @@ class HandingOver:
     def _put_back(self) -> None:
         for name in _NAMES:
             if isinstance(stream := getattr(sys, name), LineStream) and stream.writer is self.writer:
-                stream.write_objects(None)
+                stream.write_plain()
                 setattr(sys, name, stream.original)
 
 

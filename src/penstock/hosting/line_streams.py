@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.hosting.line_writer import LineWriter, joined_bytes
-from penstock.hosting.printed_objects import PrintedObjects
+from penstock.hosting.printed_objects import Marks, PrintedObjects
 
 
 class LineStream(io.TextIOWrapper):
@@ -52,10 +52,17 @@ class LineStream(io.TextIOWrapper):
             raise ValueError("write to closed file")
         self._bytes.hand_over((words + "\n").encode(self.encoding, self.errors or "strict"))
 
-    def write_objects(self, make: Callable[[str], str] | None) -> None:
-        """Make an object of each line that is printed from now on, by `make`; None: write lines as they are."""
+    def write_objects(self, make: Callable[[str, Marks], str], marks: Callable[[], Marks]) -> None:
+        """Make an object of each line that is printed from now on, as `PrintedObjects` does."""
         with self.writer.lock:
-            self._bytes.write_objects(None if make is None else PrintedObjects(make, self.encoding))
+            # Each piece of a line goes there at once: its marks are those of now.
+            self.reconfigure(write_through=True)
+            self._bytes.write_objects(PrintedObjects(make, marks, self.encoding))
+
+    def write_plain(self) -> None:
+        """Write lines as they are from now on."""
+        with self.writer.lock:
+            self._bytes.write_objects(None)
 
     def write_rest(self) -> None:
         """Hand over the line that has no end, also where it would wait for one to be an object."""
@@ -91,9 +98,14 @@ class _LineBytes(io.BufferedIOBase):
             return len(data)
         with self._writer.lock:
             self.hand_over(self._objects.feed(data))
-            if not self._writer.apart:  # the process ends, or is a fork: nobody may come back for the rest
-                self.write_rest()
         return len(data)
+
+    def flush(self) -> None:
+        """Hand over the line that has no end where the process ends, or is a fork: nobody may come back for it."""
+        super().flush()
+        if not self._writer.apart:
+            with self._writer.lock:
+                self.write_rest()
 
     def hand_over(self, data: bytes) -> None:
         """Have `data` written, whatever it is."""

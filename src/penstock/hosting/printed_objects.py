@@ -3,16 +3,21 @@
 Contract
 --------
 * A line ends at a line break or at a carriage return, which progress bars write.  An empty line is left out.
-* What has no end yet waits for one, or for `rest`; beyond `MAX_LINE_BYTES` it counts as a line.
+* What has no end yet waits for one, for `rest`, or for what has other marks, as another call of the stage has; beyond
+  `MAX_LINE_BYTES` it counts as a line.
 * A line that is a JSON object with a level of its own stays as it is: a logger of the user wrote it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
+
+Marks = Mapping[str, Any]
+"""What tells where a line is from; an object has them as fields."""
 
 MAX_LINE_BYTES = 64 * 1024
 """Longest line of one object; what is longer becomes several."""
@@ -23,29 +28,37 @@ _LEVELS = frozenset(("level", "levelname", "severity"))
 
 
 class PrintedObjects:
-    """The lines of one stream; `make` makes the object of a line, without a line break."""
+    """The lines of one stream; `make` makes the object of a line and its marks, without a line break.
 
-    def __init__(self, make: Callable[[str], str], encoding: str) -> None:
+    `marks` is called in the thread that prints.
+    """
+
+    def __init__(self, make: Callable[[str, Marks], str], marks: Callable[[], Marks], encoding: str) -> None:
         self._make = make
+        self._marks = marks
         self._encoding = encoding
         self._begun = b""
+        self._begun_marks: Marks = {}
 
     def feed(self, data: bytes) -> bytes:
-        """The objects of the lines that end in `data`, each with a line break."""
+        """The objects of the lines that end in `data`, each with a line break, and of one that was begun elsewhere."""
+        marks = self._marks()
+        before = self.rest() if self._begun and self._begun_marks != marks else b""
         *lines, self._begun = _ENDS.split(self._begun + data)
+        self._begun_marks = marks
         while len(self._begun) > MAX_LINE_BYTES:
             lines.append(self._begun[:MAX_LINE_BYTES])
             self._begun = self._begun[MAX_LINE_BYTES:]
-        return b"".join([self._object(line) for line in lines if line])
+        return before + b"".join([self._object(line, marks) for line in lines if line])
 
     def rest(self) -> bytes:
         """The object of the line that has no end, or b""."""
         line, self._begun = self._begun, b""
-        return self._object(line) if line else b""
+        return self._object(line, self._begun_marks) if line else b""
 
-    def _object(self, line: bytes) -> bytes:
+    def _object(self, line: bytes, marks: Marks) -> bytes:
         if not _is_object(line):
-            line = self._make(line.decode(self._encoding, "backslashreplace")).encode()
+            line = self._make(line.decode(self._encoding, "backslashreplace"), marks).encode()
         return line + b"\n"
 
 

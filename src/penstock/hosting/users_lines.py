@@ -28,7 +28,7 @@ def take_users_lines(options: LogOptions, lines: HandingOver, marks: Callable[[]
     set_levels(read_log_levels(options.level))
     untaken.begin()
     if objects:
-        lines.write_objects(lambda stream, words: object_line(f"sys.{stream}", stream, words, marks()))
+        lines.write_objects(lambda stream, words, found: object_line(f"sys.{stream}", stream, words, found), marks)
     return untaken
 
 

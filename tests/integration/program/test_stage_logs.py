@@ -187,7 +187,7 @@ class Printer(ps.Stage):
         sys.stdout.buffer.write(b"bytes\\n")
         child = os.fork()
         if child == 0:
-            print("from a fork")
+            print("from", "a", "fork")
             os._exit(0)
         os.waitpid(child, 0)
         print("x" * 100, flush=True)
@@ -217,6 +217,42 @@ def test_what_a_stage_prints_is_an_object_a_line(serve, log_lines):
     assert printed["lines 1"]["request_ids"] == ["mine"]
     assert (printed["lines 1"]["stage"], printed["lines 1"]["worker"]) == ("Printer", 0)
     assert printed["imported"]["request_ids"] == []
+
+
+UNENDED = """
+import sys
+
+import penstock as ps
+
+class Printer(ps.Stage):
+    def predict(self, x: int) -> int:
+        print("doing", x, end=" ... ")
+        if x == 2:
+            sys.stdout.flush()
+        if x == 3:
+            print("done")
+        return x
+
+service = ps.Service(Printer)
+"""
+
+
+@pytest.mark.parametrize("inline", [False, True], ids=["worker", "inline"])
+def test_what_a_call_prints_without_an_end_is_an_object_of_that_call(serve, log_lines, inline):
+    server = serve(
+        *("--log-format", "json"), source=UNENDED.replace("(Printer)", "(Printer, inline=True)") if inline else UNENDED
+    )
+    for x in (1, 2, 3, 4):
+        server.wire().post("/predict", x, X_Request_ID=f"r{x}").answer()
+    server.hang_up()
+    server.stop()
+    printed = [(line["message"], line["request_ids"]) for line in log_lines(server) if line["level"] == "stdout"]
+    assert printed == [
+        ("doing 1 ... ", ["r1"]),
+        ("doing 2 ... ", ["r2"]),
+        ("doing 3 ... done", ["r3"]),
+        ("doing 4 ... ", ["r4"]),
+    ]
 
 
 def test_in_text_what_a_stage_prints_stays_as_it_is(serve):

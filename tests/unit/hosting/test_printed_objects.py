@@ -9,8 +9,8 @@ import pytest
 from penstock.hosting.printed_objects import MAX_LINE_BYTES, PrintedObjects
 
 
-def printed(make=json.dumps, encoding="utf-8"):
-    return PrintedObjects(make, encoding)
+def printed(encoding="utf-8"):
+    return PrintedObjects(lambda words, _: json.dumps(words), dict, encoding)
 
 
 def lines(data):
@@ -39,6 +39,36 @@ def test_a_line_without_an_end_is_not_kept_for_ever():
     assert objects.feed(b"x" * MAX_LINE_BYTES) == b""
     assert lines(objects.feed(b"x" * MAX_LINE_BYTES + b"y")) == ["x" * MAX_LINE_BYTES] * 2
     assert lines(objects.rest()) == ["y"]
+
+
+class Printing:
+    """Prints as several calls of a stage do; each object is the words and the call's name."""
+
+    def __init__(self):
+        self.call = "setup"
+        self.objects = PrintedObjects(lambda words, marks: json.dumps([words, marks["call"]]), self.marks, "utf-8")
+
+    def marks(self):
+        return {"call": self.call}
+
+    def during(self, call, *pieces):
+        self.call = call
+        return lines(b"".join(map(self.objects.feed, pieces)))
+
+
+def test_what_a_call_leaves_without_an_end_is_a_line_of_that_call():
+    printing = Printing()
+    assert printing.during("one", b"load", b"ing") == []
+    assert printing.during("two", b"a\nb\nc") == [["loading", "one"], ["a", "two"], ["b", "two"]]
+    assert printing.during("two", b"d") == []
+    printing.call = "teardown"
+    assert lines(printing.objects.rest()) == [["cd", "two"]]
+
+
+def test_a_line_that_came_in_pieces_has_the_marks_of_its_call():
+    printing = Printing()
+    assert printing.during("one", b"a ", b"b", b"\n") == [["a b", "one"]]
+    assert printing.during("two", b"\n") == []
 
 
 def test_what_is_no_text_is_told_all_the_same():
