@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from penstock.config import LogOptions, ServerOptions
 from penstock.hosting.build import why_not_compiled
@@ -44,7 +45,8 @@ def serve(
     set_up_logging(options.log_format, options.log_level)
     if why := why_not_compiled():
         log.warning("%s", why)
-    announce = on_ready or _announce
+    # Under JSON every line is an object.
+    announce = on_ready or partial(_announce, log.info if options.log_format == "json" else write_stderr_line)
     clock = LoopClock()
     app = App(services, options, clock)
     for service in services:
@@ -64,5 +66,5 @@ def serve(
     )
 
 
-def _announce(addresses: list[str]) -> None:
-    write_stderr_line(f"ready on {', '.join(addresses)}")
+def _announce(say: Callable[[str], None], addresses: list[str]) -> None:
+    say(f"ready on {', '.join(addresses)}")

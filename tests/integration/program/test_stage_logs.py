@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 import sys
 
 import pytest
+from served import Program, write_module
 
 LOGGING = """
 import logging
@@ -260,6 +263,31 @@ def test_in_text_what_a_stage_prints_stays_as_it_is(serve):
     server.wire().post("/predict", 1).answer()
     server.wait_for(r"(?m)^lines 1$")
     server.wait_for(r"(?m)^an error$")
+
+
+IN_A_PROGRAM = """
+import penstock as ps
+
+def same(x: float) -> float:
+    return x
+
+if __name__ == "__main__":
+    ps.Service(same).serve(port=0, log_format="json")
+"""
+
+
+def test_a_program_that_serves_with_json_logs_writes_nothing_but_objects(tmp_path):
+    write_module(tmp_path, IN_A_PROGRAM, "program")
+    program = Program(tmp_path, sys.executable, "program.py")
+    try:
+        program.wait_for("ready on")
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 0
+    finally:
+        program.destroy()
+    lines = [json.loads(line) for line in program.output.splitlines()]
+    (ready,) = [line for line in lines if line["message"].startswith("ready on http://127.0.0.1:")]
+    assert (ready["logger"], ready["level"]) == ("penstock.server", "info")
 
 
 REDIRECTIONS = (">&-", "2>&-", ">&- 2>&-", ">/dev/full", ">/dev/full 2>&1")
