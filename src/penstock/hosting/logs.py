@@ -59,7 +59,7 @@ class JsonLines(logging.Formatter):
             "time": moment.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": utf8(record.getMessage()),
+            "message": utf8(record.getMessage()).rstrip("\n"),
         }
         extras = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         last: dict[str, Any] = {}
@@ -137,14 +137,17 @@ class StageLines(TextLines):
     """The text lines of a stage: they also say which stage and worker, and for which requests, if any."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        """The line without traceback; in brackets, what `UntakenRecords` has marked the record with, if anything."""
+        """The line without traceback; in brackets, what `UntakenRecords` has marked the record with, if anything.
+
+        Line ends that the message has of its own, as those of `logging.captureWarnings`, are left out.
+        """
         if not hasattr(record, "worker"):  # of a thread that is no worker
-            return super().formatMessage(record)
+            return super().formatMessage(record).rstrip("\n")
         where = [f"{shown(getattr(record, 'stage', ''))}/{shown(record.worker)}"]
         marked: object = getattr(record, "request_ids", ())
         if _are_ids(marked) and (ids := [each for each in marked if each]):
             where.append(list_ids(ids, len(ids)))
-        return f"{record.asctime} {record.levelname} {record.name} [{' '.join(where)}]: {record.message}"
+        return f"{record.asctime} {record.levelname} {record.name} [{' '.join(where)}]: {record.message}".rstrip("\n")
 
 
 class _Lines(logging.StreamHandler[IO[str]]):

@@ -146,6 +146,15 @@ def test_request_ids_are_as_many_as_a_line_has_room_for():
     assert line("x", request_ids="of the user")["request_ids"] == "of the user"
 
 
+def test_a_message_that_ends_a_line_ends_it_once():
+    """As those of `logging.captureWarnings` do."""
+    assert line("old\n  warn()\n\n")["message"] == "old\n  warn()"
+    record = logging.makeLogRecord({"name": "my", "levelname": "INFO", "msg": "old\n\n"})
+    assert StageLines(TEXT).format(record).endswith(" INFO my: old")
+    record.stage, record.worker, record.exc_text = "M", 1, "Traceback"
+    assert StageLines(TEXT).format(record).endswith(" INFO my [M/1]: old\nTraceback")
+
+
 def test_a_text_line_of_nobodys_worker_is_as_the_others():
     record = logging.makeLogRecord({"name": "my", "levelname": "INFO", "msg": "x"})
     assert StageLines(TEXT).format(record) == TextLines(TEXT).format(record)
