@@ -28,6 +28,7 @@ from penstock.codec.schema import Signature, accepts, offers, signature, type_na
 from penstock.core.outcome import Failure, Outcome
 from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
+from penstock.hosting.breakpoints import refuse_breakpoints
 from penstock.service import Service
 from penstock.worker.loading import pack_setup, reference
 from penstock.worker.problems import author_name
@@ -48,6 +49,7 @@ def main() -> None:
     name, fd, patience, lifeline = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     os.set_inheritable(fd, False)
     tie_to_lifeline(lifeline)
+    refuse_breakpoints()
 
     def tell(report: Report) -> None:
         faulthandler.dump_traceback_later(

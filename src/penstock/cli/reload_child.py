@@ -15,6 +15,7 @@ from penstock.cli.ending import end_in_time
 from penstock.cli.lifeline import tie_to_lifeline
 from penstock.cli.main import command_arguments, load_services, run_command, serve_on
 from penstock.cli.reload import TRIED_WELL, TRY
+from penstock.hosting.breakpoints import refuse_breakpoints
 from penstock.hosting.stdio import fill_standard_streams
 from penstock.worker.loading import pack_setup, reference
 
@@ -30,6 +31,7 @@ A client that has sent a request on a connection, or is about to, would otherwis
 def main() -> None:
     """Do what `argv` says: SERVE or TRY, a lifeline, listening sockets with commas between, and the user's words."""
     fill_standard_streams()
+    refuse_breakpoints()
     what, lifeline, descriptors, *words = sys.argv[1:]
     tie_to_lifeline(int(lifeline))
     arguments = command_arguments(words)

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.errors import ProtocolError
+from penstock.hosting.breakpoints import refuse_breakpoints
 from penstock.worker import GENTLE_SIGNALS, PYTHONPATH_OF_STAGE
 from penstock.worker.stacks import answer_with_stacks
 
@@ -49,6 +50,7 @@ def main() -> None:
     if arguments.stacks is not None:
         answer_with_stacks(arguments.stacks)
     _restore_python_path()
+    refuse_breakpoints()
     if arguments.cpus and hasattr(os, "sched_setaffinity"):  # a system that cannot pin names all cores
         os.sched_setaffinity(0, {int(core) for core in arguments.cpus.split(",")})
     sock = socket.socket(fileno=arguments.fd)
