@@ -59,7 +59,7 @@ class JsonLines(logging.Formatter):
             "time": moment.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": utf8(record.getMessage()).rstrip("\n"),
+            "message": _message(record).rstrip("\n"),
         }
         extras = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         last: dict[str, Any] = {}
@@ -81,6 +81,15 @@ class JsonLines(logging.Formatter):
             return _encode(line).decode()
         except Exception:  # noqa: BLE001  # a value of the user's; each field alone tells which
             return _encode({shown(name): _carried(value) for name, value in line.items()}).decode()
+
+
+def _message(record: logging.LogRecord) -> str:
+    """The message; where the arguments do not fit it, both, and the line of code that logs."""
+    try:
+        return utf8(record.getMessage())
+    except Exception as error:  # noqa: BLE001  # the user's code
+        place = f"{shown(record.pathname)}:{record.lineno}"
+        return f"{shown(record.msg)} {shown(record.args)}: {shown(error)} at {place}"
 
 
 def _encode(value: object) -> bytes:

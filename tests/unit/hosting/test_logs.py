@@ -146,6 +146,22 @@ def test_request_ids_are_as_many_as_a_line_has_room_for():
     assert line("x", request_ids="of the user")["request_ids"] == "of the user"
 
 
+@pytest.mark.parametrize(
+    ("message", "arguments", "words"),
+    [
+        ("bad %d", ("x",), "bad %d ('x',): TypeError("),
+        ("bad %s", (Shy(),), "bad %s <tuple: cannot be shown>: RuntimeError('not for you')"),
+        (Shy(), (), "<Shy: cannot be shown> (): RuntimeError('not for you')"),
+    ],
+    ids=["kind", "argument", "message"],
+)
+def test_a_message_that_cannot_be_made_is_an_object_that_says_where(message, arguments, words):
+    found = line(message, *arguments, fuel=0.5)
+    assert found["message"].startswith(words)
+    assert found["message"].endswith(f" at {__file__}:1")
+    assert found["fuel"] == 0.5
+
+
 def test_a_message_that_ends_a_line_ends_it_once():
     """As those of `logging.captureWarnings` do."""
     assert line("old\n  warn()\n\n")["message"] == "old\n  warn()"
