@@ -44,7 +44,8 @@ class PrintedObjects:
         """The objects of the lines that end in `data`, each with a line break, and of one that was begun elsewhere."""
         marks = self._marks()
         before = self.rest() if self._begun and self._begun_marks != marks else b""
-        *lines, self._begun = _ENDS.split(self._begun + data)
+        first, *rest = _ENDS.split(data)  # not what was begun again: it may come in thousands of pieces
+        *lines, self._begun = self._begun + first, *rest
         self._begun_marks = marks
         while len(self._begun) > MAX_LINE_BYTES:
             lines.append(self._begun[:MAX_LINE_BYTES])
