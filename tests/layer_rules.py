@@ -22,6 +22,7 @@ FRONT = "__init__.py"
 
 LEVELS = {
     "errors": 0,
+    "spelling": 0,
     "config": 0,
     "core": 0,
     "codec": 1,

@@ -29,6 +29,7 @@ from penstock.core.outcome import Failure, Outcome
 from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
 from penstock.hosting.breakpoints import refuse_breakpoints
+from penstock.runtime.stage_hooks import doubtful_hooks
 from penstock.service import Service
 from penstock.worker.loading import pack_setup, reference
 from penstock.worker.problems import author_name
@@ -100,6 +101,8 @@ def _describe(service: Service) -> Iterator[Finding]:
             yield Finding(what, str(error))
         else:
             yield Finding(what, note=f"{type_name(types.item)} -> {type_name(types.result)}")
+            for words in doubtful_hooks(spec.target):
+                yield Finding(what, note=words, warning=True)
 
 
 async def _run(service: Service, tell: Tell) -> None:

@@ -10,6 +10,7 @@ from penstock.config import Batch, StageOptions, whole_number
 from penstock.errors import ConfigError
 from penstock.runtime.gpus import VARIABLE, Gpus, check_environments, read_gpus, variable_of
 from penstock.runtime.stage_check import check_calls, check_target, examples_of
+from penstock.runtime.stage_hooks import check_hooks
 from penstock.worker.loading import check_setup
 
 Cores: TypeAlias = frozenset[int] | None
@@ -105,7 +106,9 @@ def stage(
     given = locals()  # first, so that it has only the arguments; `_options` looks the options up in it by name
     check_target(target)
     label = _label(target, name)
-    check_calls(label, target)
+    policy = _policy(label, target, batch)
+    check_calls(label, target, batched=policy is not None)
+    check_hooks(label, target, batched=policy is not None)
     pinned = None if cpus is None else tuple(_cores(label, entry) for entry in cpus)
     given_gpus = read_gpus(label, gpus)
     count = _count(label, workers, {"gpus": given_gpus or None, "cpus": pinned})
@@ -121,7 +124,7 @@ def stage(
         cpus=pinned or (),
         env=environments,
         gpus=given_gpus,
-        batch=_policy(label, target, batch),
+        batch=policy,
         examples=examples_of(label, target),
         options=_options(label, given),
     )

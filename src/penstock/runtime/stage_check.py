@@ -4,6 +4,7 @@ Contract
 --------
 * A method that is `async` or has a `yield` is refused when the stage is described.  A worker calls it as a function
   and would get an object that no answer can carry, so each request would fail.
+* A method that cannot be called with what a worker gives it is refused, too.  What a C function takes is not known.
 * What is judged is what a worker calls: behind a `partial`, or the `__call__` of an object.  A plain function that
   wraps an `async` one is plain.
 """
@@ -17,10 +18,9 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from penstock.errors import ConfigError
-from penstock.worker.stage import Stage
+from penstock.runtime.stage_hooks import METHODS, predict_by_another_name
+from penstock.worker.stage import Stage, wants_pre
 
-METHODS = ("setup", "preprocess", "predict", "postprocess", "teardown")
-"""What a worker calls of a class."""
 NO_EXAMPLES = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)
 """What has a length, but is one item rather than a list of them, or has no order."""
 
@@ -34,18 +34,26 @@ def check_target(target: Any) -> None:
             f"{target.__qualname__} is not a stage: a stage is a subclass of penstock.Stage or a function"
         )
     if inspect.isclass(target) and getattr(target, "predict", None) is Stage.predict:
-        raise ConfigError(f"{target.__qualname__} has no predict method")
+        raise ConfigError(f"{target.__qualname__} has no predict method{predict_by_another_name(target)}")
 
 
-def check_calls(label: str, target: Any) -> None:
-    """ConfigError if what a worker calls of `target` is `async` or a generator; it says what to write instead."""
+def check_calls(label: str, target: Any, *, batched: bool) -> None:
+    """ConfigError if what a worker calls of `target` is `async` or a generator, or takes too few or too many arguments.
+
+    It says what to write instead.  `batched` says whether `predict` takes lists.
+    """
     if not inspect.isclass(target):
-        _check_call(label, getattr(target, "__name__", "the function"), target)
+        name = getattr(target, "__name__", "the function")
+        _check_call(label, name, target)
+        _check_arguments(label, name, target, (), ("xs" if batched else "x",))
         return
     for name in METHODS:
         found = inspect.getattr_static(target, name, None)
         if found is not None:
             _check_call(label, name, found)
+            call = getattr(target, name)
+            if name != "setup":  # it is checked with its arguments
+                _check_arguments(label, name, call, _owner(found), _arguments(name, call, found, batched=batched))
 
 
 def examples_of(label: str, target: Any) -> tuple[Any, ...]:
@@ -71,6 +79,45 @@ def _check_call(label: str, name: str, call: Any) -> None:
             f"stage {label!r}: {name} is a generator, because it has a `yield`: write `def {name}` without one, "
             "and return the whole result, for instance as a list"
         )
+
+
+def _owner(found: Any) -> tuple[str, ...]:
+    """What a method that is called on its class gets first: its object, unless it binds itself or is no method."""
+    binds = isinstance(found, (staticmethod, classmethod)) or not hasattr(type(found), "__get__")
+    return () if binds else ("self",)
+
+
+def _arguments(name: str, call: Any, found: Any, *, batched: bool) -> tuple[str, ...]:
+    """What a worker gives the method `name`, by names that a user would give them."""
+    if name == "teardown":
+        return ()
+    if name == "predict":
+        return ("xs",) if batched else ("x",)
+    if name == "preprocess":
+        return ("x",)
+    try:
+        bound = call if not _owner(found) else functools.partial(call, None)
+        return ("y", "pre") if wants_pre(bound) else ("y",)
+    except (TypeError, ValueError):
+        return ("y",)
+
+
+def _check_arguments(label: str, name: str, call: Any, owner: tuple[str, ...], arguments: tuple[str, ...]) -> None:
+    try:
+        takes = inspect.signature(call, follow_wrapped=False)  # a decorator may give what its caller does not
+    except (TypeError, ValueError):  # a function written in C that does not tell
+        return
+    try:
+        takes.bind(*owner, *arguments)
+    except TypeError:
+        wanted = ", ".join((*owner, *arguments))
+        hint = "; what belongs to one item goes into one argument, for instance a dataclass" if arguments else ""
+        bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in takes.parameters.values()]
+        given = inspect.Signature(bare)
+        raise ConfigError(
+            f"stage {label!r}: a worker calls {name}({wanted}), and it is written {name}{given}: "
+            f"write `def {name}({wanted})`{hint}"
+        ) from None
 
 
 def _function(call: Any) -> Any:

@@ -196,3 +196,10 @@ def test_what_was_skipped_does_not_count_as_well(module):
     status, output = checked(module(source().replace("examples = [1.0]", "")))
     assert status == 0
     assert "0 wrong, 2 well, 1 skipped" in output
+
+
+def test_a_method_whose_name_is_near_to_that_of_a_hook_is_a_warning(module):
+    status, output = checked(module(source().replace("def teardown", "def preprocessing")))
+    assert status == 0
+    assert "warning │ stage Model │ nothing uses 'preprocessing': if it is meant as 'preprocess', rename it" in output
+    assert ", 1 warned of" in output

@@ -8,9 +8,10 @@ import re
 
 import pytest
 
+from penstock.config import Batch
 from penstock.errors import ConfigError
 from penstock.runtime.spec import stage
-from penstock.runtime.stage_check import METHODS
+from penstock.runtime.stage_hooks import METHODS
 from penstock.worker.stage import Stage
 
 
@@ -110,6 +111,71 @@ def test_a_plain_call_is_taken_also_one_that_wraps_what_is_async(method):
 def test_an_object_that_makes_itself_callable_in_c_is_taken():
     find = re.compile("a").match
     assert stage(find, name="f").target is find
+
+
+ITEM = "; what belongs to one item goes into one argument, for instance a dataclass"
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "wanted", "given", "hint"),
+    [
+        ("predict", lambda self, x, y: 1, "self, x", "self, x, y", ITEM),
+        ("predict", lambda self: 1, "self, x", "self", ITEM),
+        ("predict", lambda self, x, *, scale: 1, "self, x", "self, x, *, scale", ITEM),
+        ("predict", staticmethod(lambda: 1), "x", "", ITEM),
+        ("predict", classmethod(lambda cls, x, y: 1), "x", "x, y", ITEM),
+        ("preprocess", lambda self, x, y: 1, "self, x", "self, x, y", ITEM),
+        ("postprocess", lambda self: 1, "self, y", "self", ITEM),
+        ("postprocess", lambda self, y, pre, more: 1, "self, y, pre", "self, y, pre, more", ITEM),
+        ("postprocess", staticmethod(lambda y, pre, more: 1), "y, pre", "y, pre, more", ITEM),
+        ("teardown", lambda self, why: 1, "self", "self, why", ""),
+    ],
+)
+def test_a_method_that_cannot_be_called_as_a_worker_does_is_refused(name, method, wanted, given, hint):
+    with pytest.raises(ConfigError) as refused:
+        stage(with_method(name, method))
+    assert str(refused.value) == (
+        f"stage 'Embed': a worker calls {name}({wanted}), and it is written {name}({given}): "
+        f"write `def {name}({wanted})`{hint}"
+    )
+
+
+def test_a_function_of_two_items_is_refused_and_one_of_a_batch_is_told_of_a_list():
+    def add(x, y):
+        return x + y
+
+    with pytest.raises(ConfigError, match=r"stage 'add': a worker calls add\(x\), and it is written add\(x, y\)"):
+        stage(add)
+    with pytest.raises(ConfigError, match=r"a worker calls add\(xs\)"):
+        stage(add, batch=Batch())
+
+
+@functools.wraps(lambda self, x, scale: x * scale)
+def gives_scale(self, x):
+    return gives_scale.__wrapped__(self, x, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        ("predict", lambda self, x, scale=2: 1),
+        ("predict", lambda self, *xs: 1),
+        ("predict", gives_scale),
+        ("predict", functools.partialmethod(lambda self, scale, x: 1, 2)),
+        ("predict", functools.partial(lambda scale, x: 1, 2)),
+        ("postprocess", lambda self, y: 1),
+        ("postprocess", lambda self, y, pre: 1),
+        ("postprocess", lambda self, y, pre, more=3: 1),
+        ("postprocess", lambda self, *all: 1),
+        ("postprocess", re.compile("a").match),
+        ("teardown", lambda self, why="end": 1),
+        ("teardown", staticmethod(lambda: 1)),
+        ("predict", dict.fromkeys),
+        ("postprocess", max),
+    ],
+)
+def test_a_method_that_can_be_called_as_a_worker_does_is_taken(name, method):
+    assert stage(with_method(name, method)).name == "Embed"
 
 
 @pytest.mark.parametrize("examples", ["abc", b"abc", {"a": 1}, {1, 2}, iter([1]), (x for x in ()), 3, None])

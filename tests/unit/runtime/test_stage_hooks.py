@@ -1,0 +1,143 @@
+"""What a class of a stage has under another name than that of a hook is told, and helpers are left alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.config import Batch
+from penstock.errors import ConfigError
+from penstock.runtime.spec import stage
+from penstock.runtime.stage_hooks import doubtful_hooks
+from penstock.worker.stage import Stage
+
+
+class Embed(Stage):
+    def predict(self, x):
+        return x
+
+
+def plain(*_):
+    return 1
+
+
+def with_members(**members):
+    return type("Embed", (Embed,), members)
+
+
+@pytest.mark.parametrize(
+    ("name", "hook"),
+    [
+        ("set_up", "setup"),
+        ("setUp", "setup"),
+        ("setpu", "setup"),
+        ("initialize", "setup"),
+        ("pre_process", "preprocess"),
+        ("preproces", "preprocess"),
+        ("decode_request", "preprocess"),
+        ("post_process", "postprocess"),
+        ("tear_down", "teardown"),
+    ],
+)
+@pytest.mark.parametrize("wrap", [lambda f: f, staticmethod, classmethod])
+def test_a_method_that_only_a_hook_can_be_is_refused_with_its_name(name, hook, wrap):
+    with pytest.raises(ConfigError) as refused:
+        stage(with_members(**{name: wrap(plain)}))
+    assert str(refused.value) == f"stage 'Embed': nothing calls its {name!r}: rename it to {hook!r}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("example", [1], "nothing reads its 'example': write `examples = [...]`, a list of items"),
+        ("batch_size", 8, "nothing reads its 'batch_size': write `batch = penstock.Batch(max_size=8)`"),
+        ("max_batch_size", 8, "nothing reads its 'max_batch_size': write `batch = penstock.Batch(max_size=8)`"),
+        ("batchs", Batch(), "nothing reads its 'batchs': rename it to 'batch'"),
+        (
+            "warmup",
+            plain,
+            "nothing calls its 'warmup': set `examples = [...]`, which every worker runs before it is ready",
+        ),
+    ],
+)
+def test_a_value_that_only_a_hook_can_be_is_refused_with_what_to_write(name, value, words):
+    with pytest.raises(ConfigError) as refused:
+        stage(with_members(**{name: value}))
+    assert str(refused.value) == f"stage 'Embed': {words}"
+
+
+def test_a_name_is_judged_also_where_it_is_inherited():
+    class Below(with_members(set_up=plain)): ...
+
+    with pytest.raises(ConfigError, match="stage 'Below': nothing calls its 'set_up'"):
+        stage(Below)
+
+
+@pytest.mark.parametrize("helper", ["predict_one", "setup_model", "preprocess_text", "_set_up", "predicts", "step"])
+def test_a_helper_is_left_alone(helper):
+    found = with_members(**{helper: plain})
+    assert stage(found).target is found
+    assert doubtful_hooks(found) == []
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"examples_path": "x", "patch": 16, "preprocessor": 3},
+        {"Example": int, "EXAMPLE": 3, "Setup": Embed},
+        {"examples": [1], "example": 1},
+        {"batch": Batch(), "batch_size": 8},
+        {"setup": plain, "set_up": plain, "initialize": plain},
+        {"set_up": property(plain), "example": plain},
+    ],
+)
+def test_what_is_something_else_beside_the_hook_is_left_alone(members):
+    found = with_members(**members)
+    assert stage(found).target is found
+    assert doubtful_hooks(found) == []
+
+
+def test_a_size_is_left_alone_where_the_stage_is_given_a_policy():
+    assert stage(with_members(batch_size=8), batch=Batch(8)).batch == Batch(8)
+
+
+def test_what_the_class_itself_mentions_is_a_helper():
+    class Lazy(Embed):
+        batch_size = 8
+        example = 1
+
+        def __init__(self):
+            self.initialize()
+
+        def initialize(self):
+            self.load = lambda: self.batch_size
+
+        def set_up(self):
+            pass
+
+        @property
+        def ready(self):
+            return getattr(self, "set_up")() or self.example  # noqa: B009  # a name in a text
+
+    assert stage(Lazy).target is Lazy
+    assert doubtful_hooks(Lazy) == []
+
+
+@pytest.mark.parametrize(("name", "hook"), [("preprocessing", "preprocess"), ("shutdown", "teardown")])
+def test_a_name_that_is_only_near_is_doubted(name, hook):
+    found = with_members(**{name: plain})
+    assert stage(found).target is found
+    assert doubtful_hooks(found) == [f"nothing uses {name!r}: if it is meant as {hook!r}, rename it"]
+    assert doubtful_hooks(with_members(**{name: plain, hook: plain})) == []
+
+
+def test_a_function_has_no_hooks():
+    assert doubtful_hooks(plain) == []
+    assert stage(plain).target is plain
+
+
+@pytest.mark.parametrize("name", ["forward", "__call__", "predcit"])
+def test_a_class_without_predict_is_told_what_may_be_meant(name):
+    found = type("Below", (Stage,), {name: plain, "limit": 3})
+    with pytest.raises(ConfigError) as refused:
+        stage(found)
+    assert str(refused.value) == f"Below has no predict method: rename its {name!r}"
