@@ -8,13 +8,38 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Literal, get_args
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 from penstock.errors import ConfigError
+from penstock.spelling import explain_keyword
+
+T = TypeVar("T")
+P = ParamSpec("P")
 
 MIB = 1024 * 1024
+
+STAGE_ARGUMENTS = (
+    "name",
+    "setup",
+    "workers",
+    "cpus",
+    "env",
+    "gpus",
+    "batch",
+    "prefetch",
+    "abandon_after",
+    "recycle_after",
+    "bisect",
+    "retry",
+    "max_queued",
+    "timeout",
+)
+"""The arguments of `penstock.stage`."""
+SERVICE_ARGUMENTS = ("name", "cpus", "inline", "options")
+"""The arguments of `penstock.Service` besides its `ServiceOptions`."""
 
 
 class Limit:
@@ -105,6 +130,50 @@ def check_option(f: Field[Any], value: Any) -> None:
         raise ConfigError(f"{f.name} must be at least {minimum:g}, got {value!r}")
 
 
+def check_keywords(owner: str, given: Iterable[str], own: Collection[str]) -> None:
+    """Raise ConfigError for the first of the arguments `given` that `owner` does not have; `own` are those it has."""
+    for name in given:
+        if name not in own:
+            service_options = [f.name for f in fields(ServiceOptions)]
+            elsewhere = {
+                "penstock.Service(..., {})": [*SERVICE_ARGUMENTS, *service_options],
+                "penstock.stage(..., batch=penstock.Batch({}))": [f.name for f in fields(Batch)],
+                "penstock.stage(..., {})": STAGE_ARGUMENTS,
+                "service.serve({})": [f.name for f in fields(ServerOptions)],
+            }
+            raise ConfigError(f"{owner}: {explain_keyword(name, own, elsewhere)}")
+
+
+def checked_keywords(owner: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Have a function raise ConfigError, as `check_keywords` does, where Python would raise TypeError."""
+
+    def check(function: Callable[P, T]) -> Callable[P, T]:
+        own = function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            check_keywords(owner, kwargs, own)
+            return function(*args, **kwargs)
+
+        return checked
+
+    return check
+
+
+def _checked_fields(kind: type[T]) -> type[T]:
+    """Have the class of options `kind` refuse what is no field of it, as `check_keywords` does."""
+    made = kind.__init__
+
+    @wraps(made)
+    def init(self: T, *args: Any, **given: Any) -> None:
+        check_keywords(f"penstock.{kind.__name__}", given, [f.name for f in fields(kind)])  # type: ignore[arg-type]
+        made(self, *args, **given)
+
+    kind.__init__ = init  # type: ignore[assignment, method-assign]
+    return kind
+
+
+@_checked_fields
 @dataclass(frozen=True, slots=True)
 class Batch:
     """How items of a stage are gathered: `predict` then takes a list and returns as many results.
@@ -181,6 +250,7 @@ class StageOptions:
                 object.__setattr__(self, f.name, f.metadata["limit"].take(f.name, value))
 
 
+@_checked_fields
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
     """The bounds and habits of one service, wherever it runs."""
@@ -255,6 +325,7 @@ def own_log_levels(levels: Mapping[str, int]) -> dict[str, int]:
     return {OWN_LOGGERS: levels[ALL_LOGGERS], **own}
 
 
+@_checked_fields
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
     """The HTTP server's door: where it listens and what it refuses."""

@@ -14,7 +14,14 @@ from typing import Any, Self, TypeVar
 
 from penstock.blocking import BlockingService
 from penstock.calls import Calls, is_failure, pack_item
-from penstock.config import IN_A_PROGRAM, LogOptions, ServerOptions, ServiceOptions
+from penstock.config import (
+    IN_A_PROGRAM,
+    SERVICE_ARGUMENTS,
+    LogOptions,
+    ServerOptions,
+    ServiceOptions,
+    check_keywords,
+)
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import ConfigError
@@ -78,6 +85,7 @@ class Service:
             raise ConfigError(f"a service's name is of letters, digits and `._-`, and not `.` or `..`, got {name!r}")
         if not isinstance(inline, bool):
             raise ConfigError(f"service {name!r}: inline must be True or False, got {inline!r}")
+        check_keywords(f"service {name!r}", fields, [*SERVICE_ARGUMENTS, *_option_names(ServiceOptions)])
         self.name = name
         self.stages: tuple[StageSpec, ...] = tuple(s if isinstance(s, StageSpec) else stage(s) for s in stages)
         self.inline = inline
@@ -106,6 +114,7 @@ class Service:
         Raises:
             ConfigError: there is no such option or stage, or it cannot have that value.
         """
+        check_keywords(f"service {self.name!r}", fields, [*_option_names(ServiceOptions), "inline", "workers"])
         inline = fields.pop("inline", self.inline)
         workers = _workers(self, fields.pop("workers", None))
         options = _options(self.name, None, {**dataclasses.asdict(self.options), **fields})
@@ -316,10 +325,12 @@ def _options(name: str, options: Any, fields: Mapping[str, Any]) -> ServiceOptio
 
 def _make_options(kind: type[T], owner: str, fields: Mapping[str, Any]) -> T:
     """Make options of `kind`.  The error about a field that does not exist names `owner`."""
-    try:
-        return kind(**fields)
-    except TypeError as error:
-        raise ConfigError(f"{owner}: {error}") from None
+    check_keywords(owner, fields, _option_names(kind))
+    return kind(**fields)
+
+
+def _option_names(kind: Any) -> list[str]:
+    return [f.name for f in dataclasses.fields(kind)]
 
 
 def _drain_seconds(drain: Any) -> float:

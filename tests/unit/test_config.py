@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import math
+import pickle
 import re
 import sys
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 
 import penstock
 from penstock.config import (
+    SERVICE_ARGUMENTS,
+    STAGE_ARGUMENTS,
     SWITCH,
     Batch,
     ServerOptions,
@@ -26,6 +30,8 @@ from penstock.config import (
     parse_option,
 )
 from penstock.errors import ConfigError
+from penstock.runtime.spec import stage
+from penstock.service import Service
 
 OWNERS = [Batch, StageOptions, ServiceOptions, ServerOptions]
 OPTIONS = [(owner, f) for owner in OWNERS for f in dataclasses.fields(owner)]
@@ -382,3 +388,20 @@ def test_a_new_switch_needs_its_field_alone_to_be_checked_and_to_travel():
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(more(eager=True)), type=more).eager
     with pytest.raises(msgspec.ValidationError, match="prefetch must be a whole number of at least 0, got -1"):
         msgspec.msgpack.decode(msgspec.msgpack.encode({"prefetch": -1}), type=more)
+
+
+# -- arguments that there are not --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Batch, ServiceOptions, ServerOptions])
+def test_a_field_that_there_is_not_is_a_sentence_that_says_where_it_is(kind):
+    with pytest.raises(ConfigError) as refused:
+        kind(num_workers=2)
+    words = "there is no 'num_workers' here: write `penstock.stage(..., workers=...)`"
+    assert str(refused.value) == f"penstock.{kind.__name__}: {words}"
+    assert pickle.loads(pickle.dumps(kind())) == kind()
+
+
+def test_the_names_of_arguments_are_those_of_the_signatures():
+    assert set(STAGE_ARGUMENTS) == set(inspect.signature(stage).parameters) - {"target"}
+    assert set(SERVICE_ARGUMENTS) == set(inspect.signature(Service).parameters) - {"stages", "fields"}

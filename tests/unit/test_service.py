@@ -77,6 +77,29 @@ def test_an_option_there_is_not_is_refused_at_birth_and_later():
         ps.Service(double).configured(max_queued=0)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("max_batch_size", "write `penstock.stage(..., batch=penstock.Batch(max_size=...))`"),
+        ("accelerator", "write `penstock.stage(..., gpus=...)`"),
+        ("prefetch", "write `penstock.stage(..., prefetch=...)`"),
+        ("port", "write `service.serve(port=...)`"),
+        ("max_queue_size", "write `max_queued=...`"),
+        ("nam", "did you mean `name=...`?"),
+    ],
+)
+def test_an_argument_there_is_not_is_told_where_it_is(name, words):
+    with pytest.raises(ps.ConfigError) as refused:
+        ps.Service(double, **{name: 1})
+    assert str(refused.value) == f"service 'service': there is no {name!r} here: {words}"
+
+
+def test_an_option_of_the_service_is_told_to_who_gives_it_to_the_server():
+    with pytest.raises(ps.ConfigError) as refused:
+        ps.Service(double).serve(timeout=1)
+    assert str(refused.value) == "serve: there is no 'timeout' here: write `penstock.Service(..., timeout=...)`"
+
+
 def test_a_configured_service_has_the_workers_asked_for():
     before = ps.Service(ps.stage(double, name="a"), ps.stage(double, name="b", workers=2))
     after = before.configured(workers={"a": 3})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
-from penstock.config import Batch, StageOptions, whole_number
+from penstock.config import Batch, StageOptions, checked_keywords, whole_number
 from penstock.errors import ConfigError
 from penstock.runtime.gpus import VARIABLE, Gpus, check_environments, read_gpus, variable_of
 from penstock.runtime.stage_check import check_calls, check_target, examples_of
@@ -56,6 +56,7 @@ class StageSpec:
         return extra
 
 
+@checked_keywords("penstock.stage")
 def stage(
     target: type | Callable[[Any], Any],
     *,

@@ -158,6 +158,21 @@ def test_a_value_of_another_type_is_refused_when_it_is_given(wrong, words):
         stage(len, **wrong)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("num_workers", "write `workers=...`"),
+        ("max_batch_size", "write `penstock.stage(..., batch=penstock.Batch(max_size=...))`"),
+        ("port", "write `service.serve(port=...)`"),
+        ("time_out", "did you mean `timeout=...`?"),
+    ],
+)
+def test_an_argument_that_there_is_not_is_a_sentence_that_says_which_is_meant(name, words):
+    with pytest.raises(ConfigError) as refused:
+        stage(count, **{name: 2})
+    assert str(refused.value) == f"penstock.stage: there is no {name!r} here: {words}"
+
+
 # -- options ---------------------------------------------------------------------------------------------------------
 
 OPTIONS = dataclasses.fields(StageOptions)
