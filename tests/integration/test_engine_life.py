@@ -249,9 +249,9 @@ async def test_classes_that_no_worker_can_import_are_refused_at_start():
         def predict(self, x: int) -> int:
             return x
 
-    for target, name in ((Local, "Local"), (lambda x: x, "local")):
-        service = ps.Service(ps.stage(target, name=name))
-        with pytest.raises(ps.ConfigError, match=r"defined inside a function.*inline=True"):
+    for target, words in ((Local, "defined inside a function"), (lambda x: x, "is a lambda")):
+        service = ps.Service(ps.stage(target, name="local"))
+        with pytest.raises(ps.ConfigError, match=rf"{words}.*inline=True"):
             await service.start()
         assert service.state is ps.State.STOPPED
 

@@ -15,6 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from penstock.cli.find_service import load_service
 from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, encode
@@ -22,14 +23,18 @@ from penstock.cli.lifeline import tie_to_lifeline
 from penstock.cli.user_errors import UserCodeFailed
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
+from penstock.codec.fitting import cannot_fit
 from penstock.codec.formats import Codec
 from penstock.codec.pickle_ import dumps
 from penstock.codec.schema import Signature, accepts, offers, signature, type_name
+from penstock.config import ServerOptions
 from penstock.core.outcome import Failure, Outcome
 from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
 from penstock.hosting.breakpoints import refuse_breakpoints
+from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.stage_hooks import doubtful_hooks
+from penstock.server.app import App
 from penstock.service import Service
 from penstock.worker.loading import pack_setup, reference
 from penstock.worker.problems import author_name
@@ -82,12 +87,18 @@ def rehearse(name: str, tell: Tell) -> None:
         tell(finding)
         well = well and not finding.problem
     if well:
+        try:
+            App([service], ServerOptions(), LoopClock())
+        except ConfigError as error:
+            tell(Finding(f"service {service.name}", str(error)))
         asyncio.run(_run(service, tell))
     tell(Done())
 
 
 def _describe(service: Service) -> Iterator[Finding]:
     """What can be found without running anything."""
+    given: Any = Any
+    """What the stage before returns."""
     for spec in service.stages:
         what = f"stage {spec.name}"
         try:
@@ -99,8 +110,16 @@ def _describe(service: Service) -> Iterator[Finding]:
                 accepts(types.item)
         except ConfigError as error:
             yield Finding(what, str(error))
+            given = Any
         else:
             yield Finding(what, note=f"{type_name(types.item)} -> {type_name(types.result)}")
+            if cannot_fit(given, types.item):
+                words = (
+                    f"it takes `{type_name(types.item)}`, and the stage before returns `{type_name(given)}`: "
+                    "mend the one or the other, or annotate it as `Any`"
+                )
+                yield Finding(what, note=words, warning=True)
+            given = types.result
             for words in doubtful_hooks(spec.target):
                 yield Finding(what, note=words, warning=True)
 
@@ -110,16 +129,19 @@ async def _run(service: Service, tell: Tell) -> None:
     rehearsal = service.configured(inline=True, validate=True, validate_results=True)
     tell(Step("setup and warm-up"))
     warnings = _Warnings()
+    problem = ""
     try:
         await rehearsal.start()
     except StartFailed as error:
-        tell(Finding("setup and warm-up", str(error)))
-        return
+        problem = str(error)
     finally:
         warnings.end()
+    for text in warnings.texts:  # first: they may say why it failed
+        tell(Finding("setup and warm-up", note=text, warning=True))
+    if problem:
+        tell(Finding("setup and warm-up", problem))
+        return
     try:
-        for text in warnings.texts:
-            tell(Finding("setup and warm-up", note=text, warning=True))
         tell(Finding("setup and warm-up", note="every stage is ready"))
         examples = service.stages[0].examples
         if not examples:

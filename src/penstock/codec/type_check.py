@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.codec.annotations import is_array, is_numpy_scalar, type_name
+from penstock.codec.annotations import alternatives, is_array, is_numpy_scalar, type_name
 from penstock.codec.custom import model_reader, read_custom, write_custom
+from penstock.codec.invalid import explain
 from penstock.errors import ConfigError
 
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
@@ -127,3 +128,25 @@ def _open_struct(value: Any, again: Any) -> Any:
         return [*tag, *map(again, opened.values())]
     tagged = {} if config.tag is None else {config.tag_field: config.tag}
     return tagged | {name: again(inner) for name, inner in opened.items() if inner is not msgspec.UNSET}
+
+
+def misfit(type_: Any, value: Any) -> str:
+    """Why `value`, which no caller has sent, cannot be an item of `type_`; "" where it can, or nobody can tell.
+
+    An object of the class that is declared always can, whatever its fields hold, and so can any array for an array.
+    """
+    for kind in alternatives(type_):
+        if is_array(kind) and is_array(type(value)):
+            return ""
+        if kind in type(value).__mro__:  # `isinstance` would ask the class, which may refuse
+            return ""
+    try:
+        TypeCheck(type_).item(value)
+    except ConfigError:
+        return ""
+    except (msgspec.ValidationError, ValueError) as error:
+        reason, path = explain(error)
+        return f"{reason} at `{path}`" if path else reason
+    except Exception:  # noqa: BLE001  # of a type's own checks: there is nothing to say of the value
+        return ""
+    return ""

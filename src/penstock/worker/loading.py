@@ -38,7 +38,12 @@ def reference(target: Any) -> StageRef:
             "write a function or a class at the top level of a module, or use inline=True"
         )
     name = f"{module}.{qualname}"
-    if "<locals>" in qualname or "<lambda>" in qualname:
+    if qualname.endswith("<lambda>"):
+        raise ConfigError(
+            f"stage {name} is a lambda, which has no name, so a worker process cannot import it: "
+            "write a function with `def` at the top level of a module, or use inline=True"
+        )
+    if "<locals>" in qualname:
         raise ConfigError(
             f"stage {name} is defined inside a function, where a worker process cannot import it: "
             "move it to the top level of a module, or use inline=True"

@@ -15,7 +15,8 @@ from typing import Any
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
-from penstock.codec.schema import offers, signature
+from penstock.codec.schema import offers, signature, type_name
+from penstock.codec.type_check import misfit
 from penstock.errors import ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.channel import WorkerEnd
@@ -92,11 +93,24 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
     on_loaded()
     # Between stages everything is pickled, and so are the answers of calls in process.
     formats = (Codec.PICKLE, *offers(types.result)) if launch.last else (Codec.PICKLE,)
-    troubles = runner.warm_up(list(stage.examples), launch.max_size, formats)
-    if troubles and launch.index == 0:  # the other workers would say the same
+    examples = list(stage.examples)
+    tells = launch.index == 0  # the other workers would say the same
+    if tells:
+        _tell_misfit(launch.stage, types.item, examples)
+    troubles = runner.warm_up(examples, launch.max_size, formats)
+    if troubles and tells:
         others = f" (and {len(troubles) - 1} more of its examples)" if len(troubles) > 1 else ""
         log.warning("stage %r: not every caller can get the result of %s%s", launch.stage, troubles[0], others)
     return stage, runner
+
+
+def _tell_misfit(stage: str, item: Any, examples: list[Any]) -> None:
+    """Warn of the first example that is no item: `predict` may well fail on it, or be warmed up for nothing."""
+    for index, example in enumerate(examples):
+        reason = misfit(item, example)
+        if reason:
+            log.warning("stage %r: examples[%d] does not fit `%s`: %s", stage, index, type_name(item), reason)
+            return
 
 
 def _examine(runner: Runner, stage: Any) -> bytes:

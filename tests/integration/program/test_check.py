@@ -203,3 +203,56 @@ def test_a_method_whose_name_is_near_to_that_of_a_hook_is_a_warning(module):
     assert status == 0
     assert "warning │ stage Model │ nothing uses 'preprocessing': if it is meant as 'preprocess', rename it" in output
     assert ", 1 warned of" in output
+
+
+PAIR = """
+import penstock as ps
+
+class Words(ps.Stage):
+    examples = ["a b"]
+
+    def predict(self, text: str) -> {given}:
+        return {value}
+
+class Count(ps.Stage):
+    examples = [{example}]
+
+    def predict(self, words: list[str]) -> int:
+        return len(words)
+
+service = ps.Service(Words, Count, name="{name}")
+"""
+
+
+def pair(given="list[str]", value="text.split()", example='["a"]', name="model"):
+    return PAIR.format(given=given, value=value, example=example, name=name)
+
+
+def test_two_stages_that_fit_are_well(module):
+    status, output = checked(module(pair()))
+    assert status == 0
+    assert "warned of" not in output
+
+
+def test_a_stage_that_cannot_take_what_the_one_before_returns_is_a_warning(module):
+    output = checked(module(pair(given="str")))[1]
+    assert "warning │ stage Count │ it takes `list[str]`, and the stage before returns `str`: " in output
+
+
+def test_an_example_that_does_not_fit_is_told_also_where_the_stage_then_fails(module):
+    words = "warning │ setup and warm-up │ stage 'Count': examples[0] does not fit `list[str]`: expected `array`, got "
+    status, output = checked(module(pair(example='"ab"')))
+    assert status == 0
+    assert f"{words}`str`" in output
+    status, output = run(module(pair(example="3")), "check", "model:service", env={"COLUMNS": "400"})
+    assert status == 1
+    assert f"{words}`int`" in " ".join(output.split())
+    assert "object of type 'int' has no len()" in output
+
+
+def test_a_name_that_cannot_be_served_is_a_finding(module):
+    status, output = checked(module(pair(name="docs")))
+    assert status == 1
+    assert (
+        "wrong │ service docs │ a service cannot be served as 'docs', because /docs is a path of the server's" in output
+    )

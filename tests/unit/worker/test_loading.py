@@ -73,9 +73,14 @@ def test_a_local_class_is_refused_with_the_two_ways_out():
         reference(Local)
 
 
+TOP_LEVEL_LAMBDA = lambda x: x  # noqa: E731  # it is what people write
+
+
 def test_a_lambda_is_refused():
-    with pytest.raises(ConfigError, match="defined inside a function"):
+    with pytest.raises(ConfigError, match=r"<lambda> is a lambda, .*write a function with `def` at the top level"):
         reference(lambda x: x)
+    with pytest.raises(ConfigError, match=r"<lambda> is a lambda, "):
+        reference(TOP_LEVEL_LAMBDA)
 
 
 @pytest.mark.parametrize("target", [functools.partial(print), types.SimpleNamespace()], ids=["partial", "object"])

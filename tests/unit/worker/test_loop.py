@@ -244,6 +244,21 @@ def test_the_first_worker_warns_of_a_result_that_some_callers_cannot_get(caplog)
     assert warned(caplog, giving(1.0), index=0) == (Kind.READY, [])
 
 
+def taking(item, *examples):
+    def predict(self, x):
+        return "well"
+
+    predict.__annotations__ = {"x": item}
+    return type("Takes", (Stage,), {"examples": examples, "predict": predict})
+
+
+def test_the_first_worker_warns_of_the_first_example_that_does_not_fit(caplog):
+    words = "stage 'embed': examples[1] does not fit `str`: expected `str`, got `int`"
+    assert warned(caplog, taking(str, "a", 1, 2), index=0) == (Kind.READY, [words])
+    assert warned(caplog, taking(str, "a", 1, 2), index=1) == (Kind.READY, [])
+    assert warned(caplog, taking(str, "a"), index=0) == (Kind.READY, [])
+
+
 def test_a_result_that_no_caller_can_get_fails_the_start():
     end = ScriptedEnd(launch())
     work(end, target=giving(lambda: 1))
