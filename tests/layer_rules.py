@@ -37,6 +37,7 @@ LEVELS = {
     "streaming": 6,
     "cli": 7,
     "testing": 7,
+    "__main__": 8,
 }
 """The layers, by the first part of their name."""
 

@@ -17,6 +17,7 @@ from typing import Any
 from penstock.cli.targets import Target, parse_target
 from penstock.cli.user_errors import UserCodeFailed
 from penstock.errors import ConfigError, PenstockError
+from penstock.runtime.spec import StageSpec
 from penstock.service import Service
 from penstock.worker.loading import GUARD
 from penstock.worker.stage import Stage
@@ -62,7 +63,15 @@ def _import_module(name: str, here: Path) -> types.ModuleType:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
             missing = error.name
-    raise ConfigError(f"there is no module {missing!r} in {here} or on the Python path")
+    raise ConfigError(f"there is no module {missing!r} in {here} or on the Python path{_colon_hint(name)}")
+
+
+def _colon_hint(name: str) -> str:
+    """The end of a sentence about a module that is not there, where a dot stands for the colon before a service."""
+    where, _, attribute = name.rpartition(".")
+    if where.endswith(".py") or hasattr(sys.modules.get(where), attribute):
+        return f"; a colon comes before the service: {where}:{attribute}"
+    return ""
 
 
 def _import_file(target: Target, here: Path) -> types.ModuleType:
@@ -111,7 +120,7 @@ def _attribute(module: types.ModuleType, target: Target) -> Any:
     found: Any = module
     for part in target.attribute.split("."):
         if not hasattr(found, part):
-            names = _services(module)
+            names = [*_services(module), *_makers(module)]
             hint = f"; it has {', '.join(f'{target.where}:{name}' for name in names)}" if names else ""
             raise ConfigError(f"{target.where} has no {target.attribute!r}{hint}{_file_of(module, target)}")
         found = getattr(found, part)
@@ -132,6 +141,25 @@ def _services(module: types.ModuleType) -> list[str]:
     return list(found.values())
 
 
+def _makers(module: types.ModuleType) -> list[str]:
+    """The functions of `module` that say that they return a service."""
+    return [name for name, value in vars(module).items() if inspect.isfunction(value) and _says_service(value)]
+
+
+def _says_service(function: types.FunctionType) -> bool:
+    said = function.__annotations__.get("return")
+    return said is Service or (isinstance(said, str) and said.rpartition(".")[2] == Service.__name__)
+
+
+def _stages(module: types.ModuleType) -> list[str]:
+    """What may be a stage among the classes that `module` itself has."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, Stage) and value.__module__ == module.__name__
+    ]
+
+
 def _only_service(module: types.ModuleType, target: Target) -> Service:
     names = _services(module)
     if len(names) == 1:
@@ -140,23 +168,17 @@ def _only_service(module: types.ModuleType, target: Target) -> Service:
     if names:
         choices = ", ".join(f"{target.where}:{name}" for name in names)
         raise ConfigError(f"{target.where} has {len(names)} services: choose from {choices}")
+    stages, makers = ", ".join(_stages(module)) or "...", _makers(module)
     raise ConfigError(
-        f"{target.where} has no service: write `service = penstock.Service(...)` in it, or name the function that "
-        f"makes one, {target.where}:make{_file_of(module, target)}"
+        f"{target.where} has no service: write `service = penstock.Service({stages})` in it, or name the function that "
+        f"makes one, {target.where}:{makers[0] if makers else 'make'}{_file_of(module, target)}"
     )
 
 
 def _made_by(make: Any, module: types.ModuleType, target: Target) -> Service:
     """The service that the function `make` returns; ConfigError where it is no such function."""
-    if inspect.isclass(make) and issubclass(make, Stage):
-        raise ConfigError(
-            f"{target.text} is a stage, not a service: write `service = penstock.Service({make.__name__})`"
-        )
     if not _takes_nothing(make):
-        raise ConfigError(
-            f"{target.text} is {type(make).__name__}, not a penstock.Service, and no function without arguments that "
-            f"makes one{_file_of(module, target)}"
-        )
+        raise ConfigError(f"{target.text} is {_what_it_is(make, target)}{_file_of(module, target)}")
     with _running_user_code(f"{target.text}()", "it makes the service"):
         made = make()
     if inspect.iscoroutine(made):
@@ -165,6 +187,18 @@ def _made_by(make: Any, module: types.ModuleType, target: Target) -> Service:
     if not isinstance(made, Service):
         raise ConfigError(f"{target.text}() returned {type(made).__name__}, not a penstock.Service")
     return made
+
+
+def _what_it_is(found: Any, target: Target) -> str:
+    """What `found` is, which is no service, and what to write to serve it."""
+    write = f"write `service = penstock.Service({target.attribute})`, and name {target.where}:service"
+    if isinstance(found, StageSpec) or (inspect.isclass(found) and issubclass(found, Stage)):
+        return f"a stage, not a service: {write}"
+    if inspect.isclass(found):
+        return "a class, not a service; a stage is a class below `penstock.Stage`"
+    if inspect.isroutine(found):
+        return f"a function that takes arguments, not a service; to serve it {write}"
+    return f"of the type {type(found).__name__}, not a penstock.Service, and no function that makes one"
 
 
 def _takes_nothing(make: Any) -> bool:

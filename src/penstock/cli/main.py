@@ -65,7 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def command_arguments(words: Sequence[str]) -> argparse.Namespace:
     """What `words` say; ends the process where they cannot be read.  The words themselves are in `words`."""
-    arguments = _parser().parse_args(words)
+    parser = _parser()
+    if not words:
+        parser.print_help(sys.stderr)
+        parser.exit(WRONGLY_CALLED)
+    arguments = parser.parse_args(words)
     arguments.words = list(words)
     return arguments
 

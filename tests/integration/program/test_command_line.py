@@ -142,7 +142,7 @@ def test_a_port_in_use_is_a_sentence_and_exit_1(module):
         ("nothing:service", "there is no module 'nothing'"),
         ("orders.deep:service", "there is no module 'orders.deep'"),
         ("orders:servce", "orders has no 'servce'; it has orders:service, orders:two_workers"),
-        ("orders:Order", "orders:Order is StructMeta, not a penstock.Service"),
+        ("orders:Order", "orders:Order is a class, not a service"),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "check"])

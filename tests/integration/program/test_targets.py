@@ -33,7 +33,23 @@ def ends():
 def breaks():
     return 1 // 0
 
+LIMIT = 3
+described = ps.stage(M)
+
+class Plain: ...
+
 service = the_same = ps.Service(M)
+"""
+STAGES = """
+from __future__ import annotations
+import penstock as ps
+
+class First(ps.Stage): ...
+
+class Second(ps.Stage): ...
+
+def build() -> ps.Service:
+    return ps.Service(First, Second)
 """
 
 
@@ -96,13 +112,24 @@ def test_a_file_in_a_package_is_imported_as_a_part_of_it(folder):
     [
         ("none.py:service", "there is no file 'none.py' in "),
         ("dir/good:service", "for a file, write dir/good.py:service"),
-        ("good:needs", "good:needs is function, not a penstock.Service, and no function without arguments that makes"),
+        ("good:needs", "good:needs is a function that takes arguments, not a service; to serve it write `service = "),
+        ("good:needs", "`service = penstock.Service(needs)`, and name good:service (good is "),
+        ("good.service", "there is no module 'good.service' in "),
+        ("good.service", "; a colon comes before the service: good:service"),
+        ("good.py.service", "; a colon comes before the service: good.py:service"),
+        ("good.nothing_there", "or on the Python path"),
+        ("good:described", "good:described is a stage, not a service: write `service = penstock.Service(described)`"),
+        ("good:LIMIT", "good:LIMIT is of the type int, not a penstock.Service, and no function that makes one"),
+        ("good:Plain", "good:Plain is a class, not a service; a stage is a class below `penstock.Stage`"),
+        ("good:servce", "; it has good:service, good:make (good is "),
+        ("stages", "stages has no service: write `service = penstock.Service(First, Second)` in it, or name the "),
+        ("stages", "that makes one, stages:build (stages is "),
         ("good:nothing", "good:nothing() returned NoneType, not a penstock.Service"),
         ("good:later", "good:later is async: write `def`"),
         ("good:ends", "good:ends() ends the program with 'no' while it makes the service"),
         ("good:M", "good:M is a stage, not a service: write `service = penstock.Service(M)`"),
         ("beside", "beside has no service: write `service = penstock.Service(...)` in it"),
-        ("good:servce", "good has no 'servce'; it has good:service (good is "),
+        ("good:servce", "good has no 'servce'; it has good:service"),
         ("types:service", "types has no 'service' (types is "),
         ("types.py:service", "types.py was named, but Python finds the module 'types' in "),
         ("sys:service", "sys has no 'service' (sys is Python itself)"),
@@ -112,6 +139,7 @@ def test_a_file_in_a_package_is_imported_as_a_part_of_it(folder):
 )
 @pytest.mark.parametrize("command", ["serve", "check"])
 def test_a_name_that_leads_elsewhere_is_told_where(folder, command, target, words):
+    (folder / "stages.py").write_text(STAGES)
     for name in ("types", "pydantic", "not-a-name"):
         (folder / f"{name}.py").write_text(SERVICE)
     # As the installed `penstock`: with -m alone Python itself would take `types` from the current folder.
@@ -121,6 +149,20 @@ def test_a_name_that_leads_elsewhere_is_told_where(folder, command, target, word
     finally:
         program.destroy()
     says(program.output, words)
+
+
+def test_the_package_itself_is_the_command(folder):
+    program = Program(folder, sys.executable, "-m", "penstock", "check", "good:service")
+    try:
+        assert program.wait(40) == 0, program.output
+    finally:
+        program.destroy()
+
+
+def test_the_command_alone_shows_its_help_and_exits_2(folder):
+    status, output = run(folder)
+    assert status == 2
+    assert "serve services over HTTP" in output
 
 
 def test_two_files_of_one_name_are_not_taken_for_each_other(folder):
