@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import math
 import re
+import threading
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -282,13 +283,34 @@ class Service:
             options: the fields of `ServerOptions`.
 
         Raises:
-            ConfigError: an option cannot be as given.
+            ConfigError: an option cannot be as given, an event loop runs here, or this is not the main thread.
             StartFailed: the port cannot be opened, or a stage cannot be set up.
         """
         from penstock.server.serve import serve
 
         self._check_import()  # before the port is opened: the process that started the worker has it
+        _check_serving_place(self.name)
         serve([self], _make_options(ServerOptions, "serve", options), on_ready)
+
+
+def _check_serving_place(name: str) -> None:
+    """ConfigError where an event loop runs, or no signal can be taken."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise ConfigError(
+            f"service {name!r}: serve() runs an event loop of its own, and one runs here already: call it outside of "
+            "async code; or mount penstock.asgi(service) in the server that runs here; or use the service without "
+            "HTTP, `async with service:`"
+        )
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError(
+            f"service {name!r}: serve() takes signals, which only the main thread can: call it there; or run "
+            "penstock.asgi(service) under a server that needs none; or use the service without HTTP, "
+            "`with service.blocking() as s:`"
+        )
 
 
 def _workers(service: Service, workers: Any) -> Mapping[str, int]:

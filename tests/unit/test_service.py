@@ -129,6 +129,36 @@ def test_a_service_is_not_served_while_a_worker_imports_its_script(monkeypatch):
         ps.Service(double).serve(port=-1)
 
 
+async def test_a_service_is_not_served_where_an_event_loop_runs():
+    with pytest.raises(ps.ConfigError) as refused:
+        ps.Service(double, name="here").serve(port=0)
+    assert str(refused.value) == (
+        "service 'here': serve() runs an event loop of its own, and one runs here already: call it outside of async "
+        "code; or mount penstock.asgi(service) in the server that runs here; or use the service without HTTP, "
+        "`async with service:`"
+    )
+
+
+def test_a_service_is_served_in_the_main_thread_only():
+    refused = []
+
+    def serve():
+        try:
+            ps.Service(double, name="here").serve(port=0)
+        except ps.ConfigError as error:
+            refused.append(str(error))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    thread.join()
+    (words,) = refused
+    assert words == (
+        "service 'here': serve() takes signals, which only the main thread can: call it there; or run "
+        "penstock.asgi(service) under a server that needs none; or use the service without HTTP, "
+        "`with service.blocking() as s:`"
+    )
+
+
 def test_a_configured_service_differs_in_what_was_asked_for_only():
     before = ps.Service(double, name="one", cpus=[0], max_queued=3, validate=True)
     after = before.configured(max_queued=4, inline=True)
