@@ -27,6 +27,7 @@ from penstock.cli.options import (
     WronglyCalled,
     add_flags,
     command_options,
+    misspelt_variables,
     server_options,
     service_fields,
 )
@@ -243,6 +244,8 @@ def _run_server(
     enable_loggers()
     hold_signals()
     say(f"version {_version_words()}")
+    for words in misspelt_variables(os.environ):
+        say(f"warning: {words}")
     for service in services:
         stages = " -> ".join(f"{spec.name} x{spec.workers}" for spec in service.stages)
         say(f"starting {service.name} ({stages})")

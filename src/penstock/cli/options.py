@@ -21,6 +21,7 @@ from penstock.config import (
     parse_option,
 )
 from penstock.errors import ConfigError
+from penstock.spelling import is_slip, nearest
 
 
 class WronglyCalled(Exception):
@@ -97,6 +98,26 @@ def service_fields(arguments: argparse.Namespace, environ: Mapping[str, str]) ->
         ServiceOptions(**found)
     except ConfigError as error:
         raise WronglyCalled(error) from None
+    return found
+
+
+def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable of `environ` that sets nothing, and is near to one that would.
+
+    Others that begin alike are left alone: Penstock has some besides its options, and so may the user.
+    """
+    names = [
+        environment_name(f.name) for owner in (CommandOptions, ServerOptions, ServiceOptions) for f in fields(owner)
+    ]
+    prefix = environment_name("")
+    options = {name.removeprefix(prefix): name for name in names}
+    found = []
+    for name, value in sorted(environ.items()):
+        option_name = name.removeprefix(prefix)
+        if name.startswith(prefix) and option_name not in options and value:
+            near = next((known for known in options if is_slip(option_name, known)), nearest(option_name, options))
+            if near is not None:
+                found.append(f"the variable {name} sets nothing: did you mean {options[near]}?")
     return found
 
 

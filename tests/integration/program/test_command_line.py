@@ -40,6 +40,13 @@ def test_a_flag_can_turn_off_what_a_variable_turned_on(serve):
     assert "POST" not in server.output
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_variable_that_is_misspelt_is_told_at_the_start(serve, log_format):
+    server = serve("--log-format", log_format, env={"PENSTOCK_MAX_QUEUD": "5"})
+    words = "warning: the variable PENSTOCK_MAX_QUEUD sets nothing: did you mean PENSTOCK_MAX_QUEUED?"
+    server.wait_for(re.escape(words))
+
+
 AUTHOR = """
 import penstock as ps
 
