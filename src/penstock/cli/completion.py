@@ -16,7 +16,7 @@ from typing import Any
 
 import argcomplete
 
-from penstock.config import ServerOptions, ServiceOptions
+from penstock.config import LOG_LEVELS, ServerOptions, ServiceOptions
 
 DEEPEST_FOLDER = 3
 """How many folders below the current one are looked into: ``a.b.c.module:service``."""
@@ -24,6 +24,7 @@ MOST_MODULES = 500
 """How many modules are looked at: who presses a key does not want to wait."""
 MOST_BYTES = 1 << 20
 """A module that is larger is not read for its services."""
+NUMBERS_OF_WORKERS = ("1", "2", "4", "8")
 
 
 def complete(parser: argparse.ArgumentParser, commands: Iterable[argparse.ArgumentParser]) -> None:
@@ -40,6 +41,10 @@ def _completer(action: argparse.Action) -> Any:
     """What completes the value of `action`; None leaves it to the shell's own, which knows files."""
     if action.dest in ("services", "service"):
         return _complete_services
+    if action.dest == "log_level":
+        return _complete_levels
+    if action.dest == "workers":
+        return partial(_complete_choice, NUMBERS_OF_WORKERS)
     for f in (*fields(ServerOptions), *fields(ServiceOptions)):
         if f.name == action.dest:
             if choices := f.metadata["choices"]:
@@ -52,6 +57,12 @@ def _complete_choice(choices: Iterable[object], **_: object) -> list[str]:
     return [str(choice) for choice in choices]
 
 
+def _complete_levels(prefix: str, **_: object) -> list[str]:
+    """The levels, behind what stands before: ``info,my.model=`` names a logger."""
+    end = max(prefix.rfind(","), prefix.rfind("=")) + 1
+    return [prefix[:end] + level for level in LOG_LEVELS]
+
+
 def _complete_services(prefix: str, **_: object) -> list[str]:
     try:
         return service_names(Path.cwd(), prefix)
@@ -60,9 +71,16 @@ def _complete_services(prefix: str, **_: object) -> list[str]:
 
 
 def service_names(folder: Path, prefix: str = "") -> list[str]:
-    """Each `module:service` below `folder` that begins with `prefix`; ``module:`` where no service is seen."""
+    """Each `module:service` below `folder` that begins with `prefix`; ``module:`` where no service is seen.
+
+    Where `prefix` names a file, each `file.py:service` in it.
+    """
     found = []
     typed, _, _ = prefix.partition(":")
+    if typed.endswith(".py"):
+        path = folder / typed
+        names = services_in(_read(path)) if path.stem.isidentifier() and path.is_file() else []
+        return [target for name in names if (target := f"{typed}:{name}").startswith(prefix)]
     for module, path in _modules(folder, "", DEEPEST_FOLDER, [MOST_MODULES]):
         if module.startswith(typed):
             found += [f"{module}:{name}" for name in services_in(_read(path)) or [""]]

@@ -73,9 +73,14 @@ def test_every_shell_is_told_commands_flags_choices_and_services(folder, shell):
     assert ask(folder, "penstock serve --log-f", shell) == {"--log-format"}
     assert ask(folder, "penstock serve --log-format ", shell) == {"text", "json"}
     assert ask(folder, "penstock serve --port ", shell) == set()
+    assert ask(folder, "penstock serve --workers ", shell) == {"1", "2", "4", "8"}
+    levels = {"debug", "info", "warning", "error", "critical"}
+    assert ask(folder, "penstock serve --log-level ", shell) == levels
+    assert ask(folder, "penstock serve --log-level info,my.model=d", shell) == {"info,my.model=debug"}
     assert ask(folder, "penstock serve ", shell) == {"greeter:service", "greeter:other"}
     assert ask(folder, "penstock serve greeter:service gre", shell) == {"greeter:service", "greeter:other"}
     assert ask(folder, "penstock check greeter:o", shell) == {"greeter:other"}
+    assert ask(folder, "penstock serve greeter.py:o", shell) == {"greeter.py:other"}
     assert not (folder / "imported").exists(), "a key that is pressed runs nobody's code"
 
 

@@ -62,6 +62,12 @@ def test_every_module_is_named_with_its_services(folder):
         ("good:o", ["good:other"]),
         ("shop.", ["shop.prices:prices"]),
         ("elsewhere", []),
+        ("good.py", ["good.py:service", "good.py:other"]),
+        ("good.py:o", ["good.py:other"]),
+        ("./shop/prices.py:", ["./shop/prices.py:prices"]),
+        ("greet.py:", []),
+        ("none.py:", []),
+        ("not-a-module.py:", []),
     ],
 )
 def test_only_what_begins_as_it_was_typed_is_named(folder, prefix, names):
