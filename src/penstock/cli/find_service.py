@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.targets import Target, parse_target
-from penstock.cli.user_errors import UserCodeFailed
+from penstock.cli.user_errors import UserCodeFailed, user_place
 from penstock.errors import ConfigError, PenstockError
 from penstock.runtime.spec import StageSpec
 from penstock.service import Service
@@ -217,8 +217,11 @@ def _takes_nothing(make: Any) -> bool:
 def _running_user_code(what: str, when: str) -> Iterator[None]:
     try:
         yield
+    except ConfigError as error:  # it is a sentence, and says what is wrong
+        place = user_place(error)
+        raise ConfigError(f"{error} ({place})" if place else str(error)) from None
     except PenstockError:
-        raise  # it is a sentence, and names what is wrong
+        raise
     except SystemExit as end:
         said = f" with {end.code!r}" if end.code is not None else ""
         raise ConfigError(f"{what} ends the program{said} while {when}: put what does that under `{GUARD}`") from None

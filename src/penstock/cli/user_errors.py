@@ -40,5 +40,11 @@ def user_traceback(error: BaseException) -> str:
     return "".join(described.format())
 
 
+def user_place(error: BaseException) -> str:
+    """The last line of the user's that led to `error`, as a file and a number; "" where there is none."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
+
+
 def _is_users(file: str) -> bool:
     return not file.startswith((_OURS, *_MACHINERY)) and not file.endswith(_IMPORTLIB)

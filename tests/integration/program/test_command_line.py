@@ -186,6 +186,14 @@ def test_a_module_that_does_not_import_shows_its_own_traceback(module):
     assert "ModuleNotFoundError: No module named 'nothing_of_that_name'" in output
 
 
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_a_service_that_cannot_be_is_told_with_its_line(module, command):
+    status, output = run(module(AUTHOR.replace("timeout=33.0", "timout=33.0")), command, "model:service")
+    assert status == 1
+    says(output, "service 'mine': there is no 'timout' here: did you mean `timeout=...`? (")
+    says(output, "model.py, line 7)")
+
+
 BROKEN_SETUP = """
 import penstock as ps
 

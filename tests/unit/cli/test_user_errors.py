@@ -3,7 +3,8 @@ import sys
 
 import pytest
 
-from penstock.cli.user_errors import UserCodeFailed, user_traceback
+from penstock.cli.user_errors import UserCodeFailed, user_place, user_traceback
+from penstock.errors import ConfigError
 
 
 def traceback_of(folder, monkeypatch, source, name):
@@ -54,6 +55,16 @@ def test_a_syntax_error_has_its_place_and_no_other_frame(tmp_path, monkeypatch):
     text = traceback_of(tmp_path, monkeypatch, "x = 1\nx +* 2\n", "user_errors_e")
     assert frames(text) == [f'File "{tmp_path}/user_errors_e.py", line 2']
     assert "SyntaxError: invalid syntax" in text
+
+
+def test_the_place_of_an_error_is_the_last_line_of_the_users(tmp_path, monkeypatch):
+    file = tmp_path / "user_errors_f.py"
+    file.write_text("import penstock as ps\n\ndef f():\n    ps.Service(len, name='')\n\nf()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        importlib.import_module("user_errors_f")
+    assert user_place(refused.value) == f"{file}, line 4"
+    assert user_place(ConfigError("raised by nobody")) == ""
 
 
 def test_the_error_keeps_its_name_and_its_words():
