@@ -129,7 +129,13 @@ def check_setup(name: str, target: Any, arguments: dict[str, Any]) -> None:
         if arguments:
             raise ConfigError(f"stage {name!r} has no setup method to take {sorted(arguments)}")
         return
+    own = isinstance(inspect.getattr_static(target, "setup"), (staticmethod, classmethod))
+    takes = inspect.signature(setup)
+    if not own and not takes.parameters:
+        raise ConfigError(f"stage {name!r}: setup takes no `self`: write `def setup(self)`")
     try:
-        inspect.signature(setup).bind(None, **arguments)
+        takes.bind(*(() if own else (None,)), **arguments)
     except TypeError as error:
-        raise ConfigError(f"stage {name!r}: setup() {error}") from None
+        names = ", ".join(list(takes.parameters)[0 if own else 1 :])
+        hint = f"it takes {names}, given as penstock.stage(..., setup={{...}})" if names else "it takes no arguments"
+        raise ConfigError(f"stage {name!r}: setup() {error}; {hint}") from None

@@ -185,13 +185,33 @@ def test_arguments_that_fit_setup_pass(arguments):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({}, r"stage 'embed': setup\(\) missing a required argument: 'path'"),
-        ({"path": 1, "colour": 2}, r"stage 'embed': setup\(\) got an unexpected keyword argument 'colour'"),
+        ({}, "missing a required argument: 'path'"),
+        ({"path": 1, "colour": 2}, "got an unexpected keyword argument 'colour'"),
     ],
 )
-def test_arguments_that_do_not_fit_setup_are_refused(arguments, reason):
-    with pytest.raises(ConfigError, match=reason):
+def test_arguments_that_do_not_fit_setup_are_refused_with_those_that_it_takes(arguments, reason):
+    with pytest.raises(ConfigError) as refused:
         check_setup("embed", WithSetup, arguments)
+    takes = "it takes path, size, given as penstock.stage(..., setup={...})"
+    assert str(refused.value) == f"stage 'embed': setup() {reason}; {takes}"
+
+
+def with_setup(setup):
+    return type("Embed", (Stage,), {"setup": setup})
+
+
+@pytest.mark.parametrize("setup", [staticmethod(lambda path: 1), classmethod(lambda cls, path: 1)])
+def test_a_setup_that_needs_no_object_takes_the_arguments_too(setup):
+    check_setup("embed", with_setup(setup), {"path": 1})
+    with pytest.raises(ConfigError, match="it takes path, given as"):
+        check_setup("embed", with_setup(setup), {})
+
+
+def test_a_setup_without_self_is_told():
+    with pytest.raises(ConfigError, match=r"stage 'embed': setup takes no `self`: write `def setup\(self\)`"):
+        check_setup("embed", with_setup(lambda: 1), {})
+    with pytest.raises(ConfigError, match=r"; it takes no arguments$"):
+        check_setup("embed", with_setup(lambda self: 1), {"path": 1})
 
 
 @pytest.mark.parametrize("target", [Stage, print])
