@@ -17,7 +17,7 @@ Cores: TypeAlias = frozenset[int] | None
 """The cores a worker is pinned to, or None."""
 
 SINGLES = Batch(max_size=1)
-WORKERS = whole_number(least=1)
+AT_LEAST_ONE = whole_number(least=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _count(label: str, workers: int | None, lists: Mapping[str, Sequence[Any] | 
     """How many workers the stage has; `lists` are the arguments with an entry for each, None where not given."""
     given = {name: entries for name, entries in lists.items() if entries is not None}
     default = next((len(entries) for entries in given.values()), 1)
-    count: int = WORKERS.take(f"stage {label!r}: workers", default if workers is None else workers)
+    count: int = AT_LEAST_ONE.take(f"stage {label!r}: workers", default if workers is None else workers)
     for name, entries in given.items():
         if len(entries) != count:
             said = f"workers={count}" if workers is not None else f"{count} workers"
@@ -174,7 +174,10 @@ def _count(label: str, workers: int | None, lists: Mapping[str, Sequence[Any] | 
 def _policy(label: str, target: Any, batch: Any) -> Batch | None:
     policy = batch if batch is not None else getattr(target, "batch", None)
     if policy is not None and not isinstance(policy, Batch):
-        raise ConfigError(f"stage {label!r}: batch takes a penstock.Batch, got {policy!r}")
+        size = policy if AT_LEAST_ONE.admits(policy) else 32
+        raise ConfigError(
+            f"stage {label!r}: batch takes a penstock.Batch, got {policy!r}: write penstock.Batch(max_size={size})"
+        )
     return policy
 
 

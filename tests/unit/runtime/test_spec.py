@@ -148,7 +148,8 @@ def test_an_argument_at_its_limit_is_taken(arguments):
     ("wrong", "words"),
     [
         ({"name": 5}, "a stage's name is a string, got 5"),
-        ({"batch": 32}, "batch takes a penstock.Batch, got 32"),
+        ({"batch": 16}, "batch takes a penstock.Batch, got 16: write penstock.Batch(max_size=16)"),
+        ({"batch": True}, "batch takes a penstock.Batch, got True: write penstock.Batch(max_size=32)"),
         ({"bisect": "no"}, "bisect must be True or False, got 'no'"),
         ({"retry": 0}, "retry must be True or False, got 0"),
     ],
