@@ -14,9 +14,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from penstock.cli.python_files import Found
 from penstock.cli.reloading import TRIAL_SECONDS, Do, Phase, Reloading
 from penstock.cli.watched import need_watchfiles, watch
 from penstock.config import ServerOptions, environment_name
@@ -85,6 +87,8 @@ class _Run:
         self._timer: asyncio.TimerHandle | None = None
         self._told_to_end = signal.SIGTERM
         self._status = 0
+        self._ended_at = 0.0
+        """When the last service ended, by the clock that dates files: it may have written some itself."""
         self._begun = False
         self._over = asyncio.Event()
         self._failure: Exception | None = None
@@ -94,9 +98,9 @@ class _Run:
         """Watch, start, and go on until the core has stopped."""
         loop = asyncio.get_running_loop()
 
-        def tell(files: list[Path]) -> None:
+        def tell(found: Found) -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._changed, files)
+                loop.call_soon_threadsafe(self._changed, found)
 
         def fail(error: Exception) -> None:
             with contextlib.suppress(RuntimeError):
@@ -116,11 +120,15 @@ class _Run:
 
     # -- events
 
-    def _changed(self, files: list[Path]) -> None:
+    def _changed(self, found: Found) -> None:
         if not self._begun:
             self._begun = True
             self._say(f"--reload watches the .py files below {self._root}")
             self._do(self._core.begin() if self._core.phase is Phase.WAITING else [])
+        files = found.changed
+        if self._core.phase is Phase.WAITING:
+            # Who saves a file as it is wants to try again: what was wrong may have been mended elsewhere.
+            files = files or [file for file in found.rewritten if _written_since(file, self._ended_at)]
         if files:
             names = [str(file.relative_to(self._root)) for file in files]
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
@@ -144,6 +152,7 @@ class _Run:
 
     def _service_ended(self, status: int) -> None:
         self._service = None
+        self._ended_at = time.time()
         phase = self._core.phase
         if phase is Phase.STOPPING:
             self._status = status if status >= 0 else 128 - status
@@ -221,6 +230,13 @@ class _Run:
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _written_since(file: Path, moment: float) -> bool:
+    try:
+        return file.stat().st_mtime > moment
+    except OSError:  # it has gone again, which will be told
+        return False
 
 
 class _Child:

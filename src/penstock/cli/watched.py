@@ -1,19 +1,15 @@
-"""Tell of changed Python files below a folder.  Only this file needs watchfiles, and only for `--reload`.
-
-Files in environments and in hidden folders do not count: nobody edits them, and an install changes thousands of them.
-"""
+"""Tell of changed Python files below a folder.  Only this file needs watchfiles, and only for `--reload`."""
 
 from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
+from penstock.cli.python_files import Found, PythonFiles
 from penstock.errors import ConfigError
 
-NOT_THE_USERS = frozenset({"venv", "env", "site-packages", "node_modules", "__pycache__"})
-"""Folders, besides hidden ones, with files that the user does not write."""
 LOOK_MILLISECONDS = 200
 """How long the watching thread waits before it looks whether it shall end."""
 GATHER_MILLISECONDS = 100
@@ -28,22 +24,8 @@ def need_watchfiles() -> None:
         raise ConfigError("--reload needs watchfiles, which is not installed: pip install 'penstock[reload]'")
 
 
-def is_watched(path: Path, root: Path) -> bool:
-    """Whether a change of `path`, a file somewhere below `root`, may change the service."""
-    try:
-        folders = path.relative_to(root).parts[:-1]
-    except ValueError:  # it is not below it
-        return False
-    if path.suffix != ".py" or path.name.startswith("."):
-        return False
-    if any(folder.startswith(".") or folder in NOT_THE_USERS for folder in folders):
-        return False
-    # An environment may have any name, and has this file.
-    return not any((root.joinpath(*folders[: depth + 1]) / "pyvenv.cfg").exists() for depth in range(len(folders)))
-
-
-def watch(root: Path, tell: Callable[[list[Path]], None], fail: Callable[[Exception], None]) -> Callable[[], None]:
-    """Call `tell` with changed files below `root`, in a thread; returns what ends that.
+def watch(root: Path, tell: Callable[[Found], None], fail: Callable[[Exception], None]) -> Callable[[], None]:
+    """Call `tell` with what has happened to files below `root`, in a thread; returns what ends that.
 
     `tell` is first called without a file, when changes are seen from then on.  `fail` is called once if nothing can be
     watched any more.
@@ -53,10 +35,12 @@ def watch(root: Path, tell: Callable[[list[Path]], None], fail: Callable[[Except
     def look() -> None:
         from watchfiles import watch as changes
 
+        files = PythonFiles(root)
+        begun = False
         try:
-            for found in changes(
+            for events in changes(
                 root,
-                watch_filter=lambda _change, path: is_watched(Path(path), root),
+                watch_filter=None,  # of a folder that is moved the event names nothing else
                 debounce=GATHER_MILLISECONDS,
                 step=STEP_MILLISECONDS,
                 rust_timeout=LOOK_MILLISECONDS,
@@ -64,13 +48,14 @@ def watch(root: Path, tell: Callable[[list[Path]], None], fail: Callable[[Except
                 raise_interrupt=False,
                 stop_event=over,
             ):
-                tell(_files(found))
+                if not begun:
+                    begun = True
+                    files.look([root])
+                    tell(Found([], []))
+                elif any(found := files.look({Path(path) for _change, path in events})):
+                    tell(found)
         except Exception as error:  # noqa: BLE001  # of the library, or of the system: too many folders, for one
             fail(error)
 
     threading.Thread(target=look, name="penstock-reload", daemon=True).start()
     return over.set
-
-
-def _files(found: Iterable[tuple[object, str]]) -> list[Path]:
-    return sorted({Path(path) for _change, path in found})

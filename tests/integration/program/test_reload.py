@@ -477,6 +477,47 @@ def test_other_files_change_nothing(reloaded, tmp_path):
     server.stop()
 
 
+GENERATES = "open('made.py', 'w').write('x = 1'); import made"
+
+
+def test_code_that_is_generated_as_it_was_changes_nothing(reloaded, tmp_path):
+    (tmp_path / "made.py").write_text("x = 1")
+    server = reloaded(text=source(imports=GENERATES)).ready()
+    server.edit(source("'b'", imports=GENERATES))
+    server.answers("b")
+    server.edit(source("'c'", imports=GENERATES))
+    server.answers("c")
+    assert server.output.count("starting service") == 3
+    assert "made.py" not in server.output
+    server.hang_up()
+    server.stop()
+
+
+def test_a_package_that_comes_or_is_renamed_is_seen(reloaded, tmp_path):
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "__init__.py").write_text("ANSWER = 'here'\n")
+    server = reloaded(text=source("package.ANSWER", imports="import package"))
+    server.said("waiting for a change")
+    (tmp_path / ".hidden").rename(tmp_path / "package")
+    server.ready()
+    server.answers("here")
+    (tmp_path / "package").rename(tmp_path / "renamed")
+    server.said("No module named 'package'", 2)
+    server.said(SERVES_ON)
+    server.hang_up()
+    server.stop()
+
+
+def test_a_file_saved_as_it_is_starts_a_service_that_could_not_be(reloaded, tmp_path):
+    server = reloaded(text=source(setup="open('weights')"))
+    server.said("waiting for a change")
+    (tmp_path / "weights").touch()
+    server.edit(source(setup="open('weights')"))
+    server.ready()
+    server.hang_up()
+    server.stop()
+
+
 @pytest.mark.parametrize(
     ("options", "status", "words"),
     [
