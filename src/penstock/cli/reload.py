@@ -21,6 +21,7 @@ from pathlib import Path
 from penstock.cli.python_files import Found
 from penstock.cli.reloading import TRIAL_SECONDS, Do, Phase, Reloading
 from penstock.cli.watched import need_watchfiles, watch
+from penstock.codec.text import printable
 from penstock.config import ServerOptions, environment_name
 from penstock.errors import ConfigError
 from penstock.hosting.signals import Action, Terminal, action_of, hold_signals, taking_signals
@@ -115,7 +116,7 @@ class _Run:
                 if self._timer is not None:
                     self._timer.cancel()
         if self._failure is not None:
-            raise ConfigError(f"--reload cannot watch {self._root}: {self._failure}")
+            raise ConfigError(f"--reload cannot watch {printable(str(self._root))}: {self._failure}")
         return self._status
 
     # -- events
@@ -123,14 +124,14 @@ class _Run:
     def _changed(self, found: Found) -> None:
         if not self._begun:
             self._begun = True
-            self._say(f"--reload watches the .py files below {self._root}")
+            self._say(f"--reload watches the .py files below {printable(str(self._root))}")
             self._do(self._core.begin() if self._core.phase is Phase.WAITING else [])
         files = found.changed
         if self._core.phase is Phase.WAITING:
             # Who saves a file as it is wants to try again: what was wrong may have been mended elsewhere.
             files = files or [file for file in found.rewritten if _written_since(file, self._ended_at)]
         if files:
-            names = [str(file.relative_to(self._root)) for file in files]
+            names = [printable(str(file.relative_to(self._root))) for file in files]
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             self._say(f"changed: {', '.join(names[:MOST_NAMES])}{more}")
             self._do(self._core.changed(self._now()))

@@ -17,6 +17,9 @@ GATHER_MILLISECONDS = 100
 STEP_MILLISECONDS = 20
 """How long no further change must come for them to be told at once."""
 
+AGAIN_SECONDS = 0.5
+"""How long nobody watches after a watch has failed.  Each begins with a look at every folder."""
+
 
 def need_watchfiles() -> None:
     """Raise ConfigError where watchfiles is not installed."""
@@ -36,26 +39,36 @@ def watch(root: Path, tell: Callable[[Found], None], fail: Callable[[Exception],
         from watchfiles import watch as changes
 
         files = PythonFiles(root)
-        begun = False
-        try:
-            for events in changes(
-                root,
-                watch_filter=None,  # of a folder that is moved the event names nothing else
-                debounce=GATHER_MILLISECONDS,
-                step=STEP_MILLISECONDS,
-                rust_timeout=LOOK_MILLISECONDS,
-                yield_on_timeout=True,
-                raise_interrupt=False,
-                stop_event=over,
-            ):
-                if not begun:
-                    begun = True
-                    files.look([root])
-                    tell(Found([], []))
-                elif any(found := files.look({Path(path) for _change, path in events})):
-                    tell(found)
-        except Exception as error:  # noqa: BLE001  # of the library, or of the system: too many folders, for one
-            fail(error)
+        begun = failed = False
+        while not over.is_set():
+            missed = True  # what has happened while nobody watched
+            try:
+                for events in changes(
+                    root,
+                    watch_filter=None,  # of a folder that is moved the event names nothing else
+                    debounce=GATHER_MILLISECONDS,
+                    step=STEP_MILLISECONDS,
+                    rust_timeout=LOOK_MILLISECONDS,
+                    yield_on_timeout=True,
+                    raise_interrupt=False,
+                    stop_event=over,
+                ):
+                    found = files.look([root] if missed else {Path(path) for _change, path in events})
+                    missed = False
+                    if not begun:
+                        begun = True
+                        tell(Found([], []))
+                    elif any(found):
+                        tell(found)
+            except RuntimeError as error:  # of watchfiles: a name that is not UTF-8 ends every watch
+                if failed and not begun:
+                    fail(error)
+                    return
+                failed = True
+                over.wait(AGAIN_SECONDS)
+            except Exception as error:  # noqa: BLE001  # of the library, or of the system: too many folders, for one
+                fail(error)
+                return
 
     threading.Thread(target=look, name="penstock-reload", daemon=True).start()
     return over.set

@@ -15,6 +15,11 @@ def utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def printable(text: str) -> str:
+    """`text` with each character that could break a line, or be none, written as an escape: a file may have any name."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def cut_middle(text: str, limit: int) -> str:
     """`text` as `utf8` gives it, in at most `limit` bytes of UTF-8; `limit` is at least 100.
 

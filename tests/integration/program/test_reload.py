@@ -477,6 +477,19 @@ def test_other_files_change_nothing(reloaded, tmp_path):
     server.stop()
 
 
+def test_names_that_are_not_utf_8_or_not_of_one_line_neither_end_it_nor_break_a_line(reloaded, tmp_path):
+    server = reloaded().ready()
+    (tmp_path / os.fsdecode(b"\xff.txt")).touch()
+    (tmp_path / os.fsdecode(b"\xff.py")).touch()
+    (tmp_path / "two\nlines\x1b.py").touch()
+    server.said("\\udcff.py")
+    server.said("two\\nlines\\x1b.py")
+    server.edit(source("'b'"))
+    server.answers("b")
+    server.hang_up()
+    server.stop()
+
+
 GENERATES = "open('made.py', 'w').write('x = 1'); import made"
 
 

@@ -1,9 +1,12 @@
 import importlib.util
+import os
 import queue
-from pathlib import Path
+import sys
+import types
 
 import pytest
 
+from penstock.cli import watched
 from penstock.cli.watched import need_watchfiles, watch
 from penstock.errors import ConfigError
 
@@ -24,6 +27,46 @@ def test_a_changed_file_is_told_after_nothing_was(tmp_path):
         assert told.get(timeout=20) == ([tmp_path / "a.py"], [])
         (tmp_path / "a.py").write_text("x = 1")
         assert told.get(timeout=20) == ([], [tmp_path / "a.py"])
+    finally:
+        stop()
+
+
+def test_a_name_that_is_not_utf_8_hides_no_change(tmp_path):
+    told = queue.Queue()
+    stop = watch(tmp_path, told.put, told.put)
+    try:
+        assert told.get(timeout=20) == ([], [])
+        for letter in "ab":
+            (tmp_path / os.fsdecode(b"\xff.txt")).write_text(letter)
+            (tmp_path / "a.py").write_text(letter)
+            while not (changed := told.get(timeout=20).changed):
+                pass  # all was looked at again, and nothing has changed
+            assert changed == [tmp_path / "a.py"]
+    finally:
+        stop()
+
+
+@pytest.mark.parametrize(("watches", "attempts"), [([], 2), ([[set()]], None)])
+def test_a_watch_that_ends_is_begun_anew_unless_it_never_began(tmp_path, monkeypatch, watches, attempts):
+    told, begun = queue.Queue(), queue.Queue()
+
+    def changes(*_arguments, **_options):
+        begun.put("begun")
+        yield from watches.pop() if watches else ()
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(watched, "AGAIN_SECONDS", 0.001)
+    monkeypatch.setitem(sys.modules, "watchfiles", types.SimpleNamespace(watch=changes))
+    stop = watch(tmp_path, told.put, told.put)
+    try:
+        if attempts is None:
+            assert told.get(timeout=20) == ([], [])
+            for _ in range(10):
+                begun.get(timeout=20)
+            assert told.empty()
+        else:
+            assert str(told.get(timeout=20)) == "broken"
+            assert begun.qsize() == attempts
     finally:
         stop()
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.codec.text import cut_line, cut_middle, one_line, utf8
+from penstock.codec.text import cut_line, cut_middle, one_line, printable, utf8
 
 
 def test_a_lone_surrogate_is_escaped_and_all_other_text_stays():
@@ -66,3 +66,11 @@ def test_what_is_cut_anywhere_is_utf_8_within_the_limit(seed):
         cut = cut_middle(text, limit)
         assert len(cut.encode()) <= limit  # which also raises where there is a surrogate
         assert ("cut:" in cut) == (len(utf8(text).encode()) > limit)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a b/ä.py", "a b/ä.py"), ("a\nb\x1b[K", "a\\nb\\x1b[K"), ("\udcff", "\\udcff"), ("\u2028", "\\u2028")],
+)
+def test_what_could_break_a_line_is_shown_as_an_escape(text, shown):
+    assert printable(text) == shown
