@@ -32,6 +32,7 @@ from penstock.cli.options import (
     service_fields,
 )
 from penstock.cli.pools import resized
+from penstock.cli.saying import Say, say_object, say_text
 from penstock.cli.user_errors import UserCodeFailed
 from penstock.config import LogOptions, ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
@@ -201,16 +202,16 @@ def _serve_with(
         return _as_told(options, lambda say: _run_server(arguments, options, say, sockets, see_out))
 
 
-def _as_told(options: ServerOptions, command: Callable[[Callable[[str], None]], int]) -> int:
+def _as_told(options: ServerOptions, command: Callable[[Say], int]) -> int:
     """Run `command` with what writes a line for the operator, in the format that `options` ask for."""
     if options.log_format == "text":
-        return command(write_stderr_line)
+        return command(say_text)
     # Every line must be JSON, the lines on starting and stopping included.
     from penstock.hosting.logs import log, log_failure, set_up_logging
 
     set_up_logging(options.log_format, options.log_level)
     try:
-        return command(log.info)
+        return command(say_object)
     except WronglyCalled as wrong:
         log_failure(wrong.error)
         return WRONGLY_CALLED
@@ -232,7 +233,7 @@ def load_services(arguments: argparse.Namespace) -> list[Service]:
 def _run_server(
     arguments: argparse.Namespace,
     options: ServerOptions,
-    say: Callable[[str], None],
+    say: Say,
     sockets: Sequence[socket.socket],
     see_out: float,
 ) -> int:

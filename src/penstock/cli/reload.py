@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from penstock.cli.python_files import Found
 from penstock.cli.reloading import TRIAL_SECONDS, Do, Phase, Reloading
+from penstock.cli.saying import Say
 from penstock.cli.watched import need_watchfiles, watch
 from penstock.codec.text import printable
 from penstock.config import ServerOptions, environment_name
@@ -37,10 +39,9 @@ MOST_NAMES = 3
 """Most files that a line names."""
 MOST_OUTPUT = 64 * 1024
 """Most bytes that are kept of what a trial writes: its end says what is wrong."""
+NOBODY_SERVES = "waiting for a change"
 PASSED_ON = {signal.SIGHUP, signal.SIGUSR1}
 """Signals that the child gets from us at any time.  It is born with them blocked, until it takes them."""
-
-Say = Callable[[str], None]
 
 
 def serve_reloading(words: Sequence[str], options: ServerOptions, say: Say) -> int:
@@ -158,7 +159,7 @@ class _Run:
         if phase is Phase.STOPPING:
             self._status = status if status >= 0 else 128 - status
         elif phase is not Phase.ENDING:
-            self._say(f"the service has ended: {describe_exit(status)}; waiting for a change")
+            self._say(f"the service has ended: {describe_exit(status)}; {NOBODY_SERVES}", logging.ERROR)
         self._do(self._core.ended())
 
     def _trial_ended(self, status: int) -> None:
@@ -168,8 +169,8 @@ class _Run:
         if not well:
             trial.show(self._say)
             if status != 1:
-                self._say(f"the import ended its process: {describe_exit(status)}")
-            self._say("the service as it was before the change serves on")
+                self._say(f"the import ended its process: {describe_exit(status)}", logging.WARNING)
+            self._say("the service as it was before the change serves on", logging.WARNING)
         self._do(self._core.tried(self._now(), well=well))
 
     def _due(self) -> None:
@@ -187,7 +188,7 @@ class _Run:
                     self._end()
                 case Do.KILL:
                     if self._service is not None:
-                        self._say("the service does not end: it is killed")
+                        self._say("the service does not end: it is killed", logging.WARNING)
                         self._service.kill()
                 case Do.TRY:
                     self._try()
@@ -196,7 +197,8 @@ class _Run:
                         self._trial.give_up()
                         self._trial = None
                 case Do.TELL_IT_HANGS:
-                    self._say(f"the import did not end within {TRIAL_SECONDS:g} s; the service as it was serves on")
+                    words = f"the import did not end within {TRIAL_SECONDS:g} s; the service as it was serves on"
+                    self._say(words, logging.WARNING)
         self._set_timer()
         if self._core.phase is Phase.STOPPED:
             self._over.set()
@@ -205,7 +207,7 @@ class _Run:
         try:
             self._service = _Child(SERVE, self._words, self._sockets, self._service_ended, output=None)
         except OSError as error:
-            self._say(f"the service cannot be started: {error.strerror}; waiting for a change")
+            self._say(f"the service cannot be started: {error.strerror}; {NOBODY_SERVES}", logging.ERROR)
             self._do(self._core.ended())
 
     def _end(self) -> None:
@@ -217,7 +219,7 @@ class _Run:
         try:
             self._trial = _Child(TRY, self._words, (), self._trial_ended, output=bytearray())
         except OSError as error:
-            self._say(f"the change cannot be tried: {error.strerror}")
+            self._say(f"the change cannot be tried: {error.strerror}", logging.WARNING)
             self._do(self._core.tried(self._now(), well=False))
 
     def _set_timer(self) -> None:
@@ -314,7 +316,7 @@ class _Child:
         """Say what the child has written."""
         text = bytes(self._output or b"").decode(errors="replace").rstrip()
         if text:
-            say(f"the change cannot be served:\n{text.removeprefix('penstock: ')}")
+            say(f"the change cannot be served:\n{text.removeprefix('penstock: ')}", logging.WARNING)
 
     def _read(self) -> None:
         assert self._pipe is not None

@@ -16,7 +16,7 @@ def utf8(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with each character that could break a line, or be none, written as an escape: a file may have any name."""
+    """`text`, a file's name for one, with an escape for each character that could break a line or cannot be shown."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

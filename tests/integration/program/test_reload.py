@@ -433,6 +433,26 @@ def test_a_variable_switches_it_on_and_every_line_is_json_if_asked(tmp_path):
         server.destroy()
 
 
+def test_what_fails_is_logged_where_only_warnings_are(tmp_path):
+    (tmp_path / "model.py").write_text(source(setup="open('set up', 'w').close()"))
+    server = Server(tmp_path, "model.py", "--reload", "--port", "0", "--log-format", "json", "--log-level", "warning")
+
+    def said(level, words):
+        lines = [json.loads(line) for line in server.output.splitlines()]
+        return any(line["level"] == level and words in line["message"] for line in lines)
+
+    try:
+        server.until((tmp_path / "set up").exists)
+        (tmp_path / "model.py").write_text("x +* 1\n")
+        server.until(lambda: said("warning", "SyntaxError") and said("warning", SERVES_ON))
+        (tmp_path / "model.py").write_text(source(setup="1 / 0"))
+        server.until(lambda: said("error", "waiting for a change"))
+        assert "changed: " not in server.output
+        server.stop()
+    finally:
+        server.destroy()
+
+
 def test_off_it_watches_nothing(tmp_path):
     (tmp_path / "model.py").write_text(source())
     server = Server(tmp_path, "model.py", "--no-reload", "--port", "0", env={"PENSTOCK_RELOAD": "1"})
