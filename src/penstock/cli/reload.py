@@ -39,7 +39,7 @@ MOST_NAMES = 3
 """Most files that a line names."""
 MOST_OUTPUT = 64 * 1024
 """Most bytes that are kept of what a trial writes: its end says what is wrong."""
-NOBODY_SERVES = "waiting for a change"
+NOBODY_SERVES = "waiting for a change, and requests wait until then"
 PASSED_ON = {signal.SIGHUP, signal.SIGUSR1}
 """Signals that the child gets from us at any time.  It is born with them blocked, until it takes them."""
 
@@ -159,7 +159,9 @@ class _Run:
         if phase is Phase.STOPPING:
             self._status = status if status >= 0 else 128 - status
         elif phase is not Phase.ENDING:
-            self._say(f"the service has ended: {describe_exit(status)}; {NOBODY_SERVES}", logging.ERROR)
+            # Beside a trial there is a change already.
+            then = NOBODY_SERVES if phase is Phase.RUNNING else "it is started as it is now"
+            self._say(f"the service has ended: {describe_exit(status)}; {then}", logging.ERROR)
         self._do(self._core.ended())
 
     def _trial_ended(self, status: int) -> None:

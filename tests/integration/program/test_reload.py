@@ -97,6 +97,12 @@ class Reloaded(Server):
     def answers(self, answer):
         until_now(lambda: self.ask() == answer, f"the answer {answer!r}", 40, lambda: self.output)
 
+    def child(self):
+        """The process that serves."""
+        (worker,) = self.workers()
+        status = Path(f"/proc/{worker}/status").read_text()
+        return int(status.partition("PPid:")[2].split()[0])
+
     def end(self):
         self.hang_up()
         self.destroy()
@@ -219,7 +225,7 @@ def test_an_edit_of_equal_size_within_a_second_is_seen_each_time(reloaded):
 def test_a_setup_that_fails_is_shown_and_waits_for_the_next_change(reloaded):
     server = reloaded(text=source(setup="1 / 0"))
     server.said("ZeroDivisionError")
-    server.said("waiting for a change")
+    server.said("exit status 1; waiting for a change, and requests wait until then")
     server.edit(source(setup="2 / 0"))
     server.said("waiting for a change", 2)
     server.edit(source("'mended'"))
@@ -394,12 +400,25 @@ def test_a_killed_parent_takes_all_with_it(reloaded):
 
 def test_a_service_that_is_killed_waits_for_a_change(reloaded):
     server = reloaded().ready()
-    (worker,) = server.workers()
-    status = Path(f"/proc/{worker}/status").read_text()
-    os.kill(int(status.partition("PPid:")[2].split()[0]), signal.SIGKILL)
+    os.kill(server.child(), signal.SIGKILL)
     server.said("the service has ended: signal SIGKILL; waiting for a change")
     server.hang_up()
     server.edit(source("'b'"))
+    server.answers("b")
+    server.hang_up()
+    server.stop()
+
+
+def test_a_service_that_is_killed_beside_a_trial_is_started_with_the_change(reloaded, tmp_path):
+    server = reloaded().ready()
+    child = server.child()
+    waits = "open('tried', 'w').close()\nimport os, time\nwhile not os.path.exists('go'): time.sleep(0.005)"
+    server.edit(source("'b'", imports=waits))
+    server.until((tmp_path / "tried").exists)
+    os.kill(child, signal.SIGKILL)
+    server.said("the service has ended: signal SIGKILL; it is started as it is now")
+    server.hang_up()
+    (tmp_path / "go").touch()
     server.answers("b")
     server.hang_up()
     server.stop()
