@@ -14,10 +14,12 @@ import sys
 from penstock.cli.ending import end_in_time
 from penstock.cli.lifeline import tie_to_lifeline
 from penstock.cli.main import command_arguments, load_services, run_command, serve_on
+from penstock.cli.options import server_options
 from penstock.cli.reload import TRIED_WELL, TRY
 from penstock.hosting.breakpoints import refuse_breakpoints
 from penstock.hosting.stdio import fill_standard_streams
-from penstock.worker.loading import pack_setup, reference
+from penstock.runtime.launching import plan
+from penstock.server.serve import check_before_serving
 
 DRAIN_SECONDS = 2.0
 """How long a service may take at most over what it has accepted."""
@@ -47,12 +49,13 @@ def main() -> None:
 
 
 def _try(arguments: argparse.Namespace) -> int:
-    """Import the services, and see that workers could; what `run_command` catches says why they cannot."""
-    for service in load_services(arguments):
-        for spec in service.stages:
-            pack_setup(spec.name, dict(spec.setup))
-            if not service.inline:
-                reference(spec.target)
+    """Do all that comes before a service opens or starts anything; what `run_command` catches says why it cannot."""
+    options = server_options(arguments, os.environ)
+    services = load_services(arguments)
+    check_before_serving(services, options)
+    for service in services:
+        service.check_process()
+        plan(service.name, service.stages, service.options, cpus=service.cpus, inline=service.inline)
     return TRIED_WELL
 
 

@@ -26,10 +26,10 @@ from penstock.errors import (
     RequestError,
     StartFailed,
 )
-from penstock.runtime.affinity import allowed_cores, check_cores, pin
+from penstock.runtime.affinity import pin
 from penstock.runtime.flow import Flow
 from penstock.runtime.incarnation import StartIncarnation
-from penstock.runtime.launching import launcher, worker_cores
+from penstock.runtime.launching import plan as plan_workers
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import StageDriver
 
@@ -213,21 +213,16 @@ class Engine:
         """
         if self._loop is not None:
             raise ConfigError(f"service {self.name!r} is {self.state}: an engine is started once")
-        allowed = allowed_cores()
-        if self._cpus is not None:
-            check_cores(f"service {self.name!r}", self._cpus, allowed)
-        stages = range(len(self._specs))
-        launch = [
-            launcher(self.name, self._specs, i, self.options, inline=self._in_process, logs=self._logs) for i in stages
-        ]
-        cores = [worker_cores(spec, allowed) for spec in self._specs]
-        self._pin(allowed)
+        plan = plan_workers(
+            self.name, self._specs, self.options, cpus=self._cpus, inline=self._in_process, logs=self._logs
+        )
+        self._pin(plan.allowed)
         self._loop = asyncio.get_running_loop()
         self._flow.begin(self._loop)
         self._phase = State.READY
         self._started = self._loop.create_future()
-        for i in stages:
-            self.stages[i].start(launch[i], *cores[i])
+        for stage, launch, cores in zip(self.stages, plan.launch, plan.cores, strict=True):
+            stage.start(launch, *cores)
         try:
             await self._started
         except BaseException:

@@ -1,4 +1,4 @@
-"""What each worker of a stage is told, and which cores and threads it gets."""
+"""What each worker of a stage is told, and which cores and threads it gets.  Nothing is started here."""
 
 from __future__ import annotations
 
@@ -6,13 +6,46 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from penstock.config import IN_A_PROGRAM, LogOptions, ServiceOptions
 from penstock.core.supervision import share_threads
-from penstock.runtime.affinity import check_cores
+from penstock.runtime.affinity import allowed_cores, check_cores
 from penstock.runtime.spec import StageSpec
 from penstock.transport.messages import Launch, StageRef
 from penstock.worker.loading import adopt_main, pack_setup, reference
+
+
+class Plan(NamedTuple):
+    """How the workers of a service are started; each list has an entry for each stage."""
+
+    allowed: frozenset[int]
+    """The cores that this process may use."""
+    launch: list[Callable[[int], Launch]]
+    """From a worker's number to its launch order."""
+    cores: list[tuple[list[frozenset[int]], list[int]]]
+    """The cores of each worker, and the number of threads that the libraries of each should start."""
+
+
+def plan(
+    service: str,
+    specs: Sequence[StageSpec],
+    options: ServiceOptions,
+    *,
+    cpus: Sequence[int] | None,
+    inline: bool,
+    logs: LogOptions = IN_A_PROGRAM,
+) -> Plan:
+    """How the workers of all stages are started, on the coordinator's cores `cpus`.
+
+    Raises:
+        ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.
+    """
+    allowed = allowed_cores()
+    if cpus is not None:
+        check_cores(f"service {service!r}", cpus, allowed)
+    launch = [launcher(service, specs, i, options, inline=inline, logs=logs) for i in range(len(specs))]
+    return Plan(allowed, launch, [worker_cores(spec, allowed) for spec in specs])
 
 
 def launcher(

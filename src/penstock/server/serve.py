@@ -18,6 +18,7 @@ from penstock.hosting.run import run_until_signal
 from penstock.hosting.servable import Servable
 from penstock.hosting.stdio import fill_standard_streams, write_stderr_line
 from penstock.server.app import App
+from penstock.server.http1.binding import tls_context
 from penstock.server.http1.listener import Listener
 
 Ready = Callable[[list[str]], None]
@@ -64,6 +65,12 @@ def serve(
         shows_loading=options.log_format == "text",  # every line of the others is a JSON object
         see_out=see_out,
     )
+
+
+def check_before_serving(services: Sequence[Servable], options: ServerOptions) -> None:
+    """Raise the ConfigError with which `serve` would refuse to open the door."""
+    App(services, options, LoopClock())
+    tls_context(options)
 
 
 def _announce(say: Callable[[str], None], addresses: list[str]) -> None:

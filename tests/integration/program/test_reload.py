@@ -268,6 +268,32 @@ def test_what_cannot_be_imported_is_shown_and_the_old_service_serves_on(reloaded
     server.stop()
 
 
+def test_what_the_server_would_refuse_is_shown_and_the_old_services_serve_on(tmp_path):
+    (tmp_path / "model.py").write_text(source())
+    (tmp_path / "other.py").write_text(source(more=", name='other'"))
+    (tmp_path / "keys").write_text("key\n")
+    server = Server(tmp_path, "model.py", "other", "--reload", "--port", "0", "--api-key-file", "keys")
+    try:
+        server.ready()
+        (tmp_path / "other.py").write_text(source())
+        server.wait_for("different names, got")
+        (tmp_path / "other.py").write_text(source(more=", name='docs'"))
+        server.wait_for("is a path of the server's own")
+        (tmp_path / "other.py").write_text(source(more=", name='other', cpus=[4095]"))
+        server.wait_for(r"cpus \[4095\] are not among the allowed cores")
+        (tmp_path / "keys").unlink()
+        (tmp_path / "other.py").write_text(source(more=", name='another'"))
+        server.wait_for("api_key_file 'keys' cannot be read")
+        until_now(lambda: server.output.count(SERVES_ON) >= 4, "the last words", 40, lambda: server.output)
+        assert server.http.post("/other/predict", json=0, headers={"x-api-key": "key"}).json() == "a"
+        assert server.output.count("ready on") == 1
+        server.hang_up()
+        server.stop()
+    finally:
+        server.hang_up()
+        server.destroy()
+
+
 def test_an_import_that_hangs_is_given_up_for_the_next_edit(reloaded, tmp_path):
     server = reloaded().ready()
     server.edit(source() + "\nopen('hangs', 'w').close()\nwhile True: pass\n")
