@@ -53,7 +53,7 @@ HEAVY = {
     "pydantic": {"codec/pydantic_.py"},
     "prometheus_client": {"hosting/service_metrics.py", "server/pages/metrics.py"},
     "httptools": {"server/http1/heads.py"},
-    "uvloop": {"hosting/run.py", "blocking.py"},
+    "uvloop": {"hosting/run.py", "blocking.py", "cli/reload.py"},
     "rich": {"cli/main.py", "cli/check.py"},
     "argcomplete": {"cli/completion.py"},
     "watchfiles": {"cli/watched.py"},

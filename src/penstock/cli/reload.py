@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import uvloop
+
 from penstock.cli.python_files import Found
 from penstock.cli.reloading import TRIAL_SECONDS, Do, Phase, Reloading
 from penstock.cli.saying import Say
@@ -61,7 +63,9 @@ def serve_reloading(words: Sequence[str], options: ServerOptions, say: Say) -> i
     file = None if options.uds is None else inode(options.uds)
     hold_signals()
     try:
-        return asyncio.run(_Run(words, sockets, root, say).run())
+        # asyncio's own loop may sleep on after a signal that came just before it slept; uvloop wakes for each.
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_Run(words, sockets, root, say).run())
     finally:
         for sock in sockets:
             sock.close()

@@ -1,6 +1,7 @@
 """What a user sees of `penstock serve --reload`: edits, good and bad, under a client that never stops asking."""
 
 import contextlib
+import ctypes
 import http.client
 import json
 import os
@@ -398,6 +399,14 @@ def test_a_signal_to_the_parent_ends_both(reloaded, number):
     server = reloaded().ready()
     server.stop(number)
     assert server.output.count("stopped") == 1
+
+
+def test_a_signal_that_interrupts_no_wait_of_the_event_loop_is_seen_at_once(reloaded):
+    server = reloaded(text="x +* 1\n")
+    server.said("waiting for a change")
+    others = [int(entry.name) for entry in Path(f"/proc/{server.pid}/task").iterdir() if entry.name != str(server.pid)]
+    assert ctypes.CDLL(None).tgkill(server.pid, others[0], signal.SIGTERM) == 0
+    assert server.wait() == 0
 
 
 def test_a_signal_ends_what_waits_for_a_change(reloaded):
