@@ -152,9 +152,16 @@ class _Run:
                 # A closed terminal begins with SIGHUP, which a child that starts just then would take for another.
                 self._told_to_end = signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number)
                 self._do(self._core.stop(self._now()))
-            case Action.END | Action.RENEW | Action.REPORT | Action.NOTHING:
-                if self._service is not None:
-                    self._service.send(number)
+            case Action.END:
+                self._pass_on(number)
+                self._core.hurry(self._now())
+                self._set_timer()
+            case Action.RENEW | Action.REPORT | Action.NOTHING:
+                self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        if self._service is not None:
+            self._service.send(number)
 
     def _service_ended(self, status: int) -> None:
         self._service = None

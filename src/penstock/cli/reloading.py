@@ -8,7 +8,7 @@ Contract
   tried in its turn.
 * Changes that follow each other within `QUIET_SECONDS` are one change, for at most `MOST_QUIET_SECONDS`.
 * A service that ends by itself is not started again before a file changes.
-* After a stop nothing is started.
+* After a stop nothing is started.  A service that is told a second time to end has `AT_ONCE_SECONDS` left.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ MOST_QUIET_SECONDS = 2.0
 """How long a change waits at most while others follow it."""
 TRIAL_SECONDS = 60.0
 """How long the import of a changed module may take; as long as a step of `penstock check`."""
+AT_ONCE_SECONDS = 1.0
+"""How long a service may take that was told to end at once."""
 END_SECONDS = 15.0
 """How long a service may take to end: the drain, the end of its workers, what its module has left running."""
 
@@ -129,6 +131,11 @@ class Reloading:
                 return []
             case _:
                 return self._end(Phase.STOPPING, now)
+
+    def hurry(self, now: float) -> None:
+        """The service was told a second time to end."""
+        if self.phase is Phase.STOPPING:
+            self._limit = min(self._limit, now + AT_ONCE_SECONDS)
 
     def next_deadline(self) -> float | None:
         """When `at` has something to do, or None where only an event can bring it."""

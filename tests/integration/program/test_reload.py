@@ -47,6 +47,18 @@ def source(answer="'a'", imports="", setup="self.is_set_up = True", stage="M", m
     return MODEL.format(answer=answer, imports=imports, setup=setup, stage=stage, more=more)
 
 
+def stands_still(process):
+    """Whether every thread of `process` is stopped."""
+    states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{process}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
+def pending(process, number):
+    """Whether signal `number` waits for `process`, which stands still."""
+    mask = Path(f"/proc/{process}/status").read_text().partition("ShdPnd:")[2].split()[0]
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
 class Reloaded(Server):
     """`penstock serve --reload` of `model.py`; on a terminal of its own, if that is wanted."""
 
@@ -413,6 +425,19 @@ def test_a_signal_ends_what_waits_for_a_change(reloaded):
     server = reloaded(text="x +* 1\n")
     server.said("waiting for a change")
     server.stop()
+
+
+def test_a_second_signal_ends_a_service_that_stands_still(reloaded):
+    server = reloaded().ready()
+    child = server.child()
+    server.hang_up()
+    os.kill(child, signal.SIGSTOP)
+    server.until(lambda: stands_still(child))
+    server.signal(signal.SIGINT)
+    server.until(lambda: pending(child, signal.SIGINT))
+    server.signal(signal.SIGINT)
+    assert server.wait(10) == 128 + signal.SIGKILL
+    assert "the service does not end: it is killed" in server.output
 
 
 def test_other_signals_reach_the_service(reloaded):

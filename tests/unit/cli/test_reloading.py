@@ -2,7 +2,16 @@ import random
 
 import pytest
 
-from penstock.cli.reloading import END_SECONDS, MOST_QUIET_SECONDS, QUIET_SECONDS, TRIAL_SECONDS, Do, Phase, Reloading
+from penstock.cli.reloading import (
+    AT_ONCE_SECONDS,
+    END_SECONDS,
+    MOST_QUIET_SECONDS,
+    QUIET_SECONDS,
+    TRIAL_SECONDS,
+    Do,
+    Phase,
+    Reloading,
+)
 
 
 def running():
@@ -148,6 +157,30 @@ def test_a_stop_while_the_old_service_ends_starts_no_new_one():
     assert core.next_deadline() == 1.0 + END_SECONDS
     assert core.ended() == []
     assert core.phase is Phase.STOPPED
+
+
+def test_a_service_that_is_told_twice_to_end_is_killed_soon():
+    core = running()
+    core.stop(1.0)
+    core.hurry(2.0)
+    assert core.next_deadline() == 2.0 + AT_ONCE_SECONDS
+    core.hurry(2.5)  # the third does not give it more time
+    assert core.at(2.0 + AT_ONCE_SECONDS) == [Do.KILL]
+    assert core.ended() == []
+
+
+def test_a_service_that_is_nearly_out_of_time_is_given_none_by_a_second_stop():
+    core = running()
+    core.stop(1.0)
+    core.hurry(1.0 + END_SECONDS - 0.1)
+    assert core.next_deadline() == 1.0 + END_SECONDS
+
+
+@pytest.mark.parametrize("core", [Reloading, running, trying])
+def test_nothing_is_hurried_that_was_not_told_to_end(core):
+    hurried, beside = core(), core()
+    hurried.hurry(0.1)
+    assert hurried.next_deadline() == beside.next_deadline()
 
 
 @pytest.mark.parametrize("seed", range(200))
