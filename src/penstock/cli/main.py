@@ -170,9 +170,12 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _serve_reloading(arguments: argparse.Namespace, options: ServerOptions) -> int:
     from penstock.cli.reload import serve_reloading
     from penstock.hosting.handing_over import lines_handed_over
+    from penstock.hosting.load_lines import line_can_be_shown
     from penstock.hosting.logs import dropped_notice
 
-    with lines_handed_over(dropped_notice):
+    # The child may show what still loads.
+    erases = options.log_format == "text" and line_can_be_shown()
+    with lines_handed_over(dropped_notice, erases=erases):
         service_fields(arguments, os.environ)  # what can never be is said once, and not by each child
         return _as_told(options, lambda say: serve_reloading(arguments.words, options, say))
 

@@ -151,12 +151,15 @@ def begin_handing_over(
 
 
 @contextlib.contextmanager
-def lines_handed_over(notice: Callable[[int], str]) -> Iterator[HandingOver]:
-    """Hand over lines in a process whose event loop runs, or will run, in this thread; nothing more within another."""
+def lines_handed_over(notice: Callable[[int], str], *, erases: bool = False) -> Iterator[HandingOver]:
+    """Hand over lines in a process whose event loop runs, or will run, in this thread; nothing more within another.
+
+    `erases` is as for `HandingOver`.
+    """
     if _Process.now is not None:
         yield _Process.now
         return
-    handing_over = begin_handing_over(notice, loop_thread=threading.get_ident())
+    handing_over = begin_handing_over(notice, loop_thread=threading.get_ident(), erases=erases)
     try:
         yield handing_over
     finally:

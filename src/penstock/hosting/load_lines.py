@@ -32,6 +32,11 @@ class _Terminal:
     line_shown = False
 
 
+def line_can_be_shown() -> bool:
+    """Whether standard error is a terminal on which a line can change."""
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
 def line_is_shown() -> bool:
     """Whether a line at the bottom of the terminal may be there: who else writes to it has to erase that first."""
     return _Terminal.line_shown
@@ -80,7 +85,7 @@ def loading_shown(services: Sequence[Servable], clock: Clock) -> Iterator[None]:
     The terminal is that of standard error, whose lines were handed over.  Whatever else is written there stands above.
     """
     stream = sys.stderr
-    if not isinstance(stream, LineStream) or not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+    if not isinstance(stream, LineStream) or not line_can_be_shown():
         yield
         return
 

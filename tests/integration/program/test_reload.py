@@ -372,6 +372,17 @@ def test_an_edit_while_models_load_is_served_next(reloaded, tmp_path):
     server.stop()
 
 
+def test_a_line_takes_the_place_of_the_one_that_shows_what_loads(reloaded):
+    server = reloaded(text=source(setup=LOADS_UNTIL), terminal=True, env={"TERM": "xterm"})
+    server.said("penstock: service: ")  # what still loads
+    server.edit(source("'b'"))
+    server.said("changed: model.py")
+    assert "\r\x1b[Kpenstock: changed: model.py\n" in server.output
+    server.ready()
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 0
+
+
 def test_an_edit_during_the_drain_is_served_next(reloaded, tmp_path):
     (tmp_path / "waiting_model.py").write_text(
         "import os, time\n\ndef until_open():\n    open('runs', 'w').close()\n"
