@@ -95,6 +95,8 @@ class _Run:
         self._status = 0
         self._ended_at = 0.0
         """When the last service ended, by the clock that dates files: it may have written some itself."""
+        self._untold: set[Path] = set()
+        """Files that have changed since the last service or trial was started."""
         self._begun = False
         self._over = asyncio.Event()
         self._failure: Exception | None = None
@@ -136,9 +138,7 @@ class _Run:
             # Who saves a file as it is wants to try again: what was wrong may have been mended elsewhere.
             files = files or [file for file in found.rewritten if _written_since(file, self._ended_at)]
         if files:
-            names = [printable(str(file.relative_to(self._root))) for file in files]
-            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-            self._say(f"changed: {', '.join(names[:MOST_NAMES])}{more}")
+            self._untold.update(files)
             self._do(self._core.changed(self._now()))
 
     def _cannot_watch(self, error: Exception) -> None:
@@ -216,7 +216,16 @@ class _Run:
         if self._core.phase is Phase.STOPPED:
             self._over.set()
 
+    def _tell_changes(self) -> None:
+        """Name what has changed, in one line for all that is looked at together."""
+        names = [printable(str(file.relative_to(self._root))) for file in sorted(self._untold)]
+        self._untold.clear()
+        if names:
+            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+            self._say(f"changed: {', '.join(names[:MOST_NAMES])}{more}")
+
     def _start(self) -> None:
+        self._tell_changes()
         try:
             self._service = _Child(SERVE, self._words, self._sockets, self._service_ended, output=None)
         except OSError as error:
@@ -229,6 +238,7 @@ class _Run:
         self._service.send(self._told_to_end if stopping else signal.SIGTERM)
 
     def _try(self) -> None:
+        self._tell_changes()
         try:
             self._trial = _Child(TRY, self._words, (), self._trial_ended, output=bytearray())
         except OSError as error:

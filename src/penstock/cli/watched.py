@@ -12,8 +12,9 @@ from penstock.errors import ConfigError
 
 LOOK_MILLISECONDS = 200
 """How long the watching thread waits before it looks whether it shall end."""
-GATHER_MILLISECONDS = 100
-"""How long changes gather at most before they are told; `Reloading` decides which belong together."""
+GATHER_MILLISECONDS = 50
+"""How long changes gather at most before they are told; `Reloading` decides which belong together, by its
+`QUIET_SECONDS`."""
 STEP_MILLISECONDS = 20
 """How long no further change must come for them to be told at once."""
 

@@ -395,10 +395,10 @@ def test_an_edit_during_the_drain_is_served_next(reloaded, tmp_path):
     server.edit(source("'b'"))
     server.said("draining for up to 2 s")
     server.edit(source("'c'"))
-    server.said("changed: model.py", 2)
     (tmp_path / "open").touch()
     assert wire.answer().json() == "done"
     server.answers("c")
+    server.said("changed: model.py", 2)
     server.hang_up()
     server.stop()
 
