@@ -19,7 +19,7 @@ from typing import Any
 
 from penstock.cli.find_service import load_service
 from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, encode
-from penstock.cli.lifeline import tie_to_lifeline
+from penstock.cli.lifeline import begin_below
 from penstock.cli.user_errors import UserCodeFailed
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
@@ -54,7 +54,7 @@ def main() -> None:
     """
     name, fd, patience, lifeline = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     os.set_inheritable(fd, False)
-    tie_to_lifeline(lifeline)
+    begin_below(lifeline)
     refuse_breakpoints()
 
     def tell(report: Report) -> None:

@@ -12,7 +12,7 @@ import socket
 import sys
 
 from penstock.cli.ending import end_in_time
-from penstock.cli.lifeline import tie_to_lifeline
+from penstock.cli.lifeline import begin_below
 from penstock.cli.main import command_arguments, load_services, run_command, serve_on
 from penstock.cli.options import server_options
 from penstock.cli.reload import TRIED_WELL, TRY
@@ -35,7 +35,7 @@ def main() -> None:
     fill_standard_streams()
     refuse_breakpoints()
     what, lifeline, descriptors, *words = sys.argv[1:]
-    tie_to_lifeline(int(lifeline))
+    begin_below(int(lifeline))
     arguments = command_arguments(words)
     if what == TRY:
         os._exit(run_command(lambda: _try(arguments)))  # at once, whatever the module has started

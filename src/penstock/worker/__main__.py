@@ -134,7 +134,17 @@ def _freeze() -> None:
     gc.freeze()
 
 
+def write_in_background() -> None:
+    """Let this process, and what it starts, write to a terminal that stops who does so in the background.
+
+    Its group is not the terminal's, so after `stty tostop` a line to it would stop the whole group.  A handler would
+    not help: the write is tried again for ever.  Forks and programs inherit this, since they are in the same group.
+    """
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+
+
 def _ignore_signals() -> None:
+    write_in_background()
     # These are handlers and no SIG_IGN, which a program that the stage starts would inherit.  Forks get the defaults.
     # What was ignored when the coordinator started (`nohup`) stays ignored, here and in what the stage starts.
     for number in GENTLE_SIGNALS:
