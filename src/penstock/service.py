@@ -100,6 +100,8 @@ class Service:
         self._calls = Calls(name, self.options, self.stages[-1].name, self._clock)
         self.logs: LogOptions = IN_A_PROGRAM
         """How workers write their log lines; a server says so before it starts the service."""
+        self.served = False
+        """Whether every caller comes over HTTP; a server says so before it starts the service."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop that runs the engine."""
 
@@ -172,6 +174,7 @@ class Service:
             cpus=self.cpus,
             inline=self.inline,
             logs=self.logs,
+            served=self.served,
         )
         self._calls.connect(self.engine, self._loop)
         with loading_logged(self, self._clock):

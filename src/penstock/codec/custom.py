@@ -62,7 +62,17 @@ def _writer_of(kind: Any) -> Callable[[Any], Any]:
 
 def _refuse(value: Any) -> Any:
     kind = type(value)
-    raise TypeError(f"an object of type `{kind.__module__}.{kind.__qualname__}` is neither JSON nor MessagePack")
+    raise TypeError(
+        f"an object of type `{kind.__module__}.{kind.__qualname__}` is neither JSON nor MessagePack{_way_out(kind)}"
+    )
+
+
+def _way_out(kind: type) -> str:
+    """What a stage can return in place of an object of class `kind`: the tensor of a framework is the usual one."""
+    ways = [f"`.{name}()`" for name in ("tolist", "numpy") if hasattr(kind, name)]
+    if ways:
+        return f"; let the stage return its {' or '.join(ways)}"
+    return "; let the stage return `numpy.asarray` of it" if hasattr(kind, "__array__") else ""
 
 
 def model_reader(type_: Any) -> ModelReader | None:

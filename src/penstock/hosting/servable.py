@@ -185,6 +185,8 @@ class Servable(Protocol):
 
     logs: LogOptions
     """How its workers write their log lines; a host that has a say sets it before `start`."""
+    served: bool
+    """Whether every caller comes over HTTP; a host that is the only way in sets it before `start`."""
 
     @property
     def name(self) -> str:

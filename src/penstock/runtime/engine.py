@@ -42,7 +42,7 @@ class Engine:
 
     It lives on one event loop, and everything but `abandon` is called on that loop's thread.  `clock` tells it the
     time, and `start_incarnation` starts its workers; `inline` says that those are threads of this process.  `logs` is
-    how workers in processes of their own write their log lines.
+    how workers in processes of their own write their log lines.  `served` says that every caller comes over HTTP.
     """
 
     def __init__(
@@ -56,12 +56,14 @@ class Engine:
         cpus: Sequence[int] | None = None,
         inline: bool = False,
         logs: LogOptions = IN_A_PROGRAM,
+        served: bool = False,
     ) -> None:
         self.name = name
         self.options = options
         self._specs = tuple(specs)
         self._clock = clock
         self._logs = logs
+        self._served = served
         self._cpus = tuple(cpus) if cpus is not None else None
         self._in_process = inline  # not `_inline`: mypyc would write `__inline`, which C compilers take for a keyword
         self._flow = Flow(
@@ -214,7 +216,13 @@ class Engine:
         if self._loop is not None:
             raise ConfigError(f"service {self.name!r} is {self.state}: an engine is started once")
         plan = plan_workers(
-            self.name, self._specs, self.options, cpus=self._cpus, inline=self._in_process, logs=self._logs
+            self.name,
+            self._specs,
+            self.options,
+            cpus=self._cpus,
+            inline=self._in_process,
+            logs=self._logs,
+            served=self._served,
         )
         self._pin(plan.allowed)
         self._loop = asyncio.get_running_loop()

@@ -35,6 +35,7 @@ def plan(
     cpus: Sequence[int] | None,
     inline: bool,
     logs: LogOptions = IN_A_PROGRAM,
+    served: bool = False,
 ) -> Plan:
     """How the workers of all stages are started, on the coordinator's cores `cpus`.
 
@@ -44,7 +45,8 @@ def plan(
     allowed = allowed_cores()
     if cpus is not None:
         check_cores(f"service {service!r}", cpus, allowed)
-    launch = [launcher(service, specs, i, options, inline=inline, logs=logs) for i in range(len(specs))]
+    stages = range(len(specs))
+    launch = [launcher(service, specs, i, options, inline=inline, logs=logs, served=served) for i in stages]
     return Plan(allowed, launch, [worker_cores(spec, allowed) for spec in specs])
 
 
@@ -56,6 +58,7 @@ def launcher(
     *,
     inline: bool,
     logs: LogOptions = IN_A_PROGRAM,
+    served: bool = False,
 ) -> Callable[[int], Launch]:
     """A function from a worker's number to its launch order, for stage `index`.
 
@@ -89,6 +92,7 @@ def launcher(
             validate_results=options.validate_results,
             allow_nan=options.allow_nan,
             logs=logs,
+            served=served,
         )
 
     return launch

@@ -52,6 +52,7 @@ def serve(
     app = App(services, options, clock)
     for service in services:
         service.logs = LogOptions(options.log_format, options.log_level)
+        service.served = True
     workers = sum(stage.workers for service in services for stage in service.stages)
     listener = Listener(app, options, clock, workers=workers, sockets=sockets)
     app.metrics.watch(listener)

@@ -58,6 +58,8 @@ class Launch(msgspec.Struct, frozen=True):
     validate_results: bool
     allow_nan: bool
     logs: LogOptions
+    served: bool
+    """Whether every caller comes over HTTP: a result that only pickle carries is then of no use to anybody."""
 
 
 class Problem(msgspec.Struct, frozen=True):

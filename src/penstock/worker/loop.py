@@ -91,13 +91,11 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
     announce(runner.current, launch.service, launch.stage, launch.index)
     stage.setup(**pickle.loads(launch.setup))  # noqa: S301  # written by our own coordinator
     on_loaded()
-    # Between stages everything is pickled, and so are the answers of calls in process.
-    formats = (Codec.PICKLE, *offers(types.result)) if launch.last else (Codec.PICKLE,)
     examples = list(stage.examples)
     tells = launch.index == 0  # the other workers would say the same
     if tells:
         _tell_misfit(launch.stage, types.item, examples)
-    troubles = runner.warm_up(examples, launch.max_size, formats)
+    troubles = runner.warm_up(examples, launch.max_size, _formats(launch, types.result))
     if troubles and tells:
         others = f" (and {len(troubles) - 1} more of its examples)" if len(troubles) > 1 else ""
         log.warning("stage %r: not every caller can get the result of %s%s", launch.stage, troubles[0], others)
@@ -111,6 +109,13 @@ def _tell_misfit(stage: str, item: Any, examples: list[Any]) -> None:
         if reason:
             log.warning("stage %r: examples[%d] does not fit `%s`: %s", stage, index, type_name(item), reason)
             return
+
+
+def _formats(launch: Launch, result: Any) -> tuple[Codec, ...]:
+    """The formats that results of this type are asked for in."""
+    if not launch.last:
+        return (Codec.PICKLE,)  # between stages everything is pickled
+    return offers(result) if launch.served else (Codec.PICKLE, *offers(result))  # calls in process get a pickle
 
 
 def _examine(runner: Runner, stage: Any) -> bytes:

@@ -497,6 +497,53 @@ def test_a_server_does_not_start_where_no_format_can_carry_a_result(module):
     assert "no caller could get the result of examples[0]: the result cannot be written as PICKLE" in output
 
 
+TENSORS = """
+import asyncio
+import penstock as ps
+
+class Tensor:
+    def tolist(self):
+        return [1.0]
+
+    def numpy(self):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+
+class Net(ps.Stage):
+    batch = ps.Batch(max_size=2)
+    examples = [1.0]
+
+    def predict(self, xs: list[float]):
+        return [Tensor() for _ in xs]
+
+service = ps.Service(Net, name="tensors")
+
+async def main():
+    async with service:
+        print((await service.predict(1.0)).tolist())
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+NO_TENSOR = (
+    "an object of type `model.Tensor` is neither JSON nor MessagePack; "
+    "let the stage return its `.tolist()` or `.numpy()`"
+)
+
+
+def test_a_server_does_not_start_where_only_a_call_in_process_could_get_a_result(module):
+    status, output = run(module(TENSORS), "serve", "model:service", "--port", "0")
+    assert status == 1
+    assert NO_TENSOR in output
+
+
+def test_a_program_is_only_warned_of_a_result_that_no_request_could_get(module):
+    folder = module(TENSORS)
+    done = subprocess.run([sys.executable, "model.py"], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "[1.0]\n")
+    assert "not every caller can get the result of examples[0]: " in done.stderr
+    assert NO_TENSOR.partition("model")[2] in done.stderr
+
+
 def test_check_says_that_without_examples_nothing_was_run(module):
     status, output = checked(module(CHECKED), "no_examples")
     assert status == 0

@@ -26,6 +26,20 @@ class Score(msgspec.Struct):
     value: float
 
 
+class Tensor:
+    def tolist(self): ...
+
+    def numpy(self): ...
+
+
+class Series:
+    def tolist(self): ...
+
+
+class Lazy:
+    def __array__(self): ...
+
+
 class Listed(msgspec.Struct, array_like=True, tag="listed"):
     x: int
 
@@ -307,3 +321,23 @@ def test_a_type_nothing_can_be_checked_against_is_refused_when_the_check_is_aske
 def test_an_array_is_not_a_list_for_an_item():
     with pytest.raises(InvalidItem, match="expected `array`"):
         checked(list[float], np.arange(2.0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "instead"),
+    [
+        (Tensor, "; let the stage return its `.tolist()` or `.numpy()`"),
+        (Series, "; let the stage return its `.tolist()`"),
+        (Lazy, "; let the stage return `numpy.asarray` of it"),
+        (threading.Event, ""),
+    ],
+)
+def test_the_refusal_of_an_object_names_its_type_and_what_to_return_instead(kind, instead):
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    for codec in (Codec.JSON, Codec.MSGPACK):
+        with pytest.raises(EncodeFailed) as refused:
+            ItemEncoder(Any).encode(codec, {"scores": kind()})
+        assert str(refused.value) == (
+            f"the result cannot be written as {codec.name}: "
+            f"an object of type `{name}` is neither JSON nor MessagePack{instead}"
+        )

@@ -40,8 +40,9 @@ def orders(monkeypatch):
     monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__, sys.modules["__main__"]))
     monkeypatch.setattr(sys.modules[__name__], "Embed", Embed, raising=False)
 
-    def make(*specs, inline=False, logs=None, **options):
-        more = {} if logs is None else {"logs": logs}
+    def make(*specs, inline=False, logs=None, served=None, **options):
+        given = {"logs": logs, "served": served}
+        more = {name: value for name, value in given.items() if value is not None}
         return [
             launcher("svc", specs, i, ServiceOptions(**options), inline=inline, **more)(0) for i in range(len(specs))
         ]
@@ -71,6 +72,10 @@ def test_a_worker_is_told_its_gpus():
 def test_a_worker_is_told_how_to_write_its_log(orders):
     logs = LogOptions("json", "info,my.model=debug")
     assert [order.logs for order in orders(stage(Embed), logs=logs)] == [logs]
+
+
+def test_a_worker_is_told_whether_every_caller_comes_over_http(orders):
+    assert [orders(stage(Embed), **given)[0].served for given in ({}, {"served": True})] == [False, True]
 
 
 def test_a_worker_is_told_each_path_that_python_looks_at_also_one_that_is_not_utf8():

@@ -36,6 +36,7 @@ LAUNCH = Launch(
     validate_results=False,
     allow_nan=True,
     logs=LogOptions("json", "info,my.model=debug"),
+    served=True,
 )
 PROBLEM = Problem("builtins.KeyError", ("builtins.KeyError", "builtins.LookupError"), "'x'", "Traceback ...", "$.x")
 

@@ -53,6 +53,7 @@ def launch(*, setup=None, batched=False, ref=None, **fields):
         validate_results=False,
         allow_nan=False,
         logs=LogOptions(),
+        served=False,
     )
     return encode_control(Kind.LAUNCH, pack(msgspec.structs.replace(order, **fields)))
 
@@ -264,6 +265,15 @@ def test_a_result_that_no_caller_can_get_fails_the_start():
     work(end, target=giving(lambda: 1))
     assert kinds(end) == [Kind.HELLO, Kind.FAILED]
     assert "no caller could get the result of examples[0]" in unpack(end.sent[1].payloads[0], Problem).message
+
+
+def test_where_every_caller_comes_over_http_a_result_that_only_pickle_carries_fails_the_start(caplog):
+    assert warned(caplog, giving({1j}), index=0, served=True)[0] is Kind.FAILED
+    assert warned(caplog, giving({1j}), index=0, served=True, last=False) == (Kind.READY, [])
+    ready, lines = warned(caplog, giving({1j}), index=0)
+    assert ready is Kind.READY
+    assert lines[0].startswith("stage 'embed': not every caller can get the result of examples[0]: ")
+    assert warned(caplog, giving(math.nan), index=0, served=True)[0] is Kind.READY
 
 
 def test_what_a_stage_gives_to_the_next_one_has_to_be_pickled_and_no_more(caplog):
