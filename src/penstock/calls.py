@@ -257,7 +257,7 @@ def _resolve(waiting: asyncio.Future[list[Outcome]], outcomes: list[Outcome]) ->
 
 def _unreadable(stage_name: str, error: ValueError) -> StageFailed:
     """The failure of an item whose result cannot be unpickled in this process."""
-    problem = describe_error(error.__cause__ or error, skip_frames=1)
+    problem = describe_error(error.__cause__ or error)
     return StageFailed(
         f"the result cannot be unpickled here: {problem.message}",
         stage=stage_name,

@@ -85,12 +85,15 @@ class FaultLog:
         else:
             self._write(f"{who}: {_what(error)}", "", extra)
 
-    def report_start(self, kind: FaultKind, worker: str, reason: str, trace: str) -> None:
-        """Write that `worker` could not be started, because of `reason`; `trace` is its traceback, or ""."""
+    def report_start(self, kind: FaultKind, what: str, reason: str, trace: str) -> None:
+        """Write that a worker could not be started, because of `reason`; `trace` is its traceback, or "".
+
+        `what` is the reason without the error, as "worker 0 could not be set up".
+        """
         detail = self._judge(kind, 1, has_traceback=bool(trace))
         extra = {"stage": kind.stage}
         if detail is Detail.TRACEBACK:
-            self._write(f"{worker} could not be set up: {_at(kind)}", trace, extra)
+            self._write(f"{what}: {_at(kind)}", trace, extra)
         elif detail is Detail.LINE:
             self._write(reason, "", extra)
 

@@ -326,7 +326,7 @@ class StageDriver:
             self.health.died_before_ready(worker.index, reason, self._now())
             if not ends_start:  # else `Engine.start` raises it
                 kind = _fault_kind(self.name, end.problem)
-                self._faults.report_start(kind, str(worker), reason, failure.traceback)
+                self._faults.report_start(kind, _start_words(worker, end.problem), reason, failure.traceback)
                 # The first start is told by who waits for it, and a rest was told when it began.
                 told = self._unstartable or not self.health.ever_ready or self.health.resting
                 if self.failed and not told:
@@ -417,9 +417,15 @@ def _fault_kind(stage: str, problem: Problem | None) -> FaultKind:
     return FaultKind(stage, "", "") if problem is None else FaultKind(stage, problem.type_name, problem.raised_at)
 
 
+def _start_words(worker: WorkerSlot, problem: Problem | None) -> str:
+    on_examples = problem is not None and problem.on_examples
+    return f"{worker} failed on its examples" if on_examples else f"{worker} could not be set up"
+
+
 def _start_failure(worker: WorkerSlot, end: IncarnationEnd) -> StartFailed:
     problem = end.problem
     if problem is not None:
         kind = problem.type_name.removeprefix("builtins.")
-        return StartFailed(f"{worker} could not be set up: {kind}: {problem.message}", traceback=problem.traceback)
+        words = _start_words(worker, problem)
+        return StartFailed(f"{words}: {kind}: {problem.message}", traceback=problem.traceback)
     return StartFailed(f"{worker} ended before it was ready: {end.reason}")

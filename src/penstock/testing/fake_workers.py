@@ -114,11 +114,14 @@ class FakeIncarnation:
             self.greet()
         self.say(Kind.READY)
 
-    def fail_setup(self, message: str = "no weights", type_name: str = "builtins.OSError") -> None:
-        """Say why the stage cannot be set up, and end."""
+    def fail_setup(
+        self, message: str = "no weights", type_name: str = "builtins.OSError", *, on_examples: bool = False
+    ) -> None:
+        """Say why the stage cannot be set up, or does not run its examples, and end."""
         if self.launch is None:
             self.greet()
-        problem = Problem(type_name, (type_name,), message, f"Traceback (most recent call last):\n{message}")
+        trace = f"Traceback (most recent call last):\n{message}"
+        problem = Problem(type_name, (type_name,), message, trace, on_examples=on_examples)
         self.say(Kind.FAILED, pack(problem))
         self.die("exit status 1")
 

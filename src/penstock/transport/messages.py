@@ -72,6 +72,8 @@ class Problem(msgspec.Struct, frozen=True):
     path: str = ""
     raised_at: str = ""
     """`file:line` of the innermost frame of the traceback, or ""."""
+    on_examples: bool = False
+    """Whether a worker that did not start was set up, and failed on its examples."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -12,10 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
-from penstock.codec.schema import offers, signature, type_name
+from penstock.codec.schema import Signature, offers, signature, type_name
 from penstock.codec.type_check import misfit
 from penstock.errors import ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
@@ -51,10 +53,14 @@ def work(
     launch = unpack(_expect(frame, Kind.LAUNCH).payloads[0], Launch)
     on_launch(launch)
     stage = None
+    on_examples = False
     try:
-        stage, runner = _prepare(launch, target, on_loaded)
+        stage, runner, types = _prepare(launch, target, on_loaded)
+        on_examples = True
+        _warm_up(launch, stage, runner, types)
     except USER_ERRORS as error:
-        end.send(encode_control(Kind.FAILED, pack(describe_error(error, skip_frames=2))))
+        problem = msgspec.structs.replace(describe_error(error), on_examples=on_examples)
+        end.send(encode_control(Kind.FAILED, pack(problem)))
         return
     on_ready()
     end.send(encode_control(Kind.READY, b""))
@@ -70,7 +76,7 @@ def work(
         log.error("stage %r: teardown failed\n%s", launch.stage, describe_error(error).traceback.rstrip())  # noqa: TRY400
 
 
-def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tuple[Any, Runner]:
+def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tuple[Any, Runner, Signature]:
     if target is None:
         sys.path[:] = map(os.fsdecode, launch.sys_path)
         target = load(launch.ref)
@@ -91,6 +97,10 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
     announce(runner.current, launch.service, launch.stage, launch.index)
     stage.setup(**pickle.loads(launch.setup))  # noqa: S301  # written by our own coordinator
     on_loaded()
+    return stage, runner, types
+
+
+def _warm_up(launch: Launch, stage: Any, runner: Runner, types: Signature) -> None:
     examples = list(stage.examples)
     tells = launch.index == 0  # the other workers would say the same
     if tells:
@@ -99,7 +109,6 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
     if troubles and tells:
         others = f" (and {len(troubles) - 1} more of its examples)" if len(troubles) > 1 else ""
         log.warning("stage %r: not every caller can get the result of %s%s", launch.stage, troubles[0], others)
-    return stage, runner
 
 
 def _tell_misfit(stage: str, item: Any, examples: list[Any]) -> None:
@@ -123,7 +132,7 @@ def _examine(runner: Runner, stage: Any) -> bytes:
     try:
         runner.warm_up(list(stage.examples[:1]), max_size=1)
     except USER_ERRORS as error:
-        return pack(describe_error(error, skip_frames=3))
+        return pack(describe_error(error))
     return b""
 
 

@@ -6,6 +6,7 @@ worker, each is cut before it is copied; nobody behind the worker ever sees more
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable
 from types import TracebackType
@@ -43,6 +44,13 @@ _mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 """The classes of a class, whatever its metaclass makes of the attribute."""
 
 
+_MACHINERY = re.compile(r"<frozen (importlib|runpy|zipimport)|.*/importlib/__init__\.py$")
+"""Files of Python that stand between us and a module that we import."""
+
+_module_of: Callable[[type], object] = type.__dict__["__module__"].__get__
+"""The module of a class, whatever its metaclass makes of the attribute."""
+
+
 class WrongLength(Exception):
     """`predict` returned another number of results than it was given items."""
 
@@ -66,12 +74,9 @@ def note_single_item(error: BaseException, value: Any) -> None:
         error.__notes__ = [SINGLE_ITEM]  # and not `add_note`, which would add a line each time to an error that is kept
 
 
-def describe_error(error: BaseException, *, skip_frames: int = 0) -> Problem:
-    """`error` as text, without the first `skip_frames` of its traceback, which are ours.  It never raises."""
-    trace = _trace_of(error)
-    for _ in range(skip_frames):
-        if trace is not None and trace.tb_next is not None:
-            trace = trace.tb_next
+def describe_error(error: BaseException) -> Problem:
+    """`error` as text.  Its traceback begins at the user's code.  It never raises."""
+    trace = _users_part(error)
     return Problem(
         type_name=_name(type(error)),
         mro=_names(_mro_of(type(error))),
@@ -79,6 +84,26 @@ def describe_error(error: BaseException, *, skip_frames: int = 0) -> Problem:
         traceback=_traceback(error, trace),
         raised_at=_raised_at(trace),
     )
+
+
+def _users_part(error: BaseException) -> TracebackType | None:
+    """The traceback of `error` from the first frame of the user's on.
+
+    Where no frame is the user's, an error of one of our classes says all there is to say, and has none.  Any other is a
+    mistake of ours, or comes from a function in C: it keeps them all.
+    """
+    whole = part = _trace_of(error)
+    while part is not None:
+        frame = part.tb_frame
+        # By the name of the module: files of compiled modules are named as they were where they were compiled.
+        if not _is_ours(dict.get(frame.f_globals, "__name__")) and not _MACHINERY.match(frame.f_code.co_filename):
+            return part
+        part = part.tb_next
+    return None if _is_ours(_module_of(type(error))) else whole
+
+
+def _is_ours(module: object) -> bool:
+    return isinstance(module, str) and str.startswith(module, "penstock.")
 
 
 def describe_invalid(error: BaseException) -> Problem:

@@ -48,9 +48,9 @@ class _Work:
         """Answer that item `i` was not run because its deadline had passed."""
         self.statuses[i] = Status.EXPIRED
 
-    def end(self, i: int, error: BaseException, *, skip_frames: int = 0) -> None:
-        """Answer that item `i` ended with `error`; the first `skip_frames` of its traceback are ours."""
-        self.statuses[i], self.payloads[i] = _failure(error, skip_frames)
+    def end(self, i: int, error: BaseException) -> None:
+        """Answer that item `i` ended with `error`."""
+        self.statuses[i], self.payloads[i] = _failure(error)
 
     def again(self, places: list[int]) -> tuple[list[int], list[Any]]:
         return self.runner.inputs(self, places)
@@ -73,11 +73,11 @@ def _is_error(value: Any) -> bool:
     return issubclass(type(value), BaseException)
 
 
-def _failure(error: BaseException, skip_frames: int) -> tuple[int, bytes]:
+def _failure(error: BaseException) -> tuple[int, bytes]:
     """The answer of an item that ended with `error`."""
     if issubclass(type(error), InvalidItem):
         return Status.INVALID, pack(describe_invalid(error))
-    return Status.FAILED, pack(describe_error(error, skip_frames=skip_frames))
+    return Status.FAILED, pack(describe_error(error))
 
 
 class Runner:
@@ -186,7 +186,7 @@ class Runner:
                 try:
                     value = preprocess(value)
                 except USER_ERRORS as error:
-                    work.end(i, error, skip_frames=1)
+                    work.end(i, error)
                     continue
                 if _is_error(value):
                     work.end(i, value)
@@ -205,7 +205,7 @@ class Runner:
                 result = self._stage.predict(value)
             except USER_ERRORS as error:
                 note_single_item(error, value)
-                work.end(i, error, skip_frames=1)
+                work.end(i, error)
                 continue
             self.outputs(work, [i], [value], [result], last=alone)
 
@@ -226,7 +226,7 @@ class Runner:
                 try:
                     value = self._finish(value, pre)
                 except USER_ERRORS as error:
-                    work.end(i, error, skip_frames=2)
+                    work.end(i, error)
                     continue
             if _is_error(value):
                 work.end(i, value)
@@ -234,7 +234,7 @@ class Runner:
             try:
                 payload = encode(codecs[i], value)
             except USER_ERRORS as error:  # EncodeFailed, or what pickling raised that is no Exception
-                work.end(i, error, skip_frames=1)
+                work.end(i, error)
                 continue
             work.payloads[i] = payload if shared else join_payload(payload)
 
@@ -248,8 +248,8 @@ class Runner:
     def failure(self, error: BaseException) -> tuple[int, bytes]:
         """The answer of items whose batch raised `error`."""
         if type(error) is WrongLength:
-            return _failure(WrongLength(f"stage {self._name!r}: {error}"), 0)
-        return _failure(error, 2)
+            return _failure(WrongLength(f"stage {self._name!r}: {error}"))
+        return _failure(error)
 
     def _blame(self, error: InvalidItem, codec: int) -> BaseException:
         """The error of an item that cannot be decoded; a bad pickle from our own processes is no caller's fault."""

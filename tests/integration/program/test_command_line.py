@@ -218,6 +218,30 @@ def test_a_setup_that_raises_ends_the_command_with_the_remote_traceback(module):
     assert "penstock/" not in output, "our own frames tell the user nothing"
 
 
+FAILS_ON_EXAMPLES = """
+import penstock as ps
+
+class Model(ps.Stage):
+    batch = ps.Batch(max_size=4)
+    examples = ["two words"]
+
+    def predict(self, xs: list[str]) -> list[float]:
+        return [float(x) for x in xs]
+
+service = ps.Service(Model, name="model")
+"""
+
+
+def test_a_stage_that_raises_for_its_examples_is_said_to_with_the_users_frames_only(module):
+    status, output = run(module(FAILS_ON_EXAMPLES), "serve", "model:service", "--port", "0")
+    assert status == 1
+    reason = "ValueError: could not convert string to float: 'two words'"
+    assert f"worker 0 of stage 'Model' failed on its examples: {reason}" in output
+    assert 'Traceback (most recent call last):\n  File "' in output
+    assert output.count("  File ") == 2, "predict, and the list in it"
+    assert "penstock/" not in output
+
+
 def written_as_json(folder, *arguments, exit_status=1):
     """The log lines of a server that ends by an error; every line it writes must be one."""
     status, output = run(folder, "serve", *arguments, "--port", "0", "--log-format", "json")

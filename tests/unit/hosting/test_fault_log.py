@@ -236,9 +236,10 @@ async def test_texts_that_differ_are_lines_of_their_own_as_long_as_there_are_lin
 async def test_starts_that_fail_again_are_lines_and_their_traceback_comes_once(clock, caplog):
     faults = FaultLog(clock, logging.getLogger("penstock.runtime"))
     kind = FaultKind("price", "builtins.OSError", "model.py:3")
+    what = "worker 0 could not be set up"
     for _ in range(3):
-        faults.report_start(kind, "worker 0", "worker 0 could not be set up: OSError: gone", "Traceback\nOSError: gone")
-    faults.report_start(FaultKind("price", "", ""), "worker 0", "worker 0 ended before it was ready: exit status 3", "")
+        faults.report_start(kind, what, f"{what}: OSError: gone", "Traceback\nOSError: gone")
+    faults.report_start(FaultKind("price", "", ""), what, "worker 0 ended before it was ready: exit status 3", "")
     assert caplog.messages == [
         "worker 0 could not be set up: builtins.OSError at model.py:3",
         "worker 0 could not be set up: OSError: gone",
@@ -248,6 +249,6 @@ async def test_starts_that_fail_again_are_lines_and_their_traceback_comes_once(c
     assert [record.exc_text for record in caplog.records] == ["\nTraceback\nOSError: gone", None, None, None]
     assert {record.name for record in caplog.records} == {"penstock.runtime"}
     for _ in range(20):
-        faults.report_start(kind, "worker 0", "again", "Traceback")
+        faults.report_start(kind, what, "again", "Traceback")
     await clock.advance(1.0)
     assert "12 more failures" in caplog.messages[-1]

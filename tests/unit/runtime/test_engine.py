@@ -240,6 +240,17 @@ async def test_a_stage_without_workers_fails_tells_everybody_and_recovers(make_r
     assert told_of_stage(caplog) == [failed, ("INFO", "stage 'sqrt' is back: a worker could be started")]
 
 
+async def test_of_a_worker_that_was_set_up_the_examples_are_said_to_fail(make_rig, caplog):
+    rig = await make_rig().start()
+    rig.workers[-1].die()
+    await rig.clock.advance(0.0)
+    rig.workers[-1].fail_setup("too long", on_examples=True)
+    assert "worker 0 of stage 'sqrt' failed on its examples: builtins.OSError\n\nTraceback" in caplog.text
+    await rig.clock.advance(0.1)
+    rig.workers[-1].fail_setup("too long", on_examples=True)
+    assert caplog.messages[-1] == "worker 0 of stage 'sqrt' failed on its examples: OSError: too long"
+
+
 async def test_a_setup_that_raises_later_is_logged_and_tried_again(make_rig, caplog):
     rig = await make_rig().start()
     rig.workers[-1].die()

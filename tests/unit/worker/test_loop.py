@@ -143,7 +143,7 @@ def fails(where):
     return type("Fails", (Stage,), {"examples": [1], "predict": predict, where: fail})
 
 
-@pytest.mark.parametrize("where", ["__init__", "setup", "predict"])
+@pytest.mark.parametrize("where", ["__init__", "setup", "preprocess", "predict", "postprocess"])
 def test_a_stage_that_cannot_be_set_up_tells_why_and_the_worker_ends(where):
     end = ScriptedEnd(launch(), batch(7, 1))
     work(end, target=fails(where))
@@ -151,13 +151,33 @@ def test_a_stage_that_cannot_be_set_up_tells_why_and_the_worker_ends(where):
     problem = unpack(end.sent[1].payloads[0], Problem)
     assert (problem.type_name, problem.message) == ("builtins.OSError", "no weights\\udc80")
     assert "OSError: no weights" in problem.traceback
+    assert problem.on_examples is (where not in {"__init__", "setup"})
 
 
-def test_the_traceback_of_a_failed_setup_begins_at_the_users_code():
-    end = ScriptedEnd(launch())
-    work(end, target=fails("setup"))
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("where", ["setup", "preprocess", "predict", "postprocess"])
+def test_the_traceback_of_a_failed_start_begins_at_the_users_code(where, batched):
+    end = ScriptedEnd(launch(batched=batched))
+    work(end, target=fails(where))
     problem = unpack(end.sent[1].payloads[0], Problem)
     assert problem.traceback.splitlines()[1].startswith(f'  File "{__file__}"')
+
+
+def test_of_an_import_that_fails_only_the_users_frames_are_shown(tmp_path, monkeypatch):
+    (tmp_path / "halfway.py").write_text("import no_such_module_at_all")
+    monkeypatch.syspath_prepend(tmp_path)
+    end = ScriptedEnd(launch(ref=StageRef("halfway", "M")))
+    work(end)
+    lines = unpack(end.sent[1].payloads[0], Problem).traceback.splitlines()
+    assert lines[1:3] == [f'  File "{tmp_path}/halfway.py", line 1, in <module>', "    import no_such_module_at_all"]
+
+
+def test_a_start_that_fails_by_what_examples_gave_has_no_frames():
+    end = ScriptedEnd(launch(batched=True, served=True))
+    work(end, target=type("Short", (Stage,), {"examples": [1], "predict": lambda self, xs: []}))
+    problem = unpack(end.sent[1].payloads[0], Problem)
+    words = "penstock.worker.problems.WrongLength: predict returned 0 results for 1 items"
+    assert problem.traceback.splitlines() == [words]
 
 
 def test_a_class_that_is_not_there_is_told_like_a_failed_setup():

@@ -8,7 +8,9 @@ import traceback
 import numpy as np
 import pytest
 
-from penstock.errors import InvalidItem
+from penstock.codec.pickle_ import dumps, loads
+from penstock.errors import ConfigError, InvalidItem
+from penstock.worker.loading import reference
 from penstock.worker.problems import (
     MAX_NAMES,
     MAX_NOTES,
@@ -148,6 +150,36 @@ def _seconds(work):
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
+
+
+def users_reader(payload):
+    return loads(payload)
+
+
+class ReadsItself:
+    def __reduce__(self):
+        return users_reader, (b"",)
+
+
+def test_a_traceback_begins_at_the_users_code_and_then_shows_every_frame():
+    with pytest.raises(ValueError, match="an empty payload") as caught:
+        loads(dumps(ReadsItself()))
+    trace = describe_error(caught.value.__cause__).traceback
+    assert trace.splitlines()[1].endswith(", in users_reader")
+    assert 'penstock/codec/pickle_.py"' in trace
+
+
+def without_the_tests_frame(call, kind):
+    with pytest.raises(kind) as caught:
+        call()
+    return caught.value.with_traceback(caught.value.__traceback__.tb_next.tb_next)
+
+
+def test_where_no_frame_is_the_users_an_error_of_ours_has_none_and_any_other_all_of_them():
+    mistake = without_the_tests_frame(lambda: loads(b""), ValueError)
+    assert describe_error(mistake).traceback.splitlines()[1].endswith(", in loads")
+    refusal = without_the_tests_frame(lambda: reference(lambda: 1), ConfigError)
+    assert describe_error(refusal).traceback.startswith("penstock.errors.ConfigError: stage ")
 
 
 def test_the_raising_line_is_that_of_the_innermost_frame():
