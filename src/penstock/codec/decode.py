@@ -60,7 +60,7 @@ class ItemDecoder:
         try:
             return reader(payload)
         except Exception as exc:  # a type's own checks are user code, and parsers raise errors of many types
-            found = invalid_item(exc)
+            found = invalid_item(exc, payload)
             if found is exc:
                 raise
             found.__cause__ = exc  # once compiled, `from` does not set it

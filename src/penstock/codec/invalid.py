@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+from penstock.core.payload import Buffer
 from penstock.errors import InvalidItem
 
 # Errors of msgspec have no attribute for the path: it stands in the English text, which ends with " - at `$.x[3]`", or
@@ -17,6 +18,9 @@ from penstock.errors import InvalidItem
 # use; with other words the reason still says everything, and the path is "".
 _LOCATION = re.compile(r"(?s)(.*) - at (`key` in )?`(\$.*)`")
 _OPENINGS = ("Expected ", "Object ", "Number ", "Invalid ", "Integer ", "Input data ", "Array ")
+_TRUNCATED = "input data was truncated"
+_LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*+\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u|\\?\Z)")
+"""The first half of a pair, without the second: msgspec then finds the end of the text too early."""
 
 
 class UnreadablePart(ValueError):
@@ -32,11 +36,13 @@ class UnreadablePart(ValueError):
         self.path = path
 
 
-def invalid_item(exc: BaseException) -> InvalidItem:
-    """The `InvalidItem` for the caller whose item could not be read because of `exc`."""
+def invalid_item(exc: BaseException, payload: Buffer) -> InvalidItem:
+    """The `InvalidItem` for the caller whose item could not be read from `payload` because of `exc`."""
     if isinstance(exc, InvalidItem):
         return exc
     reason, path = explain(exc)
+    if reason == _TRUNCATED:
+        reason = _why_truncated(payload)
     return InvalidItem(reason, path=path)
 
 
@@ -68,6 +74,14 @@ def _from_msgspec(exc: msgspec.MsgspecError) -> tuple[str, str]:
     elif cause is None and text.startswith(_OPENINGS):
         text = text[0].lower() + text[1:]
     return text, "" if path == "$" else path
+
+
+def _why_truncated(payload: Buffer) -> str:
+    if not len(payload):
+        return "the body is empty"
+    if _LONE_SURROGATE.search(payload):
+        return "text with half of a surrogate pair, which is no character"
+    return _TRUNCATED
 
 
 def join_paths(outer: str, inner: str) -> str:

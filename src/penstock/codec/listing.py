@@ -79,7 +79,7 @@ def split_list(codec: Codec, body: Buffer, limit: float = math.inf) -> ItemViews
     try:
         items = _SPLIT[codec](body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as exc:
-        raise invalid_item(exc) from exc
+        raise invalid_item(exc, body) from exc
     if len(items) > limit:
         raise TooManyItems(f"the list has more than {limit} items")
     return ItemViews(items)

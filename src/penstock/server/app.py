@@ -31,7 +31,7 @@ from penstock.hosting.renewal import Renewal, UseRenewed
 from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.access_log import write_line
 from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Reply, Response
-from penstock.server.auth import ApiKeys, read_keys
+from penstock.server.auth import ApiKeys, has_key, read_keys
 from penstock.server.pages.docs import docs_routes
 from penstock.server.pages.health import JSON, Health
 from penstock.server.pages.metrics import Metrics
@@ -230,9 +230,11 @@ class App:
     def _refuse_key(self, request: HttpRequest) -> Response | None:
         if self._keys is None or self._keys.admits(request.headers):
             return None
+        unknown = "the API key that was sent is not a known one; "
         return self.problems.refuse(
             401,
-            "send an API key as `Authorization: Bearer KEY` or as `X-API-Key: KEY`",
+            (unknown if has_key(request.headers) else "")
+            + "send an API key as `Authorization: Bearer KEY` or as `X-API-Key: KEY`",
             request.id,
             ((b"www-authenticate", b"Bearer"),),
         )

@@ -34,12 +34,20 @@ class ApiKeys:
 
     def admits(self, headers: Mapping[bytes, bytes]) -> bool:
         """Whether ``Authorization: Bearer KEY`` or ``X-API-Key: KEY`` is among `headers`, with an accepted key."""
-        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
-        given = (headers.get(b"x-api-key", b""), bearer.strip() if scheme.lower() == b"bearer" else b"")
-        return not self._digests.isdisjoint(map(self._digest, given))
+        return not self._digests.isdisjoint(map(self._digest, _given(headers)))
 
     def _digest(self, key: bytes) -> bytes:
         return hmac.digest(self._secret, key, "sha256")
+
+
+def has_key(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether any key is among `headers`, accepted or not."""
+    return any(_given(headers))
+
+
+def _given(headers: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
+    scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+    return headers.get(b"x-api-key", b""), bearer.strip() if scheme.lower() == b"bearer" else b""
 
 
 def read_keys(path: str) -> ApiKeys:

@@ -297,3 +297,27 @@ def test_a_pickle_payload_with_damage_gives_a_value_or_an_invalid_item(damage, a
     # only the envelope is damaged here: a damaged pickle may run anything, which is why none comes from outside
     if wire[0] != 0x80 and bytes(wire[24:]).startswith(pickle.dumps(0, protocol=5)[:2]):
         settle(Codec.PICKLE, wire[: len(wire) - at])
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "the body is empty"),
+        (b'"abc', "input data was truncated"),
+        (rb'"\ud83d', "input data was truncated"),
+        (rb'"\ud83d\u', "input data was truncated"),
+        (rb'"\\ud83d', "input data was truncated"),
+        (rb'"\ud800"', "text with half of a surrogate pair, which is no character"),
+        (rb'"\\\uDBFF\n"', "text with half of a surrogate pair, which is no character"),
+    ],
+)
+def test_what_ends_too_early_is_told_by_why_it_does(payload, reason):
+    for kind in (bytes, memoryview):
+        with pytest.raises(InvalidItem) as refused:
+            ItemDecoder(str).decode(Codec.JSON, kind(payload))
+        assert (refused.value.reason, refused.value.path) == (reason, "")
+
+
+def test_an_empty_messagepack_is_said_to_be_empty():
+    with pytest.raises(InvalidItem, match="the body is empty"):
+        ItemDecoder(str).decode(Codec.MSGPACK, b"")

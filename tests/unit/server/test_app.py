@@ -396,6 +396,35 @@ def test_an_invalid_item_says_what_and_where(fakes):
     assert call.json["path"] == "$.x[3]"
 
 
+@pytest.mark.parametrize(
+    ("type_name", "words"),
+    [
+        ("builtins.ValueError", "raised an exception"),
+        ("penstock.codec.encode.EncodeFailed", "returned a result that cannot be encoded"),
+    ],
+)
+def test_a_failure_of_a_stage_says_what_the_stage_did(fakes, type_name, words):
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service))
+    service.engine.submissions[0].settle(StageFailed("secret", stage="echo", type_name=type_name))
+    assert call.json["detail"] == f"Stage 'echo' {words}; the log of the server has it under this id."
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (InvalidItem("expected `str`, got `array`"), "expected `str`, got `array`; a list of items goes to /batch"),
+        (InvalidItem("expected `str`, got `array`", path="$.x"), "expected `str`, got `array`"),
+        (InvalidItem("expected `str`, got `int`"), "expected `str`, got `int`"),
+    ],
+)
+def test_who_sends_a_list_as_an_item_is_told_where_lists_go(fakes, error, detail):
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service))
+    service.engine.submissions[0].settle(error)
+    assert (call.status, call.json["detail"], call.json["path"]) == (422, detail, error.path)
+
+
 def test_a_reason_with_a_lone_surrogate_is_still_answered(fakes):
     service = fakes.Service()
     call = fakes.call(fakes.app(service))

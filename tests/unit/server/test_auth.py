@@ -53,6 +53,23 @@ def test_anything_else_is_401(fakes, key_file, headers):
     assert (call.status, call.headers[b"www-authenticate"]) == (401, b"Bearer")
 
 
+@pytest.mark.parametrize(
+    ("headers", "unknown"),
+    [
+        ({}, False),
+        ({"authorization": "Basic wrong"}, False),
+        ({"authorization": "Bearer"}, False),
+        ({"authorization": "Bearer wrong"}, True),
+        ({"x_api_key": "wrong"}, True),
+    ],
+)
+def test_a_key_that_is_not_known_is_not_told_as_a_missing_one(fakes, key_file, headers, unknown):
+    detail = fakes.call(fakes.app(api_key_file=key_file), **headers).json["detail"]
+    assert detail.startswith("the API key that was sent is not a known one; ") == unknown
+    assert detail.endswith("send an API key as `Authorization: Bearer KEY` or as `X-API-Key: KEY`")
+    assert "wrong" not in detail
+
+
 @pytest.mark.parametrize("path", ["/predict", "/batch", "/health", "/metrics", "/openapi.json", "/docs/x", "/nowhere"])
 def test_the_key_guards_all_that_is_told_of_a_service_and_what_does_not_exist(fakes, key_file, path):
     app = fakes.app(api_key_file=key_file)

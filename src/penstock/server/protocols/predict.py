@@ -6,13 +6,17 @@ The path of a single item makes no task, future or timer.
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.core.outcome import Outcome, Result
 from penstock.core.state import State
-from penstock.errors import NotReady, RequestError
+from penstock.errors import InvalidItem, NotReady, RequestError
 from penstock.server.application import HttpRequest, Reply, Response
+from penstock.server.protocols.batch import BatchRoute
 from penstock.server.protocols.route import Formats, ServiceRoute
+
+_GOT_LIST: Final = "got `array`"
+"""How the reason ends where a list was sent and none was expected."""
 
 
 class PredictRoute(ServiceRoute):
@@ -46,7 +50,14 @@ class PredictRoute(ServiceRoute):
         if isinstance(outcome, Result):
             reply(Response(200, media, outcome.payload))
         else:
-            reply(self.problems.answer(outcome.error, request))
+            reply(self.problems.answer(self._advised(outcome.error), request))
+
+    def _advised(self, error: RequestError) -> RequestError:
+        """`error`; where the body was a list and the item is none, it names the path that takes lists."""
+        if isinstance(error, InvalidItem) and not error.path and error.reason.endswith(_GOT_LIST):
+            several = self.traffic.route.removesuffix(self.verb) + BatchRoute.verb
+            return InvalidItem(f"{error.reason}; a list of items goes to {several}")
+        return error
 
     def cancel(self, request: HttpRequest) -> None:
         """Take the item back."""
