@@ -97,6 +97,14 @@ class DeadlineExceeded(RequestError):
         self.ran = ran
 
 
+RETURNED = {
+    "penstock.codec.encode.EncodeFailed": "returned a result that cannot be encoded",
+    "penstock.codec.encode.ResultMismatch": "returned a result that is not of its declared type",
+    "penstock.worker.problems.WrongLength": "returned another number of results than it was given items",
+}
+"""What a stage did that raised nothing, by the name of our error that says so."""
+
+
 class StageFailed(RequestError):
     """A stage raised an exception for this item.
 
@@ -123,12 +131,18 @@ class StageFailed(RequestError):
         self.traceback = traceback
         self.raised_at = raised_at
 
+    @property
+    def deed(self) -> str:
+        """What the stage did, in words that any caller may read."""
+        return RETURNED.get(self.type_name, "raised an exception")
+
     def is_a(self, kind: type[BaseException]) -> bool:
         """Whether the remote exception was of `kind`, judged by name: the class itself never travels."""
         return f"{kind.__module__}.{kind.__qualname__}" in self.mro
 
     def __str__(self) -> str:
-        head = f"stage {self.stage!r} raised {self.type_name}: {self.message}"
+        what = RETURNED.get(self.type_name, f"raised {self.type_name}")
+        head = f"stage {self.stage!r} {what}: {self.message}"
         return f"{head}\n\n{self.traceback.rstrip()}" if self.traceback else head
 
 

@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from penstock import errors
+from penstock.codec.encode import EncodeFailed, ResultMismatch
 from penstock.errors import (
     Cancelled,
     ConfigError,
@@ -22,6 +23,7 @@ from penstock.errors import (
     StartFailed,
     WorkerLost,
 )
+from penstock.worker.problems import WrongLength, author_name
 
 EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PenstockError)]
 
@@ -100,3 +102,11 @@ def test_a_stage_failure_answers_what_it_was_by_name():
 )
 def test_an_error_carries_what_callers_act_on(error, name, value):
     assert getattr(error, name) == value
+
+
+@pytest.mark.parametrize("kind", [EncodeFailed, ResultMismatch, WrongLength])
+def test_a_stage_that_returned_what_is_no_result_is_not_said_to_have_raised(kind):
+    error = StageFailed("why", stage="embed", type_name=author_name(kind))
+    assert error.deed.startswith("returned ")
+    assert str(error) == f"stage 'embed' {error.deed}: why"
+    assert StageFailed("why", stage="embed", type_name="builtins.ValueError").deed == "raised an exception"

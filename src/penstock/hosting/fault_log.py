@@ -19,6 +19,7 @@ from penstock.codec.text import cut_line
 from penstock.core.clock import Clock, Timer
 from penstock.core.fault_lines import COUNT_SECONDS, LINES_PER_SECOND, OTHERS, Detail, FaultKind, FaultLines
 from penstock.errors import (
+    RETURNED,
     Cancelled,
     DeadlineExceeded,
     InvalidItem,
@@ -211,7 +212,7 @@ def _at(kind: FaultKind) -> str:
 
 
 def _where(kind: FaultKind) -> str:
-    return f"stage {kind.stage!r} raised {_at(kind)}"
+    return f"stage {kind.stage!r} {RETURNED.get(kind.error, f'raised {_at(kind)}')}"
 
 
 def _what(error: RequestError) -> str:

@@ -20,7 +20,7 @@ from penstock.core.item import OFFER, SEND, Item
 from penstock.core.load_progress import Loading
 from penstock.core.request_ids import join_ids
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
-from penstock.errors import ProtocolError, StartFailed
+from penstock.errors import RETURNED, ProtocolError, StartFailed
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
@@ -409,8 +409,12 @@ def _first_error(frame: Frame) -> str:
 
 def _describe(problem: Problem) -> str:
     """An error as the reason why a worker or a stage failed: its type and the first line of its message."""
-    kind = problem.type_name.removeprefix("builtins.")
-    return one_line(f"{kind}: {problem.message.strip()}"[:REASON_CHARACTERS])
+    return one_line(f"{_kind_of(problem)}{problem.message.strip()}"[:REASON_CHARACTERS])
+
+
+def _kind_of(problem: Problem) -> str:
+    """The class of an error before its message; of one of ours that says what a stage returned, nothing."""
+    return "" if problem.type_name in RETURNED else f"{problem.type_name.removeprefix('builtins.')}: "
 
 
 def _fault_kind(stage: str, problem: Problem | None) -> FaultKind:
@@ -425,7 +429,6 @@ def _start_words(worker: WorkerSlot, problem: Problem | None) -> str:
 def _start_failure(worker: WorkerSlot, end: IncarnationEnd) -> StartFailed:
     problem = end.problem
     if problem is not None:
-        kind = problem.type_name.removeprefix("builtins.")
-        words = _start_words(worker, problem)
-        return StartFailed(f"{words}: {kind}: {problem.message}", traceback=problem.traceback)
+        what = f"{_start_words(worker, problem)}: {_kind_of(problem)}{problem.message}"
+        return StartFailed(what, traceback=problem.traceback)
     return StartFailed(f"{worker} ended before it was ready: {end.reason}")

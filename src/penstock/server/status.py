@@ -137,7 +137,7 @@ def _kind(error: RequestError) -> type[RequestError]:
 def _detail(error: RequestError) -> str:
     """The text for the client.  A stage's exception may name files, rows or secrets, so its text stays in the log."""
     if isinstance(error, StageFailed):
-        return f"Stage {error.stage!r} raised an exception; the log of the server has it under this id."
+        return f"Stage {error.stage!r} {error.deed}; the log of the server has it under this id."
     if isinstance(error, InvalidItem):
         return one_line(error.reason)
     return one_line(str(error))

@@ -33,6 +33,8 @@ MAX_NAMES = 64
 """Most names in an `mro`."""
 MAX_NOTES = 16
 """Most notes of one error in a traceback."""
+_MAX_CAUSES = 8
+"""Errors behind one of ours that are looked at: they may be a circle."""
 SINGLE_ITEM = "this stage has no batch policy, so predict takes one item"
 _NO_LIST = ("is not iterable", "has no len()", "is not subscriptable")
 _NO_ARRAY = ("0-d array", "0-d tensor", "unsized object")
@@ -92,14 +94,30 @@ def _users_part(error: BaseException) -> TracebackType | None:
     Where no frame is the user's, an error of one of our classes says all there is to say, and has none.  Any other is a
     mistake of ours, or comes from a function in C: it keeps them all.
     """
-    whole = part = _trace_of(error)
+    whole = _trace_of(error)
+    return _first_of_users(whole) or (None if _is_ours(_module_of(type(error))) else whole)
+
+
+def _is_behind(error: BaseException) -> bool:
+    """Whether the user's code is behind an error of ours: in the traceback of one of its causes."""
+    cause = error.__cause__ or error.__context__
+    for _ in range(_MAX_CAUSES):
+        if cause is None:
+            return False
+        if _first_of_users(_trace_of(cause)) is not None:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return True
+
+
+def _first_of_users(part: TracebackType | None) -> TracebackType | None:
     while part is not None:
         frame = part.tb_frame
         # By the name of the module: files of compiled modules are named as they were where they were compiled.
         if not _is_ours(dict.get(frame.f_globals, "__name__")) and not _MACHINERY.match(frame.f_code.co_filename):
             return part
         part = part.tb_next
-    return None if _is_ours(_module_of(type(error))) else whole
+    return None
 
 
 def _is_ours(module: object) -> bool:
@@ -157,6 +175,8 @@ def _raised_at(trace: TracebackType | None) -> str:
 def _traceback(error: BaseException, trace: TracebackType | None) -> str:
     try:
         described = traceback.TracebackException(type(error), error, trace, compact=True)
+        if trace is None and _is_ours(_module_of(type(error))) and not _is_behind(error):
+            described.__cause__ = described.__context__ = None  # its message has what they say
         todo = [described]
         while todo:
             part = todo.pop()

@@ -90,6 +90,11 @@ def test_a_failure_without_a_traceback_is_a_line_with_its_message(faults, caplog
     assert caplog.records[1].stage == "price"
 
 
+def test_of_a_result_that_cannot_be_encoded_nothing_is_said_to_be_raised(faults, caplog):
+    faults.report(StageFailed("no", stage="price", type_name="penstock.codec.encode.EncodeFailed"), ("a",))
+    assert caplog.messages == ["a: stage 'price' returned a result that cannot be encoded: no"]
+
+
 @pytest.mark.parametrize("error", [InvalidItem(), Overloaded(), DeadlineExceeded(), NotReady(), Cancelled()], ids=repr)
 def test_what_is_no_fault_is_not_written(faults, caplog, error):
     faults.report(error, ("a",))

@@ -251,6 +251,15 @@ async def test_of_a_worker_that_was_set_up_the_examples_are_said_to_fail(make_ri
     assert caplog.messages[-1] == "worker 0 of stage 'sqrt' failed on its examples: OSError: too long"
 
 
+async def test_what_an_example_gave_is_told_without_the_class_of_our_error(make_rig):
+    rig = make_rig(obedient=False)
+    starting = await rig.begin()
+    rig.workers[0].fail_setup("predict returned 2 results", "penstock.worker.problems.WrongLength", on_examples=True)
+    await rest()
+    words = "worker 0 of stage 'sqrt' failed on its examples: predict returned 2 results\n"
+    assert str(reached(starting)).startswith(words)
+
+
 async def test_a_setup_that_raises_later_is_logged_and_tried_again(make_rig, caplog):
     rig = await make_rig().start()
     rig.workers[-1].die()

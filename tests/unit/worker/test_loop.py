@@ -172,12 +172,12 @@ def test_of_an_import_that_fails_only_the_users_frames_are_shown(tmp_path, monke
     assert lines[1:3] == [f'  File "{tmp_path}/halfway.py", line 1, in <module>', "    import no_such_module_at_all"]
 
 
-def test_a_start_that_fails_by_what_examples_gave_has_no_frames():
+def test_a_start_that_fails_by_what_examples_gave_shows_no_frames():
     end = ScriptedEnd(launch(batched=True, served=True))
     work(end, target=type("Short", (Stage,), {"examples": [1], "predict": lambda self, xs: []}))
     problem = unpack(end.sent[1].payloads[0], Problem)
-    words = "penstock.worker.problems.WrongLength: predict returned 0 results for 1 items"
-    assert problem.traceback.splitlines() == [words]
+    words = "predict returned 0 results for 1 items"
+    assert (problem.message, problem.traceback) == (words, f"penstock.worker.problems.WrongLength: {words}\n")
 
 
 def test_a_class_that_is_not_there_is_told_like_a_failed_setup():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 import traceback
+from typing import Any
 
 import numpy as np
 import pytest
 
+from penstock.codec.encode import EncodeFailed, ItemEncoder
+from penstock.codec.formats import Codec
 from penstock.codec.pickle_ import dumps, loads
-from penstock.errors import ConfigError, InvalidItem
+from penstock.errors import ConfigError, InvalidItem, PenstockError
 from penstock.worker.loading import reference
 from penstock.worker.problems import (
     MAX_NAMES,
@@ -179,7 +182,25 @@ def test_where_no_frame_is_the_users_an_error_of_ours_has_none_and_any_other_all
     mistake = without_the_tests_frame(lambda: loads(b""), ValueError)
     assert describe_error(mistake).traceback.splitlines()[1].endswith(", in loads")
     refusal = without_the_tests_frame(lambda: reference(lambda: 1), ConfigError)
-    assert describe_error(refusal).traceback.startswith("penstock.errors.ConfigError: stage ")
+    assert describe_error(refusal).traceback == f"penstock.errors.ConfigError: {refusal}\n"
+
+
+class Broken:
+    def __reduce__(self):
+        raise LookupError("of the user")
+
+
+def test_what_the_users_code_raised_while_its_result_was_encoded_is_shown():
+    failed = without_the_tests_frame(lambda: ItemEncoder(Any).encode(Codec.PICKLE, Broken()), EncodeFailed)
+    trace = describe_error(failed).traceback
+    assert ", in __reduce__" in trace
+    assert "LookupError: of the user" in trace
+
+
+def test_errors_of_ours_that_are_each_others_context_have_an_end():
+    one, other = PenstockError("one"), PenstockError("other")
+    one.__context__, other.__context__ = other, one
+    assert "penstock.errors.PenstockError: one" in describe_error(one).traceback
 
 
 def test_the_raising_line_is_that_of_the_innermost_frame():

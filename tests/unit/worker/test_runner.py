@@ -830,3 +830,9 @@ def test_a_value_that_claims_to_be_something_else_fails_its_item_alone(target, v
 @pytest.mark.parametrize("value", [dead, Lazy, lambda: mock.Mock(spec=ValueError)])
 def test_warm_up_takes_a_value_that_claims_to_be_something_else_as_a_result(value):
     runner(lambda _: value()).warm_up([1], max_size=1)
+
+
+def test_a_result_that_cannot_be_encoded_is_told_by_its_message_alone():
+    _, problem = problem_of(lambda x: {1j})
+    assert problem.message.startswith("the result cannot be written as JSON: ")
+    assert problem.traceback == f"penstock.codec.encode.EncodeFailed: {problem.message}\n"

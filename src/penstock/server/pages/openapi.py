@@ -38,7 +38,7 @@ _REFUSALS = {
     415: "The body is in a format that this path does not take, or is compressed.",
     417: "Expect holds something other than 100-continue.",
     431: "The head is larger than the server takes.",
-    500: "A stage raised an exception, or its worker died twice. `id` finds it in the server's log.",
+    500: "A stage raised, or returned what is no result, or its worker died twice. `id` finds it in the log.",
     501: "The transfer coding is not one the server knows.",
     503: "The service is full, not ready, or the deadline passed before the item ran. Try again later.",
     504: "The deadline passed while a stage was at work on the item.",
