@@ -41,8 +41,8 @@ class StartFailed(PenstockError):
         self.traceback = traceback
 
     def __str__(self) -> str:
-        base = super().__str__()
-        return f"{base}\n\n{self.traceback.rstrip()}" if self.traceback else base
+        base, trace = super().__str__(), self.traceback.rstrip()
+        return f"{base}\n\n{trace}" if "\n" in trace else base  # one line is the message once more
 
 
 class ProtocolError(PenstockError):

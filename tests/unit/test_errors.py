@@ -71,6 +71,7 @@ def test_an_invalid_item_says_where():
 def test_a_start_failure_shows_the_remote_traceback():
     assert str(StartFailed("worker 0 failed", traceback="Traceback\n  x\n")) == "worker 0 failed\n\nTraceback\n  x"
     assert str(StartFailed("worker 0 failed")) == "worker 0 failed"
+    assert str(StartFailed("worker 0 failed: x", traceback="penstock.Error: x\n")) == "worker 0 failed: x"
 
 
 def test_a_stage_failure_shows_the_stage_the_type_and_the_traceback():

@@ -23,7 +23,14 @@ from penstock.errors import PenstockError
 
 
 class EncodeFailed(PenstockError):
-    """The result cannot be written in the format that was asked for."""
+    """The result cannot be written in the format that was asked for.
+
+    `reason` says why without naming the format, or is "".
+    """
+
+    def __init__(self, message: str = "", *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ResultMismatch(EncodeFailed):
@@ -77,9 +84,10 @@ class ItemEncoder:
         except EncodeFailed:
             raise
         except Exception as exc:  # pickling and serializers run user code
-            reason = "it is nested too deeply, or holds itself" if isinstance(exc, RecursionError) else exc
+            reason = "it is nested too deeply, or holds itself" if isinstance(exc, RecursionError) else str(exc)
             # Once compiled, `from` sets no cause.  The text has the reason, so nobody looks for the cause.
-            raise EncodeFailed(f"the result cannot be written as {Codec(codec).name}: {reason}") from exc
+            message = f"the result cannot be written as {Codec(codec).name}: {reason}"
+            raise EncodeFailed(message, reason=reason) from exc
 
     def _refuse_mismatch(self, check: TypeCheck, value: Any) -> None:
         try:

@@ -275,16 +275,24 @@ class Runner:
 
     def _try_formats(self, example: str, result: Any, formats: Sequence[Codec]) -> str:
         """Why some of `formats` cannot carry the `result` of `example`, or ""; EncodeFailed if none can."""
-        reasons = []
+        failed: dict[str, list[str]] = {}  # the formats that share a reason, by that reason
+        n = 0
         for codec in formats:
             try:
                 self._encode(codec, result)
             except EncodeFailed as error:
-                reasons.append(cut_middle(str(error), MESSAGE_BYTES))
-        if not reasons:
+                n += 1
+                names = failed.setdefault(cut_middle(error.reason or str(error), MESSAGE_BYTES), [])
+                if error.reason:
+                    names.append(codec.name)
+        if not failed:
             return ""
-        text = f"{example}: {'; '.join(dict.fromkeys(reasons))}"
-        if len(reasons) == len(formats):
+        each = [
+            f"the result cannot be written as {' or '.join(names)}: {why}" if names else why
+            for why, names in failed.items()
+        ]
+        text = f"{example}: {'; '.join(each)}"
+        if n == len(formats):
             raise EncodeFailed(f"no caller could get the result of {text}")
         return text
 
