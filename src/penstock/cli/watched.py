@@ -25,7 +25,7 @@ AGAIN_SECONDS = 0.5
 def need_watchfiles() -> None:
     """Raise ConfigError where watchfiles is not installed."""
     if importlib.util.find_spec("watchfiles") is None:
-        raise ConfigError("--reload needs watchfiles, which is not installed: pip install 'penstock[reload]'")
+        raise ConfigError("--reload needs watchfiles, which is not installed: pip install watchfiles")
 
 
 def watch(root: Path, tell: Callable[[Found], None], fail: Callable[[Exception], None]) -> Callable[[], None]:

@@ -663,4 +663,4 @@ def test_without_watchfiles_it_says_what_to_install(tmp_path):
         assert program.wait(40) == 1
     finally:
         program.destroy()
-    assert "pip install 'penstock[reload]'" in program.output
+    assert "pip install watchfiles" in program.output

@@ -13,7 +13,7 @@ from penstock.errors import ConfigError
 
 def test_without_watchfiles_a_sentence_has_the_line_for_pip(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'penstock\[reload\]'"):
+    with pytest.raises(ConfigError, match=r"pip install watchfiles"):
         need_watchfiles()
 
 
