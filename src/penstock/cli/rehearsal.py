@@ -32,9 +32,8 @@ from penstock.core.outcome import Failure, Outcome
 from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
 from penstock.hosting.breakpoints import refuse_breakpoints
-from penstock.hosting.loop_clock import LoopClock
 from penstock.runtime.stage_hooks import doubtful_hooks
-from penstock.server.app import App
+from penstock.server.serve import check_before_serving
 from penstock.service import Service
 from penstock.worker.loading import pack_setup, reference
 from penstock.worker.problems import author_name
@@ -88,7 +87,7 @@ def rehearse(name: str, tell: Tell) -> None:
         well = well and not finding.problem
     if well:
         try:
-            App([service], ServerOptions(), LoopClock())
+            check_before_serving([service], ServerOptions())
         except ConfigError as error:
             tell(Finding(f"service {service.name}", str(error)))
         asyncio.run(_run(service, tell))

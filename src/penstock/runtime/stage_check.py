@@ -27,6 +27,11 @@ NO_EXAMPLES = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)
 
 def check_target(target: Any) -> None:
     """ConfigError if `target` is no stage: no function, or no `Stage` class with a `predict`."""
+    if isinstance(target, Stage):
+        raise ConfigError(
+            f"a stage is given as its class, and each worker makes its own object: write {type(target).__qualname__}, "
+            "and penstock.stage(..., setup={...}) for what it needs"
+        )
     if not callable(target):
         raise ConfigError(f"a stage is a class or a function, got {target!r}")
     if inspect.isclass(target) and not issubclass(target, Stage):

@@ -97,6 +97,7 @@ class NotAStage: ...
         (3, "a stage is a class or a function, got 3"),
         (NotAStage, "NotAStage is not a stage: a stage is a subclass of penstock.Stage or a function"),
         (NoPredict, "NoPredict has no predict method"),
+        (Embed(), "a stage is given as its class, .*: write Embed, and penstock.stage"),
     ],
 )
 def test_what_is_no_stage_is_refused(target, reason):
