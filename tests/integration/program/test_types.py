@@ -137,7 +137,7 @@ def test_items_of_every_kind_are_decoded_and_answered(http, service, item, resul
         ("structs", {"x": [0, 1, 2, "3"]}, "expected `float`, got `str`", "$.x[3]"),
         ("structs", {}, "object missing required field `x`", ""),
         ("structs", {"x": [], "label": "longer"}, "expected `str` of length <= 5", "$.label"),
-        ("structs", [], "expected `object`, got `array`", ""),
+        ("structs", [], "expected `object`, got `array`; a list of items goes to /structs/batch", ""),
         ("dataclasses", {"left": 1.5}, "expected `int`, got `float`", "$.left"),
         ("dataclasses", {"left": None}, "expected `int`, got `null`", "$.left"),
         ("typeddicts", {"name": "x"}, "object missing required field `age`", ""),
