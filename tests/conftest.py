@@ -33,6 +33,11 @@ sys.path += [str(TESTS), str(TESTS.parent / "docs")]
 PR_SET_CHILD_SUBREAPER = 36
 GRACE = 3.0  # seconds for a child that is on its way out; nothing waits this long when all is well
 
+# A shell without job control starts what runs in the background with these ignored, and programs inherit that.
+for number in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
 # By default an example fails after 200 ms, which one that has to wait for the CPU may take.
 hypothesis.settings.register_profile("without a deadline", hypothesis.settings(deadline=None))
 hypothesis.settings.load_profile("without a deadline")
