@@ -38,8 +38,8 @@ def signature(target: type | Callable[..., Any], *, batched: bool) -> Signature:
     """The item type and the result type of a stage, by the first and the last of its methods.
 
     `target` is a class with `predict` and perhaps `preprocess` and `postprocess`, or a plain function.  With `batched`,
-    `predict` takes and returns lists, or arrays whose first axis is the batch, and the type of their elements is used.
-    The other two methods always take one item.
+    `predict` takes a list, and returns one or an array whose first axis is the batch; the type of their elements is
+    used.  The other two methods always take one item.
 
     Raises:
         ConfigError: there is no `predict`, it takes no item, an annotation cannot be resolved, or a batched
@@ -59,7 +59,7 @@ def signature(target: type | Callable[..., Any], *, batched: bool) -> Signature:
         item = _parameter_type(first, f"{owner}.preprocess")
     else:
         item = _parameter_type(predict, name)
-        item = _element(item, f"{name} takes a batch") if batched else item
+        item = _element(_no_array(item, name), f"{name} takes a batch") if batched else item
     if last is not None:
         result = _without_invalid(_return_type(last, f"{owner}.postprocess"))
     else:
@@ -190,6 +190,17 @@ def _resolve(function: Callable[..., Any], key: str, name: str) -> Any:
             f"{name}: cannot resolve the annotation {annotation!r} of {key!r}: {exc}; "
             "it must be importable from the module's top level, not only while type checking"
         ) from exc
+
+
+def _no_array(type_: Any, name: str) -> Any:
+    """`type_`, which a batched `predict` takes; ConfigError where it is an array, for a worker calls it with a list."""
+    array = array_kind(type_)
+    if array is not None:
+        raise ConfigError(
+            f"{name} takes a batch, which comes as a list: annotate it as list[np.ndarray], got `{type_name(array)}`; "
+            "np.stack makes one array of a list"
+        )
+    return type_
 
 
 def _element(type_: Any, where: str) -> Any:

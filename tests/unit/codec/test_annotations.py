@@ -1,6 +1,7 @@
 """Which types a stage's annotations mean for one item."""
 
 import functools
+import re
 import typing
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, NewType
@@ -129,8 +130,6 @@ def test_a_decorated_method_is_read_through_functools_wraps():
         (tuple[int, ...], int),
         (Annotated[list[int], "rows"], int),
         (list[int] | tuple[str, ...], int | str),
-        (np.ndarray, np.ndarray),
-        (NDArray[np.float32], NDArray[np.float32]),
         (list[NDArray[np.int8]], NDArray[np.int8]),
         (msgspec.Raw, Any),
     ],
@@ -146,6 +145,29 @@ def test_a_batched_predict_annotated_with_one_item_is_refused(batch):
     def predict(xs: batch): ...
 
     with pytest.raises(ConfigError, match=r"predict takes a batch: annotate it as list\[T\]"):
+        signature(predict, batched=True)
+
+
+@pytest.mark.parametrize("array", [np.ndarray, NDArray[np.float32]])
+def test_an_array_of_results_has_arrays_in_it(array):
+    def predict(xs: list[int]) -> array: ...
+
+    assert signature(predict, batched=True) == Signature(int, array)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (np.ndarray, "list[np.ndarray], got `ndarray`"),
+        (NDArray[np.float32], "list[np.ndarray], got `ndarray[float32]`"),
+        (list[NDArray[np.int8]] | NDArray[np.int8], "list[np.ndarray], got `ndarray[int8]`"),
+    ],
+)
+def test_a_batch_of_items_annotated_as_one_array_is_refused_for_it_comes_as_a_list(batch, words):
+    def predict(xs: batch): ...
+
+    told = f"predict takes a batch, which comes as a list: annotate it as {words}; np.stack makes one array of a list"
+    with pytest.raises(ConfigError, match=re.escape(told)):
         signature(predict, batched=True)
 
 
