@@ -113,7 +113,7 @@ def stage(
     pinned = None if cpus is None else tuple(_cores(label, entry) for entry in cpus)
     given_gpus = read_gpus(label, gpus)
     count = _count(label, workers, {"gpus": given_gpus or None, "cpus": pinned})
-    arguments = dict(setup or {})
+    arguments = _setup_arguments(label, setup)
     check_setup(label, target, arguments)
     environments = _environments(label, env, count)
     check_environments(label, given_gpus, environments)
@@ -169,6 +169,17 @@ def _count(label: str, workers: int | None, lists: Mapping[str, Sequence[Any] | 
             said = f"workers={count}" if workers is not None else f"{count} workers"
             raise ConfigError(f"stage {label!r}: {said} but {name} has {len(entries)} entries, one for each worker")
     return count
+
+
+def _setup_arguments(label: str, setup: Any) -> dict[str, Any]:
+    if setup is None:
+        return {}
+    if not isinstance(setup, Mapping) or not all(isinstance(name, str) for name in setup):
+        raise ConfigError(
+            f"stage {label!r}: setup takes a dict with the arguments of setup, as in setup={{'path': ...}}, "
+            f"got {setup!r}"
+        )
+    return dict(setup)
 
 
 def _policy(label: str, target: Any, batch: Any) -> Batch | None:

@@ -151,6 +151,13 @@ def test_an_argument_at_its_limit_is_taken(arguments):
         ({"name": 5}, "a stage's name is a string, got 5"),
         ({"batch": 16}, "batch takes a penstock.Batch, got 16: write penstock.Batch(max_size=16)"),
         ({"batch": True}, "batch takes a penstock.Batch, got True: write penstock.Batch(max_size=32)"),
+        ({"setup": "model.joblib"}, "setup takes a dict with the arguments of setup, as in setup={'path': ...}, got"),
+        ({"setup": 5}, "setup takes a dict with the arguments of setup, as in setup={'path': ...}, got 5"),
+        ({"setup": [("path", "y")]}, "setup takes a dict"),
+        (
+            {"setup": {1: "y"}},
+            "setup takes a dict with the arguments of setup, as in setup={'path': ...}, got {1: 'y'}",
+        ),
         ({"bisect": "no"}, "bisect must be True or False, got 'no'"),
         ({"retry": 0}, "retry must be True or False, got 0"),
     ],
