@@ -53,7 +53,10 @@ class App:
         """
         names = [service.name for service in services]
         if not services or len(set(names)) < len(names):
-            raise ConfigError(f"an app needs services with different names, got {names}")
+            raise ConfigError(
+                f"an app needs services with different names, got {names}: give each its own, "
+                "penstock.Service(..., name=...)"
+            )
         self.options = options
         self.services = tuple(services)
         self.clock = clock
