@@ -32,6 +32,11 @@ def check_target(target: Any) -> None:
             f"a stage is given as its class, and each worker makes its own object: write {type(target).__qualname__}, "
             "and penstock.stage(..., setup={...}) for what it needs"
         )
+    if isinstance(target, (list, tuple)):
+        raise ConfigError(
+            f"a stage is a class or a function, got a {type(target).__name__}: write the stages of a service "
+            "one by one, penstock.Service(A, B)"
+        )
     if not callable(target):
         raise ConfigError(f"a stage is a class or a function, got {target!r}")
     if inspect.isclass(target) and not issubclass(target, Stage):

@@ -95,6 +95,8 @@ class NotAStage: ...
     ("target", "reason"),
     [
         (3, "a stage is a class or a function, got 3"),
+        ([Embed], r"a stage is a class or a function, got a list: .* one by one, penstock\.Service\(A, B\)"),
+        ((Embed, len), "a stage is a class or a function, got a tuple: "),
         (NotAStage, "NotAStage is not a stage: a stage is a subclass of penstock.Stage or a function"),
         (NoPredict, "NoPredict has no predict method"),
         (Embed(), "a stage is given as its class, .*: write Embed, and penstock.stage"),
