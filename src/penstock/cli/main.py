@@ -28,6 +28,7 @@ from penstock.cli.options import (
     add_flags,
     command_options,
     misspelt_variables,
+    near_flags,
     server_options,
     service_fields,
 )
@@ -71,7 +72,11 @@ def command_arguments(words: Sequence[str]) -> argparse.Namespace:
     if not words:
         parser.print_help(sys.stderr)
         parser.exit(WRONGLY_CALLED)
-    arguments = parser.parse_args(words)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        near = near_flags(unknown, arguments)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     arguments.words = list(words)
     return arguments
 

@@ -6,7 +6,7 @@ A flag wins over its `PENSTOCK_*` variable, which wins over what the service's a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
@@ -57,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser, owner: type, title: str) -> None:
     """A flag for each field of `owner`."""
     group = parser.add_argument_group(title)
     for f in fields(owner):
-        flag = f"--{f.name.replace('_', '-')}"
+        flag = flag_name(f.name)
         text = f"{f.metadata['help']} (default {_shown(f)}; {environment_name(f.name)})".replace("%", "%%")
         if isinstance(f.default, bool):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
@@ -99,6 +99,20 @@ def service_fields(arguments: argparse.Namespace, environ: Mapping[str, str]) ->
     except ConfigError as error:
         raise WronglyCalled(error) from None
     return found
+
+
+def flag_name(option: str) -> str:
+    """The flag of the option of this name."""
+    return f"--{option.replace('_', '-')}"
+
+
+def near_flags(words: Iterable[str], arguments: argparse.Namespace) -> list[str]:
+    """The flags of the command of `arguments` that those of `words`, which it does not know, may have meant."""
+    owners = (CommandOptions, ServerOptions, ServiceOptions)
+    known = [f.name for owner in owners for f in fields(owner) if hasattr(arguments, f.name)]
+    names = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
+    near = [next((n for n in known if is_slip(name, n)), nearest(name, known)) for name in names]
+    return [flag_name(option) for option in near if option is not None]
 
 
 def misspelt_variables(environ: Mapping[str, str]) -> list[str]:

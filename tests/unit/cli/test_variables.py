@@ -1,9 +1,10 @@
-"""Which variables are told that they set nothing."""
+"""Which variables are told that they set nothing, and which flags are told how they are spelt."""
 
 from __future__ import annotations
 
 import pytest
 
+from penstock.cli.main import command_arguments
 from penstock.cli.options import misspelt_variables
 
 
@@ -44,3 +45,22 @@ def test_every_other_variable_is_left_alone(name):
 
 def test_a_variable_that_is_empty_sets_nothing_anyhow():
     assert misspelt_variables({"PENSTOCK_PROT": ""}) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["serve", "m", "--hots", "::"], "unrecognized arguments: --hots ::; did you mean --host?"),
+        (["serve", "m", "--max_queued=5"], "unrecognized arguments: --max_queued=5; did you mean --max-queued?"),
+        (["serve", "m", "--prot=1", "--loglevel", "info"], "--loglevel info; did you mean --port, --log-level?"),
+        (["check", "m", "--tiemout", "1"], "unrecognized arguments: --tiemout 1; did you mean --timeout?"),
+        (["serve", "m", "--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+        (["check", "m", "--prot", "1"], "unrecognized arguments: --prot 1"),
+        (["check", "m", "prot"], "unrecognized arguments: prot"),
+    ],
+)
+def test_a_flag_that_is_not_known_is_told_which_one_is_near(words, told, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command_arguments(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"{told}\n")
