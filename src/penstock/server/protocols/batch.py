@@ -46,6 +46,8 @@ results are of a few bytes each, nearly all the memory that a batch takes is thi
 """
 
 _CODECS = (Codec.JSON, Codec.MSGPACK)
+_NO_LIST = "expected `array`"
+"""How the reason begins where the body is no list."""
 
 
 class BatchRoute(ServiceRoute):
@@ -130,7 +132,7 @@ class ClientBatch:
         """Answer the whole call with `error`.  An error of Penstock's own is answered too: each call has an answer."""
         problems, request_id = self._route.problems, self._request.id
         if isinstance(error, InvalidItem):
-            self._answer(problems.refuse(400, str(error), request_id))
+            self._answer(problems.refuse(400, self._advised(str(error)), request_id))
         elif isinstance(error, TooManyItems):
             self._answer(problems.refuse(413, str(error), request_id))
         elif isinstance(error, RequestError):
@@ -138,6 +140,13 @@ class ClientBatch:
         else:
             log.error("%s: a batch failed", request_id.decode(), exc_info=error)
             self._answer(problems.refuse(500, "the batch could not be taken apart or put together", request_id))
+
+    def _advised(self, reason: str) -> str:
+        """`reason`; where the body is one item and no list, it names the path that takes one."""
+        if reason.startswith(_NO_LIST):
+            one = self._route.traffic.route.removesuffix(BatchRoute.verb) + "predict"
+            return f"{reason}; one item goes to {one}"
+        return reason
 
     def _submit(self, items: ItemViews) -> None:
         engine = self._request.engine = self._route.engine()

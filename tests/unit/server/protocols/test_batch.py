@@ -66,6 +66,16 @@ def test_a_broken_array_is_400_as_a_whole(fakes, body):
     assert not service.engine.submissions
 
 
+@pytest.mark.parametrize("name", ["", "/one"])
+def test_one_item_instead_of_a_list_is_told_where_one_item_goes(fakes, name):
+    app = fakes.app(fakes.Service(name="one"), fakes.Service(name="two")) if name else fakes.app()
+    call = fakes.call(app, path=f"{name}/batch", body=b'{"a": 1}')
+    assert (call.status, call.json["detail"]) == (
+        400,
+        f"expected `array`, got `object`; one item goes to {name}/predict",
+    )
+
+
 def test_messagepack_in_messagepack_out_the_207_too(fakes):
     service = fakes.Service()
     body = msgspec.msgpack.encode([[1.0], "x"])
