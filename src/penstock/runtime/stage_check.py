@@ -4,7 +4,8 @@ Contract
 --------
 * A method that is `async` or has a `yield` is refused when the stage is described.  A worker calls it as a function
   and would get an object that no answer can carry, so each request would fail.
-* A method that cannot be called with what a worker gives it is refused, too.  What a C function takes is not known.
+* A method that cannot be called with what a worker gives it is refused, too.  What a C function takes is not known,
+  nor what an object in a method's place takes, as a decorator may make one.
 * What is judged is what a worker calls: behind a `partial`, or the `__call__` of an object.  A plain function that
   wraps an `async` one is plain.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.runtime.stage_hooks import METHODS, predict_by_another_name
-from penstock.worker.stage import Stage, wants_pre
+from penstock.worker.stage import Stage, called, wants_pre
 
 NO_EXAMPLES = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)
 """What has a length, but is one item rather than a list of them, or has no order."""
@@ -43,7 +44,7 @@ def check_target(target: Any) -> None:
         raise ConfigError(
             f"{target.__qualname__} is not a stage: a stage is a subclass of penstock.Stage or a function"
         )
-    if inspect.isclass(target) and getattr(target, "predict", None) is Stage.predict:
+    if inspect.isclass(target) and inspect.getattr_static(target, "predict") is Stage.predict:
         raise ConfigError(f"{target.__qualname__} has no predict method{predict_by_another_name(target)}")
 
 
@@ -61,9 +62,10 @@ def check_calls(label: str, target: Any, *, batched: bool) -> None:
         found = inspect.getattr_static(target, name, None)
         if found is not None:
             _check_call(label, name, found)
-            call = getattr(target, name)
-            if name != "setup":  # it is checked with its arguments
-                _check_arguments(label, name, call, _owner(found), _arguments(name, call, found, batched=batched))
+            call = called(target, name)
+            if call is not None and name != "setup":  # it is checked with its arguments
+                function, owner = call
+                _check_arguments(label, name, function, owner, _arguments(name, function, owner, batched=batched))
 
 
 def examples_of(label: str, target: Any) -> tuple[Any, ...]:
@@ -91,13 +93,7 @@ def _check_call(label: str, name: str, call: Any) -> None:
         )
 
 
-def _owner(found: Any) -> tuple[str, ...]:
-    """What a method that is called on its class gets first: its object, unless it binds itself or is no method."""
-    binds = isinstance(found, (staticmethod, classmethod)) or not hasattr(type(found), "__get__")
-    return () if binds else ("self",)
-
-
-def _arguments(name: str, call: Any, found: Any, *, batched: bool) -> tuple[str, ...]:
+def _arguments(name: str, call: Any, owner: tuple[str, ...], *, batched: bool) -> tuple[str, ...]:
     """What a worker gives the method `name`, by names that a user would give them."""
     if name == "teardown":
         return ()
@@ -106,8 +102,7 @@ def _arguments(name: str, call: Any, found: Any, *, batched: bool) -> tuple[str,
     if name == "preprocess":
         return ("x",)
     try:
-        bound = call if not _owner(found) else functools.partial(call, None)
-        return ("y", "pre") if wants_pre(bound) else ("y",)
+        return ("y", "pre") if wants_pre(functools.partial(call, *owner)) else ("y",)
     except (TypeError, ValueError):
         return ("y",)
 

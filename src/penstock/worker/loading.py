@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock.errors import ConfigError
 from penstock.transport.messages import StageRef
-from penstock.worker.stage import Stage
+from penstock.worker.stage import Stage, called
 
 MAIN_NAME = "__penstock_main__"
 GUARD = 'if __name__ == "__main__":'
@@ -124,18 +124,24 @@ def pack_setup(name: str, arguments: dict[str, Any]) -> bytes:
 
 def check_setup(name: str, target: Any, arguments: dict[str, Any]) -> None:
     """ConfigError if `arguments` do not fit the `setup` of `target`."""
-    setup: Any = getattr(target, "setup", Stage.setup)
+    setup = inspect.getattr_static(target, "setup", Stage.setup)
     if setup is Stage.setup:
         if arguments:
             raise ConfigError(f"stage {name!r} has no setup method to take {sorted(arguments)}")
         return
-    own = isinstance(inspect.getattr_static(target, "setup"), (staticmethod, classmethod))
-    takes = inspect.signature(setup)
-    if not own and not takes.parameters:
+    call = called(target, "setup")
+    if call is None:
+        return
+    function, first = call
+    try:
+        takes = inspect.signature(function)
+    except (TypeError, ValueError):  # a function written in C that does not tell
+        return
+    if first and not takes.parameters:
         raise ConfigError(f"stage {name!r}: setup takes no `self`: write `def setup(self)`")
     try:
-        takes.bind(*(() if own else (None,)), **arguments)
+        takes.bind(*first, **arguments)
     except TypeError as error:
-        names = ", ".join(list(takes.parameters)[0 if own else 1 :])
+        names = ", ".join(list(takes.parameters)[len(first) :])
         hint = f"it takes {names}, given as penstock.stage(..., setup={{...}})" if names else "it takes no arguments"
         raise ConfigError(f"stage {name!r}: setup() {error}; {hint}") from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -65,6 +67,19 @@ class FunctionStage(Stage):
 def make_stage(target: Any) -> Any:
     """An object of the class `target`; for a function `target`, an object that calls it."""
     return target() if inspect.isclass(target) else FunctionStage(target)
+
+
+def called(target: type, name: str) -> tuple[Any, tuple[str, ...]] | None:
+    """What a worker calls as the method `name` of an object of `target`, and the names of what it is given first.
+
+    None where only an object can tell, as for a property and for a decorator that is an object in the method's place.
+    """
+    found = inspect.getattr_static(target, name)
+    if isinstance(found, (staticmethod, classmethod)):
+        return getattr(target, name), ()
+    if isinstance(found, (types.FunctionType, functools.partialmethod)):
+        return getattr(target, name), ("self",)
+    return None if hasattr(type(found), "__get__") else (found, ())
 
 
 def wants_pre(postprocess: Callable[..., Any]) -> bool:

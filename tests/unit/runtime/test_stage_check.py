@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import re
+import types
 
 import pytest
 
@@ -175,6 +176,22 @@ def gives_scale(self, x):
     ],
 )
 def test_a_method_that_can_be_called_as_a_worker_does_is_taken(name, method):
+    assert stage(with_method(name, method)).name == "Embed"
+
+
+class OnObjects:
+    """What a decorator that is a class often makes: a method of objects, and an error on the class."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __get__(self, embed, owner):
+        return types.MethodType(self.function, embed)
+
+
+@pytest.mark.parametrize("name", ["setup", "preprocess", "predict", "postprocess", "teardown"])
+@pytest.mark.parametrize("method", [OnObjects(lambda *_: 1), property(lambda _self: plain)])
+def test_what_an_object_in_a_methods_place_takes_is_not_known_without_an_object_of_the_stage(name, method):
     assert stage(with_method(name, method)).name == "Embed"
 
 

@@ -221,6 +221,19 @@ def test_arguments_for_a_stage_without_setup_are_refused(target):
         check_setup("embed", target, {"a": 1})
 
 
+class Loads:
+    def load(self, path="x"):
+        return path
+
+    __call__ = load
+
+
+@pytest.mark.parametrize("setup", [Loads().load, Loads(), functools.partial(Loads().load), dict, {}.update])
+def test_what_is_no_method_is_called_without_the_object_of_the_stage(setup):
+    check_setup("embed", with_setup(setup), {})
+    check_setup("embed", with_setup(setup), {"path": "y"})
+
+
 def test_setup_arguments_travel_as_plain_values():
     import pickle
 
