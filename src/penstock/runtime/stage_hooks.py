@@ -2,17 +2,20 @@
 
 Contract
 --------
-* Only names count that a subclass of `Stage` has itself, and that no method of the class mentions: what the class uses
-  is a helper.  They begin with a small letter: others are classes, constants, and what is not public.
+* Only names count that a subclass of `Stage` has itself, and that the class does not use.  It uses what its methods,
+  its metaclass, its values and the functions of the module that its methods call mention; also behind decorators.
+* They begin with a small letter: others are classes, constants, and what is not public.
 * A name is no slip where the class has the hook itself.
 * A method is meant as a method, and a value as a value: `examples` is never a method.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from penstock.config import Batch
@@ -88,14 +91,45 @@ def _words(name: str, value: Any, target: type, *, batched: bool) -> str:
 
 
 def _unused(target: Any) -> Iterator[tuple[str, Any]]:
-    """What the class `target` has under public names that none of its methods mentions."""
+    """What the class `target` has under public names, and does not use itself."""
     if not inspect.isclass(target):
         return
-    mentioned = {name for kind in target.__mro__ for value in vars(kind).values() for name in _names_in(value)}
+    mentioned, called = _used(target)
     hooks = {*METHODS, *VALUES}
     for name, value in _own(target):
-        if name[:1].islower() and name not in hooks and name not in mentioned:
+        used = name in mentioned or (callable(value) and id(value) in called)
+        if name[:1].islower() and name not in hooks and not used:
             yield name, value
+
+
+def _used(target: type) -> tuple[set[str], set[int]]:
+    """The names that the class mentions, and the ids of the functions that are hooks or lie within its others."""
+    kinds = (*target.__mro__, *inspect.getmro(type(target)))
+    members = [item for kind in kinds for item in vars(kind).items()]
+    names: set[str] = set()
+    called = {id(_bare(value)) for name, value in members if name in METHODS}
+    waiting = [_bare(value) for _name, value in members]
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if _is_unreadable(value):
+            names.update(name for name, _value in members)
+        elif id(value) not in seen:
+            seen.add(id(value))
+            names.update(_names_in(value))
+            inside = list(_inside(value))
+            called.update(map(id, inside))
+            waiting += inside
+    return names, called
+
+
+def _is_unreadable(value: Any) -> bool:
+    """Whether `value` is a function that Cython or Nuitka has compiled: its code has no names."""
+    return not isinstance(value, types.FunctionType) and hasattr(type(value), "__code__")
+
+
+def _bare(value: Any) -> Any:
+    return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
 
 
 def _own(target: type) -> Iterator[tuple[str, Any]]:
@@ -103,7 +137,7 @@ def _own(target: type) -> Iterator[tuple[str, Any]]:
     for kind in target.__mro__:
         if issubclass(kind, Stage) and kind is not Stage:
             for name, value in vars(kind).items():
-                found = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+                found = _bare(value)
                 if not isinstance(found, property):
                     yield name, found
 
@@ -115,21 +149,39 @@ def _has(target: type, hook: str) -> bool:
 
 
 def _names_in(value: Any) -> Iterator[str]:
-    """The names that the code of `value` mentions, also as texts: `getattr(self, "name")`."""
+    """The names that `value` mentions: in its code, or as a text, for `getattr(self, "name")`."""
+    if isinstance(value, types.FunctionType):
+        value = value.__code__
+    if isinstance(value, types.CodeType):
+        yield from value.co_names
+        for constant in value.co_consts:
+            yield from _names_in(constant)
+    elif isinstance(value, str):
+        yield value
+    elif isinstance(value, (tuple, list, set, frozenset)):
+        yield from (each for each in value if isinstance(each, str))
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """What runs with `value`: what a decorator holds, and the functions of the same module that a method calls."""
     if isinstance(value, property):
-        for accessor in (value.fget, value.fset, value.fdel):
-            yield from _names_in(accessor)
-        return
-    function: Callable[..., Any] | None = getattr(value, "__func__", value)
-    code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
-    if isinstance(code, types.CodeType):
-        yield from _names_in_code(code)
+        yield from (value.fget, value.fset, value.fdel)
+    elif isinstance(value, (functools.partial, types.MethodType)):
+        yield value.func if isinstance(value, functools.partial) else value.__func__
+    elif isinstance(value, types.FunctionType):
+        yield from _in_function(value)
+        yield from vars(value).values()
+    elif hasattr(type(value), "__get__"):  # an object in a method's place, as `functools.cached_property` makes
+        yield from map(_bare, getattr(value, "__dict__", {}).values())
 
 
-def _names_in_code(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, str):
-            yield constant
-        elif isinstance(constant, types.CodeType):
-            yield from _names_in_code(constant)
+def _in_function(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # it is empty: what it is for was deleted, or is not there yet
+            yield _bare(cell.cell_contents)
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for name in _names_in(function):
+        found = function.__globals__.get(name)
+        if isinstance(found, types.FunctionType) and found.__globals__ is function.__globals__:
+            yield found

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import types
+
 import pytest
 
 from penstock.config import Batch
@@ -120,6 +123,106 @@ def test_what_the_class_itself_mentions_is_a_helper():
 
     assert stage(Lazy).target is Lazy
     assert doubtful_hooks(Lazy) == []
+
+
+def unmarked(function):
+    def run(*args):
+        return function(*args)
+
+    return run
+
+
+def by_default(function):
+    def run(self, *, function=function):
+        return function(self)
+
+    return run
+
+
+class Bound:
+    def __init__(self, function):
+        self.function = function
+
+    def __get__(self, obj, owner=None):
+        return self if obj is None else types.MethodType(self.function, obj)
+
+
+def prepare(embed):
+    return embed.warmup()
+
+
+def prepare_all(embed):
+    return prepare(embed)
+
+
+class Compiled:
+    """What Cython makes of a function."""
+
+    __code__ = compile("", "", "exec")
+
+    def __get__(self, embed, owner=None):
+        return self if embed is None else types.MethodType(self, embed)
+
+    def __call__(self, embed):
+        return embed.warmup()
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"setup": unmarked(lambda self: self.warmup())},
+        {"setup": unmarked(unmarked(lambda self: self.warmup()))},
+        {"setup": by_default(lambda self: self.warmup())},
+        {"setup": classmethod(unmarked(lambda cls: cls.warmup()))},
+        {"setup": functools.wraps(plain)(lambda self: self.warmup())},
+        {"setup": Bound(lambda self: self.warmup())},
+        {"setup": functools.partialmethod(lambda self, _n: self.warmup(), 3)},
+        {"setup": functools.partial(lambda _n: Embed.warmup(), 3)},
+        {"model": functools.cached_property(lambda self: self.warmup())},
+        {"setup": lambda self: prepare(self)},
+        {"setup": lambda self: prepare_all(self)},
+        {"setup": lambda self: [getattr(self, step)() for step in ("load", "warmup")]},
+        {"setup": lambda self: [getattr(self, step)() for step in self.steps], "steps": ["load", "warmup"]},
+        {"setup": Compiled()},
+    ],
+)
+def test_what_is_used_behind_a_decorator_or_by_a_function_of_the_module_is_a_helper(members):
+    found = with_members(warmup=lambda self: 1, **members)
+    assert stage(found).target is found
+
+
+def warm_up(_self, _n=1):
+    return 1
+
+
+@pytest.mark.parametrize("setup", [warm_up, functools.partialmethod(warm_up, 3), unmarked(warm_up)])
+def test_a_method_that_is_the_hook_itself_under_two_names_is_left_alone(setup):
+    found = with_members(warm_up=warm_up, setup=setup)
+    assert stage(found).target is found
+
+
+def test_what_the_metaclass_calls_is_a_helper():
+    class Warm(type):
+        def __call__(cls):
+            made = super().__call__()
+            made.warmup()
+            return made
+
+    class Warmed(Embed, metaclass=Warm):
+        def warmup(self):
+            return 1
+
+    assert stage(Warmed).target is Warmed
+
+
+def test_an_empty_cell_of_a_method_is_passed_over():
+    def never():
+        if never is None:
+            missing = 1
+        return lambda _self: missing
+
+    with pytest.raises(ConfigError, match="nothing calls its 'warmup'"):
+        stage(with_members(warmup=plain, setup=never()))
 
 
 @pytest.mark.parametrize(("name", "hook"), [("preprocessing", "preprocess"), ("shutdown", "teardown")])
