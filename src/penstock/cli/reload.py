@@ -227,7 +227,7 @@ class _Run:
     def _start(self) -> None:
         self._tell_changes()
         try:
-            self._service = _Child(SERVE, self._words, self._sockets, self._service_ended, output=None)
+            self._service = _Child(SERVE, self._words, self._root, self._sockets, self._service_ended, output=None)
         except OSError as error:
             self._say(f"the service cannot be started: {error.strerror}; {NOBODY_SERVES}", logging.ERROR)
             self._do(self._core.ended())
@@ -240,7 +240,7 @@ class _Run:
     def _try(self) -> None:
         self._tell_changes()
         try:
-            self._trial = _Child(TRY, self._words, (), self._trial_ended, output=bytearray())
+            self._trial = _Child(TRY, self._words, self._root, (), self._trial_ended, output=bytearray())
         except OSError as error:
             self._say(f"the change cannot be tried: {error.strerror}", logging.WARNING)
             self._do(self._core.tried(self._now(), well=False))
@@ -276,6 +276,7 @@ class _Child:
         self,
         what: str,
         words: Sequence[str],
+        folder: Path,
         sockets: Sequence[socket.socket],
         on_end: Callable[[int], None],
         *,
@@ -297,6 +298,7 @@ class _Child:
             # Our own interpreter and module; the words are arguments of their own, never read by a shell.
             self._popen = subprocess.Popen(  # noqa: S603
                 command,
+                cwd=folder,  # ours may be a folder that was removed, with another one in its place
                 stdin=subprocess.DEVNULL,
                 stdout=pipe,
                 stderr=pipe,

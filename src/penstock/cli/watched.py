@@ -32,7 +32,7 @@ def watch(root: Path, tell: Callable[[Found], None], fail: Callable[[Exception],
     """Call `tell` with what has happened to files below `root`, in a thread; returns what ends that.
 
     `tell` is first called without a file, when changes are seen from then on.  `fail` is called once if nothing can be
-    watched any more.
+    watched any more.  A `root` that was removed or replaced is watched again as soon as it is there.
     """
     over = threading.Event()
 
@@ -44,6 +44,10 @@ def watch(root: Path, tell: Callable[[Found], None], fail: Callable[[Exception],
         while not over.is_set():
             missed = True  # what has happened while nobody watched
             try:
+                watched = _identity(root)
+                if begun and watched is None:
+                    over.wait(AGAIN_SECONDS)
+                    continue
                 for events in changes(
                     root,
                     watch_filter=None,  # of a folder that is moved the event names nothing else
@@ -61,6 +65,8 @@ def watch(root: Path, tell: Callable[[Found], None], fail: Callable[[Exception],
                         tell(Found([], []))
                     elif any(found):
                         tell(found)
+                    if _identity(root) != watched:  # what is watched is the folder, wherever it is now
+                        break
             except RuntimeError as error:  # of watchfiles: a name that is not UTF-8 ends every watch
                 if failed and not begun:
                     fail(error)
@@ -73,3 +79,12 @@ def watch(root: Path, tell: Callable[[Found], None], fail: Callable[[Exception],
 
     threading.Thread(target=look, name="penstock-reload", daemon=True).start()
     return over.set
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What tells `folder` from another one that has its name later; None where there is none."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -632,6 +632,20 @@ def test_a_package_that_comes_or_is_renamed_is_seen(reloaded, tmp_path):
     server.stop()
 
 
+def test_a_working_folder_that_is_replaced_is_served_as_it_is_now(reloaded, tmp_path):
+    server = reloaded().ready()
+    new = tmp_path.with_name(f"{tmp_path.name}-new")
+    new.mkdir()
+    (new / "model.py").write_text(source("'b'"))
+    tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-old"))
+    new.rename(tmp_path)
+    server.answers("b")
+    server.edit(source("'c'"))
+    server.answers("c")
+    server.hang_up()
+    server.stop()
+
+
 def test_a_file_saved_as_it_is_starts_a_service_that_could_not_be(reloaded, tmp_path):
     server = reloaded(text=source(setup="open('weights')"))
     server.said("waiting for a change")

@@ -1,6 +1,7 @@
 import importlib.util
 import os
 import queue
+import shutil
 import sys
 import types
 
@@ -76,3 +77,30 @@ def test_what_cannot_be_watched_is_told(tmp_path):
     watch(tmp_path / "gone", told.put, failed.put)
     assert isinstance(failed.get(timeout=20), FileNotFoundError)
     assert told.empty()
+
+
+def test_a_folder_that_was_replaced_or_comes_again_is_watched_on(tmp_path):
+    root = tmp_path / "project"
+    root.mkdir()
+    told = queue.Queue()
+    stop = watch(root, told.put, told.put)
+
+    def changed(file):
+        while file not in told.get(timeout=20).changed:
+            pass
+
+    try:
+        assert told.get(timeout=20) == ([], [])
+        root.rename(tmp_path / "old")
+        root.mkdir()
+        (root / "a.py").write_text("1")
+        changed(root / "a.py")
+        (root / "a.py").write_text("2")
+        changed(root / "a.py")
+        shutil.rmtree(root)
+        changed(root / "a.py")
+        root.mkdir()
+        (root / "a.py").write_text("3")
+        changed(root / "a.py")
+    finally:
+        stop()
