@@ -294,6 +294,8 @@ ALL_LOGGERS = ""
 """The key of the level that is for every logger without one of its own."""
 OWN_LOGGERS = "penstock"
 """The logger above all of Penstock's own."""
+ACCESS_LOGGER = "penstock.access"
+"""The logger of the access log."""
 
 
 def read_log_levels(text: str) -> dict[str, int]:

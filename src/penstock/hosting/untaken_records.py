@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 _WARNINGS = "py.warnings"
@@ -24,11 +25,16 @@ class UntakenRecords:
 
     `marks` is called in the thread that logs.  What it returns become attributes of the record, unless it has them: a
     user may give any of them as ``extra``.
+
+    `passing` names loggers that are not looked at: their records are taken, and have no marks.
     """
 
-    def __init__(self, handler: logging.Handler, marks: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self, handler: logging.Handler, marks: Callable[[], Mapping[str, Any]], passing: Sequence[str] = ()
+    ) -> None:
         self._handler = handler
         self._marks = marks
+        self._passing = [logging.getLogger(name) for name in passing]
         self._before: Callable[[logging.Logger, logging.LogRecord], None] = logging.Logger.callHandlers
         self._ours: Any = None
         self._show_before: Any = None
@@ -50,11 +56,15 @@ class UntakenRecords:
 
         self._ours = call_handlers
         logging.Logger.callHandlers = call_handlers  # type: ignore[method-assign, assignment]
+        for passing in self._passing:
+            passing.callHandlers = partial(before, passing)  # type: ignore[method-assign]
         self._show_before = warnings.showwarning
         self._show_ours = warnings.showwarning = self._show
 
     def end(self) -> None:
         """Leave records and warnings as they were, unless somebody else has put something in our place."""
+        for passing in self._passing:
+            vars(passing).pop("callHandlers", None)
         if logging.Logger.callHandlers is self._ours:
             logging.Logger.callHandlers = self._before  # type: ignore[method-assign, assignment]
         if warnings.showwarning is self._show_ours:

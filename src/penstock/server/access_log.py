@@ -5,10 +5,11 @@ Neither headers nor the query are written, because both may carry secrets.
 
 from __future__ import annotations
 
+from penstock.config import ACCESS_LOGGER
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.server.application import HttpRequest
 
-log = guarded_logger("penstock.access")
+log = guarded_logger(ACCESS_LOGGER)
 
 
 def write_line(request: HttpRequest, status: int, nbytes: int, seconds: float) -> None:

@@ -139,3 +139,18 @@ def test_who_came_after_us_stays(monkeypatch):
     logging.Logger.callHandlers = warnings.showwarning = theirs
     untaken.end()
     assert logging.Logger.callHandlers is warnings.showwarning is theirs
+
+
+def test_loggers_that_pass_are_as_without_us():
+    log = logging.getLogger("tests.passing")
+    taken = Kept()
+    log.addHandler(taken)
+    untaken = UntakenRecords(Kept(), lambda: pytest.fail("nobody asks for marks"), ["tests.passing"])
+    untaken.begin()
+    try:
+        log.warning("once")
+    finally:
+        untaken.end()
+        log.removeHandler(taken)
+    assert taken.messages == ["once"]
+    assert log.callHandlers.__func__ is logging.Logger.callHandlers
