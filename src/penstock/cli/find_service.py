@@ -185,7 +185,8 @@ def _made_by(make: Any, module: types.ModuleType, target: Target) -> Service:
         made.close()  # or Python warns that nobody awaited it
         raise ConfigError(f"{target.text} is async: write `def`, a service is made without an event loop")
     if not isinstance(made, Service):
-        raise ConfigError(f"{target.text}() returned {type(made).__name__}, not a penstock.Service")
+        hint = ": is its `return` missing?" if made is None else ""
+        raise ConfigError(f"{target.text}() returned {type(made).__name__}, not a penstock.Service{hint}")
     return made
 
 

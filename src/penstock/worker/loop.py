@@ -26,7 +26,7 @@ from penstock.transport.framing import Frame, Kind, encode_control
 from penstock.transport.messages import Hello, Launch, pack, unpack
 from penstock.worker.current_call import announce
 from penstock.worker.loading import load
-from penstock.worker.problems import USER_ERRORS, describe_error
+from penstock.worker.problems import SINGLE_ITEM, USER_ERRORS, describe_error
 from penstock.worker.runner import Runner
 from penstock.worker.stage import WorkerInfo, make_stage
 
@@ -104,19 +104,21 @@ def _warm_up(launch: Launch, stage: Any, runner: Runner, types: Signature) -> No
     examples = list(stage.examples)
     tells = launch.index == 0  # the other workers would say the same
     if tells:
-        _tell_misfit(launch.stage, types.item, examples)
+        _tell_misfit(launch, types.item, examples)
     troubles = runner.warm_up(examples, launch.max_size, _formats(launch, types.result))
     if troubles and tells:
         others = f" (and {len(troubles) - 1} more of its examples)" if len(troubles) > 1 else ""
         log.warning("stage %r: not every caller can get the result of %s%s", launch.stage, troubles[0], others)
 
 
-def _tell_misfit(stage: str, item: Any, examples: list[Any]) -> None:
+def _tell_misfit(launch: Launch, item: Any, examples: list[Any]) -> None:
     """Warn of the first example that is no item: `predict` may well fail on it, or be warmed up for nothing."""
     for index, example in enumerate(examples):
         reason = misfit(item, example)
         if reason:
-            log.warning("stage %r: examples[%d] does not fit `%s`: %s", stage, index, type_name(item), reason)
+            if not launch.batched and reason.startswith("expected `array`"):  # a batch policy may have been forgotten
+                reason += f"; {SINGLE_ITEM}"
+            log.warning("stage %r: examples[%d] does not fit `%s`: %s", launch.stage, index, type_name(item), reason)
             return
 
 

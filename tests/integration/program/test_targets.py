@@ -124,7 +124,7 @@ def test_a_file_in_a_package_is_imported_as_a_part_of_it(folder):
         ("good:servce", "; it has good:service, good:make (good is "),
         ("stages", "stages has no service: write `service = penstock.Service(First, Second)` in it, or name the "),
         ("stages", "that makes one, stages:build (stages is "),
-        ("good:nothing", "good:nothing() returned NoneType, not a penstock.Service"),
+        ("good:nothing", "good:nothing() returned NoneType, not a penstock.Service: is its `return` missing?"),
         ("good:later", "good:later is async: write `def`"),
         ("good:ends", "good:ends() ends the program with 'no' while it makes the service"),
         ("good:M", "good:M is a stage, not a service: write `service = penstock.Service(M)`"),

@@ -278,6 +278,8 @@ def test_the_first_worker_warns_of_the_first_example_that_does_not_fit(caplog):
     assert warned(caplog, taking(str, "a", 1, 2), index=0) == (Kind.READY, [words])
     assert warned(caplog, taking(str, "a", 1, 2), index=1) == (Kind.READY, [])
     assert warned(caplog, taking(str, "a"), index=0) == (Kind.READY, [])
+    words = "examples[0] does not fit `list[str]`: expected `array`, got `str`; this stage has no batch policy, so"
+    assert warned(caplog, taking(list[str], "a"), index=0)[1][0].startswith(f"stage 'embed': {words}")
 
 
 def test_a_result_that_no_caller_can_get_fails_the_start():
