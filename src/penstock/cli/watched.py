@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from penstock.cli.python_files import Found, PythonFiles
@@ -44,47 +46,57 @@ def watch(root: Path, tell: Callable[[Found], None], fail: Callable[[Exception],
         while not over.is_set():
             missed = True  # what has happened while nobody watched
             try:
-                watched = _identity(root)
-                if begun and watched is None:
-                    over.wait(AGAIN_SECONDS)
-                    continue
-                for events in changes(
-                    root,
-                    watch_filter=None,  # of a folder that is moved the event names nothing else
-                    debounce=GATHER_MILLISECONDS,
-                    step=STEP_MILLISECONDS,
-                    rust_timeout=LOOK_MILLISECONDS,
-                    yield_on_timeout=True,
-                    raise_interrupt=False,
-                    stop_event=over,
-                ):
-                    found = files.look([root] if missed else {Path(path) for _change, path in events})
-                    missed = False
-                    if not begun:
-                        begun = True
-                        tell(Found([], []))
-                    elif any(found):
-                        tell(found)
-                    if _identity(root) != watched:  # what is watched is the folder, wherever it is now
-                        break
-            except RuntimeError as error:  # of watchfiles: a name that is not UTF-8 ends every watch
-                if failed and not begun:
+                with _held(root) as is_at_its_place:
+                    for events in changes(
+                        root,
+                        watch_filter=None,  # of a folder that is moved the event names nothing else
+                        debounce=GATHER_MILLISECONDS,
+                        step=STEP_MILLISECONDS,
+                        rust_timeout=LOOK_MILLISECONDS,
+                        yield_on_timeout=True,
+                        raise_interrupt=False,
+                        stop_event=over,
+                    ):
+                        found = files.look([root] if missed else {Path(path) for _change, path in events})
+                        missed = False
+                        if not begun:
+                            begun = True
+                            tell(Found([], []))
+                        elif any(found):
+                            tell(found)
+                        if not is_at_its_place():  # what is watched is the folder, wherever it is now
+                            if any(found := files.look([root])):
+                                tell(found)
+                            break
+            except Exception as error:  # noqa: BLE001  # of the library, or of the system: too many folders, for one
+                # A folder that was there may come again, and a name that is not UTF-8 ends every watch of watchfiles.
+                again = begun if isinstance(error, FileNotFoundError) else isinstance(error, RuntimeError)
+                if not again or (failed and not begun):
                     fail(error)
                     return
                 failed = True
                 over.wait(AGAIN_SECONDS)
-            except Exception as error:  # noqa: BLE001  # of the library, or of the system: too many folders, for one
-                fail(error)
-                return
 
     threading.Thread(target=look, name="penstock-reload", daemon=True).start()
     return over.set
 
 
-def _identity(folder: Path) -> tuple[int, int] | None:
-    """What tells `folder` from another one that has its name later; None where there is none."""
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[Callable[[], bool]]:
+    """What tells whether `folder` is still the one that it is now.
+
+    It is kept open, because another folder could get its number otherwise.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    held = os.fstat(descriptor)
+
+    def is_at_its_place() -> bool:
+        try:
+            return os.path.samestat(held, folder.stat())
+        except OSError:
+            return False
+
     try:
-        found = folder.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        yield is_at_its_place
+    finally:
+        os.close(descriptor)
