@@ -24,7 +24,11 @@ NOT_THE_USERS = frozenset({"venv", "env", "site-packages", "node_modules", "__py
 
 def is_watched(path: Path, root: Path) -> bool:
     """Whether a change of `path`, a file somewhere below `root`, may change the service."""
-    return path.suffix == ".py" and not path.name.startswith(".") and _is_users(path.parent, root)
+    return _is_module_name(path.name) and _is_users(path.parent, root)
+
+
+def _is_module_name(name: str) -> bool:
+    return name.endswith(".py") and not name.startswith(".")
 
 
 def _is_users(folder: Path, root: Path) -> bool:
@@ -100,7 +104,7 @@ class PythonFiles:
         for folder, folders, names in os.walk(path):
             folders[:] = [name for name in folders if _is_users_name(name) and not _is_environment(f"{folder}/{name}")]
             for name in names:
-                if name.endswith(".py") and not name.startswith(".") and _is_file(file := Path(folder, name)):
+                if _is_module_name(name) and _is_file(file := Path(folder, name)):
                     yield file
 
 

@@ -39,35 +39,17 @@ def watch(root: Path, tell: Callable[[Found], None], fail: Callable[[Exception],
     over = threading.Event()
 
     def look() -> None:
-        from watchfiles import watch as changes
-
+        """The work of the thread: one watch after the other."""
         files = PythonFiles(root)
         begun = failed = False
         while not over.is_set():
-            missed = True  # what has happened while nobody watched
             try:
-                with _held(root) as is_at_its_place:
-                    for events in changes(
-                        root,
-                        watch_filter=None,  # of a folder that is moved the event names nothing else
-                        debounce=GATHER_MILLISECONDS,
-                        step=STEP_MILLISECONDS,
-                        rust_timeout=LOOK_MILLISECONDS,
-                        yield_on_timeout=True,
-                        raise_interrupt=False,
-                        stop_event=over,
-                    ):
-                        found = files.look([root] if missed else {Path(path) for _change, path in events})
-                        missed = False
-                        if not begun:
-                            begun = True
-                            tell(Found([], []))
-                        elif any(found):
-                            tell(found)
-                        if not is_at_its_place():  # what is watched is the folder, wherever it is now
-                            if any(found := files.look([root])):
-                                tell(found)
-                            break
+                for found in _looks(files, root, over):
+                    if not begun:
+                        begun = True
+                        tell(Found([], []))
+                    elif any(found):
+                        tell(found)
             except Exception as error:  # noqa: BLE001  # of the library, or of the system: too many folders, for one
                 # A folder that was there may come again, and a name that is not UTF-8 ends every watch of watchfiles.
                 again = begun if isinstance(error, FileNotFoundError) else isinstance(error, RuntimeError)
@@ -79,6 +61,32 @@ def watch(root: Path, tell: Callable[[Found], None], fail: Callable[[Exception],
 
     threading.Thread(target=look, name="penstock-reload", daemon=True).start()
     return over.set
+
+
+def _looks(files: PythonFiles, root: Path, over: threading.Event) -> Iterator[Found]:
+    """What is found below `root` each time that something happens there, or `LOOK_MILLISECONDS` have passed.
+
+    The first is what has happened while nobody watched.  It ends with `over`, or where `root` is another folder.
+    """
+    from watchfiles import watch as changes
+
+    missed = True
+    with _held(root) as is_at_its_place:
+        for events in changes(
+            root,
+            watch_filter=None,  # of a folder that is moved the event names nothing else
+            debounce=GATHER_MILLISECONDS,
+            step=STEP_MILLISECONDS,
+            rust_timeout=LOOK_MILLISECONDS,
+            yield_on_timeout=True,
+            raise_interrupt=False,
+            stop_event=over,
+        ):
+            yield files.look([root] if missed else {Path(path) for _change, path in events})
+            missed = False
+            if not is_at_its_place():  # what is watched is the folder, wherever it is now
+                yield files.look([root])
+                return
 
 
 @contextlib.contextmanager

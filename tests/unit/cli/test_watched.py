@@ -1,3 +1,4 @@
+import contextlib
 import importlib.util
 import os
 import queue
@@ -12,6 +13,18 @@ from penstock.cli.watched import need_watchfiles, watch
 from penstock.errors import ConfigError
 
 
+@contextlib.contextmanager
+def watching(root):
+    """What is told of changes below `root`, from when they are seen on."""
+    told = queue.Queue()
+    stop = watch(root, told.put, told.put)
+    try:
+        assert told.get(timeout=20) == ([], [])
+        yield told
+    finally:
+        stop()
+
+
 def test_without_watchfiles_a_sentence_has_the_line_for_pip(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"pip install watchfiles"):
@@ -19,32 +32,22 @@ def test_without_watchfiles_a_sentence_has_the_line_for_pip(monkeypatch):
 
 
 def test_a_changed_file_is_told_after_nothing_was(tmp_path):
-    told = queue.Queue()
-    stop = watch(tmp_path, told.put, told.put)
-    try:
-        assert told.get(timeout=20) == ([], [])
+    with watching(tmp_path) as told:
         (tmp_path / "notes.txt").write_text("x")
         (tmp_path / "a.py").write_text("x = 1")
         assert told.get(timeout=20) == ([tmp_path / "a.py"], [])
         (tmp_path / "a.py").write_text("x = 1")
         assert told.get(timeout=20) == ([], [tmp_path / "a.py"])
-    finally:
-        stop()
 
 
 def test_a_name_that_is_not_utf_8_hides_no_change(tmp_path):
-    told = queue.Queue()
-    stop = watch(tmp_path, told.put, told.put)
-    try:
-        assert told.get(timeout=20) == ([], [])
+    with watching(tmp_path) as told:
         for letter in "ab":
             (tmp_path / os.fsdecode(b"\xff.txt")).write_text(letter)
             (tmp_path / "a.py").write_text(letter)
             while not (changed := told.get(timeout=20).changed):
                 pass  # all was looked at again, and nothing has changed
             assert changed == [tmp_path / "a.py"]
-    finally:
-        stop()
 
 
 @pytest.mark.parametrize(("watches", "attempts"), [([], 2), ([[set()]], None)])
@@ -82,15 +85,12 @@ def test_what_cannot_be_watched_is_told(tmp_path):
 def test_a_folder_that_was_replaced_or_comes_again_is_watched_on(tmp_path):
     root = tmp_path / "project"
     root.mkdir()
-    told = queue.Queue()
-    stop = watch(root, told.put, told.put)
 
     def changed(file):
         while file not in told.get(timeout=20).changed:
             pass
 
-    try:
-        assert told.get(timeout=20) == ([], [])
+    with watching(root) as told:
         root.rename(tmp_path / "old")
         root.mkdir()
         (root / "a.py").write_text("1")
@@ -102,5 +102,3 @@ def test_a_folder_that_was_replaced_or_comes_again_is_watched_on(tmp_path):
         root.mkdir()
         (root / "a.py").write_text("3")
         changed(root / "a.py")
-    finally:
-        stop()
