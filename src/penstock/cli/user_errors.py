@@ -10,9 +10,9 @@ import os
 import traceback
 from pathlib import Path
 
+from penstock.worker.problems import IMPORT_MACHINERY
+
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
-_MACHINERY = ("<frozen importlib", "<frozen runpy", "<frozen zipimport")
-_IMPORTLIB = os.sep + os.path.join("importlib", "__init__.py")  # noqa: PTH118  # a part of a path, not a path
 
 
 class UserCodeFailed(Exception):
@@ -47,4 +47,4 @@ def user_place(error: BaseException) -> str:
 
 
 def _is_users(file: str) -> bool:
-    return not file.startswith((_OURS, *_MACHINERY)) and not file.endswith(_IMPORTLIB)
+    return not file.startswith(_OURS) and not IMPORT_MACHINERY.match(file)

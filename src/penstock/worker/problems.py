@@ -46,7 +46,7 @@ _mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 """The classes of a class, whatever its metaclass makes of the attribute."""
 
 
-_MACHINERY = re.compile(r"<frozen (importlib|runpy|zipimport)|.*/importlib/__init__\.py$")
+IMPORT_MACHINERY = re.compile(r"<frozen (importlib|runpy|zipimport)|.*/importlib/__init__\.py$")
 """Files of Python that stand between us and a module that we import."""
 
 _module_of: Callable[[type], object] = type.__dict__["__module__"].__get__
@@ -114,7 +114,7 @@ def _first_of_users(part: TracebackType | None) -> TracebackType | None:
     while part is not None:
         frame = part.tb_frame
         # By the name of the module: files of compiled modules are named as they were where they were compiled.
-        if not _is_ours(dict.get(frame.f_globals, "__name__")) and not _MACHINERY.match(frame.f_code.co_filename):
+        if not _is_ours(dict.get(frame.f_globals, "__name__")) and not IMPORT_MACHINERY.match(frame.f_code.co_filename):
             return part
         part = part.tb_next
     return None
