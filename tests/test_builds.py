@@ -9,7 +9,6 @@ import os
 import re
 import runpy
 import shutil
-import signal
 import subprocess
 import sys
 import tomllib
@@ -170,14 +169,7 @@ def serve_sources(tmp_path):
         if reason is not None:
             (package / "not_compiled.txt").write_text(reason)
         command = (*PENSTOCK, "serve", "model:service", "--port", "0", *options)
-        program = Program(tmp_path, *command, env={"PYTHONPATH": str(tmp_path / "installed")})
-        try:
-            program.wait_for("ready on")
-            program.signal(signal.SIGTERM)
-            assert program.wait() == 0
-        finally:
-            program.destroy()
-        return program.output
+        return Program(tmp_path, *command, env={"PYTHONPATH": str(tmp_path / "installed")}).serve_and_stop()
 
     return run
 

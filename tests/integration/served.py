@@ -71,6 +71,16 @@ class Program(MarkedProgram):
         self.read_to_end()
         return status
 
+    def serve_and_stop(self) -> str:
+        """Wait until it serves, and end it as it should end; all that it has written."""
+        try:
+            self.wait_for("ready on")
+            self.signal(signal.SIGTERM)
+            assert self.wait() == 0
+        finally:
+            self.destroy()
+        return self.output
+
 
 class Answer:
     """One answer as it came: header names in lower case."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import sys
 
 import pytest
@@ -278,14 +277,8 @@ if __name__ == "__main__":
 
 def test_a_program_that_serves_with_json_logs_writes_nothing_but_objects(tmp_path):
     write_module(tmp_path, IN_A_PROGRAM, "program")
-    program = Program(tmp_path, sys.executable, "program.py")
-    try:
-        program.wait_for("ready on")
-        program.signal(signal.SIGTERM)
-        assert program.wait() == 0
-    finally:
-        program.destroy()
-    lines = [json.loads(line) for line in program.output.splitlines()]
+    output = Program(tmp_path, sys.executable, "program.py").serve_and_stop()
+    lines = [json.loads(line) for line in output.splitlines()]
     (ready,) = [line for line in lines if line["message"].startswith("ready on http://127.0.0.1:")]
     assert (ready["logger"], ready["level"]) == ("penstock.server", "info")
 
