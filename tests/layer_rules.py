@@ -26,10 +26,12 @@ LEVELS = {
     "config": 0,
     "core": 0,
     "codec": 1,
+    "transfer": 2,
     "transport": 2,
     "hosting": 2,
     "worker": 3,
     "runtime": 4,
+    "jobs": 5,
     "server": 5,
     "service": 6,
     "calls": 6,
@@ -297,7 +299,7 @@ def compiled_bases(tree: Tree, compiled: Collection[str]) -> dict[str, str]:
 
 # -- time -------------------------------------------------------------------------------------------------------------
 
-TOLD_THE_TIME = ("core/", "runtime/", "server/http1/", "server/app.py", "server/asgi.py", "calls.py")
+TOLD_THE_TIME = ("core/", "jobs/rules/", "runtime/", "server/http1/", "server/app.py", "server/asgi.py", "calls.py")
 """Where nobody asks the world for the time: it comes from a clock that is handed in."""
 ASKS_THE_TIME = {"time.monotonic", "time.monotonic_ns", "asyncio.timeout", "asyncio.timeout_at", "asyncio.wait_for"}
 TIMERS = {"call_later", "call_at"}

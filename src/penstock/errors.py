@@ -171,3 +171,64 @@ class NotReady(RequestError):
 
 class Cancelled(RequestError):
     """The caller left before there was a result."""
+
+
+class JobError(PenstockError):
+    """Something is wrong with a job, or with the store that keeps it."""
+
+
+class JobNotFound(JobError):
+    """There is no such job.
+
+    It was never submitted, or it ended so long ago that it is no longer kept, or it was purged.
+    """
+
+
+class JobConflict(JobError):
+    """The job is not as the call takes it to be.
+
+    Another job has the same key or id and another body, or the job has ended already, or it has not ended yet.
+    """
+
+
+class JobTooLarge(JobError):
+    """The input is larger than a store takes; put it into a file or a bucket, and submit its URL."""
+
+
+class EndedWithoutResult(JobError):
+    """The job ended, and has no result.
+
+    `job_id` is the job's id.  `type_name` and `traceback` say what was raised in a worker; they are "" where nothing
+    was.
+    """
+
+    def __init__(self, message: str = "", *, job_id: str = "", type_name: str = "", traceback: str = "") -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.type_name = type_name
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        base, trace = super().__str__(), self.traceback.rstrip()
+        return f"{base}\n\n{trace}" if trace else base
+
+
+class JobFailed(EndedWithoutResult):
+    """The job is dead: it used up its attempts, or its input was not valid."""
+
+
+class JobCancelled(EndedWithoutResult):
+    """The job was cancelled."""
+
+
+class JobExpired(EndedWithoutResult):
+    """The job's deadline passed before it had a result."""
+
+
+class StoreUnavailable(JobError):
+    """The store of jobs cannot be reached, or did not answer in time.
+
+    Whether it did what was asked is not known.
+    """
+
+    retryable = True

@@ -13,7 +13,15 @@ from penstock.errors import (
     Cancelled,
     ConfigError,
     DeadlineExceeded,
+    EndedWithoutResult,
     InvalidItem,
+    JobCancelled,
+    JobConflict,
+    JobError,
+    JobExpired,
+    JobFailed,
+    JobNotFound,
+    JobTooLarge,
     NotReady,
     Overloaded,
     PenstockError,
@@ -21,11 +29,14 @@ from penstock.errors import (
     RequestError,
     StageFailed,
     StartFailed,
+    StoreUnavailable,
     WorkerLost,
 )
 from penstock.worker.problems import WrongLength, author_name
 
 EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PenstockError)]
+ENDED_JOBS = {JobFailed, JobCancelled, JobExpired}
+JOB_ERRORS = {JobError, JobNotFound, JobConflict, JobTooLarge, StoreUnavailable, EndedWithoutResult, *ENDED_JOBS}
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -53,12 +64,20 @@ def test_the_tree_is_what_callers_catch():
         ConfigError,
         StartFailed,
         ProtocolError,
+        *JOB_ERRORS,
     }
     assert issubclass(ConfigError, ValueError)
+    assert all(issubclass(kind, JobError) for kind in JOB_ERRORS)
+    assert all(issubclass(kind, EndedWithoutResult) for kind in ENDED_JOBS)
+
+
+def test_a_job_that_ended_badly_shows_the_remote_traceback():
+    assert str(JobFailed("boom", job_id="a", traceback="Traceback\n  x\n")) == "boom\n\nTraceback\n  x"
+    assert str(JobFailed("boom", job_id="a")) == "boom"
 
 
 def test_only_what_may_succeed_later_is_retryable():
-    assert {kind for kind in EVERY if kind.retryable} == {Overloaded, DeadlineExceeded, NotReady}
+    assert {kind for kind in EVERY if kind.retryable} == {Overloaded, DeadlineExceeded, NotReady, StoreUnavailable}
 
 
 def test_an_invalid_item_says_where():

@@ -1,15 +1,15 @@
 """Legal moves of whatever has states, as a table.
 
-The states are an `IntEnum`.  Each kind of move is one `Move`: a row of the table.  It is applied as
+The states are an `Enum`.  Each kind of move is one `Move`: a row of the table.  It is applied as
 ``thing.state = OFFER[thing.state]``: one lookup, and an illegal move raises instead of passing unseen.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import Enum
 from typing import Generic, TypeVar
 
-AnyState = TypeVar("AnyState", bound=IntEnum)
+AnyState = TypeVar("AnyState", bound=Enum)
 
 
 # From Exception itself: mypyc compiles no subclass of most other built-in exceptions.

@@ -1,0 +1,1 @@
+"""What is decided about jobs: pure, and told the time."""

@@ -1,0 +1,244 @@
+"""The contract of a store: it keeps the jobs of one queue, and hands them out.
+
+Contract
+--------
+* Every method is one transaction: it is done whole, or not at all.  What it returns is durable.
+* Every method blocks for a bounded time, may be called from any thread, and must not be called on an event loop.
+* A method that cannot reach the store, or hears nothing of it in time, raises StoreUnavailable: whether it was done is
+  not known.  Each may be called again then; what was done already is not done twice.
+* **The fence decides, not the clock.**  A claim gives a job a fence that is larger than all before.  A holder's call
+  names its fence, and is `LOST` where that is no longer the job's newest, or where the job's run has ended in another
+  way.  A lease that has run out moves nothing by itself: until somebody claims the job, its holder may still renew,
+  release and commit.
+* A holder's call that is made once more, because its answer did not arrive, is `OK` once more.
+* `leased` is hidden: a job is claimed again only when its lease has run out.  That attempt then ends as `lost`, which
+  counts, and the job is alone from then on; the last one allowed ends the run as dead instead.
+* Higher priority is claimed first, then what was submitted earlier.  Jobs whose lease ran out stand among the others.
+* Nobody is handed a job whose deadline has passed, or that is to be cancelled: that claim ends it.
+* Leases and rests are measured on a clock that nobody sets, as far as the store has one.
+
+A store is opened by `stores.opening.open_store`, and is a connection of its own: who must not wait behind others opens
+the same URL once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from penstock.jobs.job import Job, JobProblem, Stats, StoredResult
+from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.rules.job_states import JobState
+
+
+class Hold(NamedTuple):
+    """A holder's claim on a job."""
+
+    job_id: str
+    fence: int
+
+
+class Answer(StrEnum):
+    """What a store says to a holder's call, for each job."""
+
+    OK = "ok"
+    LOST = "lost"
+    """Another holds the job, or its run has ended: drop the work."""
+    UNKNOWN = "unknown"
+    """It may have been done or not.  Go on until the lease's local deadline, and ask again."""
+
+
+class NewJob(msgspec.Struct, frozen=True):
+    """A job to be kept.  Its id is proper as a request's id: 1 to 128 of ``A-Z a-z 0-9 . _ -``."""
+
+    id: str
+    body: bytes = b""
+    """The input, or b"" where `input_url` names it."""
+    content_type: str = "application/json"
+    accept: str = "application/json"
+    """The media type of the result."""
+    service: str = ""
+    key: str | None = None
+    """Two jobs of one queue never have the same key."""
+    digest: str = ""
+    """A hash of everything that makes a job the same job: its input and all its options but `delay`."""
+    priority: int = 0
+    delay: float = 0.0
+    deadline: float | None = None
+    """A moment in Unix seconds."""
+    input_url: str | None = None
+    output: str | None = None
+
+
+class ClaimedJob(msgspec.Struct, frozen=True):
+    """A job as it is handed to its holder."""
+
+    id: str
+    fence: int
+    run: int
+    body: bytes
+    content_type: str
+    accept: str
+    service: str
+    alone: bool
+    """Whether it must run in batches of its own."""
+    attempts: dict[str, int]
+    """The attempts of this run that count, by cause, a lost one that this claim has found included."""
+    deadline: float | None
+    input_url: str | None
+    output: str | None
+
+    @property
+    def hold(self) -> Hold:
+        """The claim."""
+        return Hold(self.id, self.fence)
+
+
+class Renewed(NamedTuple):
+    """The answer to the renewal of one job."""
+
+    answer: Answer
+    cancel: bool = False
+    """Whether the job is to be cancelled: its holder ends it so, and drops its result."""
+
+
+class AttemptEnd(msgspec.Struct, frozen=True):
+    """How a holder ends its attempt, and so perhaps the run.
+
+    `to` is SUCCEEDED, DEAD, CANCELLED or EXPIRED, which end the run, or WAITING or SCHEDULED.  A job that is to be
+    cancelled and would go back ends as cancelled instead.
+    """
+
+    hold: Hold
+    to: JobState
+    cause: Cause | None = None
+    """Why the attempt failed, where `to` is DEAD, WAITING or SCHEDULED."""
+    counts: bool = False
+    """Whether the attempt is counted under its cause."""
+    alone: bool = False
+    """Whether the job runs alone from now on."""
+    rest: float = 0.0
+    """The seconds until it may be claimed, where `to` is SCHEDULED."""
+    problem: JobProblem | None = None
+    result: bytes = b""
+    """The result, where `to` is SUCCEEDED and the job has no `output`."""
+    content_type: str = ""
+    """The media type of the result."""
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """What is left to do for the outputs of a job whose run has ended.
+
+    The attempt `fence` wrote the output under a name of its own beside `output`, and it is to be moved there; 0: none
+    did.  What attempts from `first_fence` to `last_fence` left there besides is to be removed.
+    """
+
+    job_id: str
+    output: str
+    fence: int
+    first_fence: int
+    last_fence: int
+
+
+class Store(Protocol):
+    """Keeps the jobs of one queue."""
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue."""
+
+    # -- submitters -------------------------------------------------------------------------------------------------
+
+    def submit(self, jobs: Sequence[NewJob]) -> list[Job]:
+        """Keep `jobs`; of a job that is there already, by its key or its id, return it as it is.
+
+        All or none is kept.
+
+        Raises:
+            JobConflict: a job with the same key or id has another digest.
+        """
+
+    def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """The jobs as they are now, None for each that is not there; one whose deadline has passed has expired."""
+
+    def result(self, job_id: str) -> StoredResult | None:
+        """The result of a job that has succeeded, else None."""
+
+    def cancel(self, job_id: str) -> Job:
+        """End a job as cancelled if nobody holds it; else have its holder do so.  Returns it as it is then.
+
+        Raises:
+            JobNotFound: there is none.
+            JobConflict: it has ended in another way.
+        """
+
+    def retry(self, job_id: str) -> Job:
+        """Begin the next run of a job that is dead, cancelled or expired; one that expired has no deadline then.
+
+        Raises:
+            JobNotFound: there is none.
+            JobConflict: it has not ended, or it has succeeded.
+        """
+
+    def list_jobs(self, state: JobState | None, limit: int, after: str | None) -> list[Job]:
+        """At most `limit` jobs in the order in which they were submitted, from the one behind job `after` on.
+
+        Raises:
+            JobNotFound: there is no job `after`.
+        """
+
+    def purge(self, state: JobState | None, older_than: float) -> int:
+        """Forget the jobs in `state` that are older than so many seconds, and return how many they were.
+
+        The age of a job that has ended counts from its end, of another from its submission.  None is every state but
+        leased.
+
+        Raises:
+            JobConflict: `state` is leased.
+        """
+
+    def pause(self) -> None:
+        """Let nothing be claimed until `resume`; what is held may go on."""
+
+    def resume(self) -> None:
+        """Let jobs be claimed again."""
+
+    def stats(self) -> Stats:
+        """What lies in the queue."""
+
+    # -- holders ----------------------------------------------------------------------------------------------------
+
+    def claim(
+        self, holder: str, *, lease: float, limit: int, max_bytes: int, services: Collection[str]
+    ) -> list[ClaimedJob]:
+        """Lease at most `limit` jobs for `lease` seconds, for any of `services` or for any service.
+
+        Their bodies are at most `max_bytes` together, but one job may be larger.
+        """
+
+    def renew(self, holds: Sequence[Hold], lease: float) -> list[Renewed]:
+        """Have each lease end `lease` seconds from now."""
+
+    def end_attempts(self, ends: Sequence[AttemptEnd]) -> list[Answer]:
+        """End attempts, and tell for each whether it was still the holder's to end."""
+
+    # -- whoever is there -------------------------------------------------------------------------------------------
+
+    def tend(self, *, keep: float, keep_dead: float, seconds_per_job: float | None) -> None:
+        """Expire what waits beyond its deadline, and forget what ended longer ago than it is kept.
+
+        `keep` and `keep_dead` are in seconds; dead jobs are kept for `keep_dead`.  Keys are kept as long as their jobs.
+        `seconds_per_job` is how long the model takes for a job, where the caller knows; `stats` needs it.
+        """
+
+    def deliveries(self, *, limit: int, lease: float) -> list[Delivery]:
+        """Outputs to be moved to their places: each is given to one caller for `lease` seconds."""
+
+    def delivered(self, job_ids: Sequence[str]) -> None:
+        """Forget deliveries that were made."""
+
+    def close(self) -> None:
+        """Give up the connection; may be called any number of times, and nothing else after it."""

@@ -1,0 +1,1 @@
+"""Where jobs are kept: one file for each kind of store."""
