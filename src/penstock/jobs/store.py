@@ -6,15 +6,26 @@ Contract
 * Every method blocks for a bounded time, may be called from any thread, and must not be called on an event loop.
 * A method that cannot reach the store, or hears nothing of it in time, raises StoreUnavailable: whether it was done is
   not known.  Each may be called again then; what was done already is not done twice.
-* **The fence decides, not the clock.**  A claim gives a job a fence that is larger than all before.  A holder's call
-  names its fence, and is `LOST` where that is no longer the job's newest, or where the job's run has ended in another
-  way.  A lease that has run out moves nothing by itself: until somebody claims the job, its holder may still renew,
-  release and commit.
-* A holder's call that is made once more, because its answer did not arrive, is `OK` once more.
+* **The fence decides, not the clock.**  A claim gives a job a fence that is larger than all before, those of a
+  forgotten job with the same id included.  The fences of one job follow each other without a gap.  A holder's call
+  names its fence, and is `LOST` where that is no longer the job's newest, or where that attempt has ended in another
+  way.  A lease that has run out moves nothing by itself: until somebody claims or cancels the job, its holder may
+  still renew, release and commit.
+* An ending that is told once more, because its answer did not arrive, is `OK` once more until the job is claimed again.
+  Any other call about an attempt that has ended is `LOST`.
 * `leased` is hidden: a job is claimed again only when its lease has run out.  That attempt then ends as `lost`, which
-  counts, and the job is alone from then on; the last one allowed ends the run as dead instead.
-* Higher priority is claimed first, then what was submitted earlier.  Jobs whose lease ran out stand among the others.
-* Nobody is handed a job whose deadline has passed, or that is to be cancelled: that claim ends it.
+  counts, and the job is alone from then on; the last one allowed ends the run as dead instead.  Either way its error is
+  `LEASE_RAN_OUT`.
+* Higher priority is claimed first, then what was submitted earlier, also by a job that was released or retried.  Jobs
+  whose lease ran out stand among the others.
+* Nobody is handed a job whose deadline has passed, or that is to be cancelled: that claim ends it.  The attempt whose
+  lease ran out ends so too, and is not counted.
+* A deadline binds until a claim.  Who holds the job may commit later.
+* A scheduled job is waiting from its moment on, and what is scheduled or waiting has expired from its deadline on.
+  `get`, `cancel`, `retry` and `claim` see that at once; `list_jobs`, `purge` and `stats` after the next `tend` at the
+  latest.
+* The end of a run leaves a `Delivery` where the job has an `output` and the run was claimed at all; so does a purge of
+  such a job whose run has not ended.
 * Leases and rests are measured on a clock that nobody sets, as far as the store has one.
 
 A store is opened by `stores.opening.open_store`, and is a connection of its own: who must not wait behind others opens
@@ -32,6 +43,9 @@ import msgspec
 from penstock.jobs.job import Job, JobProblem, Stats, StoredResult
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
+
+LEASE_RAN_OUT = JobProblem(type="", message="the lease ran out without a word of its holder")
+"""The error of a job whose last attempt was lost."""
 
 
 class Hold(NamedTuple):
@@ -133,7 +147,8 @@ class Delivery(msgspec.Struct, frozen=True):
     """What is left to do for the outputs of a job whose run has ended.
 
     The attempt `fence` wrote the output under a name of its own beside `output`, and it is to be moved there; 0: none
-    did.  What attempts from `first_fence` to `last_fence` left there besides is to be removed.
+    did.  What attempts from `first_fence` to `last_fence`, the run's first and last, left there besides is to be
+    removed.
     """
 
     job_id: str
@@ -155,10 +170,10 @@ class Store(Protocol):
     def submit(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Keep `jobs`; of a job that is there already, by its key or its id, return it as it is.
 
-        All or none is kept.
+        All or none is kept.  The same holds inside `jobs`: the second of two that are the same is there already.
 
         Raises:
-            JobConflict: a job with the same key or id has another digest.
+            JobConflict: a job with the same key or id has another digest, or the key is one job's and the id another's.
         """
 
     def get(self, job_ids: Sequence[str]) -> list[Job | None]:
@@ -170,13 +185,17 @@ class Store(Protocol):
     def cancel(self, job_id: str) -> Job:
         """End a job as cancelled if nobody holds it; else have its holder do so.  Returns it as it is then.
 
+        Who held it holds it no more once the lease has run out.  A job that was cancelled already stays as it is.
+
         Raises:
             JobNotFound: there is none.
             JobConflict: it has ended in another way.
         """
 
     def retry(self, job_id: str) -> Job:
-        """Begin the next run of a job that is dead, cancelled or expired; one that expired has no deadline then.
+        """Begin the next run of a job that is dead, cancelled or expired; a deadline that has passed is dropped.
+
+        The run begins without attempts, error or being alone; history and fence go on.
 
         Raises:
             JobNotFound: there is none.
@@ -191,8 +210,9 @@ class Store(Protocol):
         """
 
     def purge(self, state: JobState | None, older_than: float) -> int:
-        """Forget the jobs in `state` that are older than so many seconds, and return how many they were.
+        """Forget the jobs in `state` that are at least so many seconds old, and return how many they were.
 
+        Their keys and results are forgotten with them, their deliveries are not.
         The age of a job that has ended counts from its end, of another from its submission.  None is every state but
         leased.
 
@@ -216,14 +236,15 @@ class Store(Protocol):
     ) -> list[ClaimedJob]:
         """Lease at most `limit` jobs for `lease` seconds, for any of `services` or for any service.
 
-        Their bodies are at most `max_bytes` together, but one job may be larger.
+        Their bodies are at most `max_bytes` together, but the first job may be larger.  None is passed over: the claim
+        ends before the first that does not fit.
         """
 
     def renew(self, holds: Sequence[Hold], lease: float) -> list[Renewed]:
-        """Have each lease end `lease` seconds from now."""
+        """Have each lease end `lease` seconds from now.  The answers come in the order of `holds`."""
 
     def end_attempts(self, ends: Sequence[AttemptEnd]) -> list[Answer]:
-        """End attempts, and tell for each whether it was still the holder's to end."""
+        """End attempts, and tell for each, in the order of `ends`, whether it was still the holder's to end."""
 
     # -- whoever is there -------------------------------------------------------------------------------------------
 
@@ -237,8 +258,8 @@ class Store(Protocol):
     def deliveries(self, *, limit: int, lease: float) -> list[Delivery]:
         """Outputs to be moved to their places: each is given to one caller for `lease` seconds."""
 
-    def delivered(self, job_ids: Sequence[str]) -> None:
-        """Forget deliveries that were made."""
+    def delivered(self, deliveries: Sequence[Delivery]) -> None:
+        """Forget deliveries that were made, each by its `job_id` and `last_fence`: a job may have one for each run."""
 
     def close(self) -> None:
         """Give up the connection; may be called any number of times, and nothing else after it."""
