@@ -1,0 +1,178 @@
+"""Read the URL of a store: which store is meant, where it is, and which of its queues.
+
+Contract
+--------
+* A URL that is read names one queue of one store.  Whatever else is in it is an error, never ignored.
+* No message and no `repr` has the password of a URL in it: see `masked`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+
+from penstock.errors import ConfigError
+from penstock.spelling import nearest
+
+DEFAULT_QUEUE: Final = "default"
+QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+MEMORY: Final = "memory"
+SQLITE: Final = "sqlite"
+REDIS_SCHEMES: Final = ("redis", "rediss", "unix", "redis+unix")
+SCHEMES: Final = (MEMORY, SQLITE, *REDIS_SCHEMES)
+SYNCHRONOUS: Final = ("FULL", "NORMAL")
+
+_TLS_PARAMETERS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_PARAMETERS: Final = {
+    MEMORY: (),
+    SQLITE: ("synchronous",),
+    "redis": (),
+    "rediss": _TLS_PARAMETERS,
+    "unix": ("db",),
+    "redis+unix": ("db",),
+}
+"""What may stand behind the question mark besides `queue`."""
+_LIKELY_SCHEME: Final = 0.7
+"""How alike a wrong scheme must be to one that there is: `sqlite3` and `sqlite` have 0.92."""
+_CREDENTIALS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:/*)?(?:([^:@/?#]*:))?.*@", re.DOTALL)
+_PASSWORD_PARAMETER = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&#]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """Where a queue is."""
+
+    scheme: str
+    """One of `SCHEMES`."""
+    queue: str
+    shown: str
+    """The URL as it may be shown: without its password."""
+    name: str = ""
+    """Which store of this process, with `MEMORY`."""
+    path: str = ""
+    """The file, with `SQLITE`; a relative one lies below the current folder."""
+    synchronous: str = SYNCHRONOUS[0]
+    """How SQLite writes; one of `SYNCHRONOUS`."""
+    server: str = field(default="", repr=False)
+    """The URL of the server as its library takes it, with its password and without our own parameters."""
+
+
+def masked(url: str) -> str:
+    """`url` with its password replaced, as it may be logged and shown."""
+    if url.startswith(("sqlite:///", "memory:")):
+        return url  # no server, so no password; a path may have an @ in it
+    hidden = _CREDENTIALS.sub(lambda found: f"{found[1] or ''}{found[2] or ''}***@", url, count=1)
+    return _PASSWORD_PARAMETER.sub(r"\1***", hidden)
+
+
+def read_store_url(url: str) -> StoreUrl:
+    """What `url` says.
+
+    Raises:
+        ConfigError: it is not the URL of a queue; the sentence says why.
+    """
+    if not isinstance(url, str) or not url.strip():
+        raise ConfigError(f"the URL of a queue is a text such as sqlite:///q.db, got {url!r}")
+    url = url.strip()
+    shown = masked(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"{shown} is not the URL of a queue: {_without_url(error)}") from None
+    _check_scheme(parts.scheme, shown)
+    if "\0" in unquote(url):
+        raise ConfigError(f"{shown!r} is not the URL of a queue: it has a null character in it")
+    if parts.fragment:
+        raise ConfigError(f"{shown} has a # in it; in a name or a path it is written as %23")
+    given = _parameters(parts, shown)
+    queue = given.pop("queue", DEFAULT_QUEUE)
+    if QUEUE_NAME.fullmatch(queue) is None:
+        raise ConfigError(f"{shown}: the name of a queue has 1 to 64 of A-Z a-z 0-9 . _ -, got {queue!r}")
+    if parts.scheme == MEMORY:
+        return StoreUrl(MEMORY, queue, shown, name=_memory_name(parts, shown))
+    if parts.scheme == SQLITE:
+        return StoreUrl(SQLITE, queue, shown, path=_sqlite_path(parts, shown), synchronous=_synchronous(given, shown))
+    if port == 0:
+        raise ConfigError(f"{shown}: port 0 is none that a server listens on")
+    return StoreUrl(parts.scheme, queue, shown, server=_server_url(parts, given, shown))
+
+
+def _check_scheme(scheme: str, shown: str) -> None:
+    if scheme in SCHEMES and "://" in shown:
+        return
+    there_are = "there are " + ", ".join(f"{known}://" for known in SCHEMES)
+    if "://" not in shown:
+        raise ConfigError(f"{shown} is not the URL of a queue, such as sqlite:///q.db; {there_are}")
+    near = nearest(scheme, SCHEMES, _LIKELY_SCHEME)
+    meant = f": did you mean {near}://?" if near else f"; {there_are}"
+    raise ConfigError(f"{shown}: there is no store for {scheme}://{meant}")
+
+
+def _parameters(parts: SplitResult, shown: str) -> dict[str, str]:
+    """What stands behind the question mark; each name once, and only those that this scheme knows."""
+    known = ("queue", *_PARAMETERS[parts.scheme])
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in known:
+            near = nearest(name, known, _LIKELY_SCHEME)
+            meant = f": did you mean {near}?" if near else f"; there are {', '.join(known)}"
+            raise ConfigError(f"{shown}: {parts.scheme}:// has no parameter {name!r}{meant}")
+        if name in found:
+            raise ConfigError(f"{shown}: the parameter {name!r} is there twice")
+        found[name] = value
+    return found
+
+
+def _memory_name(parts: SplitResult, shown: str) -> str:
+    name = unquote(parts.netloc)
+    if parts.path not in ("", "/") or (name and QUEUE_NAME.fullmatch(name) is None):
+        raise ConfigError(f"{shown}: write memory://, or memory://NAME with 1 to 64 of A-Z a-z 0-9 . _ -")
+    return name
+
+
+def _sqlite_path(parts: SplitResult, shown: str) -> str:
+    if parts.netloc:
+        there = f"{parts.netloc}{parts.path}".rpartition("@")[2]
+        raise ConfigError(
+            f"{shown} has two slashes: write sqlite:///{there} for a file below the current folder, "
+            f"sqlite:////{there} for one below the root"
+        )
+    path = unquote(parts.path[1:])
+    if not path or path.endswith("/"):
+        raise ConfigError(f"{shown} names no file: write sqlite:///q.db, or sqlite:////path/q.db with an absolute path")
+    if path == ":memory:":
+        raise ConfigError(f"{shown}: a store in memory is memory://")
+    return path
+
+
+def _synchronous(given: dict[str, str], shown: str) -> str:
+    synchronous = given.get("synchronous", SYNCHRONOUS[0])
+    if synchronous.upper() not in SYNCHRONOUS:
+        raise ConfigError(f"{shown}: synchronous is {' or '.join(SYNCHRONOUS)}, got {synchronous!r}")
+    return synchronous.upper()
+
+
+def _server_url(parts: SplitResult, given: dict[str, str], shown: str) -> str:
+    """The URL that the library of the store takes."""
+    if parts.scheme in ("unix", "redis+unix"):
+        if not parts.path.strip("/"):
+            raise ConfigError(f"{shown} names no socket: write unix:///path/of/redis.sock")
+        database = given.get("db", "0")
+        parts = parts._replace(scheme="unix")
+    else:
+        if not parts.hostname:
+            raise ConfigError(f"{shown} names no host: write {parts.scheme}://HOST:6379")
+        database = parts.path.strip("/") or "0"
+    if not (database.isascii() and database.isdecimal()):
+        raise ConfigError(f"{shown}: a database of Redis is a number such as 0, got {database!r}")
+    query = urlencode(given, quote_via=quote)
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{query}' if query else ''}"
+
+
+def _without_url(error: ValueError) -> str:
+    """The reason of a parser, which may repeat the part of the URL that has the password."""
+    return "its port is no number from 0 to 65535" if "ort" in str(error) else "its host cannot be read"

@@ -1,0 +1,139 @@
+import importlib.util
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.jobs.stores.opening import open_store
+from penstock.jobs.stores.urls import masked, read_store_url
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///q.db", "q.db"),
+        ("sqlite:///folder/q.db", "folder/q.db"),
+        ("sqlite:////var/q.db", "/var/q.db"),
+        ("sqlite:///a%20b%3Fc.db", "a b?c.db"),
+        ("  sqlite:///q.db\n", "q.db"),
+    ],
+)
+def test_three_slashes_are_relative_and_four_absolute(url, path):
+    place = read_store_url(url)
+    assert (place.scheme, place.path, place.queue, place.synchronous) == ("sqlite", path, "default", "FULL")
+
+
+def test_a_url_names_the_queue_and_how_sqlite_writes():
+    place = read_store_url("sqlite:///q.db?queue=Films-2.a_b&synchronous=normal")
+    assert (place.queue, place.synchronous) == ("Films-2.a_b", "NORMAL")
+
+
+def test_a_store_in_memory_may_have_a_name():
+    assert read_store_url("memory://").name == ""
+    assert read_store_url("memory://tests?queue=a").name == "tests"
+
+
+@pytest.mark.parametrize(
+    ("url", "server"),
+    [
+        ("redis://localhost", "redis://localhost"),
+        ("redis://:pw@localhost:6380/2?queue=a", "redis://:pw@localhost:6380/2"),
+        ("rediss://me:p%40w@host?queue=a&ssl_ca_certs=/etc/ca.pem", "rediss://me:p%40w@host?ssl_ca_certs=%2Fetc%2Fca.pem"),
+        ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+        ("unix:///run/redis.sock?db=1&queue=b", "unix:///run/redis.sock?db=1"),
+        ("redis+unix:///run/redis.sock", "unix:///run/redis.sock"),
+    ],
+)  # fmt: skip
+def test_the_library_of_redis_gets_the_url_without_our_parameters(url, server):
+    assert read_store_url(url).server == server
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "the URL of a queue is a text such as sqlite:///q.db, got ''"),
+        (None, "got None"),
+        ("q.db", "q.db is not the URL of a queue, such as sqlite:///q.db; there are memory://, sqlite://"),
+        ("sqlite:q.db", "is not the URL of a queue"),
+        ("sqlite3:///q.db", "there is no store for sqlite3://: did you mean sqlite://?"),
+        ("redus://host", "did you mean redis://?"),
+        ("amqp://host", "there is no store for amqp://; there are memory://, sqlite://, redis://, rediss://"),
+        ("sqlite://q.db", "two slashes: write sqlite:///q.db for a file below the current folder, sqlite:////q.db for"),
+        ("sqlite://var/q.db", "sqlite:////var/q.db for one below the root"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///", "names no file"),
+        ("sqlite:///folder/", "names no file"),
+        ("sqlite:///:memory:", "a store in memory is memory://"),
+        ("sqlite:///a%00b", "null character"),
+        ("sqlite:///a#b", "written as %23"),
+        ("sqlite:///q.db?queu=a", "sqlite:// has no parameter 'queu': did you mean queue?"),
+        ("sqlite:///q.db?sync=FULL", "no parameter 'sync'; there are queue, synchronous"),
+        ("sqlite:///q.db?synchronous=OFF", "synchronous is FULL or NORMAL, got 'OFF'"),
+        ("sqlite:///q.db?queue=a&queue=b", "the parameter 'queue' is there twice"),
+        ("sqlite:///q.db?queue=", "1 to 64 of A-Z a-z 0-9 . _ -, got ''"),
+        ("sqlite:///q.db?queue=a/b", "got 'a/b'"),
+        (f"sqlite:///q.db?queue={'a' * 65}", "1 to 64"),
+        ("memory://a/b", "write memory://, or memory://NAME"),
+        ("memory://?synchronous=FULL", "memory:// has no parameter 'synchronous'; there are queue"),
+        ("redis://", "names no host: write redis://HOST:6379"),
+        ("redis://host/main", "a database of Redis is a number such as 0, got 'main'"),
+        ("redis://host:port", "its port is no number"),
+        ("redis://host:70000", "its port is no number from 0 to 65535"),
+        ("redis://host:0", "port 0"),
+        ("redis://[host", "its host cannot be read"),
+        ("unix://", "names no socket"),
+    ],
+)
+def test_what_is_no_queue_is_told_in_a_sentence(url, words):
+    with pytest.raises(ConfigError) as caught:
+        open_store(url)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://:geheim@host", "redis://:***@host"),
+        ("rediss://me:geheim@host:1/0?queue=a", "rediss://me:***@host:1/0?queue=a"),
+        ("redis://me:gehe@im/@host", "redis://me:***@host"),
+        ("redis://geheim@host", "redis://***@host"),
+        ("redis:/:geheim@host", "redis:/:***@host"),
+        ("amqp://a:geheim@host", "amqp://a:***@host"),
+        ("redis://host?password=geheim&queue=a", "redis://host?password=***&queue=a"),
+        ("sqlite:///a@b.db", "sqlite:///a@b.db"),
+        ("sqlite://a:geheim@b.db", "sqlite://a:***@b.db"),
+    ],
+)
+def test_the_password_of_a_url_is_not_shown(url, shown):
+    assert masked(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://me:geheim@host:port",
+        "redis://me:geheim@host/main",
+        "redis://me:ge#heim@host",
+        "redis://me:ge/heim@host",
+        "redis://me:geheim@[host",
+        "sqlite://me:geheim@q.db",
+        "redys://me:geheim@host",
+        "me:geheim@host",
+    ],
+)
+def test_no_error_tells_the_password(url):
+    with pytest.raises(ConfigError) as caught:
+        read_store_url(url)
+    assert "heim" not in f"{caught.value!r}"
+
+
+def test_a_place_that_is_shown_has_no_password():
+    assert "geheim" not in repr(read_store_url("redis://me:geheim@host"))
+
+
+def test_a_library_that_is_not_there_is_told_with_what_brings_it(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        ConfigError, match=r"redis://:\*\*\*@host needs the library redis: pip install 'penstock\[redis\]'"
+    ):
+        open_store("redis://:geheim@host")
