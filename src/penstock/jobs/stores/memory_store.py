@@ -1,0 +1,275 @@
+"""Keep jobs in the memory of this process: for tests, and for `penstock work` with its own HTTP server.
+
+It is the plainest store that keeps the contract of `jobs.store`: one lock, dicts, and a look at every job for most
+questions.  Other stores are compared with it.  The jobs are gone with the process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import ChainMap
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from penstock.errors import JobConflict, JobNotFound
+from penstock.jobs.job import Job, Stats, StoredResult
+from penstock.jobs.rules.job_states import ENDED, JobState
+from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed
+from penstock.jobs.stores.memory_job import MemoryJob, Moment
+
+
+def _since_boot() -> float:
+    """Seconds on a clock that nobody sets, and that also counts while the machine sleeps, where there is one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class MemoryStore:
+    """A store in memory.  To close it changes nothing: it may be used again.
+
+    Args:
+        queue: the name of the queue.
+        now: the seconds on a clock that nobody sets; by default those since the machine was started.
+        wall: the time in Unix seconds; by default the system's.
+    """
+
+    def __init__(
+        self, queue: str = "default", *, now: Callable[[], float] = _since_boot, wall: Callable[[], float] = time.time
+    ) -> None:
+        self.queue = queue
+        self._now = now
+        self._wall = wall
+        self._lock = threading.Lock()
+        self._jobs: dict[str, MemoryJob] = {}
+        """By id, in the order in which they were submitted."""
+        self._ids: dict[str, str] = {}
+        """The ids of the jobs by their keys."""
+        self._highest_forgotten_fence = 0
+        self._outbox: list[Delivery] = []
+        self._lent: dict[Delivery, float] = {}
+        """Until when a delivery is somebody's to make."""
+        self._paused = False
+        self._seconds_per_job = 0.0
+
+    @staticmethod
+    def named(name: str, queue: str = "default") -> MemoryStore:
+        """The store of this process for ``memory://NAME?queue=QUEUE``: the same one each time."""
+        with _naming:
+            return _stores.setdefault((name, queue), MemoryStore(queue))
+
+    def _at(self) -> Moment:
+        return Moment(self._now(), self._wall())
+
+    def _find(self, job_id: str, at: Moment) -> MemoryJob:
+        """The job as it is now."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise JobNotFound(f"queue {self.queue} has no job {job_id}")
+        job.see_time(at)
+        return job
+
+    # -- submitters -------------------------------------------------------------------------------------------------
+
+    def submit(self, jobs: Sequence[NewJob]) -> list[Job]:
+        """See `Store`."""
+        with self._lock:
+            at = self._at()
+            added: dict[str, MemoryJob] = {}
+            added_ids: dict[str, str] = {}
+            found = []
+            for new in jobs:
+                job = self._same_job(new, ChainMap(added_ids, self._ids), ChainMap(added, self._jobs))
+                if job is None:
+                    job = MemoryJob(self.queue, new, at, self._highest_forgotten_fence, self._outbox)
+                    added[new.id] = job
+                    if new.key is not None:
+                        added_ids[new.key] = new.id
+                found.append(job)
+            self._jobs |= added
+            self._ids |= added_ids
+            for job in found:
+                job.see_time(at)
+            return [job.shown() for job in found]
+
+    def _same_job(self, new: NewJob, ids: Mapping[str, str], jobs: Mapping[str, MemoryJob]) -> MemoryJob | None:
+        by_key = jobs[ids[new.key]] if new.key is not None and new.key in ids else None
+        by_id = jobs.get(new.id)
+        found = by_key or by_id
+        if found is None:
+            return None
+        if found.new.digest != new.digest or by_id not in (None, found):
+            same = f"the key {new.key}" if by_key is not None else f"the id {new.id}"
+            raise JobConflict(f"another job of queue {self.queue} has {same}, and another input or other options")
+        return found
+
+    def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """See `Store`."""
+        with self._lock:
+            at = self._at()
+            return [self._find(job_id, at).shown() if job_id in self._jobs else None for job_id in job_ids]
+
+    def result(self, job_id: str) -> StoredResult | None:
+        """See `Store`."""
+        with self._lock:
+            job = self._jobs.get(job_id)
+            return None if job is None else job.result
+
+    def cancel(self, job_id: str) -> Job:
+        """See `Store`."""
+        with self._lock:
+            at = self._at()
+            job = self._find(job_id, at)
+            job.cancel(at)
+            return job.shown()
+
+    def retry(self, job_id: str) -> Job:
+        """See `Store`."""
+        with self._lock:
+            at = self._at()
+            job = self._find(job_id, at)
+            job.retry(at)
+            return job.shown()
+
+    def list_jobs(self, state: JobState | None, limit: int, after: str | None) -> list[Job]:
+        """See `Store`."""
+        with self._lock:
+            at = self._at()
+            if after is not None:
+                self._find(after, at)
+            ids = list(self._jobs)
+            behind = ids if after is None else ids[ids.index(after) + 1 :]
+            jobs = [self._find(job_id, at) for job_id in behind]
+            return [job.shown() for job in jobs if state in (None, job.state)][:limit]
+
+    def purge(self, state: JobState | None, older_than: float) -> int:
+        """See `Store`."""
+        if state is JobState.LEASED:
+            raise JobConflict("leased jobs cannot be purged: cancel them first")
+        with self._lock:
+            at = self._at()
+            self._see_time(at)
+            jobs = [job for job in self._jobs.values() if job.state is not JobState.LEASED]
+            old = [job for job in jobs if state in (None, job.state) and _age(job, at) >= older_than]
+            self._forget(old)
+            return len(old)
+
+    def _forget(self, jobs: Collection[MemoryJob]) -> None:
+        for job in jobs:
+            job.forget()
+            del self._jobs[job.new.id]
+            if job.new.key is not None:
+                self._ids.pop(job.new.key, None)
+            self._highest_forgotten_fence = max(self._highest_forgotten_fence, job.fence)
+
+    def pause(self) -> None:
+        """See `Store`."""
+        with self._lock:
+            self._paused = True
+
+    def resume(self) -> None:
+        """See `Store`."""
+        with self._lock:
+            self._paused = False
+
+    def stats(self) -> Stats:
+        """See `Store`."""
+        with self._lock:
+            at = self._at()
+            self._see_time(at)
+            states = [job.state for job in self._jobs.values()]
+            waits = [at.now - job.waits_since for job in self._jobs.values() if job.state is JobState.WAITING]
+            return Stats(
+                **{str(state): states.count(state) for state in JobState},
+                oldest_waiting=max(waits, default=0.0),
+                backlog_seconds=len(waits) * self._seconds_per_job,
+                paused=self._paused,
+            )
+
+    def _see_time(self, at: Moment) -> None:
+        for job in self._jobs.values():
+            job.see_time(at)
+
+    # -- holders ----------------------------------------------------------------------------------------------------
+
+    def claim(
+        self, holder: str, *, lease: float, limit: int, max_bytes: int, services: Collection[str]
+    ) -> list[ClaimedJob]:
+        """See `Store`."""
+        with self._lock:
+            at = self._at()
+            self._see_time(at)
+            if self._paused:
+                return []
+            jobs = [job for job in self._jobs.values() if job.new.service in {"", *services}]
+            open_jobs = [job for job in jobs if job.state is JobState.WAITING or job.lease_ran_out(at)]
+            claimed: list[ClaimedJob] = []
+            size = 0
+            for job in sorted(open_jobs, key=lambda job: -job.new.priority):  # stable: the oldest first
+                size += len(job.new.body)
+                if len(claimed) == limit or (claimed and size > max_bytes):
+                    break
+                if job.lease_ran_out(at):
+                    job.lose(at)
+                if job.state in ENDED:
+                    size -= len(job.new.body)
+                else:
+                    claimed.append(job.claim(holder, lease, at))
+            return claimed
+
+    def renew(self, holds: Sequence[Hold], lease: float) -> list[Renewed]:
+        """See `Store`."""
+        with self._lock:
+            at = self._at()
+            jobs = [self._jobs.get(hold.job_id) for hold in holds]
+            return [
+                Renewed(Answer.LOST) if job is None else job.renew(hold.fence, lease, at)
+                for hold, job in zip(holds, jobs, strict=True)
+            ]
+
+    def end_attempts(self, ends: Sequence[AttemptEnd]) -> list[Answer]:
+        """See `Store`."""
+        with self._lock:
+            at = self._at()
+            jobs = [self._jobs.get(end.hold.job_id) for end in ends]
+            return [Answer.LOST if job is None else job.end(end, at) for end, job in zip(ends, jobs, strict=True)]
+
+    # -- whoever is there -------------------------------------------------------------------------------------------
+
+    def tend(self, *, keep: float, keep_dead: float, seconds_per_job: float | None) -> None:
+        """See `Store`."""
+        with self._lock:
+            at = self._at()
+            self._see_time(at)
+            if seconds_per_job is not None:
+                self._seconds_per_job = seconds_per_job
+            kept_for = dict.fromkeys(ENDED, keep) | {JobState.DEAD: keep_dead}
+            ended = [job for job in self._jobs.values() if job.state in ENDED]
+            self._forget([job for job in ended if _age(job, at) > kept_for[job.state]])
+
+    def deliveries(self, *, limit: int, lease: float) -> list[Delivery]:
+        """See `Store`."""
+        with self._lock:
+            now = self._now()
+            free = [delivery for delivery in self._outbox if self._lent.get(delivery, now) <= now][:limit]
+            self._lent |= dict.fromkeys(free, now + lease)
+            return free
+
+    def delivered(self, deliveries: Sequence[Delivery]) -> None:
+        """See `Store`."""
+        made = {(delivery.job_id, delivery.last_fence) for delivery in deliveries}
+        with self._lock:
+            for delivery in [left for left in self._outbox if (left.job_id, left.last_fence) in made]:
+                self._outbox.remove(delivery)
+                self._lent.pop(delivery, None)
+
+    def close(self) -> None:
+        """See `Store`."""
+
+
+_naming = threading.Lock()
+_stores: dict[tuple[str, str], MemoryStore] = {}
+"""What `MemoryStore.named` has given, by name and queue."""
+
+
+def _age(job: MemoryJob, at: Moment) -> float:
+    """For how many seconds a job has ended, or, before its end, been there."""
+    return at.now - (job.ended or job.created).now
