@@ -1,0 +1,288 @@
+"""What a store promises to holders: claims, leases, fences and endings.  A part of `StoreSuite`."""
+
+from __future__ import annotations
+
+from penstock.jobs.job import MOST_HISTORY
+from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause
+from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, Hold, NewJob, Renewed
+from penstock.testing.store_case import (
+    LONG,
+    SHORT,
+    StoreCase,
+    failure,
+    handed_back,
+    ids,
+    put,
+    see,
+    success,
+    take,
+    take_one,
+    wall_of,
+)
+
+LOST = Renewed(Answer.LOST)
+
+
+class HolderTests(StoreCase):
+    """Claim, renew and end."""
+
+    # -- claims -----------------------------------------------------------------------------------------------------
+
+    def test_a_job_is_handed_over_as_it_was_submitted(self) -> None:
+        """Its bytes, and what is said of them."""
+        with self.opened() as store:
+            body = bytes(range(256)) * 1024
+            put(store, "a", body=body, content_type="audio/wav", accept="text/plain", service="s", output="file:///o")
+            put(store, "b", input_url="s3://b/in", deadline=9e9, service="s")
+            first, second = take(store, "me", services=["s"])
+            assert (first.body, first.content_type, first.accept) == (body, "audio/wav", "text/plain")
+            assert (first.run, first.service, first.alone, first.attempts) == (1, "s", False, {})
+            assert (first.deadline, first.input_url, first.output) == (None, None, "file:///o")
+            assert (second.body, second.deadline, second.input_url, second.output) == (b"", 9e9, "s3://b/in", None)
+            job = see(store)
+            assert job.state is JobState.LEASED
+            (attempt,) = job.history
+            assert (attempt.run, attempt.fence, attempt.holder) == (1, first.fence, "me")
+            assert (attempt.ended, attempt.cause) == (None, "")
+
+    def test_what_is_leased_is_hidden(self) -> None:
+        """From every connection, also from its own holder."""
+        with self.opened() as store, self.opened_again(store) as other:
+            put(store)
+            take_one(store, "h")
+            assert [take(store, "h"), take(store, "i"), take(other, "i")] == [[], [], []]
+
+    def test_higher_priority_is_claimed_first_and_then_the_oldest(self) -> None:
+        """Also of jobs that were handed back, retried, or whose lease ran out."""
+        with self.opened() as store:
+            store.submit([NewJob("a"), NewJob("b", priority=-1), NewJob("c"), NewJob("d", priority=7), NewJob("e")])
+            claimed = take(store, lease=SHORT)
+            assert ids(claimed) == ["d", "a", "c", "e", "b"]
+            holds = {job.id: job.hold for job in claimed}
+            store.end_attempts([handed_back(holds["a"]), failure(holds["c"])])
+            store.retry("c")
+            self.pass_time(2 * SHORT)
+            assert ids(take(store)) == ["d", "a", "c", "e", "b"]
+
+    def test_a_claim_takes_no_more_than_its_limit(self) -> None:
+        """Nor anything where that is 0."""
+        with self.opened() as store:
+            store.submit([NewJob(job_id) for job_id in "abc"])
+            assert take(store, limit=0) == []
+            assert ids(take(store, limit=2)) == ["a", "b"]
+            assert ids(take(store, limit=2)) == ["c"]
+
+    def test_a_claim_takes_no_more_bytes_than_it_may_but_for_the_first_job(self) -> None:
+        """It ends before the first job that does not fit, and passes over none."""
+        with self.opened() as store:
+            sizes = {"a": 10, "b": 10, "c": 100, "d": 5}
+            store.submit([NewJob(job_id, body=b"x" * size) for job_id, size in sizes.items()])
+            assert [ids(take(store, max_bytes=25)) for _ in range(4)] == [["a", "b"], ["c"], ["d"], []]
+
+    def test_a_claim_takes_what_is_for_its_services_or_for_any(self) -> None:
+        """And leaves the rest waiting."""
+        with self.opened() as store:
+            store.submit([NewJob("a", service="s"), NewJob("b"), NewJob("c", service="t")])
+            assert ids(take(store, services=["u", "s"], limit=1)) == ["a"]
+            assert ids(take(store, services=["u", "s"])) == ["b"]
+            assert ids(take(store, services=["t"])) == ["c"]
+
+    # -- leases -----------------------------------------------------------------------------------------------------
+
+    def test_a_lease_that_ran_out_is_claimed_by_another(self) -> None:
+        """Then the first holder may neither renew nor commit, and what it says changes nothing."""
+        with self.opened() as store:
+            put(store)
+            stale = take_one(store, "stale", lease=SHORT)
+            owner = self.until(lambda: take(store, "owner"))[0]
+            assert owner.fence > stale.fence
+            assert store.renew([stale.hold], LONG) == [LOST]
+            before = see(store)
+            for end in (success(stale.hold, b"stale"), handed_back(stale.hold), failure(stale.hold)):
+                assert store.end_attempts([end]) == [Answer.LOST]
+            assert (see(store), store.result("a")) == (before, None)
+            assert store.end_attempts([success(owner.hold, b"owner")]) == [Answer.OK]
+            assert store.end_attempts([success(stale.hold, b"stale")]) == [Answer.LOST]
+            result = store.result("a")
+            assert result is not None
+            assert result.body == b"owner"
+
+    def test_a_holder_whose_lease_ran_out_may_commit_until_another_claims(self) -> None:
+        """The fence decides, not the clock."""
+        with self.opened() as store:
+            put(store)
+            hold = self.lose(store).hold
+            assert see(store).state is JobState.LEASED
+            assert store.end_attempts([success(hold)]) == [Answer.OK]
+            job = see(store)
+            assert (job.state, job.attempts, job.history[0].cause) == (JobState.SUCCEEDED, {}, "succeeded")
+
+    def test_a_holder_whose_lease_ran_out_may_renew_until_another_claims(self) -> None:
+        """It is hidden again then."""
+        with self.opened() as store:
+            put(store)
+            hold = self.lose(store).hold
+            assert store.renew([hold], LONG) == [(Answer.OK, False)]
+            assert take(store) == []
+
+    def test_a_renewed_lease_runs_from_the_renewal(self) -> None:
+        """A longer one hides the job beyond the claim's, and a shorter one gives it up earlier."""
+        with self.opened() as store:
+            put(store, "longer")
+            store.renew([take_one(store, lease=SHORT).hold], LONG)
+            put(store, "shorter")
+            self.pass_time(2 * SHORT)
+            store.renew([take_one(store, lease=LONG).hold], SHORT)
+            assert ids(self.until(lambda: take(store))) == ["shorter"]
+
+    def test_renewals_are_answered_one_by_one_in_their_order(self) -> None:
+        """Held, handed back, held again by another, ended, and not there."""
+        with self.opened() as store:
+            store.submit([NewJob(job_id) for job_id in "abcd"])
+            holds = {job.id: job.hold for job in take(store)}
+            store.end_attempts([handed_back(holds["b"]), handed_back(holds["c"]), success(holds["d"])])
+            take(store, limit=1)
+            asked = [holds["d"], holds["a"], Hold("x", 1), holds["c"], holds["b"], holds["a"]]
+            held = Renewed(Answer.OK)
+            assert store.renew(asked, LONG) == [LOST, held, LOST, LOST, LOST, held]
+            assert store.renew([], LONG) == []
+
+    def test_lost_attempts_are_counted_and_the_last_one_allowed_ends_the_run(self) -> None:
+        """After the first the job runs alone; each claim is told what was lost before it."""
+        with self.opened() as store:
+            put(store)
+            most = MOST_ATTEMPTS[Cause.LOST]
+            for lost in range(most):
+                claimed = self.until(lambda: take(store, "h", lease=SHORT))[0]
+                assert (claimed.attempts, claimed.alone) == ({"lost": lost} if lost else {}, lost > 0)
+            self.until(lambda: not take(store) and see(store).state is JobState.DEAD)
+            job = see(store)
+            assert (job.attempts, job.error) == ({"lost": most}, LEASE_RAN_OUT)
+            assert [attempt.cause for attempt in job.history] == ["lost"] * (most - 1) + ["dead"]
+            assert None not in [attempt.ended for attempt in job.history]
+            assert job.ended is not None
+
+    def test_a_claim_ends_what_was_to_be_cancelled_and_lost(self) -> None:
+        """The attempt is not counted, and nobody is handed the job."""
+        with self.opened() as store:
+            put(store)
+            claimed = take_one(store)
+            store.cancel("a")
+            assert store.renew([claimed.hold], SHORT) == [(Answer.OK, True)]
+            self.until(lambda: not take(store) and see(store).state is JobState.CANCELLED)
+            assert (see(store).attempts, see(store).history[-1].cause) == ({}, "cancelled")
+            assert store.end_attempts([success(claimed.hold)]) == [Answer.LOST]
+
+    def test_a_claim_ends_what_was_lost_and_has_expired(self) -> None:
+        """The attempt is not counted, and nobody is handed the job."""
+        with self.opened() as store:
+            deadline = wall_of(store) + 1.0
+            put(store, deadline=deadline)
+            claimed = take_one(store, lease=LONG)
+            self.pass_time(1.1)
+            assert store.renew([claimed.hold], SHORT) == [(Answer.OK, False)]
+            self.until(lambda: not take(store) and see(store).state is JobState.EXPIRED)
+            assert (see(store).attempts, see(store).history[-1].cause) == ({}, "expired")
+
+    # -- endings ----------------------------------------------------------------------------------------------------
+
+    def test_an_ending_told_again_is_ok_again(self) -> None:
+        """Also twice in one call; another ending of that attempt is lost, and so is a renewal."""
+        with self.opened() as store:
+            store.submit([NewJob(job_id) for job_id in "abc"])
+            done, dead, back = (job.hold for job in take(store))
+            ends = [success(done), failure(dead), handed_back(back)]
+            assert store.end_attempts([*ends, *ends]) == [Answer.OK] * 6
+            seen = store.get(["a", "b", "c"])
+            assert store.end_attempts(ends) == [Answer.OK] * 3
+            assert store.end_attempts([failure(done), success(dead), success(back)]) == [Answer.LOST] * 3
+            assert store.renew([done, dead, back], LONG) == [LOST] * 3
+            assert store.get(["a", "b", "c"]) == seen
+            assert store.end_attempts([success(Hold("x", 1)), success(done)]) == [Answer.LOST, Answer.OK]
+
+    def test_a_released_job_may_be_claimed_at_once_and_nothing_is_counted(self) -> None:
+        """Its holder is told LOST once another holds it."""
+        with self.opened() as store:
+            put(store)
+            first = take_one(store).hold
+            store.end_attempts([handed_back(first)])
+            job = see(store)
+            assert (job.state, job.attempts, job.history[0].cause) == (JobState.WAITING, {}, "released")
+            second = take_one(store)
+            assert (second.fence, second.alone, second.attempts) == (first.fence + 1, False, {})
+            assert store.end_attempts([handed_back(first)]) == [Answer.LOST]
+
+    def test_a_failed_attempt_is_counted_and_rests(self) -> None:
+        """The job is scheduled with its error until then, and runs alone where the holder says so."""
+        with self.opened() as store:
+            store.submit([NewJob("a"), NewJob("b")])
+            first, second = (job.hold for job in take(store))
+            ends = [
+                failure(first, JobState.SCHEDULED, rest=SHORT, alone=True),
+                failure(second, JobState.SCHEDULED, rest=LONG),
+            ]
+            assert store.end_attempts(ends) == [Answer.OK] * 2
+            resting = see(store, "b")
+            assert (resting.state, resting.attempts) == (JobState.SCHEDULED, {"application": 1})
+            assert resting.error == failure(second).problem
+            assert resting.not_before is not None
+            (again,) = self.until(lambda: take(store))
+            assert (again.id, again.alone, again.attempts) == ("a", True, {"application": 1})
+
+    def test_an_attempt_that_does_not_count_is_only_told_in_the_history(self) -> None:
+        """As when a worker died under several jobs."""
+        with self.opened() as store:
+            put(store)
+            crash = AttemptEnd(take_one(store).hold, JobState.WAITING, Cause.CRASH, alone=True)
+            assert store.end_attempts([crash]) == [Answer.OK]
+            job = see(store)
+            assert (job.attempts, [attempt.cause for attempt in job.history]) == ({}, ["crash"])
+            assert take_one(store).alone
+
+    def test_a_dead_job_keeps_its_error_and_one_that_succeeds_has_none(self) -> None:
+        """The error is that of the last attempt that failed."""
+        with self.opened() as store:
+            store.submit([NewJob("a"), NewJob("b")])
+            first, second = (job.hold for job in take(store))
+            store.end_attempts([failure(first), failure(second, JobState.WAITING)])
+            dead = see(store, "a")
+            assert (dead.state, dead.error, dead.attempts) == (
+                JobState.DEAD,
+                failure(first).problem,
+                {"application": 1},
+            )
+            store.end_attempts([success(take_one(store).hold)])
+            done = see(store, "b")
+            assert (done.state, done.error, done.attempts) == (JobState.SUCCEEDED, None, {"application": 1})
+
+    def test_a_job_to_be_cancelled_does_not_go_back(self) -> None:
+        """It ends as cancelled instead, and the holder is told OK as often as it asks."""
+        with self.opened() as store:
+            store.submit([NewJob("a"), NewJob("b")])
+            first, second = (job.hold for job in take(store))
+            store.cancel("a")
+            store.cancel("b")
+            ends = [handed_back(first), failure(second, JobState.SCHEDULED, rest=LONG)]
+            assert store.end_attempts(ends) == [Answer.OK] * 2
+            assert store.end_attempts(ends) == [Answer.OK] * 2
+            jobs = [see(store, job_id) for job_id in "ab"]
+            assert [job.state for job in jobs] == [JobState.CANCELLED] * 2
+            assert [job.history[-1].cause for job in jobs] == ["cancelled"] * 2
+
+    def test_a_commit_that_comes_before_the_holder_knows_of_a_cancel_wins(self) -> None:
+        """The first transition wins."""
+        with self.opened() as store:
+            put(store)
+            hold = take_one(store).hold
+            store.cancel("a")
+            assert store.end_attempts([success(hold)]) == [Answer.OK]
+            assert see(store).state is JobState.SUCCEEDED
+
+    def test_the_history_keeps_the_last_claims(self) -> None:
+        """Older ones are dropped."""
+        with self.opened() as store:
+            put(store)
+            for _ in range(MOST_HISTORY + 2):
+                store.end_attempts([handed_back(take_one(store).hold)])
+            assert [attempt.fence for attempt in see(store).history] == list(range(3, MOST_HISTORY + 3))
