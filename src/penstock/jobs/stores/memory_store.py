@@ -16,6 +16,7 @@ from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed
 from penstock.jobs.stores.memory_job import MemoryJob, Moment
+from penstock.jobs.stores.urls import StoreUrl
 
 
 def _since_boot() -> float:
@@ -263,6 +264,11 @@ class MemoryStore:
 
     def close(self) -> None:
         """See `Store`."""
+
+
+def open_memory_store(place: StoreUrl) -> MemoryStore:
+    """The store of this process that `place` names."""
+    return MemoryStore.named(place.name, place.queue)
 
 
 _naming = threading.Lock()

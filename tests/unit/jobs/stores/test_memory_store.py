@@ -7,6 +7,7 @@ import pytest
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import NewJob, Store
 from penstock.jobs.stores.memory_store import MemoryStore
+from penstock.jobs.stores.opening import open_store
 
 
 @pytest.fixture
@@ -52,3 +53,9 @@ def test_a_closed_store_still_has_its_jobs(named):
     store.close()
     store.close()
     assert store.get(["a"]) != [None]
+
+
+def test_the_url_of_a_store_in_memory_names_the_same_jobs_each_time(named):
+    named("jobs", "q").submit([NewJob("a")])
+    assert open_store("memory://jobs?queue=q").get(["a"]) != [None]
+    assert open_store("memory://jobs").get(["a"]) == [None]
