@@ -8,7 +8,7 @@ ROUNDS ?= 5
 COUNT ?= 300
 SEED ?= 1
 
-.PHONY: help demo test test-others test-compiled check coverage lint types fix soak compiled bench bench-quick bench-against hops docs pictures browsers mutants clean
+.PHONY: help demo test test-others test-compiled check coverage lint types fix soak compiled bench bench-quick bench-against hops docs pictures browsers services mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,7 +46,7 @@ test-compiled: compiled  ## the tests of what Penstock does once more, over the 
 
 compiled: $(STAMP) build/compiled/.built  ## build in build/compiled what an install makes
 
-build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py' -o -path '*/docs_page/*')
+build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py' -o -name '*.lua' -o -path '*/docs_page/*')
 	rm -rf build/compiled build/lib* build/temp* build/bdist*
 	PENSTOCK_COMPILE=1 $(BIN)/pip install --quiet --no-deps --target build/compiled .
 	touch $@
@@ -90,6 +90,9 @@ docs: $(STAMP)  ## hold the documentation to what it says
 
 browsers:  ## install what the tests of the page at /docs need: Chromium, by apt-get, as root
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+
+services:  ## install what the tests of the job queue need: a Redis server, by apt-get, as root; none is started
+	command -v redis-server >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; }
 
 pictures: $(STAMP)  ## draw the pictures of the documentation from the sources
 	$(BIN)/python docs/pictures.py --write

@@ -57,6 +57,7 @@ HEAVY = {
     "rich": {"cli/main.py", "cli/check.py"},
     "argcomplete": {"cli/completion.py"},
     "watchfiles": {"cli/watched.py"},
+    "redis": {"jobs/stores/redis_.py"},
 }
 """The libraries with weight, and the files that may import each."""
 LIGHT = {"msgspec"}

@@ -1,0 +1,124 @@
+-- Lease jobs.  ARGV: the holder, the lease in seconds, how many, how many bytes, the token of this call, the `lost`
+-- attempt that is the last, the problem of a lost attempt, the services.
+-- The answer, for each job: its record, spec and body.  A call that comes twice gets the same jobs twice.
+local MOST_PASSED_OVER = 200  -- jobs that end, instead of being handed out, in one call
+local RESTART_GAP = 8         -- how many fences of a job a server may have forgotten with its last second
+
+local holder, lease, limit, most_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local token, most_lost, lost_problem = PREFIX .. 'claim:' .. ARGV[5], tonumber(ARGV[6]), ARGV[7]
+local services = {''}
+for number = 8, #ARGV do services[#services + 1] = ARGV[number] end
+
+local answer, claimed, size = {}, {}, 0
+
+local function fits(body)
+  return #claimed < limit and (#claimed == 0 or size + #body <= most_bytes)
+end
+
+local function hand_out(job, packed, spec, body)
+  answer[#answer + 1] = packed
+  answer[#answer + 1] = spec
+  answer[#answer + 1] = body
+  claimed[#claimed + 1] = {job.id, job.fence}
+  size = size + #body
+end
+
+-- The jobs of this same call, whose answer was lost; those for which there is no room now are given back.
+local function claim_again(given)
+  for _, hold in ipairs(given) do
+    local job, spec, body = load(hold[1], 'spec', 'body')
+    if job and job.state == 'leased' and job.fence == hold[2] then
+      if fits(body) then
+        leave_indexes(job)
+        enter_indexes(job, now + lease)
+        save(job)
+        hand_out(job, cmsgpack.pack(job), spec, body)
+      else
+        end_attempt(job, job.cancel and 'cancelled' or 'waiting', job.cancel and 'cancelled' or 'released')
+      end
+    end
+  end
+end
+
+-- What may be claimed for one service, a page at a time; the indexes are written later, so that places do not move.
+local function lane_of(service)
+  return {index = 'waiting:' .. service, page = {}, at = 1, offset = 0}
+end
+
+local function head_of(lane)
+  if lane.at > #lane.page and not lane.empty then
+    lane.page = call('ZRANGE', PREFIX .. lane.index, lane.offset, lane.offset + math.min(limit, 100) - 1, 'WITHSCORES')
+    lane.at, lane.offset = 1, lane.offset + #lane.page / 2
+    lane.empty = #lane.page == 0
+  end
+  return lane.page[lane.at], tonumber(lane.page[lane.at + 1])
+end
+
+-- The lane whose first job comes before those of the others.
+local function best_of(lanes)
+  local best, best_score, best_member
+  for _, lane in ipairs(lanes) do
+    local member, score = head_of(lane)
+    if member and (not best or score < best_score or (score == best_score and member < best_member)) then
+      best, best_score, best_member = lane, score, member
+    end
+  end
+  return best, best_member
+end
+
+-- Settle the attempt whose lease ran out: unless that ends the run, the job waits then.
+local function lose(job)
+  if job.cancel then
+    end_attempt(job, 'cancelled', 'cancelled')
+  elseif is_past_deadline(job) then
+    end_attempt(job, 'expired', 'expired')
+  else
+    job.attempts = job.attempts or {}
+    job.attempts.lost = (job.attempts.lost or 0) + 1
+    job.alone = true
+    local is_last = job.attempts.lost >= most_lost
+    end_attempt(job, is_last and 'dead' or 'waiting', is_last and 'dead' or 'lost', {'problem', lost_problem})
+  end
+end
+
+local generation = this_generation()
+
+local function lease_out(job, spec, body)
+  leave_indexes(job)
+  job.fence = job.fence + (job.generation == generation and 1 or RESTART_GAP)
+  job.state, job.holder, job.claimed, job.claims = 'leased', holder, now, job.claims + 1
+  job.first_fence, job.generation, job.told = job.first_fence or job.fence, generation, nil
+  enter_indexes(job, now + lease)
+  local packed = cmsgpack.pack(job)
+  call('HSET', PREFIX .. 'job:' .. job.id, 'live', packed)
+  hand_out(job, packed, spec, body)
+end
+
+local given = call('GET', token)
+if given then
+  claim_again(cmsgpack.unpack(given))
+elseif not call('HGET', META, 'paused') then
+  see_time_of_all()
+  write_indexes()
+  local lanes = {}
+  for _, service in ipairs(services) do lanes[#lanes + 1] = lane_of(service) end
+  for _ = 1, limit + MOST_PASSED_OVER do
+    local lane, member = best_of(lanes)
+    if not lane or #claimed == limit then break end
+    lane.at = lane.at + 2
+    local job, spec, body = load(id_of_place(member), 'spec', 'body')
+    if job and spec and not fits(body) then break end
+    if job then see_time(job) end
+    if job and lease_ran_out(job) then lose(job) end
+    if job and job.state == 'waiting' and place(job) == member then
+      lease_out(job, spec, body)
+    else
+      drop(lane.index, member)
+    end
+  end
+  if #claimed > 0 then
+    call('SET', token, cmsgpack.pack(claimed), 'PX', string.format('%.0f', math.max(1, math.min(lease, 86400) * 1000)))
+  end
+end
+write_indexes()
+return answer

@@ -1,0 +1,7 @@
+-- Forget deliveries.  ARGV: for each its last fence, a colon and the id of its job.
+for _, member in ipairs(ARGV) do
+  call('HDEL', PREFIX .. 'outbox', member)
+  drop('deliveries', member)
+end
+write_indexes()
+return 0

@@ -1,0 +1,42 @@
+-- End attempts.  ARGV, for each: in MessagePack id, fence, state, cause or nil, whether it counts, whether the job is
+-- alone from now on, rest in seconds, the result's media type; then the problem or '', and the result.
+-- The answer, for each: 'ok' or 'lost'.
+call('DEL', PREFIX .. 'nothing')  -- after its first write a script may also write where the memory is full
+
+local function settle(job, ending, problem, result)
+  local _, _, state, cause, counts, alone, rest, result_type = unpack(ending, 1, 8)
+  job.told = state
+  if counts and cause then
+    job.attempts = job.attempts or {}
+    job.attempts[cause] = (job.attempts[cause] or 0) + 1
+  end
+  if alone then job.alone = true end
+  if job.cancel and not ENDED[state] then state = 'cancelled' end
+  local extra = {}
+  if state == 'succeeded' then
+    extra = {'result', result, 'result_type', result_type}
+    if job.run > 1 or job.claims > 1 then call('HDEL', PREFIX .. 'job:' .. job.id, 'problem') end
+  elseif problem ~= '' then
+    extra = {'problem', problem}
+  end
+  if state == 'scheduled' then job.due = now + rest end
+  end_attempt(job, state, ENDED[state] and state or cause or state, extra)
+end
+
+local answer = {}
+for number = 1, #ARGV, 3 do
+  local ending = cmsgpack.unpack(ARGV[number])
+  local job = load(ending[1])
+  local word = 'lost'
+  if job and job.fence == ending[2] then
+    if job.state == 'leased' then
+      settle(job, ending, ARGV[number + 1], ARGV[number + 2])
+      word = 'ok'
+    elseif job.told == ending[3] then
+      word = 'ok'
+    end
+  end
+  answer[#answer + 1] = word
+end
+write_indexes()
+return answer

@@ -1,0 +1,65 @@
+"""Decide from what a Redis server tells of itself whether jobs are safe in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.jobs.doctor import Advice
+
+LEAST_VERSION: Final = (6, 2)
+_FSYNC = {
+    "always": "each answer is on the disk: nothing that was answered is lost",
+    "everysec": "a power cut may lose the last second or two; appendfsync always loses nothing, and is slower",
+    "no": "the system writes when it likes: a power cut may lose half a minute",
+}
+
+
+def read_version(text: str) -> tuple[int, ...]:
+    """The numbers of a version; nothing where it cannot be read."""
+    parts = text.split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
+
+
+def advise(info: Mapping[str, str], settings: Mapping[str, str]) -> list[Advice]:
+    """What is right and what is wrong with a server.
+
+    Args:
+        info: what INFO tells.
+        settings: what CONFIG GET tells; empty where we may not ask.
+    """
+    return [_version(info), _policy(info, settings), *_append_only(info, settings), _writes(info)]
+
+
+def _version(info: Mapping[str, str]) -> Advice:
+    found = info.get("redis_version", "unknown")
+    wrong = read_version(found) < LEAST_VERSION
+    return Advice("version", found, wrong, "install Redis 6.2 or later" if wrong else "")
+
+
+def _policy(info: Mapping[str, str], settings: Mapping[str, str]) -> Advice:
+    found = settings.get("maxmemory-policy") or info.get("maxmemory_policy", "unknown")
+    wrong = found != "noeviction"
+    remedy = "a server that is full throws jobs away: CONFIG SET maxmemory-policy noeviction, and in redis.conf"
+    return Advice("maxmemory-policy", found, wrong, remedy if wrong else "")
+
+
+def _append_only(info: Mapping[str, str], settings: Mapping[str, str]) -> list[Advice]:
+    enabled = info.get("aof_enabled")
+    if enabled != "1":
+        remedy = "a restart loses the jobs since the last snapshot: CONFIG SET appendonly yes, and in redis.conf"
+        return [Advice("appendonly", "no" if enabled == "0" else "unknown", wrong=True, remedy=remedy)]
+    fsync = settings.get("appendfsync", "unknown")
+    meaning = _FSYNC.get(fsync, "the server does not tell it")
+    return [Advice("appendonly", "yes"), Advice("appendfsync", fsync, fsync == "no", meaning)]
+
+
+def _writes(info: Mapping[str, str]) -> Advice:
+    """Whether the server can be written to, and what it writes arrives on its disk."""
+    if info.get("role") in ("slave", "replica"):
+        return Advice("role", "replica", wrong=True, remedy="name the server that takes writes")
+    failing = [name for name in ("aof_last_write_status", "aof_last_bgrewrite_status") if info.get(name, "ok") != "ok"]
+    if failing:
+        remedy = "look at its disk and its log: it cannot write what it is told"
+        return Advice("disk", f"{', '.join(failing)} not ok", wrong=True, remedy=remedy)
+    return Advice("disk", "ok")

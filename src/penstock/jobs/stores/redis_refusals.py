@@ -1,0 +1,66 @@
+"""Say in a sentence what a Redis server that does not do what it is asked means: who can mend it, and whether to wait.
+
+The library has a class for some of a server's refusals, and leaves others as they were sent; a script's refusal has the
+server's word somewhere in its text.  So both are looked at, as text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from penstock.errors import ConfigError, PenstockError, StoreUnavailable
+
+_NOT_ALLOWED: Final = {
+    "AuthenticationError": "refuses the user or the password",
+    "AuthenticationWrongNumberOfArgsError": "refuses the user or the password",
+    "NOAUTH": "wants a user and a password",
+    "WRONGPASS": "refuses the user or the password",
+    "AuthorizationError": "refuses the user",
+    "NoPermissionError": "does not let this user do what a queue needs",
+    "NOPERM": "does not let this user do what a queue needs",
+    "MovedError": "is a node of a cluster that does not have this queue: name the node that has it",
+    "MOVED": "is a node of a cluster that does not have this queue: name the node that has it",
+}
+"""What only another URL or another configuration helps against, by the library's class or the server's word."""
+_NOT_NOW: Final = {
+    "BusyLoadingError": "is reading its data from disk",
+    "LOADING": "is reading its data from disk",
+    "ReadOnlyError": "is a replica, which takes no changes",
+    "READONLY": "is a replica, which takes no changes",
+    "OutOfMemoryError": "has no memory left: maxmemory is reached",
+    "OOM": "has no memory left: maxmemory is reached",
+    "MISCONF": "cannot write to its disk, and so takes no changes",
+    "NOREPLICAS": "has too few replicas, and so takes no changes",
+    "MasterDownError": "is a replica that has lost its master",
+    "MASTERDOWN": "is a replica that has lost its master",
+    "ClusterDownError": "is part of a cluster that is down",
+    "CLUSTERDOWN": "is part of a cluster that is down",
+    "TryAgainError": "is moving this queue to another node of its cluster",
+    "TRYAGAIN": "is moving this queue to another node of its cluster",
+    "BUSY": "is busy with somebody's script",
+}
+_WORD = re.compile(r"\b[A-Z]{3,12}\b")
+
+
+def explain_refusal(server: str, kind: str, text: str, timeout: float) -> PenstockError:
+    """What is raised for an error of the library.
+
+    Args:
+        server: which server it is, without a password.
+        kind: the name of the error's class.
+        text: its message.
+        timeout: the seconds that an answer may take.
+    """
+    words = (kind, *_WORD.findall(text))
+    for word in words:
+        if word in _NOT_ALLOWED:
+            return ConfigError(f"{server} {_NOT_ALLOWED[word]}")
+    for word in words:
+        if word in _NOT_NOW:
+            return StoreUnavailable(f"{server} {_NOT_NOW[word]}")
+    if kind == "TimeoutError":
+        return StoreUnavailable(f"{server} did not answer within {timeout:g} s")
+    if kind == "ConnectionError":
+        return StoreUnavailable(f"{server} cannot be reached: {text}")
+    return StoreUnavailable(f"{server} did not do what it was asked: {text}")

@@ -1,0 +1,106 @@
+"""A Redis server of a test's own: on a Unix socket in a folder of its own, with an append-only file, no user's.
+
+It is as a queue wants it: `appendonly yes` and `maxmemory-policy noeviction`.  A test may end it, start it again on the
+same files, stop it for a while, and talk to it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from penstock.jobs.stores.redis_store import RedisStore
+
+PATIENCE_SECONDS = 20.0
+"""Only a broken test waits this long."""
+
+
+class PrivateRedis:
+    """The process; `path` is its socket, and `url` what the library takes."""
+
+    def __init__(self, program: str, folder: Path, *settings: str) -> None:
+        self.path = str(folder / "redis.sock")
+        self.url = f"unix://{self.path}"
+        self._log = folder / "redis.log"
+        self._words = [
+            program,
+            *("--port", "0", "--unixsocket", self.path, "--unixsocketperm", "600"),
+            *("--dir", str(folder), "--logfile", str(self._log), "--daemonize", "no"),
+            *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"),
+            *settings,
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start it on the files that it has, and wait until it answers."""
+        self._process = subprocess.Popen(
+            self._words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self._answers():
+            assert self._process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        redis = pytest.importorskip("redis")
+        try:
+            with redis.Redis(unix_socket_path=self.path, socket_timeout=1) as client:
+                return bool(client.ping())
+        except redis.exceptions.AuthenticationError:
+            return True
+        except redis.exceptions.RedisError:
+            return False
+
+    def connect(self, queue: str = "default", **options: Any) -> RedisStore:
+        """A store on it, through a connection of its own."""
+        from penstock.jobs.stores.redis_ import connect_redis
+
+        return connect_redis(queue, unix_socket_path=self.path, **options)
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self) -> None:
+        """Have it stand still, with its connections open."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Have it go on after `pause`."""
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def end(self) -> None:
+        """End it, whatever state it is in."""
+        if self._process.poll() is None:
+            self.go_on()
+            self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def private_redis(*settings: str) -> Iterator[PrivateRedis]:
+    """A server for a while, with `settings` besides; without one, the test is skipped."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("redis-server is needed to test the queue in Redis: `make services` installs it")
+    # The path of a Unix socket has at most 107 bytes; a test's own folder may be longer.
+    with tempfile.TemporaryDirectory(prefix="penstock-redis-") as folder:
+        server = PrivateRedis(program, Path(folder), *settings)
+        try:
+            yield server
+        finally:
+            server.end()
