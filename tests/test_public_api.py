@@ -156,11 +156,17 @@ def loaded_by(statement):
         "import penstock",
         "import penstock; penstock.Stage, penstock.Batch, penstock.stage, penstock.InvalidItem",
         "import penstock.worker.loop, penstock.worker.__main__",
+        "from penstock import jobs; jobs.connect, jobs.connect_async, jobs.Job; jobs.connect('memory://').submit(1)",
     ],
-    ids=["the package", "what a stage's module needs", "a worker"],
+    ids=["the package", "what a stage's module needs", "a worker", "who submits jobs"],
 )
 def test_importing_loads_nothing_heavy(statement):
     assert loaded_by(statement) & HEAVY == set()
+
+
+def test_the_package_loads_no_queue():
+    modules = "print(*[name for name in __import__('sys').modules if name.startswith('penstock.jobs')])"
+    assert "penstock.jobs" not in loaded_by(f"import penstock; {modules}")
 
 
 def test_using_a_service_in_process_loads_no_http_server():

@@ -265,12 +265,19 @@ class ServiceOptions:
         minimum=1,
     )
     timeout: float = option(60.0, "longest a request may take, waiting for room included; inf: no limit", minimum=0)
+    jobs_min_share: float = option(
+        0.05,
+        "share of the items of a stage that jobs get while requests could fill every batch, at most 1; 0: none then",
+        minimum=0,
+    )
     validate: bool = option(False, "check in-process items against the declared type, as HTTP always does")
     validate_results: bool = option(False, "check every result against its declared type; a mismatch fails that item")
     allow_nan: bool = option(False, "write NaN and infinity as null in JSON results instead of failing the item")
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.jobs_min_share > 1:
+            raise ConfigError(f"jobs_min_share must be at most 1, got {self.jobs_min_share!r}")
 
 
 LogFormat = Literal["text", "json"]

@@ -52,6 +52,7 @@ DEFAULTS = {
         "max_queued": 1024,
         "max_queued_bytes": 256 * MIB,
         "timeout": 60.0,
+        "jobs_min_share": 0.05,
         "validate": False,
         "validate_results": False,
         "allow_nan": False,
@@ -86,7 +87,7 @@ DEFAULTS = {
 
 LIMITS = {
     Batch: {"max_size": 1, "max_wait": 0},
-    ServiceOptions: {"max_queued": 1, "max_queued_bytes": 1, "timeout": 0},
+    ServiceOptions: {"max_queued": 1, "max_queued_bytes": 1, "timeout": 0, "jobs_min_share": 0},
     ServerOptions: {
         "port": 0,
         "uds_mode": 0,
@@ -127,6 +128,12 @@ def test_every_option_says_what_it_means(owner, f):
 def test_every_lower_limit_is_listed_here():
     found = {(owner, f.name, f.metadata["minimum"]) for owner, f in OPTIONS if f.metadata["minimum"] is not None}
     assert found == {*LIMITED, (Batch, "max_gap", 0)}
+
+
+def test_jobs_get_a_share_of_all_items_at_most():
+    assert ServiceOptions(jobs_min_share=1).jobs_min_share == 1
+    with pytest.raises(ConfigError, match=r"^jobs_min_share must be at most 1, got 1\.5$"):
+        ServiceOptions(jobs_min_share=1.5)
 
 
 @pytest.mark.parametrize(("owner", "name", "limit"), LIMITED)

@@ -1,6 +1,7 @@
 """Decide which requests are let in, and in which order the others wait.
 
-Pure: it counts items and bytes, and is told the time.
+Pure: it counts items and bytes, and is told the time.  It has nothing to do with requests of `Lane.BACK`: who submits
+those bounds them.
 
 Contract
 --------
@@ -23,7 +24,7 @@ import math
 from collections import OrderedDict, deque
 
 from penstock.core.item import Item, Request
-from penstock.core.lanes import Lane, Turns
+from penstock.core.lanes import FRONT, Lane, Turns
 from penstock.core.ledger import ByteLedger
 
 RATE_SPAN_SECONDS = 10.0
@@ -61,7 +62,7 @@ class Admission:
         self.items = 0
         self.ledger = ByteLedger(max_bytes)
         half = max(1, max_items // 2)
-        self._lanes = [AdmissionLane(max_items if lane is Lane.SINGLE else half) for lane in Lane]
+        self._lanes = [AdmissionLane(max_items if lane is Lane.SINGLE else half) for lane in FRONT]
         self._singles = self._lanes[Lane.SINGLE]
         self._turns = Turns(len(self._lanes))
         self._settled = 0

@@ -4,8 +4,12 @@ Contract
 --------
 * An offered item leaves in exactly one batch, or is discarded exactly once.
 * Items of one lane leave in the order they were offered; an item put back goes to the head.
-* Lanes take turns item by item while more than one of them waits.
-* A batch has at most `policy.max_size` items; a suspect (see `retry`) is always a batch of its own.
+* The lanes in front take turns item by item while both of them wait.
+* The lane behind them, BACK, gets what they leave of a batch.  Where they could fill it, BACK still gets its share of
+  the items, evenly spread and exact over time, and no more.
+* A batch has at most `policy.max_size` items.  A suspect (see `retry`) is always a batch of its own, and so is an item
+  of a request that is to be alone.  A suspect goes before everything else; an item that is to be alone keeps its place
+  in its lane, and ends the batch before it.  One of BACK counts as a full batch of its share.
 * An idle worker that asks at or after `next_deadline()` gets a batch.
 * A busy worker whose window is not full gets a batch only if the batch is full.  Otherwise the items of few callers
   would be split into many small batches.
@@ -13,7 +17,8 @@ Contract
 
 A batch is due at the first of these moments:
 
-* at once, when it is full, when bulk items wait, when draining, and with `max_wait=0`;
+* at once, when it is full, when bulk items or items of BACK wait, when draining, with `max_wait=0`, and when an item
+  that is to be alone ends it;
 * at oldest + max_wait, and at newest + max_gap;
 * at an item's deadline, less the expected run time and `round_trip_seconds`, the time to the worker and back.
 
@@ -26,97 +31,103 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from enum import StrEnum
 from itertools import chain
 from typing import Final
 
 from penstock.config import Batch
+from penstock.core.back_lane import BackLane
+from penstock.core.cuts import CutBatch, Reason
 from penstock.core.item import Item
-from penstock.core.lanes import Lane, Turns
+from penstock.core.lanes import FRONT, Lane, Turns
 
-SINGLE: Final = int(Lane.SINGLE)  # looked up for every item: a constant costs nothing once compiled
+# Looked up for every item: constants cost nothing once compiled.
+SINGLE: Final = int(Lane.SINGLE)
+BACK: Final = int(Lane.BACK)
 
 # How far one run moves the estimate of the next: a handful of batches decide, one outlier does not.
 RUN_TIME_WEIGHT = 0.2
 
 
-class Reason(StrEnum):
-    """Why a batch was cut, by the names metrics and logs use."""
-
-    FULL = "full"
-    """It reached `max_size`, or the room of the next stage's queue."""
-    WAITED = "waited"
-    """Its oldest item waited `max_wait`."""
-    GAP = "gap"
-    """Nothing arrived for `max_gap`."""
-    IDLE = "idle"
-    """A worker was free and the policy lets no item wait for company."""
-    DEADLINE = "deadline"
-    """An item had to run now or miss its deadline."""
-    BULK = "bulk"
-    """Items that came together do not wait for company."""
-    RETRY = "retry"
-    """A suspect, run alone after the death of a worker."""
-    DRAIN = "drain"
-    """The service is stopping."""
-
-
-class CutBatch:
-    """Items that run together, and the reason for the cut."""
-
-    __slots__ = ("items", "reason")
-
-    def __init__(self, items: list[Item], reason: Reason) -> None:
-        self.items = items
-        self.reason = reason
-
-
 class BatchQueue:
     """The items that wait for one stage.
 
-    `nbytes` is the size of their payloads; `len()` is their number.  Set `draining` to let none wait for company any
-    longer.  `round_trip_seconds` is how long a batch takes besides its run: to meet a deadline, it leaves so much
-    earlier.
+    `nbytes` is the size of their payloads; `len()` is their number.  Those of the lanes in front and those of BACK are
+    told apart, because neither takes room from the other.  Set `draining` to let none wait for company any longer.
+    `round_trip_seconds` is how long a batch takes besides its run: to meet a deadline, it leaves so much earlier.
+    `back_share` is the share of BACK, from 0 to 1.
     """
 
-    def __init__(self, policy: Batch, *, round_trip_seconds: float = 0.0) -> None:
+    def __init__(self, policy: Batch, *, round_trip_seconds: float = 0.0, back_share: float = 0.0) -> None:
         self.policy = policy
         self.round_trip_seconds = round_trip_seconds
         self.draining = False
-        self.nbytes = 0
+        self.front_nbytes = 0
         self.expected_run = 0.0
         # Ordered by arrival and keyed by item, so that discarding one of many thousands is as cheap as taking one.
-        self._lanes: list[OrderedDict[Item, None]] = [OrderedDict() for _ in Lane]
-        self._singles = self._lanes[Lane.SINGLE]
-        self._at_once = [self._lanes[lane] for lane in Lane if lane is not Lane.SINGLE]
-        """The lanes whose items never wait for company."""
+        self._singles: OrderedDict[Item, None] = OrderedDict()
+        self._bulk: OrderedDict[Item, None] = OrderedDict()
+        self._front = [self._singles, self._bulk]
+        self._turns = Turns(len(FRONT))
+        self._alone = 0
+        """Items of these two that are to be alone."""
+        self._back = BackLane(back_share)
         self._suspects: deque[Item] = deque()
-        self._turns = Turns(len(self._lanes))
+        self._back_suspects: deque[Item] = deque()
         # The earliest deadline among the singles; None means "look again".
         self._earliest: float | None = math.inf
 
     def __len__(self) -> int:
-        return self._waiting() + len(self._suspects)
+        return self.front_items + self.back_items
 
     def __iter__(self) -> Iterator[Item]:
-        return chain(self._suspects, *self._lanes)
+        return chain(self._suspects, self._back_suspects, self._singles, self._bulk, self._back.list_items())
+
+    @property
+    def front_items(self) -> int:
+        """The items of the lanes in front, suspects included."""
+        return len(self._singles) + len(self._bulk) + len(self._suspects)
+
+    @property
+    def back_items(self) -> int:
+        """The items of BACK, suspects included."""
+        return len(self._back) + len(self._back_suspects)
+
+    @property
+    def back_nbytes(self) -> int:
+        """The size of the payloads of BACK, suspects included."""
+        return self._back.nbytes + sum([item.nbytes for item in self._back_suspects])
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all payloads."""
+        return self.front_nbytes + self.back_nbytes
 
     # -- in -----------------------------------------------------------------------------------------------------
 
     def offer(self, item: Item, now: float) -> None:
         """Take `item` in; its wait starts at `now`."""
         item.arrived = now
-        self.nbytes += item.nbytes
-        lane = item.request.lane
-        self._lanes[lane][item] = None
+        request = item.request
+        lane = request.lane
+        if lane == BACK:
+            self._back.offer(item)
+            return
+        self.front_nbytes += item.nbytes
+        self._front[lane][item] = None
+        if request.alone:
+            self._alone += 1
         if self._earliest is not None and item.deadline < self._earliest and lane == SINGLE:
             self._earliest = item.deadline
 
     def put_back(self, items: list[Item]) -> None:
         """Return `items`, in their order, to the head: their worker ended before it looked at them."""
         for item in reversed(items):
-            self.nbytes += item.nbytes
-            lane = self._lanes[item.request.lane]
+            if item.request.lane == BACK:
+                self._back.put_back(item)
+                continue
+            self.front_nbytes += item.nbytes
+            self._alone += item.request.alone
+            lane = self._front[item.request.lane]
             lane[item] = None
             lane.move_to_end(item, last=False)
         self._earliest = None
@@ -124,48 +135,72 @@ class BatchQueue:
     def retry(self, items: list[Item]) -> None:
         """Queue suspects: each runs alone, before everything else."""
         for item in items:
-            self.nbytes += item.nbytes
-            self._suspects.append(item)
+            if item.request.lane == BACK:
+                self._back_suspects.append(item)
+            else:
+                self.front_nbytes += item.nbytes
+                self._suspects.append(item)
 
     # -- out ----------------------------------------------------------------------------------------------------
 
     def discard(self, item: Item) -> None:
         """Forget a queued item: its caller left or its deadline passed."""
-        self.nbytes -= item.nbytes
+        if item.request.lane == BACK:
+            if item.suspect:
+                self._back_suspects.remove(item)
+            else:
+                self._back.discard(item)
+            return
+        self.front_nbytes -= item.nbytes
         if item.suspect:
             self._suspects.remove(item)
             return
-        del self._lanes[item.request.lane][item]
+        del self._front[item.request.lane][item]
+        self._alone -= item.request.alone
         self._forget_deadline(item)
 
-    def take(self, now: float, *, idle: bool = True, at_most: int | None = None) -> CutBatch | None:
+    def take(self, now: float, *, idle: bool = True, at_most: int | None = None, back: bool = True) -> CutBatch | None:
         """The next batch, or None if none is due.
 
-        `idle` says whether the asking worker has nothing to do.  `at_most` is the room of the next stage's queue in
-        items, at least 1; None is any number.
+        `idle` says whether the asking worker has nothing to do.  `at_most` is the room that the next stage's queue has
+        for items of the lanes in front; None is any number, 0 is none.  `back` says whether items of BACK may leave.
         """
-        if self._suspects:
+        if self._suspects and at_most != 0:
             suspect = self._suspects.popleft()
-            self.nbytes -= suspect.nbytes
+            self.front_nbytes -= suspect.nbytes
             return CutBatch([suspect], Reason.RETRY)
+        if self._back_suspects and back:
+            return CutBatch([self._back_suspects.popleft()], Reason.RETRY, 1)
         size = self.policy.max_size
-        waiting = self._waiting()
-        if waiting == 0:
-            return None
-        if not idle and (waiting < size or (at_most is not None and at_most < size)):
+        front = waiting = len(self._singles) + len(self._bulk)
+        if at_most is not None and at_most < front:
+            front = at_most
+            waiting = waiting if at_most else 0
+        if back and len(self._back):
+            if self._back.first.request.alone:
+                return self._take_beside_alone(now, idle, front, waiting)
+            return self._take_with_back(now, idle, front, waiting)
+        if waiting == 0 or (not idle and self._is_short(front)):
             return None
         if waiting >= size:
-            return self._cut(size if at_most is None else min(size, at_most), Reason.FULL)
+            return self._cut(front, Reason.FULL)
         due, reason = self._due()
-        if now < due:
-            return None
-        return self._cut(waiting if at_most is None else min(waiting, at_most), reason)
+        return None if now < due else self._cut(front, reason)
 
-    def next_deadline(self) -> float | None:
-        """When a batch is due for an idle worker, or None while nothing waits.  A moment in the past means now."""
+    def next_deadline(self, *, back: bool = True) -> float | None:
+        """When a batch is due for an idle worker, or None while nothing waits.  A moment in the past means now.
+
+        `back` says whether items of BACK may leave; else they count for nothing here.
+        """
         if self._suspects:
             return self._suspects[0].arrived
-        return self._due()[0] if self._waiting() else None
+        if back and self._back_suspects:
+            return self._back_suspects[0].arrived
+        due = self._due()[0] if self._singles or self._bulk else None
+        if back and len(self._back):
+            arrived = self._back.first.arrived
+            return arrived if due is None else min(due, arrived)
+        return due
 
     def ran(self, seconds: float) -> None:
         """Learn how long a batch ran, to know when an item must leave to meet its deadline."""
@@ -174,20 +209,12 @@ class BatchQueue:
         else:
             self.expected_run += RUN_TIME_WEIGHT * (seconds - self.expected_run)
 
-    # -- how ----------------------------------------------------------------------------------------------------
-
-    def _waiting(self) -> int:
-        """Items that wait in the lanes: all but the suspects."""
-        count = 0
-        for lane in self._lanes:
-            count += len(lane)
-        return count
+    # -- what is due --------------------------------------------------------------------------------------------
 
     def _due(self) -> tuple[float, Reason]:
-        """When the open batch is due and why; called only while something waits in a lane."""
-        for lane in self._at_once:
-            if lane:
-                return next(iter(lane)).arrived, Reason.BULK
+        """When the open batch of the lanes in front is due and why; called only while something waits there."""
+        if self._bulk:
+            return next(iter(self._bulk)).arrived, Reason.BULK
         oldest = next(iter(self._singles)).arrived
         if len(self._singles) >= self.policy.max_size:
             return oldest, Reason.FULL
@@ -195,6 +222,8 @@ class BatchQueue:
             return oldest, Reason.DRAIN
         if self.policy.max_wait == 0:
             return oldest, Reason.IDLE
+        if self._alone:
+            return oldest, Reason.ALONE
         due = (oldest + self.policy.max_wait, Reason.WAITED)
         if self.policy.max_gap is not None:
             newest = next(reversed(self._singles)).arrived
@@ -211,34 +240,88 @@ class BatchQueue:
         if self._earliest is not None and item.deadline <= self._earliest:
             self._earliest = None
 
+    def _is_short(self, count: int) -> bool:
+        """Whether a batch of `count` items is not to be sent to a busy worker."""
+        return count < self.policy.max_size or self._alone > 0
+
+    # -- the lanes in front -------------------------------------------------------------------------------------
+
     def _cut(self, count: int, reason: Reason) -> CutBatch:
-        alone = self._lane_alone()
-        items = self._take_turns(count) if alone is None else _take_first(alone, count)
-        self.nbytes -= sum([item.nbytes for item in items])
+        """A batch of the first `count` items of the lanes in front, or of as many as fit and may run together."""
+        count = min(count, self.policy.max_size)
+        alone = self._alone
+        items = self._take_front(count)
+        if alone and (len(items) < count or self._alone < alone):
+            reason = Reason.ALONE
+        self.front_nbytes -= sum([item.nbytes for item in items])
         self._earliest = None if self._singles else math.inf
         return CutBatch(items, reason)
 
-    def _lane_alone(self) -> OrderedDict[Item, None] | None:
-        """The only lane in which items wait, or None where they wait in more than one."""
-        found = None
-        for lane in self._lanes:
-            if lane:
-                if found is not None:
-                    return None
-                found = lane
-        return found
+    def _take_front(self, count: int) -> list[Item]:
+        if not self._alone:
+            if not self._bulk:
+                return _take_first(self._singles, count)
+            if not self._singles:
+                return _take_first(self._bulk, count)
+        return self._take_turns(count)
 
     def _take_turns(self, count: int) -> list[Item]:
+        both = bool(self._singles) and bool(self._bulk)
         items: list[Item] = []
         while len(items) < count:
             order = self._turns.order()
-            position = 0
-            while not self._lanes[order[position]]:
-                position += 1
-            items.append(self._lanes[order[position]].popitem(last=False)[0])
-            # The turn passes on with each item, also where the lane whose turn it was is empty.
-            self._turns.pass_on(order[0])
+            lane = self._front[order[0]] or self._front[order[1]]
+            if self._alone and next(iter(lane)).request.alone:
+                if not items:
+                    self._alone -= 1
+                    items.append(lane.popitem(last=False)[0])
+                return items
+            items.append(lane.popitem(last=False)[0])
+            if both:  # the turn passes on with each item, also where the lane whose turn it was is empty by now
+                self._turns.pass_on(order[0])
         return items
+
+    # -- with the lane behind them ------------------------------------------------------------------------------
+
+    def _take_with_back(self, now: float, idle: bool, front: int, waiting: int) -> CutBatch | None:
+        """As `take`, where BACK fills a batch with `front` of the `waiting` items in front, or has its share of it."""
+        size = self.policy.max_size
+        behind = self._back.together(size)
+        if not idle and self._is_short(front + behind):
+            return None
+        if waiting + behind >= size:
+            reason = Reason.FULL
+        else:
+            due, reason = self._due() if front else (math.inf, Reason.BACK)
+            if now < due:
+                reason = Reason.BACK
+        saturated = front >= size
+        behind = min(behind, self._back.earn(size) if saturated else size - front)
+        batch = self._cut(size - behind if saturated else front, reason)
+        if batch.reason is not Reason.ALONE:
+            if saturated:
+                self._back.spend(behind)
+            batch.items += self._back.take(behind)
+            batch.back = behind
+        return batch
+
+    def _take_beside_alone(self, now: float, idle: bool, front: int, waiting: int) -> CutBatch | None:
+        """As `take`, where the first item of BACK is to be alone: it goes while none in front is due, or by its share.
+
+        It counts as a full batch of its share, because its worker does nothing else meanwhile.
+        """
+        size = self.policy.max_size
+        if not idle and self._is_short(front):
+            return None
+        reason = Reason.FULL
+        if waiting < size:
+            due, reason = self._due() if front else (math.inf, Reason.ALONE)
+            if now < due:
+                return CutBatch(self._back.take(1), Reason.ALONE, 1)
+        if self._back.earn(size) >= size:
+            self._back.spend(size)
+            return CutBatch(self._back.take(1), Reason.ALONE, 1)
+        return self._cut(front, reason)
 
 
 def _take_first(lane: OrderedDict[Item, None], count: int) -> list[Item]:

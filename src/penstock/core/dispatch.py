@@ -8,6 +8,8 @@ Contract
 * A worker never holds more batches than its window.
 * A stage sends on no more items than the next stage's queue takes.  An empty queue takes them however large they are.
 * The last stage is sent nothing while finished answers take more than they may.
+* Items of BACK have room of their own, and take none from the others: they are sent on while fewer of them wait for the
+  next stage than its workers take at once.  Their answers are no finished answers of clients.
 * A worker answers one frame before it reads the next, so when it dies only its oldest frame can have killed it.
 * An item whose worker died runs once more, alone.  After a second death it is lost.
 """
@@ -26,16 +28,18 @@ SETTLED: Final = ItemState.SETTLED  # a constant costs nothing once compiled, a 
 class SentFrame:
     """A batch that a worker holds; one without items is an examination: the worker runs an example.
 
-    `unsettled` is how many of its items have no outcome yet.  Who settles an item counts it down.
+    `unsettled` is how many of its items have no outcome yet.  Who settles an item counts it down.  `back` is how many
+    of them are of BACK.
     """
 
-    __slots__ = ("frame_id", "holder", "items", "unsettled")
+    __slots__ = ("back", "frame_id", "holder", "items", "unsettled")
 
-    def __init__(self, frame_id: int, items: list[Item], holder: FrameHolder) -> None:
+    def __init__(self, frame_id: int, items: list[Item], holder: FrameHolder, back: int = 0) -> None:
         self.frame_id = frame_id
         self.items = items
         self.holder = holder
         self.unsettled = len(items)
+        self.back = back
 
     @property
     def running(self) -> bool:
@@ -108,6 +112,18 @@ def room_for_answers(answers: int, *, max_bytes: int) -> int | None:
     made.  A single answer may take more: it is made while there are few.
     """
     return 0 if answers > max_bytes else None
+
+
+def room_for_back(queued: int, queued_bytes: int, *, most: int, max_bytes: int) -> bool:
+    """Whether a stage may send on items of BACK.
+
+    Args:
+        queued: the items of BACK in the next stage's queue.
+        queued_bytes: their bytes.
+        most: how many of them keep the next stage busy.
+        max_bytes: the bytes beyond which that queue takes no more of them.
+    """
+    return queued < most and (queued == 0 or queued_bytes <= max_bytes)
 
 
 class Reclaimed:

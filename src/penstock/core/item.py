@@ -44,8 +44,8 @@ class Request:
     """
 
     __slots__ = (
-        "admitted", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "full", "holds_results", "id",
-        "items", "lane", "outcomes", "payloads", "result_bytes", "unfed_bytes", "unsettled",
+        "admitted", "alone", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "full", "holds_results",
+        "id", "items", "lane", "outcomes", "payloads", "result_bytes", "unfed_bytes", "unsettled",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,7 @@ class Request:
         lane: Lane,
         holds_results: bool = False,
         request_id: bytes = b"",
+        alone: bool = False,
     ) -> None:
         self.payloads = payloads
         self.codec_in = codec_in
@@ -70,6 +71,8 @@ class Request:
         """The id that its caller was told, or b""; see `core.request_ids`."""
         self.holds_results = holds_results
         """Whether its results count as held until the last one is there, and are bounded."""
+        self.alone = alone
+        """Whether each of its items must be a batch of its own, in every stage."""
         self.fed = 0
         self.admitted = False
         """Whether it is let in, and its payloads are held."""

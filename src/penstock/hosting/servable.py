@@ -97,7 +97,7 @@ class HostedEngine(Protocol):
 
     @property
     def queued(self) -> int:
-        """Accepted, unsettled items, wherever they are."""
+        """Accepted, unsettled items, wherever they are, but for those of `Lane.BACK`."""
 
     @property
     def held_bytes(self) -> int:
@@ -131,17 +131,22 @@ class HostedEngine(Protocol):
         wait: bool = False,
         nbytes: int | None = None,
         hold_results: bool = False,
+        alone: bool = False,
     ) -> Any:
         """Accept items and call `done` exactly once with their outcomes in order; returns a ticket for `cancel`.
 
         `deadline` is a monotonic time, or inf.  `lane` is where the items wait.  With `wait` they wait for room until
         the deadline.  `nbytes` is the size of all items, where it is known.  With `hold_results` the results are held
-        here until the last one is there, and bounded.  `request_id` is what the stages are told.  Raises NotReady or
-        Overloaded without accepting anything.
+        here until the last one is there, and bounded.  `request_id` is what the stages are told.  With `alone` each
+        item is a batch of its own in every stage.  Items of `Lane.BACK` need no room, and count in no bound but their
+        submitter's.  Raises NotReady or Overloaded without accepting anything.
         """
 
     def cancel(self, ticket: Any) -> None:
         """Settle as Cancelled what is not settled yet; harmless when everything is."""
+
+    def begun(self, ticket: Any) -> bool:
+        """Whether any item of the request was at work: it is settled, past the first stage, a suspect, or runs now."""
 
     def abandon(self) -> None:
         """End every worker at once, without an answer to anybody."""

@@ -182,7 +182,8 @@ def _stage_counters(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]
     cuts = CounterMetricFamily(
         "penstock_stage_cuts",
         "Batches by why they were cut: full, idle (a worker was free and need not wait), waited (max_wait), gap "
-        "(max_gap), bulk (a client batch is never held), deadline, drain, retry (alone, after a death).",
+        "(max_gap), bulk (a client batch is never held), back (nor are jobs), alone (an item that must run so), "
+        "deadline, drain, retry (alone, after a death).",
         labels=(*STAGE, "reason"),
     )
     for service, stage in stages:

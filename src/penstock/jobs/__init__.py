@@ -1,1 +1,55 @@
-"""The job queue: jobs that a store keeps, and that consumers take through a service."""
+"""The job queue: jobs that a store keeps, and that consumers take through a service.
+
+A submitter begins with `connect`, or on an event loop with `connect_async`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import (
+    EndedWithoutResult,
+    JobCancelled,
+    JobConflict,
+    JobError,
+    JobExpired,
+    JobFailed,
+    JobNotFound,
+    JobTooLarge,
+    StoreUnavailable,
+)
+
+if TYPE_CHECKING:
+    from penstock.jobs.job import Job
+    from penstock.jobs.submitting import connect
+    from penstock.jobs.submitting_async import connect_async
+
+__all__ = [
+    "EndedWithoutResult",
+    "Job",
+    "JobCancelled",
+    "JobConflict",
+    "JobError",
+    "JobExpired",
+    "JobFailed",
+    "JobNotFound",
+    "JobTooLarge",
+    "StoreUnavailable",
+    "connect",
+    "connect_async",
+]
+
+# Loaded on first use: a consumer imports this package too, and submits nothing.
+_LATER = {
+    "Job": "penstock.jobs.job",
+    "connect": "penstock.jobs.submitting",
+    "connect_async": "penstock.jobs.submitting_async",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

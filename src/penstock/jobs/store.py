@@ -78,7 +78,8 @@ class NewJob(msgspec.Struct, frozen=True):
     key: str | None = None
     """Two jobs of one queue never have the same key."""
     digest: str = ""
-    """A hash of everything that makes a job the same job: its input and all its options but `delay`."""
+    """A hash of what makes a job the same job: its input, and its options but `delay` and `deadline`, which each
+    submission computes anew."""
     priority: int = 0
     delay: float = 0.0
     deadline: float | None = None

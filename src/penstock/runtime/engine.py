@@ -157,14 +157,17 @@ class Engine:
         wait: bool = False,
         nbytes: int | None = None,
         hold_results: bool = False,
+        alone: bool = False,
     ) -> Request:
         """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
 
         `deadline` is a moment of the monotonic clock, or inf.  `lane` is where the request and its items wait; those of
-        `Lane.BULK` do not wait for company.  With `wait` the request waits for room until its deadline; without, a
-        full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they are
-        measured.  With `hold_results` the results of several items count as held until the last one is there; when they
-        take more than `max_queued_bytes`, what no worker has yet ends as Overloaded.  Without, their caller holds them.
+        `Lane.BULK` do not wait for company; those of `Lane.BACK` get what the others leave, need no room and count in
+        no bound, so that who submits them must bound them.  With `wait` the request waits for room until its deadline;
+        without, a full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they
+        are measured.  With `hold_results` the results of several items count as held until the last one is there; when
+        they take more than `max_queued_bytes`, what no worker has yet ends as Overloaded.  Without, and in `Lane.BACK`,
+        their caller holds them.  With `alone` each item is a batch of its own in every stage.
         `request_id` is what the stages are told of the request's name: letters, digits and ``._-``, or b"" for none.
         The request that is returned is what `cancel` takes.
 
@@ -183,6 +186,7 @@ class Engine:
             wait=wait,
             nbytes=nbytes,
             hold_results=hold_results,
+            alone=alone,
         )
 
     def cancel(self, request: Request) -> None:
@@ -191,6 +195,14 @@ class Engine:
         Queued items are never run.  An item that runs is finished by its worker, and goes to no further stage.
         """
         self._flow.cancel(request)
+
+    def begun(self, request: Request) -> bool:
+        """Whether a worker has been at work on any item of `request`, as far as is known here.
+
+        Such an item is settled, or past the first stage, or a suspect, or in the frame that its worker runs now.  One
+        in a frame that was sent ahead is none.
+        """
+        return self._flow.begun(request)
 
     def hold(self, nbytes: int) -> None:  # noqa: D102  # see `HostedEngine`
         self._flow.hold(nbytes)

@@ -23,7 +23,7 @@ from penstock.core.alarm import Alarm
 from penstock.core.clock import FOREVER_SECONDS, Clock
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
-from penstock.core.dispatch import room_after, room_for_answers
+from penstock.core.dispatch import SentFrame, room_after, room_for_answers, room_for_back
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
 from penstock.core.lanes import Lane
 from penstock.core.ledger import ByteLedger
@@ -51,6 +51,7 @@ SECONDS_PER_MARK = 1.0
 # Looked up for every item, several times: constants cost nothing once compiled, members of an enum do.
 SETTLED: Final = ItemState.SETTLED
 OK: Final = int(Status.OK)
+BACK: Final = Lane.BACK
 
 
 class Supervisor(Protocol):
@@ -93,6 +94,7 @@ class Flow:
                 spec,
                 i,
                 last=i == len(specs) - 1,
+                back_share=options.jobs_min_share,
                 inline=inline,
                 clock=clock,
                 start_incarnation=start_incarnation,
@@ -115,10 +117,9 @@ class Flow:
         # A request keeps its items, so that they can be ended.  A long one drops its settled items beyond so many.
         self._kept_items = 2 * options.max_queued + 1000
         share = options.max_queued_bytes // len(specs)
-        self._rooms = [
-            _room_after(stage, following, share, self._admission.ledger)
-            for stage, following in zip(self.stages, [*self.stages[1:], None], strict=True)
-        ]
+        followed = list(zip(self.stages, [*self.stages[1:], None], strict=True))
+        self._rooms = [_room_after(stage, following, share, self._admission.ledger) for stage, following in followed]
+        self._back_rooms = [_back_room_after(following, share) for _, following in followed]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waking = False
         self._last_mark = 0.0
@@ -135,12 +136,12 @@ class Flow:
 
     @property
     def queued(self) -> int:
-        """Items accepted and not yet settled, wherever they are."""
+        """Items accepted and not yet settled, wherever they are, but for those of BACK."""
         return self._admission.items
 
     @property
     def held_bytes(self) -> int:
-        """Bytes held: payloads, half-received bodies, gathered results, finished answers."""
+        """Bytes held: payloads, half-received bodies, gathered results, finished answers; nothing of BACK."""
         return self._admission.ledger.held
 
     @property
@@ -156,7 +157,7 @@ class Flow:
     @property
     def idle(self) -> bool:
         """Whether nothing is in hand."""
-        return self._admission.items == 0 and self._admission.waiting == 0
+        return self._admission.items == 0 and self._settling.back_items == 0 and self._admission.waiting == 0
 
     def has_room(self, nbytes: int) -> bool:
         """Whether a request of `nbytes` would be let in now."""
@@ -181,12 +182,13 @@ class Flow:
         wait: bool = False,
         nbytes: int | None = None,
         hold_results: bool = False,
+        alone: bool = False,
     ) -> Request:
         """See `Engine.submit`."""
         n = len(payloads)
         if nbytes is None:
             nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
-        has_room = self.accepting and self.has_room(nbytes)
+        has_room = self.accepting and (lane is BACK or self.has_room(nbytes))
         if not has_room and not (wait and self.accepting):
             self.counters.refused += n
             refusal = self._supervisor.refusal(nbytes)
@@ -194,20 +196,23 @@ class Flow:
             raise refusal
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
-        request = Request(payloads, codec_in, codec_out, deadline, done, lane, hold_results, request_id)
+        request = Request(payloads, codec_in, codec_out, deadline, done, lane, hold_results, request_id, alone)
         self.counters.accepted += n
         if n == 0:
             self._running_loop().call_soon(done, [])
             return request
-        admission = self._admission
-        request.unfed_bytes = nbytes
         if self._deadlines.add(request):
             self._deadline_alarm.set(self._deadlines.next_moment())
-        if has_room and not (wait and admission.must_wait(lane)):
-            admission.let_in(request)
-            self._feed_one(request)
-        if request.fed < n:
-            admission.line_up(request)
+        if lane is BACK:
+            self._feed_back(request)
+        else:
+            admission = self._admission
+            request.unfed_bytes = nbytes
+            if has_room and not (wait and admission.must_wait(lane)):
+                admission.let_in(request)
+                self._feed_one(request)
+            if request.fed < n:
+                admission.line_up(request)
         if not self._waking:
             self.wake()
         return request
@@ -218,6 +223,16 @@ class Flow:
         self._settling.end(request, lambda _: Cancelled())
         if before:
             self.wake()
+
+    def begun(self, request: Request) -> bool:
+        """See `Engine.begun`."""
+        if request.unsettled < len(request.payloads):
+            return True
+        for item in request.items:
+            frame: SentFrame | None = item.frame
+            if item.stage > 0 or item.suspect or (frame is not None and frame.running):
+                return True
+        return False
 
     def hold(self, nbytes: int) -> None:
         """See `HostedEngine.hold`."""
@@ -238,7 +253,7 @@ class Flow:
 
     @property
     def _first_queue_open(self) -> bool:
-        return self._first_limit is None or len(self.stages[0].queue) < self._first_limit
+        return self._first_limit is None or self.stages[0].queue.front_items < self._first_limit
 
     def _feed(self) -> bool:
         """Feed the requests that wait, as far as there is room; returns whether any was fed."""
@@ -252,15 +267,28 @@ class Flow:
         return fed
 
     def _feed_one(self, request: Request) -> None:
+        self._admission.ledger.feed(self._offer_next(request))
+
+    def _feed_back(self, request: Request) -> None:
+        """Feed all of `request` at once: whoever submits to BACK bounds what lies there."""
+        request.holds_results = False
+        for fed in range(len(request.payloads)):
+            request.fed = fed
+            self._offer_next(request)
+        request.fed = len(request.payloads)
+        self._settling.back_items += request.fed
+
+    def _offer_next(self, request: Request) -> Item:
+        """Make the next payload of `request` an item of the first stage; who calls counts it as fed."""
         index = request.fed
         payload = request.payloads[index]
         item = Item(next(self._item_ids), payload, payload_size(payload), request, index)
-        self._admission.ledger.feed(item)
         if len(request.items) > self._kept_items:
             request.items = [i for i in request.items if i.state is not SETTLED]
         request.items.append(item)
         item.state = OFFER[item.state]
         self.stages[0].queue.offer(item, self._now())
+        return item
 
     # -- the one pump -------------------------------------------------------------------------------------------------
 
@@ -277,7 +305,7 @@ class Flow:
         # The last stage first: what it takes makes room for the stage before it, in the same turn.
         for stage in reversed(self.stages):
             if len(stage.queue):
-                stage.pump(now, self._rooms[stage.index])
+                stage.pump(now, self._rooms[stage.index], self._back_rooms[stage.index])
         if self._admission.waiting and self._feed():
             self.wake()
         if self.on_pumped is not None:
@@ -326,7 +354,10 @@ class Flow:
         )
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
-        self._admission.ledger.advance(item, payload)
+        if item.request.lane == BACK:
+            item.nbytes = payload_size(payload)
+        else:
+            self._admission.ledger.advance(item, payload)
         item.payload, item.frame = payload, None
         item.suspect = False
         item.stage += 1
@@ -373,9 +404,19 @@ def _room_after(
 
     # A nested function is slow to make once compiled; this one is made once for each stage.
     def room() -> int | None:
-        return room_after(len(queue), queue.nbytes, stage.in_flight, max_queued=limit, max_bytes=max_bytes)
+        on_the_way = stage.in_flight - stage.back_in_flight
+        return room_after(queue.front_items, queue.front_nbytes, on_the_way, max_queued=limit, max_bytes=max_bytes)
 
     return room
+
+
+def _back_room_after(following: StageDriver | None, max_bytes: int) -> Callable[[], bool]:
+    """A function that returns whether the stage before `following` may be sent items of BACK now."""
+    if following is None:
+        return lambda: True
+    queue, spec = following.queue, following.spec
+    most = spec.workers * spec.policy.max_size
+    return lambda: room_for_back(queue.back_items, queue.back_nbytes, most=most, max_bytes=max_bytes)
 
 
 def _read_failure(stage: str, status: int, payload: Payload) -> RequestError:

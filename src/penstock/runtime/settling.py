@@ -11,6 +11,7 @@ from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
 from penstock.core.dispatch import SentFrame
 from penstock.core.item import Item, ItemState, Request
+from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.errors import Cancelled, DeadlineExceeded, InvalidItem, RequestError, StageFailed, WorkerLost
 from penstock.hosting.guarded_log import guarded_logger
@@ -20,6 +21,7 @@ log = guarded_logger("penstock.runtime")
 # Looked up for every item: constants cost nothing once compiled, members of an enum do.
 QUEUED: Final = ItemState.QUEUED
 SETTLED: Final = ItemState.SETTLED
+BACK: Final = int(Lane.BACK)
 
 
 class Settling:
@@ -28,6 +30,8 @@ class Settling:
     Nothing else settles an item.  `queues` are those of the stages, in their order.  What an item held is given back
     to `admission`, its request leaves `deadlines`, and its ending is counted in `counters`.  `too_many_results` makes
     the error of items that are not run because their request is full of results.
+
+    Items of BACK take no room, so `admission` never hears of them: `back_items` is how many are in hand.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Settling:
         self._deadlines = deadlines
         self._counters = counters
         self._too_many_results = too_many_results
+        self.back_items = 0
 
     def settle(self, item: Item, outcome: Outcome) -> None:
         """Give `item` its outcome.  The first one stands.  Harmless where the caller has left."""
@@ -55,7 +60,10 @@ class Settling:
         if before is QUEUED:
             self._queues[item.stage].discard(item)
         request = item.request
-        self._admission.settle(item)
+        if request.lane == BACK:
+            self.back_items -= 1
+        else:
+            self._admission.settle(item)
         item.payload = b""
         frame: SentFrame | None = item.frame
         if frame is not None:

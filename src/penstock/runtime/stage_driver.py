@@ -11,12 +11,14 @@ from penstock.codec.formats import Codec
 from penstock.codec.text import one_line
 from penstock.core.abandonment import Abandonment
 from penstock.core.alarm import Alarm
-from penstock.core.batching import BatchQueue, CutBatch
+from penstock.core.batching import BatchQueue
 from penstock.core.clock import Clock
 from penstock.core.counters import StageCounters
+from penstock.core.cuts import CutBatch
 from penstock.core.dispatch import SentFrame, least_busy, reclaim
 from penstock.core.fault_lines import FaultKind
 from penstock.core.item import OFFER, SEND, Item
+from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
 from penstock.core.request_ids import join_ids
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
@@ -42,6 +44,9 @@ Items that wait for company are sent so much earlier than their deadlines requir
 REASON_CHARACTERS = 300
 """Longest text of an error in the reason why a worker was restarted or a stage has failed."""
 SERVE: Final = Verdict.SERVE  # asked for each batch: a constant costs nothing once compiled
+BACK: Final = int(Lane.BACK)
+MOST_WITH_BACK: Final = 2
+"""The most batches that a worker may hold and still be given items of BACK: whoever comes waits for these at most."""
 
 
 class Hub(Protocol):
@@ -74,6 +79,7 @@ class StageDriver:
         index: int,
         *,
         last: bool,
+        back_share: float,
         inline: bool,
         clock: Clock,
         start_incarnation: StartIncarnation,
@@ -86,10 +92,12 @@ class StageDriver:
         """Whether its results go to the callers."""
         self.inline = inline
         """Whether its workers are threads: a thread is never ended, and its items are not retried."""
-        self.queue = BatchQueue(spec.policy, round_trip_seconds=ROUND_TRIP_SECONDS)
+        self.queue = BatchQueue(spec.policy, round_trip_seconds=ROUND_TRIP_SECONDS, back_share=back_share)
         self.counters = StageCounters()
         self.health = StageHealth(spec.workers)
         self.in_flight = 0
+        self.back_in_flight = 0
+        """Those of `in_flight` that are of BACK."""
         # A thread cannot be killed.
         self._abandonment = None if inline else _abandonment(spec)
         self.workers = [
@@ -160,10 +168,11 @@ class StageDriver:
 
     # -- from queue to workers ------------------------------------------------------------------------------------
 
-    def pump(self, now: float, room: Callable[[], int | None]) -> None:
+    def pump(self, now: float, room: Callable[[], int | None], back_room: Callable[[], bool]) -> None:
         """Send every batch that may leave now.
 
-        `room` returns how many items the next stage's queue takes; None is any number.
+        `room` returns how many items of the lanes in front the next stage's queue takes; None is any number.
+        `back_room` returns whether it takes items of BACK.
         """
         queue = self.queue
         while len(queue):
@@ -171,12 +180,13 @@ class StageDriver:
             if worker is None:
                 return
             at_most = room()
-            if at_most == 0:
+            back = queue.back_items > 0 and len(worker.frames) < MOST_WITH_BACK and back_room()
+            if at_most == 0 and not back:
                 return
-            batch = queue.take(now, idle=not worker.frames, at_most=at_most)
+            batch = queue.take(now, idle=not worker.frames, at_most=at_most, back=back)
             if batch is None:
                 if not worker.frames:
-                    self._alarm.set(queue.next_deadline())
+                    self._alarm.set(queue.next_deadline(back=back))
                 return
             for item in batch.items:
                 item.state = SEND[item.state]
@@ -184,17 +194,19 @@ class StageDriver:
             if late:  # the deadline timer has not rung for them yet: they end as if it had, and are not run
                 self.hub.missed(late)
                 batch.items = [item for item in batch.items if item.deadline > now]
+                batch.back = sum([item.request.lane == BACK for item in batch.items])
             if batch.items:
                 self._send(worker, batch, now)
 
     def _send(self, worker: WorkerSlot, batch: CutBatch, now: float) -> None:
         items = batch.items
-        sent = SentFrame(next(self._frame_ids), items, worker)
+        sent = SentFrame(next(self._frame_ids), items, worker, batch.back)
         for item in items:
             item.frame = sent
         self.counters.waited.add_many([now - item.arrived for item in items])
         n = len(items)
         self.in_flight += n
+        self.back_in_flight += batch.back
         self.counters.batches += 1
         self.counters.batch_size.add(n)
         self.counters.cuts[batch.reason] = self.counters.cuts.get(batch.reason, 0) + 1
@@ -229,6 +241,7 @@ class StageDriver:
         self, worker: WorkerSlot, sent: SentFrame, frame: Frame, now: float
     ) -> None:
         self.in_flight -= len(sent.items)
+        self.back_in_flight -= sent.back
         counters = self.counters
         counters.computed.add(frame.seconds)
         if frame.calls > 1 and self.spec.batch is not None:
@@ -341,7 +354,9 @@ class StageDriver:
         self.hub.wake()
 
     def _reclaim(self, frames: list[SentFrame], *, innocent: bool) -> None:
-        self.in_flight -= sum(len(sent.items) for sent in frames)
+        for sent in frames:
+            self.in_flight -= len(sent.items)
+            self.back_in_flight -= sent.back
         found = reclaim(frames, innocent=innocent or self.stopping, retry=self.spec.options.retry and not self.inline)
         for item in found.suspects:
             item.suspect = True

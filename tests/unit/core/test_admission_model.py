@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.admission import Admission
 from penstock.core.item import Item, Request
-from penstock.core.lanes import Lane
+from penstock.core.lanes import FRONT, Lane
 from penstock.core.outcome import Result
 
 HISTORIES = 150
@@ -61,8 +61,8 @@ class PlainDoor:
         """The sizes of the finished answers that nobody has taken."""
         self.requests = []
         """All that are not complete."""
-        self.lines = {lane: [] for lane in Lane}
-        self.turns = list(Lane)
+        self.lines = {lane: [] for lane in FRONT}
+        self.turns = list(FRONT)
         self.results = 0
         """How many requests had a result."""
 
@@ -75,7 +75,7 @@ class PlainDoor:
         """The bytes that take room from newcomers."""
         return self.outside + sum(request.held for request in self.requests)
 
-    def in_hand(self, lanes=Lane):
+    def in_hand(self, lanes=FRONT):
         return sum(len(request.items) for request in self.requests if request.lane in lanes)
 
     def fits(self, nbytes):
@@ -255,13 +255,13 @@ class History:
         assert (door.items, door.ledger.held) == (plain.in_hand(), plain.held), self
         assert door.ledger.answers == sum(plain.answers), self
         assert door.ledger.answers_overfull is (sum(plain.answers) > plain.max_bytes), self
-        waiting = [self.pairs[request][0] for lane in Lane for request in plain.lines[lane]]
+        waiting = [self.pairs[request][0] for lane in FRONT for request in plain.lines[lane]]
         assert door.requests() == waiting, self
         assert door.waiting == len(waiting), self
         left = plain.max_bytes - plain.taken
         for nbytes in (0, left, left + 1):
             assert door.has_room(nbytes) is plain.has_room(nbytes), (self, nbytes)
-        for lane in Lane:
+        for lane in FRONT:
             assert door.must_wait(lane) is plain.must_wait(lane), (self, lane)
         for request, (real, items) in self.pairs.items():
             if request in plain.requests:

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from penstock.config import Batch
-from penstock.core.batching import BatchQueue, Reason
+from penstock.core.batching import BatchQueue
+from penstock.core.cuts import Reason
 from penstock.core.lanes import Lane
 
 
@@ -252,6 +253,190 @@ def test_a_bulk_items_deadline_needs_no_watching(offered):
     assert cut(queue, 10.0) == ([a], Reason.WAITED)
 
 
+# -- the lane behind the others --------------------------------------------------------------------------------------
+
+
+def test_items_of_back_make_their_batch_due_at_once(offered):
+    queue = BatchQueue(Batch(max_wait=10))
+    items = [offered(queue, now=1.0, lane=Lane.BACK) for _ in range(2)]
+    assert queue.next_deadline() == 1.0
+    assert cut(queue, 1.0) == (items, Reason.BACK)
+
+
+def test_back_takes_along_who_waits_for_company(offered):
+    queue = BatchQueue(Batch(max_wait=10))
+    a = offered(queue, now=1.0)
+    b = offered(queue, now=2.0, lane=Lane.BACK)
+    assert queue.next_deadline() == 2.0
+    assert queue.next_deadline(back=False) == 11.0
+    assert cut(queue, 2.0) == ([a, b], Reason.BACK)
+
+
+def test_back_fills_what_the_others_leave_of_a_batch(offered):
+    queue = BatchQueue(Batch(max_size=4))
+    behind = [offered(queue, lane=Lane.BACK) for _ in range(3)]
+    single, bulk = offered(queue), offered(queue, lane=Lane.BULK)
+    assert cut(queue) == ([single, bulk, *behind[:2]], Reason.FULL)
+    assert cut(queue) == (behind[2:], Reason.BACK)
+
+
+def test_a_batch_that_is_due_without_back_says_why(offered):
+    queue = BatchQueue(Batch(max_size=4))
+    a, b = offered(queue), offered(queue, lane=Lane.BACK)
+    assert cut(queue) == ([a, b], Reason.IDLE)
+
+
+def test_back_may_fill_a_batch_for_a_busy_worker(offered):
+    queue = BatchQueue(Batch(max_size=2))
+    a, b = offered(queue), offered(queue, lane=Lane.BACK)
+    assert cut(queue, idle=False, back=False) is None
+    assert cut(queue, idle=False) == ([a, b], Reason.FULL)
+    offered(queue, lane=Lane.BACK)
+    assert cut(queue, idle=False) is None
+
+
+def test_back_goes_where_the_others_have_no_room(offered):
+    queue = BatchQueue(Batch(max_size=4))
+    a, b, behind = offered(queue), offered(queue), offered(queue, lane=Lane.BACK)
+    assert cut(queue, at_most=0, back=False) is None
+    assert cut(queue, at_most=0) == ([behind], Reason.BACK)
+    behind = offered(queue, lane=Lane.BACK)
+    assert cut(queue, at_most=1) == ([a, behind], Reason.IDLE)
+    assert cut(queue) == ([b], Reason.IDLE)
+
+
+def test_back_stays_where_it_has_no_room(offered):
+    queue = BatchQueue(Batch())
+    behind = offered(queue, lane=Lane.BACK)
+    assert cut(queue, back=False) is None
+    assert queue.next_deadline(back=False) is None
+    a = offered(queue)
+    assert cut(queue, back=False) == ([a], Reason.IDLE)
+    assert list(queue) == [behind]
+
+
+def shares(queue, offered, *, batches, size):
+    """How many items of BACK each of so many batches has, while the others could fill every one."""
+    counts = []
+    for _ in range(batches):
+        while queue.front_items < size:
+            offered(queue)
+        while queue.back_items < size:
+            offered(queue, lane=Lane.BACK)
+        items = queue.take(0.0, idle=False).items
+        assert len(items) == size
+        counts.append(sum(item.request.lane == Lane.BACK for item in items))
+    return counts
+
+
+def test_one_batch_in_twenty_is_of_back_where_batches_are_of_one_item(offered):
+    queue = BatchQueue(Batch(max_size=1), back_share=0.05)
+    counts = shares(queue, offered, batches=2000, size=1)
+    assert [place for place, count in enumerate(counts) if count] == list(range(19, 2000, 20))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("size", [1, 4, 32])
+def test_the_share_of_back_is_evenly_spread_and_exact_over_time(offered, size, share):
+    queue = BatchQueue(Batch(max_size=size), back_share=share)
+    had = 0
+    for done, count in enumerate(shares(queue, offered, batches=1000, size=size), start=1):
+        had += count
+        assert had == math.floor(round(done * size * share, 6))
+    assert had == round(1000 * size * share)
+
+
+def test_who_waited_for_nothing_in_back_is_owed_nothing(offered):
+    queue = BatchQueue(Batch(max_size=4), back_share=0.5)
+    offered(queue, lane=Lane.BACK)
+    [offered(queue) for _ in range(40)]
+    assert [len(cut(queue)[0]) for _ in range(5)] == [4] * 5
+    assert queue.back_items == 0
+    behind = [offered(queue, lane=Lane.BACK) for _ in range(4)]
+    assert cut(queue)[0][2:] == behind[:2]
+
+
+# -- alone ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_item_that_is_to_be_alone_ends_the_batch_before_it_and_is_one_itself(offered):
+    queue = BatchQueue(Batch(max_size=8, max_wait=10))
+    a, b = offered(queue), offered(queue)
+    assert cut(queue) is None
+    alone, c = offered(queue, alone=True), offered(queue)
+    assert queue.next_deadline() == 0.0
+    assert cut(queue) == ([a, b], Reason.ALONE)
+    assert cut(queue) == ([alone], Reason.ALONE)
+    assert cut(queue) is None
+    assert cut(queue, 10.0) == ([c], Reason.WAITED)
+
+
+def test_an_item_that_is_to_be_alone_keeps_its_place_among_two_lanes(offered):
+    queue = BatchQueue(Batch(max_size=8))
+    singles = [offered(queue), offered(queue)]
+    bulk = [offered(queue, lane=Lane.BULK, alone=place == 1) for place in range(3)]
+    assert cut(queue) == ([singles[0], bulk[0], singles[1]], Reason.ALONE)
+    assert cut(queue) == ([bulk[1]], Reason.ALONE)
+    assert cut(queue) == ([bulk[2]], Reason.BULK)
+
+
+def test_nothing_is_sent_ahead_while_an_item_in_front_is_to_be_alone(offered):
+    queue = BatchQueue(Batch(max_size=1))
+    alone = offered(queue, alone=True)
+    offered(queue)
+    assert cut(queue, idle=False) is None
+    assert cut(queue) == ([alone], Reason.ALONE)
+    assert cut(queue, idle=False) is not None
+
+
+def test_a_discarded_or_returned_item_that_is_to_be_alone_is_counted_once(offered):
+    queue = BatchQueue(Batch(max_size=8, max_wait=10))
+    alone = offered(queue, alone=True)
+    queue.put_back(queue.take(0.0).items)
+    a = offered(queue)
+    queue.discard(alone)
+    assert cut(queue) is None
+    assert cut(queue, 10.0) == ([a], Reason.WAITED)
+
+
+def test_in_back_too_an_item_runs_alone(offered):
+    queue = BatchQueue(Batch(max_size=8))
+    items = [offered(queue, lane=Lane.BACK, alone=place == 2) for place in range(4)]
+    single = offered(queue)
+    assert cut(queue) == ([single, *items[:2]], Reason.IDLE)
+    assert cut(queue) == ([items[2]], Reason.ALONE)
+    assert cut(queue) == ([items[3]], Reason.BACK)
+
+
+def test_an_item_of_back_that_is_to_be_alone_goes_while_those_in_front_wait_for_company(offered):
+    queue = BatchQueue(Batch(max_size=8, max_wait=1.0))
+    single, alone = offered(queue), offered(queue, lane=Lane.BACK, alone=True)
+    assert cut(queue) == ([alone], Reason.ALONE)
+    assert cut(queue) is None
+    alone = offered(queue, lane=Lane.BACK, alone=True)
+    assert cut(queue, 1.0) == ([single], Reason.WAITED)
+    assert cut(queue, 1.0) == ([alone], Reason.ALONE)
+
+
+def test_an_item_of_back_that_is_to_be_alone_counts_as_a_full_batch_of_its_share(offered):
+    queue = BatchQueue(Batch(max_size=4), back_share=0.05)
+    [offered(queue, lane=Lane.BACK, alone=True) for _ in range(100)]
+    reasons = []
+    for _ in range(100):
+        offered(queue)
+        reasons.append(cut(queue)[1])
+    assert [place for place, reason in enumerate(reasons) if reason is Reason.ALONE] == [19, 39, 59, 79, 99]
+
+
+def test_what_joins_no_batch_is_not_taken_from_back_when_an_item_in_front_is_alone(offered):
+    queue = BatchQueue(Batch(max_size=4), back_share=0.25)
+    behind = offered(queue, lane=Lane.BACK)
+    alone = offered(queue, alone=True)
+    singles = [offered(queue) for _ in range(8)]
+    assert cut(queue) == ([alone], Reason.ALONE)
+    assert cut(queue) == ([*singles[:3], behind], Reason.FULL)
+
+
 # -- back, again, away ------------------------------------------------------------------------------------------------
 
 
@@ -334,7 +519,41 @@ def test_a_suspect_can_be_discarded(offered):
     assert (len(queue), queue.nbytes, queue.next_deadline()) == (0, 0, None)
 
 
+def test_a_suspect_of_back_runs_alone_where_back_may_leave(offered):
+    queue = BatchQueue(Batch(max_size=8))
+    offered(queue, lane=Lane.BACK, nbytes=5)
+    offered(queue, lane=Lane.BACK, nbytes=6)
+    suspects = take_as_suspects(queue)
+    queue.retry(suspects)
+    assert (len(queue), queue.front_items, queue.back_items, queue.back_nbytes, queue.nbytes) == (2, 0, 2, 11, 11)
+    assert cut(queue, back=False) is None
+    assert queue.next_deadline() == 0.0
+    assert queue.next_deadline(back=False) is None
+    queue.discard(suspects[0])
+    assert cut(queue, at_most=0) == ([suspects[1]], Reason.RETRY)
+    assert queue.nbytes == 0
+
+
+def test_suspects_in_front_stay_where_they_have_no_room(offered):
+    queue = BatchQueue(Batch())
+    offered(queue)
+    suspects = take_as_suspects(queue)
+    queue.retry(suspects)
+    behind = offered(queue, lane=Lane.BACK)
+    assert cut(queue, at_most=0) == ([behind], Reason.BACK)
+    assert cut(queue) == (suspects, Reason.RETRY)
+
+
+def test_items_of_back_are_put_back_to_its_head(offered):
+    queue = BatchQueue(Batch(max_size=2))
+    items = [offered(queue, lane=Lane.BACK, alone=place == 0) for place in range(3)]
+    taken = queue.take(0.0).items + queue.take(0.0).items
+    queue.put_back(taken)
+    assert list(queue) == items
+    assert cut(queue) == (items[:1], Reason.ALONE)
+
+
 def test_every_reason_has_a_name_that_metrics_use():
     assert {reason.value for reason in Reason} == {
-        "full", "waited", "gap", "idle", "deadline", "bulk", "retry", "drain",
+        "full", "waited", "gap", "idle", "deadline", "bulk", "back", "alone", "retry", "drain",
     }  # fmt: skip

@@ -7,6 +7,8 @@ is the history to replay.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from itertools import takewhile
 from random import Random
 
 import pytest
@@ -16,7 +18,7 @@ from penstock.core.batching import BatchQueue
 from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane
 
-HISTORIES = 60
+HISTORIES = 120
 STEPS = 120
 
 POLICIES = [
@@ -29,46 +31,67 @@ POLICIES = [
 ]
 
 
+SHARES = ["0", "0.05", "0.3", "1"]
+
+
 class PlainQueue:
     """What the contract says, with no thought for speed."""
 
-    def __init__(self, policy, trip):
+    def __init__(self, policy, trip, share):
         self.policy = policy
         self.trip = trip
+        self.share = Fraction(share)
+        self.owed = Fraction(0)
         self.draining = False
         self.expected_run = None
-        self.suspects, self.singles, self.bulk = [], [], []
+        self.suspects, self.back_suspects, self.singles, self.bulk, self.back = [], [], [], [], []
         self.arrived = {}
         self.bulk_turn = False
 
+    def lane(self, item):
+        return (self.singles, self.bulk, self.back)[item.request.lane]
+
     def offer(self, item, now):
         self.arrived[item] = now
-        (self.bulk if item.request.lane == Lane.BULK else self.singles).append(item)
+        self.lane(item).append(item)
 
     def everything(self):
-        return [*self.suspects, *self.singles, *self.bulk]
+        return [*self.suspects, *self.back_suspects, *self.singles, *self.bulk, *self.back]
+
+    def retry(self, items):
+        for item in items:
+            (self.back_suspects if item.request.lane == Lane.BACK else self.suspects).append(item)
 
     def discard(self, item):
-        for lane in (self.suspects, self.singles, self.bulk):
+        for lane in (self.suspects, self.back_suspects, self.singles, self.bulk, self.back):
             if item in lane:
                 lane.remove(item)
 
     def put_back(self, items):
-        self.singles[:0] = [item for item in items if item.request.lane == Lane.SINGLE]
-        self.bulk[:0] = [item for item in items if item.request.lane == Lane.BULK]
+        for lane in (self.singles, self.bulk, self.back):
+            lane[:0] = [item for item in items if self.lane(item) is lane]
 
-    def due(self):
-        """(moment, reason), where a moment of -inf means at once; None while nothing waits."""
-        policy = self.policy
-        if self.suspects:
+    def due(self, now, at_most=None, back=True):
+        """(moment, reason), where a moment of -inf means at once; None while nothing that may leave waits."""
+        if (self.suspects and at_most != 0) or (self.back_suspects and back):
             return -math.inf, "retry"
-        if not self.singles and not self.bulk:
-            return None
+        front = self.singles + self.bulk if at_most != 0 else []
+        behind = self.together() if back else []
+        if len(front) + len(behind) >= self.policy.max_size:
+            return -math.inf, "full"
+        found = self.front_due() if front else (math.inf, "")
+        if back and self.back:
+            return found if found[0] <= now else (-math.inf, "back")
+        return found if front else None
+
+    def front_due(self):
+        policy = self.policy
         for at_once, reason in (
-            (len(self.singles) + len(self.bulk) >= policy.max_size, "full"),
             (self.bulk, "bulk"),
+            (len(self.singles) >= policy.max_size, "full"),
             (self.draining, "drain"),
             (policy.max_wait == 0, "idle"),
+            (any(item.request.alone for item in self.singles), "alone"),
         ):
             if at_once:
                 return -math.inf, reason
@@ -79,25 +102,57 @@ class PlainQueue:
         moments.append((latest - (self.expected_run or 0.0) - self.trip, "deadline"))
         return min(moments)
 
-    def take(self, now, idle, at_most):
-        due = self.due()
+    def together(self):
+        """The first items of BACK that may run together."""
+        return list(takewhile(lambda item: not item.request.alone, self.back))[: self.policy.max_size]
+
+    def take(self, now, idle, at_most, back):
+        size = self.policy.max_size
+        due = self.due(now, at_most, back)
         if due is None or now < due[0]:
             return None
-        if not idle and due[1] not in ("full", "retry"):
-            return None
-        if not idle and due[1] == "full" and (at_most or 10**9) < self.policy.max_size:
-            return None
         if due[1] == "retry":
-            return [self.suspects.pop(0)], "retry"
-        count = min(len(self.singles) + len(self.bulk), self.policy.max_size, at_most or 10**9)
+            return [(self.suspects if self.suspects and at_most != 0 else self.back_suspects).pop(0)], "retry"
+        front = min(len(self.singles) + len(self.bulk), 10**9 if at_most is None else at_most)
+        behind = len(self.together()) if back else 0
+        alone_in_front = any(item.request.alone for item in self.singles + self.bulk)
+        if not idle and (front + behind < size or alone_in_front):
+            return None
+        reason = due[1]
+        saturated, lone = front >= size, back and self.back and self.back[0].request.alone
+        if lone and reason == "back":
+            return self.from_back(1, price=0), "alone"
+        if back and self.back and (lone or saturated):
+            self.owed += self.share * size
+        if lone:
+            if self.owed >= size:
+                return self.from_back(1, price=size), "alone"
+            behind = 0
+        behind = min(behind, math.floor(self.owed) if saturated else size - front)
+        front = min(front, size - behind)
+        items = self.from_front(front)
+        if len(items) < front or any(item.request.alone for item in items):
+            return items, "alone"
+        return items + self.from_back(behind, price=behind if saturated else 0), reason
+
+    def from_back(self, count, price):
+        items, self.back = self.back[:count], self.back[count:]
+        self.owed -= price
+        if not self.back:
+            self.owed %= 1
+        return items
+
+    def from_front(self, count):
         turns = bool(self.singles and self.bulk)
         items = []
-        for _ in range(count):
+        while len(items) < count:
             first, second = (self.bulk, self.singles) if self.bulk_turn else (self.singles, self.bulk)
+            if (first or second)[0].request.alone:
+                return items or [(first or second).pop(0)]
             items.append((first or second).pop(0))
             if turns:
                 self.bulk_turn = not self.bulk_turn
-        return items, due[1]
+        return items
 
 
 class History:
@@ -108,7 +163,10 @@ class History:
         self.random = Random(seed)
         policy = POLICIES[seed % len(POLICIES)]
         trip = self.random.choice((0.0, 0.125))
-        self.queue, self.plain = BatchQueue(policy, round_trip_seconds=trip), PlainQueue(policy, trip)
+        share = self.random.choice(SHARES)
+        self.with_back, self.with_alone = self.random.random() < 0.7, self.random.random() < 0.5
+        self.queue = BatchQueue(policy, round_trip_seconds=trip, back_share=float(share))
+        self.plain = PlainQueue(policy, trip, share)
         self.now = 1.0
         self.made = 0
         self.out = []
@@ -116,11 +174,13 @@ class History:
 
     def offer(self):
         for _ in range(self.random.choice((1, 1, 2, 7))):
-            lane = Lane.BULK if self.random.random() < 0.25 else Lane.SINGLE
+            lanes, weights = (Lane.SINGLE, Lane.BULK, Lane.BACK), (0.75, 0.25, 0.5 * self.with_back)
+            (lane,) = self.random.choices(lanes, weights)
             deadline = self.now + self.random.choice((0.0, 0.5, 1.0, 3.0)) if self.random.random() < 0.4 else math.inf
-            nbytes = self.random.randrange(100)
+            alone = self.with_alone and self.random.random() < 0.15
             self.made += 1
-            item = Item(self.made, b"", nbytes, Request([b""], 1, 1, deadline, print, lane), 0)
+            request = Request([b""], 1, 1, deadline, print, lane, alone=alone)
+            item = Item(self.made, b"", self.random.randrange(100), request, 0)
             item.arrived = 0.0  # at the stage before
             self.queue.offer(item, self.now)
             self.plain.offer(item, self.now)
@@ -133,13 +193,18 @@ class History:
         self.now = self.random.choice(choices)
 
     def take(self, idle=None):
-        idle = self.random.random() < 0.7 if idle is None else idle
-        at_most = self.random.choice((None, None, 1, 3))
-        batch = self.queue.take(self.now, idle=idle, at_most=at_most)
-        plain = self.plain.take(self.now, idle, at_most)
+        if idle is None:
+            idle, at_most, back = self.random.random() < 0.7, self.random.choice((None, None, 0, 1, 3)), self.often()
+        else:
+            at_most, back = None, True
+        batch = self.queue.take(self.now, idle=idle, at_most=at_most, back=back)
+        plain = self.plain.take(self.now, idle, at_most, back)
         assert (batch and (ids(batch.items), batch.reason.value)) == (plain and (ids(plain[0]), plain[1])), self
         if batch is not None:
             self.out.append(batch.items)
+
+    def often(self):
+        return self.random.random() < 0.8
 
     def discard(self):
         waiting = self.plain.everything()
@@ -156,7 +221,7 @@ class History:
             self.queue.put_back(fresh)
             self.queue.retry(suspects)
             self.plain.put_back(fresh)
-            self.plain.suspects += suspects
+            self.plain.retry(suspects)
 
     def retry(self):
         if self.out:
@@ -164,7 +229,7 @@ class History:
             for item in items:
                 item.suspect = True
             self.queue.retry(items)
-            self.plain.suspects += items
+            self.plain.retry(items)
 
     def ran(self):
         seconds = self.random.choice((0.125, 0.25))
@@ -176,12 +241,16 @@ class History:
         queue, plain = self.queue, self.plain
         assert ids(queue) == ids(plain.everything()), self
         assert len(queue) == len(plain.everything()), self
+        behind = [item for item in plain.everything() if item.request.lane == Lane.BACK]
+        assert queue.back_items == len(queue) - queue.front_items == len(behind), self
+        assert queue.back_nbytes == sum(item.nbytes for item in behind), self
         assert queue.nbytes == sum(item.nbytes for item in plain.everything()), self
-        moment, due = queue.next_deadline(), plain.due()
-        if due is None or moment is None:
-            assert moment is due, self
-        elif moment > self.now or due[0] > self.now:
-            assert moment == due[0], self
+        for back in (True, False):
+            moment, due = queue.next_deadline(back=back), plain.due(self.now, back=back)
+            if due is None or moment is None:
+                assert moment is due, self
+            elif moment > self.now or due[0] > self.now:
+                assert moment == due[0], self
 
     def play(self):
         steps = (

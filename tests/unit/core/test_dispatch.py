@@ -9,7 +9,15 @@ from random import Random
 
 import pytest
 
-from penstock.core.dispatch import FrameHolder, SentFrame, least_busy, reclaim, room_after, room_for_answers
+from penstock.core.dispatch import (
+    FrameHolder,
+    SentFrame,
+    least_busy,
+    reclaim,
+    room_after,
+    room_for_answers,
+    room_for_back,
+)
 from penstock.core.item import OFFER, SEND, ItemState
 
 HISTORIES = 60
@@ -107,6 +115,14 @@ def test_the_least_busy_worker_is_the_one_a_plain_count_finds(seed):
         if found is not None and step > 0.4:
             held[expected] += 1
             found.frames.append(SentFrame(1, [], found))
+
+
+@pytest.mark.parametrize(
+    ("queued", "nbytes", "room"),
+    [(0, 0, True), (0, 101, True), (1, 100, True), (1, 101, False), (3, 100, True), (4, 4, False), (5, 5, False)],
+)
+def test_items_of_back_are_sent_on_while_few_of_them_wait_for_the_next_stage(queued, nbytes, room):
+    assert room_for_back(queued, nbytes, most=4, max_bytes=100) is room
 
 
 # -- how much room ----------------------------------------------------------------------------------------------------

@@ -6,12 +6,13 @@ from random import Random
 
 import pytest
 
-from penstock.core.lanes import Lane, Turns
+from penstock.core.lanes import FRONT, Lane, Turns
 
 
 def test_lanes_are_numbered_from_zero_so_that_they_can_lie_in_lists():
-    assert [int(lane) for lane in Lane] == [0, 1]
-    assert list(Lane) == [Lane.SINGLE, Lane.BULK]
+    assert [int(lane) for lane in Lane] == [0, 1, 2]
+    assert list(Lane) == [Lane.SINGLE, Lane.BULK, Lane.BACK]
+    assert [int(lane) for lane in FRONT] == [0, 1]
 
 
 def test_the_first_turn_is_the_first_lanes():

@@ -10,6 +10,7 @@ import pytest
 from penstock.config import Batch
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure
+from penstock.core.state import State
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -368,6 +369,231 @@ async def test_one_who_does_not_wait_is_refused_by_a_service_that_only_starts(ma
     assert rig.engine.counters.refused == 2
     rig.workers[0].become_ready()
     await starting
+
+
+# -- the lane behind the others --------------------------------------------------------------------------------------
+
+
+async def test_items_of_back_count_in_no_bound_and_take_no_room(make_rig):
+    rig = await make_rig(spec(max_queued=1, prefetch=0), max_queued=1, max_queued_bytes=4).start()
+    jobs = [await rig.call(b"of many bytes", lane=Lane.BACK) for _ in range(5)]
+    assert rig.engine.state is State.READY
+    assert (rig.engine.queued, rig.engine.held_bytes, rig.engine.refusal(4)) == (0, 0, None)
+    assert rig.engine.stages[0].queued == 4
+    assert rig.engine.counters.accepted == 5
+    await rig.call(b"1234")
+    assert (rig.engine.queued, rig.engine.held_bytes, rig.engine.state) == (1, 4, State.BUSY)
+    jobs.append(await rig.call(b"more", lane=Lane.BACK))
+    while rig.workers[0].frames:
+        rig.workers[0].answer()
+        await rest()
+    assert [job.ends for job in jobs] == [[b"of many bytes"]] * 5 + [[b"more"]]
+    assert rig.engine.counters.succeeded == 7
+
+
+async def test_items_of_back_are_refused_by_a_service_that_does_not_accept(make_rig):
+    rig = make_rig()
+    starting = await rig.begin()
+    with pytest.raises(NotReady):
+        rig.submit(lane=Lane.BACK)
+    rig.calls.pop()
+    rig.workers[0].become_ready()
+    await starting
+
+
+async def test_whoever_comes_goes_before_the_backlog(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    jobs = [rig.submit(b"job", lane=Lane.BACK) for _ in range(3)]
+    await rest()
+    first = await rig.call(b"first")
+    rig.workers[0].answer()
+    await rest()
+    assert rig.workers[0].batches == [[b"first"]]
+    while rig.workers[0].frames:
+        rig.workers[0].answer()
+        await rest()
+    assert first.done
+    assert all(job.done for job in jobs)
+    assert rig.engine.stages[0].counters.cuts == {"full": 4}
+
+
+async def test_a_worker_is_sent_one_batch_of_back_ahead_however_many_it_may_hold(make_rig):
+    rig = await make_rig(spec(prefetch=4)).start()
+    for _ in range(6):
+        rig.submit(b"job", lane=Lane.BACK)
+    await rest()
+    assert rig.workers[0].batches == [[b"job"]] * 2
+    await rig.call(b"a")
+    assert rig.workers[0].batches == [[b"job"]] * 2 + [[b"a"]]
+    while rig.workers[0].frames:
+        rig.workers[0].answer()
+        await rest()
+
+
+async def test_items_of_back_have_a_deadline_and_can_be_cancelled(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    running = await rig.call(b"a", lane=Lane.BACK)
+    late = await rig.call(b"late", lane=Lane.BACK, within=1.0)
+    left = await rig.call(b"left", lane=Lane.BACK)
+    rig.engine.cancel(left.request)
+    await rig.clock.advance(1.01)
+    assert isinstance(late.error, DeadlineExceeded)
+    assert isinstance(left.error, Cancelled)
+    assert rig.engine.stages[0].queued == 0
+    rig.workers[0].answer()
+    assert running.ends == [b"a"]
+
+
+async def test_a_drain_waits_for_items_of_back(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    calls = [rig.submit(b"%d" % i, lane=Lane.BACK) for i in range(2)]
+    await rest()
+    stopping = await rig.stopping(drain=60)
+    for _ in calls:
+        assert not stopping.done()
+        rig.workers[0].answer()
+        await rest()
+    await stopping
+    assert [call.ends for call in calls] == [[b"0"], [b"1"]]
+
+
+async def test_a_stop_settles_items_of_back_wherever_they_are(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    calls = [await rig.call(b"%d" % i, lane=Lane.BACK) for i in range(2)]
+    await rig.stop()
+    assert [call.ends for call in calls] == [[NotReady]] * 2
+    assert rig.engine.counters.turned_away == 2
+
+
+async def test_between_stages_too_the_backlog_takes_no_room_from_others(make_rig):
+    first, second = spec(name="a", prefetch=0), spec(name="b", prefetch=0, max_queued=1)
+    rig = await make_rig(first, second, max_queued_bytes=8).start()
+    a, b = rig.workers
+    jobs = [rig.submit(b"job", lane=Lane.BACK) for _ in range(3)]
+    await rest()
+    a.answer([b"a result of many bytes"])
+    await rest()
+    a.answer([b"another of many bytes"])
+    await rest()
+    assert a.frames == []
+    assert rig.engine.held_bytes == 0
+    single = await rig.call(b"1")
+    assert a.batches == [[b"1"]]
+    a.answer()
+    await rest()
+    assert a.frames == []
+    b.answer()
+    await rest()
+    assert b.batches == [[b"1"]]
+    while a.frames or b.frames:
+        for worker in (a, b):
+            if worker.frames:
+                worker.answer()
+        await rest()
+    assert single.done
+    assert all(job.done for job in jobs)
+
+
+async def test_unread_answers_of_clients_do_not_stop_the_backlog(make_rig):
+    rig = await make_rig(max_queued_bytes=8).start()
+    rig.engine.hold_answer(9)
+    single = await rig.call(b"1", wait=True)
+    job = await rig.call(b"job", lane=Lane.BACK)
+    assert rig.workers[0].batches == [[b"job"]]
+    rig.workers[0].answer()
+    await rest()
+    assert (single.done, job.ends) == (False, [b"job"])
+    rig.engine.hold_answer(-9)
+    await rest()
+    rig.workers[0].answer()
+    assert single.done
+
+
+async def test_items_of_back_on_their_way_take_no_room_of_the_next_stage(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b", max_queued=2)).start()
+    for word in (b"a", b"b"):
+        rig.submit(word, lane=Lane.BACK)
+    await rest()
+    stage_a = rig.engine.stages[0]
+    assert (stage_a.in_flight, stage_a.back_in_flight) == (2, 2)
+    rig.workers[0].die()
+    assert (stage_a.in_flight, stage_a.back_in_flight) == (0, 0)
+
+
+async def test_late_items_of_back_are_counted_out_of_their_batch(make_rig):
+    rig = await make_rig(spec(batch=Batch())).start()
+    late = rig.submit(b"late", lane=Lane.BACK, within=0.0)
+    rig.submit(b"single")
+    good = rig.submit(b"good", lane=Lane.BACK)
+    await rest()
+    assert isinstance(late.error, DeadlineExceeded)
+    assert rig.engine.stages[0].back_in_flight == 1
+    rig.workers[0].answer()
+    assert good.done
+    assert rig.engine.stages[0].back_in_flight == 0
+
+
+async def test_results_of_back_are_held_by_their_caller(make_rig):
+    rig = await make_rig(spec(batch=Batch()), max_queued_bytes=8).start()
+    call = await rig.call(b"a", b"b", lane=Lane.BACK, hold_results=True, nbytes=100)
+    assert rig.workers[0].batches == [[b"a", b"b"]]
+    rig.workers[0].answer()
+    assert call.ends == [b"a", b"b"]
+
+
+# -- alone, and begun -------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_that_is_to_be_alone_is_so_in_every_stage(make_rig):
+    rig = await make_rig(*[spec(name=name, batch=Batch(), prefetch=0) for name in "ab"]).start()
+    calls = [rig.submit(b"%d" % i, alone=i == 1) for i in range(4)]
+    await rest()
+    for worker in rig.workers.started:
+        for batch in ([b"0"], [b"1"], [b"2", b"3"]):
+            assert worker.batches[0] == batch
+            worker.answer()
+            await rest()
+    assert all(call.done for call in calls)
+    assert [running.counters.cuts["alone"] for running in rig.engine.stages] == [2, 1]
+
+
+async def test_an_item_has_begun_once_its_worker_runs_it(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b", prefetch=0)).start()
+    running, ahead, queued = [await rig.call(word) for word in (b"a", b"b", b"c")]
+
+    def begun():
+        return [rig.engine.begun(call.request) for call in (running, ahead, queued)]
+
+    assert begun() == [True, False, False]
+    rig.workers[0].answer()
+    await rest()
+    assert begun() == [True, True, False]
+    rig.workers[0].answer()
+    await rest()
+    assert begun() == [True, True, True]
+    assert rig.engine.stages[1].queued == 1
+    for worker in (0, 1, 1, 1):
+        rig.workers[worker].answer()
+        await rest()
+    assert begun() == [True, True, True]
+
+
+async def test_a_suspect_has_begun_and_what_was_sent_ahead_has_not(make_rig):
+    rig = await make_rig().start()
+    running, ahead = await rig.call(b"a"), await rig.call(b"b")
+    rig.workers[0].die()
+    assert [rig.engine.begun(call.request) for call in (running, ahead)] == [True, False]
+
+
+async def test_a_request_has_begun_with_the_first_of_its_items(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    blocker = await rig.call(b"a")
+    call = await rig.call(b"b", b"c")
+    assert not rig.engine.begun(call.request)
+    rig.workers[0].answer()
+    await rest()
+    assert blocker.done
+    assert rig.engine.begun(call.request)
 
 
 # -- what a death leaves ----------------------------------------------------------------------------------------------

@@ -1,0 +1,43 @@
+"""A batch as it was cut, and why."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from penstock.core.item import Item
+
+
+class Reason(StrEnum):
+    """Why a batch was cut, by the names metrics and logs use."""
+
+    FULL = "full"
+    """It reached `max_size`, or the room of the next stage's queue."""
+    WAITED = "waited"
+    """Its oldest item waited `max_wait`."""
+    GAP = "gap"
+    """Nothing arrived for `max_gap`."""
+    IDLE = "idle"
+    """A worker was free and the policy lets no item wait for company."""
+    DEADLINE = "deadline"
+    """An item had to run now or miss its deadline."""
+    BULK = "bulk"
+    """Items that came together do not wait for company."""
+    BACK = "back"
+    """Items of the lane behind the others do not wait for company, and nothing else made it due."""
+    ALONE = "alone"
+    """An item that is to be alone: it runs by itself, or it ended this batch before it."""
+    RETRY = "retry"
+    """A suspect, run alone after the death of a worker."""
+    DRAIN = "drain"
+    """The service is stopping."""
+
+
+class CutBatch:
+    """Items that run together, and the reason for the cut; the last `back` of them are of the lane BACK."""
+
+    __slots__ = ("back", "items", "reason")
+
+    def __init__(self, items: list[Item], reason: Reason, back: int = 0) -> None:
+        self.items = items
+        self.reason = reason
+        self.back = back

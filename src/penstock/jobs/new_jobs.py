@@ -1,0 +1,74 @@
+"""Make the job that a store keeps, of an input and what is asked of it.
+
+Contract
+--------
+* What is made here is valid: a store checks nothing but its key and its id.
+* Two submissions of the same input with the same options have the same digest, whenever and by whomever they are made.
+  `id`, `key`, `delay` and `deadline` do not count: a submission that is made once more computes its times anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Final
+
+import msgspec
+
+from penstock.errors import ConfigError, JobTooLarge
+from penstock.jobs.inputs import InputBody
+from penstock.jobs.job_options import JobOptions, check_deadline
+from penstock.jobs.store import NewJob
+
+MAX_INLINE: Final = 256 * 1024
+"""The largest input in a store, in bytes, unless somebody has set another bound."""
+
+
+def new_job(given: InputBody | None, options: JobOptions, *, now: float, max_inline: int = MAX_INLINE) -> NewJob:
+    """The job that `options` ask for.
+
+    Args:
+        given: the input, or None where `options` name its URL.
+        options: what is asked of the job.
+        now: the moment of submission, in Unix seconds.
+        max_inline: the largest input, in bytes; 0 takes only empty ones.
+
+    Raises:
+        ConfigError: there is no input, or it is given twice; the deadline has passed.
+        JobTooLarge: the input has more bytes than `max_inline`.
+    """
+    if given is not None and options.input_url is not None:
+        raise ConfigError("input and input_url are both given; a job has one input")
+    if given is None and options.input_url is None:
+        raise ConfigError("a job needs an input, or an input_url that says where it is")
+    check_deadline(options.deadline, now)
+    body, content_type = given or InputBody(b"", options.content_type or "")
+    if len(body) > max_inline:
+        raise JobTooLarge(
+            f"the input has {len(body)} bytes, and a store takes at most {max_inline}: put it into a file or a bucket, "
+            "and submit its input_url"
+        )
+    return NewJob(
+        id=options.id if options.id is not None else new_job_id(now),
+        body=body,
+        content_type=content_type,
+        accept=options.accept or "",
+        service=options.service,
+        key=options.key,
+        digest=_digest(body, content_type, options),
+        priority=options.priority,
+        delay=float(options.delay),
+        deadline=None if options.deadline is None else float(options.deadline),
+        input_url=options.input_url,
+        output=options.output,
+    )
+
+
+def new_job_id(now: float) -> str:
+    """An id that nobody else makes; of two, that of a later millisecond sorts behind the other."""
+    return f"{max(0, int(now * 1000)):012x}-{secrets.token_hex(10)}"
+
+
+def _digest(body: bytes, content_type: str, options: JobOptions) -> str:
+    asked = (content_type, options.accept, options.service, options.priority, options.input_url, options.output)
+    return hashlib.sha256(msgspec.json.encode(asked) + b"\0" + body).hexdigest()

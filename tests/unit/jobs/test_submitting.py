@@ -1,0 +1,390 @@
+from __future__ import annotations
+
+import inspect
+import os
+
+import msgspec
+import numpy as np
+import pytest
+
+from penstock import jobs
+from penstock.errors import ConfigError, InvalidItem
+from penstock.jobs.job import JobProblem
+from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.store import AttemptEnd
+from penstock.jobs.stores.memory_store import MemoryStore
+from penstock.jobs.submitting import JobQueue
+from penstock.jobs.submitting_async import AsyncJobQueue
+
+
+class World:
+    """A clock that goes on while somebody sleeps; what is planned happens on the way."""
+
+    def __init__(self):
+        self.time = 0.0
+        self.pauses = []
+        self.planned = {}
+        self.unreachable = False
+        self.asked = []
+
+    def now(self):
+        return self.time
+
+    def wall(self):
+        return 1_700_000_000.0 + self.time
+
+    def sleep(self, seconds):
+        self.pauses.append(seconds)
+        self.time += seconds
+        for moment in [moment for moment in self.planned if moment <= self.time]:
+            self.planned.pop(moment)()
+
+
+class FaultyStore(MemoryStore):
+    """A store in memory that may be out of reach."""
+
+    def __init__(self, world):
+        super().__init__(now=world.now, wall=world.wall)
+        self.world = world
+        self.closed = 0
+
+    def get(self, job_ids):
+        self.world.asked.append(len(job_ids))
+        if self.world.unreachable:
+            raise jobs.StoreUnavailable("the store is gone")
+        return super().get(job_ids)
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def store(world):
+    return FaultyStore(world)
+
+
+@pytest.fixture
+def q(store, world):
+    return JobQueue(store, shown="memory://", now=world.now, wall=world.wall, sleep=world.sleep)
+
+
+def end(store, to=JobState.SUCCEEDED, **fields):
+    """Claim the next job and end it."""
+    (claimed,) = store.claim("holder", lease=30, limit=1, max_bytes=1 << 20, services=["s"])
+    store.end_attempts([AttemptEnd(claimed.hold, to, **fields)])
+
+
+# -- submit -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_kept_as_it_was_asked_for(q, store, world):
+    job = q.submit({"x": 1}, priority=3, delay=5, deadline=world.wall() + 60, key="k", id="a", service="s",
+                   output="s3://out/a", accept="application/msgpack")  # fmt: skip
+    assert (job.id, job.state, job.priority, job.service, job.output) == ("a", "scheduled", 3, "s", "s3://out/a")
+    assert (job.not_before, job.deadline) == (world.wall() + 5, world.wall() + 60)
+    world.time += 5
+    (claimed,) = store.claim("holder", lease=30, limit=1, max_bytes=1 << 20, services=["s"])
+    assert (claimed.body, claimed.content_type, claimed.accept) == (
+        b'{"x":1}',
+        "application/json",
+        "application/msgpack",
+    )
+
+
+def test_the_same_key_or_id_and_input_is_the_same_job_and_another_input_a_conflict(q):
+    assert q.submit(1, key="k").id == q.submit(1, key="k").id
+    assert q.submit(1, id="a") == q.submit(1, id="a")
+    for same in ({"key": "k"}, {"id": "a"}):
+        with pytest.raises(jobs.JobConflict):
+            q.submit(2, **same)
+
+
+def test_none_is_an_input_and_nothing_is_not(q):
+    assert q.submit(None).state == "waiting"
+    with pytest.raises(ConfigError, match="a job needs an input"):
+        q.submit()
+    with pytest.raises(ConfigError, match="both given"):
+        q.submit(object(), input_url="s3://in/a")
+
+
+def test_many_are_submitted_in_their_order(q):
+    found = q.submit_many([{"input": 1}, {"input_url": "s3://in/a.wav", "priority": 5}])
+    assert [(job.input_url, job.priority) for job in found] == [(None, 0), ("s3://in/a.wav", 5)]
+    assert q.list() == found
+    assert q.submit_many([]) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "kind", "words"),
+    [
+        ({"input": 1, "priorty": 5}, ConfigError, "entry 1: a job has no 'priorty': did you mean 'priority'?"),
+        ({}, ConfigError, "entry 1: a job needs an input"),
+        (3, ConfigError, "entry 1: an entry is a mapping such as {'input': 1, 'priority': 5}, got `int`"),
+        ({"input": [float("nan")]}, InvalidItem, "entry 1: the input has a NaN or an infinity"),
+        ({"input": bytes(300_000)}, jobs.JobTooLarge, "entry 1: the input has 300000 bytes"),
+    ],
+)
+def test_one_wrong_entry_is_told_with_its_place_and_none_is_kept(q, entry, kind, words):
+    with pytest.raises(kind, match=words.replace("?", r"\?").replace("{", r"\{")):
+        q.submit_many([{"input": 1}, entry])
+    assert q.list() == []
+
+
+def test_the_largest_input_may_be_chosen():
+    with jobs.connect("memory://tiny", max_inline=2) as q:
+        q.submit(10)
+        with pytest.raises(jobs.JobTooLarge):
+            q.submit(100)
+    for wrong in (-1, 1.0, True, None):
+        with pytest.raises(ConfigError, match="max_inline must be a number of bytes"):
+            jobs.connect("memory://tiny", max_inline=wrong)
+
+
+# -- wait -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "result"),
+    [
+        ("application/json", b'{"y":[1]}', {"y": [1]}),
+        ("application/msgpack", msgspec.msgpack.encode({"y": 1}), {"y": 1}),
+        ("application/octet-stream", b"\0", b"\0"),
+        ("image/png", b"png", b"png"),
+    ],
+)
+def test_a_result_is_read_by_its_media_type(q, store, content_type, body, result):
+    job = q.submit(1)
+    end(store, result=body, content_type=content_type)
+    assert q.result(job) == q.result(job.id, timeout=0) == result
+
+
+def test_a_result_that_is_an_array_comes_as_one(q, store):
+    array = np.arange(6.0).reshape(2, 3)
+    job = q.submit(array)
+    (claimed,) = store.claim("holder", lease=30, limit=1, max_bytes=1 << 20, services=["s"])
+    store.end_attempts(
+        [AttemptEnd(claimed.hold, JobState.SUCCEEDED, result=claimed.body, content_type=claimed.content_type)]
+    )
+    assert np.array_equal(q.result(job), array)
+
+
+def test_a_result_that_lies_elsewhere_is_its_url(q, store):
+    job = q.submit(1, output="s3://out/a")
+    end(store, content_type="application/json")
+    assert q.result(job) == "s3://out/a"
+
+
+def test_a_dead_job_raises_what_the_worker_raised(q, store):
+    job = q.submit(1)
+    problem = JobProblem("builtins.ValueError", "too long", "Traceback: here")
+    end(store, JobState.DEAD, cause=Cause.INPUT, counts=True, problem=problem)
+    with pytest.raises(jobs.JobFailed) as caught:
+        q.result(job)
+    error = caught.value
+    assert (error.job_id, error.type_name, error.traceback) == (job.id, "builtins.ValueError", "Traceback: here")
+    assert str(error) == f"job {job.id} is dead: builtins.ValueError: too long\n\nTraceback: here"
+
+
+def test_a_cancelled_and_an_expired_job_have_errors_of_their_own(q, world):
+    cancelled, expired = q.submit(1), q.submit(2, deadline=world.wall() + 1)
+    assert q.cancel(cancelled).state == "cancelled"
+    with pytest.raises(jobs.JobCancelled, match=f"job {cancelled.id} is cancelled"):
+        q.result(cancelled)
+    with pytest.raises(jobs.JobExpired, match=f"job {expired.id} is expired"):
+        q.result(expired)
+    assert world.time >= 1
+
+
+def test_who_waits_asks_soon_and_then_seldom(q, store, world):
+    job = q.submit(1)
+    world.planned[10.0] = lambda: end(store, result=b"1", content_type="application/json")
+    assert q.result(job, timeout=60) == 1
+    assert world.pauses[0] == 0.01
+    assert all(later >= earlier for earlier, later in zip(world.pauses, world.pauses[1:], strict=False))
+    assert max(world.pauses) == 0.2
+    assert len(world.pauses) < 65
+
+
+def test_who_waits_for_many_asks_in_pieces_and_more_seldom(q, store, world):
+    many = q.submit_many([{"input": i} for i in range(1200)])
+    world.planned[5.0] = lambda: [end(store, result=b"1", content_type="application/json") for _ in many]
+    assert [job.id for job in q.wait(many, timeout=60)] == [job.id for job in many]
+    assert max(world.asked) == 500
+    assert max(world.pauses) == pytest.approx(0.6)
+
+
+def test_only_the_jobs_that_have_not_ended_are_asked_for_again(q, store, world):
+    first, second = q.submit(1), q.submit(2)
+    end(store, result=b"1", content_type="application/json")
+    world.planned[0.01] = lambda: end(store, result=b"2", content_type="application/json")
+    assert [job.state for job in q.wait([second.id, first, first], timeout=1)] == ["succeeded"] * 3
+    assert world.asked == [2, 1]
+
+
+def test_what_has_not_ended_in_time_is_told(q, world):
+    found = q.submit_many([{"input": i} for i in range(7)])
+    with pytest.raises(TimeoutError, match=f"job {found[0].id} is waiting after 2 s"):
+        q.result(found[0], timeout=2)
+    assert world.time == 2
+    with pytest.raises(TimeoutError, match=r"7 of 7 jobs have not ended after 0 s: .*, …"):
+        q.wait(found, timeout=0)
+    assert world.time == 2
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1", True])
+def test_a_timeout_is_a_number_of_seconds(q, timeout):
+    with pytest.raises(ConfigError, match="timeout must be at least 0 seconds, or None to wait for ever"):
+        q.result("a", timeout=timeout)
+
+
+def test_a_store_that_is_gone_for_a_while_is_asked_again(q, store, world):
+    job = q.submit(1)
+    end(store, result=b"1", content_type="application/json")
+    world.unreachable = True
+    world.planned[3.0] = lambda: setattr(world, "unreachable", False)
+    assert q.result(job, timeout=10) == 1
+    world.unreachable = True
+    with pytest.raises(TimeoutError, match="after 1 s it is not known whether the jobs have ended: the store is gone"):
+        q.result(job, timeout=1)
+    with pytest.raises(jobs.StoreUnavailable):
+        q.get(job)
+
+
+# -- everything else --------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_is_not_there_is_told(q):
+    for call in (q.get, q.result, q.cancel, q.retry, lambda job_id: q.wait([job_id])):
+        with pytest.raises(jobs.JobNotFound):
+            call("nobody")
+    with pytest.raises(jobs.JobNotFound):
+        q.list(after="nobody")
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda q: q.get(7), "a job is given as a Job or by its id, got 7"),
+        (lambda q: q.get(""), "got ''"),
+        (lambda q: q.wait("abc"), r"wait takes several jobs or ids, got one: write \['abc'\]"),
+        (lambda q: q.wait(7), "wait takes jobs or their ids, got 7"),
+        (lambda q: q.list("ded"), "there is no state 'ded': did you mean dead?"),
+        (lambda q: q.list("x"), "there is no state 'x'; there are scheduled, waiting"),
+        (lambda q: q.list(limit=0), "limit must be a whole number from 1 to 10000, got 0"),
+        (lambda q: q.purge(older_than=-1), "older_than must be at least 0 seconds, got -1"),
+        (lambda q: q.purge("all"), "there is no state 'all'"),
+    ],
+)
+def test_what_is_asked_wrongly_is_told(q, call, words):
+    with pytest.raises(ConfigError, match=words.replace("dead?", r"dead\?")):
+        call(q)
+
+
+def test_jobs_are_listed_retried_purged_and_counted(q):
+    first, second = q.submit(1), q.submit(2)
+    assert q.list(limit=1) == [first]
+    assert q.list(after=first) == [second]
+    q.cancel(first)
+    assert [job.id for job in q.list("cancelled")] == [first.id]
+    assert q.retry(first.id).run == 2
+    q.cancel(first)
+    assert q.purge("cancelled") == 1
+    q.pause()
+    assert (q.stats().waiting, q.stats().paused) == (1, True)
+    q.resume()
+    assert not q.stats().paused
+
+
+def test_a_closed_queue_says_so(q, store):
+    with q:
+        q.submit(1)
+    q.close()
+    assert store.closed == 1
+    assert repr(q) == "<JobQueue memory://, closed>"
+    with pytest.raises(ConfigError, match="the connection to the queue memory:// is closed"):
+        q.submit(1)
+
+
+def test_a_queue_that_is_closed_during_a_wait_ends_the_wait(q, world):
+    job = q.submit(1)
+    world.planned[1.0] = q.close
+    with pytest.raises(ConfigError, match="is closed"):
+        q.result(job, timeout=None)
+
+
+def test_a_fork_has_no_queue_and_leaves_its_parents_alone(q, store, monkeypatch):
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    with pytest.raises(ConfigError, match=f"was connected in process {parent}; connect in the fork"):
+        q.submit(1)
+    q.close()
+    assert store.closed == 0
+
+
+# -- awaited ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_calls_are_awaited():
+    async with jobs.connect_async("memory://awaited") as q:
+        job = await q.submit({"x": 1}, key="a")
+        (other,) = await q.submit_many([{"input": 2}])
+        assert await q.get(job) == job
+        assert await q.list() == [job, other]
+        with pytest.raises(TimeoutError):
+            await q.result(job, timeout=0)
+        await q.cancel(job)
+        assert [found.state for found in await q.wait([job], timeout=1)] == ["cancelled"]
+        with pytest.raises(jobs.JobCancelled):
+            await q.result(job)
+        assert (await q.retry(job)).run == 2
+        await q.pause()
+        assert (await q.stats()).paused
+        await q.resume()
+        assert await q.purge() == 2
+    await q.close()
+    with pytest.raises(ConfigError, match="is closed"):
+        await q.submit(1)
+    with pytest.raises(ConfigError, match="was connected before"):
+        await q.__aenter__()
+
+
+async def test_an_awaited_wait_pauses_on_its_event_loop(q, store, world):
+    job = q.submit(1)
+    world.planned[10.0] = lambda: end(store, result=b"1", content_type="application/json")
+
+    async def sleep(seconds):
+        world.sleep(seconds)
+
+    async with AsyncJobQueue(lambda: q, sleep=sleep) as awaited:
+        assert await awaited.result(job, timeout=60) == 1
+    assert max(world.pauses) == 0.2
+
+
+async def test_an_awaited_queue_says_when_it_is_not_connected_and_when_this_is_a_fork(monkeypatch):
+    q = jobs.connect_async("memory://a")
+    with pytest.raises(ConfigError, match="is not connected: write `async with"):
+        await q.submit(1)
+    with pytest.raises(ConfigError, match="two slashes"):
+        jobs.connect_async("sqlite://q.db")
+    async with q:
+        parent = os.getpid()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: parent + 1)
+            with pytest.raises(ConfigError, match="connect in the fork"):
+                await q.submit(1)
+            await q.close()
+
+
+def test_the_awaited_queue_is_called_as_the_other_is():
+    for name, method in vars(JobQueue).items():
+        if not name.startswith("_") and name not in ("watch", "watch_result"):
+            theirs = inspect.signature(getattr(AsyncJobQueue, name)).parameters.values()
+            ours = inspect.signature(method).parameters.values()
+            assert [(p.name, p.kind, p.default) for p in theirs] == [(p.name, p.kind, p.default) for p in ours], name
+            assert inspect.iscoroutinefunction(getattr(AsyncJobQueue, name)), name
