@@ -232,3 +232,26 @@ class StoreUnavailable(JobError):
     """
 
     retryable = True
+
+
+class TransferError(PenstockError):
+    """An input was not fetched, or an output not stored."""
+
+
+class TransferFailed(TransferError):
+    """The transfer did not succeed this time, and may succeed later.
+
+    The other end was slow, was cut off, could not be reached or had trouble of its own; or there was no room on a disk.
+    """
+
+    retryable = True
+
+
+class TransferRefused(TransferError):
+    """The transfer is not allowed or not possible, and trying again cannot help."""
+
+
+class TransferStopped(TransferError):
+    """The transfer was told to stop before it had ended."""
+
+    retryable = True

@@ -30,6 +30,10 @@ from penstock.errors import (
     StageFailed,
     StartFailed,
     StoreUnavailable,
+    TransferError,
+    TransferFailed,
+    TransferRefused,
+    TransferStopped,
     WorkerLost,
 )
 from penstock.worker.problems import WrongLength, author_name
@@ -37,6 +41,7 @@ from penstock.worker.problems import WrongLength, author_name
 EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PenstockError)]
 ENDED_JOBS = {JobFailed, JobCancelled, JobExpired}
 JOB_ERRORS = {JobError, JobNotFound, JobConflict, JobTooLarge, StoreUnavailable, EndedWithoutResult, *ENDED_JOBS}
+TRANSFER_ERRORS = {TransferError, TransferFailed, TransferRefused, TransferStopped}
 
 
 @pytest.mark.parametrize("kind", EVERY)
@@ -65,10 +70,12 @@ def test_the_tree_is_what_callers_catch():
         StartFailed,
         ProtocolError,
         *JOB_ERRORS,
+        *TRANSFER_ERRORS,
     }
     assert issubclass(ConfigError, ValueError)
     assert all(issubclass(kind, JobError) for kind in JOB_ERRORS)
     assert all(issubclass(kind, EndedWithoutResult) for kind in ENDED_JOBS)
+    assert all(issubclass(kind, TransferError) for kind in TRANSFER_ERRORS)
 
 
 def test_a_job_that_ended_badly_shows_the_remote_traceback():
@@ -77,7 +84,8 @@ def test_a_job_that_ended_badly_shows_the_remote_traceback():
 
 
 def test_only_what_may_succeed_later_is_retryable():
-    assert {kind for kind in EVERY if kind.retryable} == {Overloaded, DeadlineExceeded, NotReady, StoreUnavailable}
+    jobs = {StoreUnavailable, TransferFailed, TransferStopped}
+    assert {kind for kind in EVERY if kind.retryable} == {Overloaded, DeadlineExceeded, NotReady, *jobs}
 
 
 def test_an_invalid_item_says_where():
