@@ -1,0 +1,25 @@
+"""A certificate for servers of the tests."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def server_tls(tmp_path_factory):
+    """How a server speaks TLS as localhost, and the file of the certificate that vouches for it."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is needed to make certificates")
+    folder = tmp_path_factory.mktemp("certificate")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context, folder / "cert.pem"
