@@ -1,0 +1,237 @@
+"""Open a queue's file, or say why it cannot be one.
+
+Contract
+--------
+* What is opened is a file of ours with the newest schema, in a folder of this host, and is not damaged as far as a
+  look of `CHECK_SECONDS` tells.  Anything else is refused with a sentence, and not changed.
+* Who makes the file has it for himself: it is 0600, and so is what SQLite puts beside it.
+* In a fork of this process the file's descriptors lead nowhere: SQLite must not use them there.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import ConfigError, PenstockError, StoreUnavailable
+from penstock.jobs.stores.mounts import MOUNTINFO, file_system, is_shared
+from penstock.jobs.stores.sqlite_schema import bring_forward, check_identity
+from penstock.transport.forks import keep_from_forks
+
+BUSY_SECONDS: Final = 5.0
+"""For how long somebody waits while other processes keep the file locked."""
+CHECK_SECONDS: Final = 1.0
+"""For how long a file is examined when it is opened."""
+LOG_BYTES: Final = 16 * 1024 * 1024
+"""To what the log beside the file is cut back after it was larger."""
+
+_opening = threading.Lock()
+"""Two threads never make one file: who closes a plain descriptor drops the locks that SQLite has on the same file."""
+
+OUR_FAULTS: Final = frozenset(("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISUSE", "SQLITE_MISMATCH", "SQLITE_RANGE"))
+"""The codes of wrong statements: no state of the file or the disk explains them."""
+REASONS: Final = {
+    "SQLITE_FULL": "the disk is full",
+    "SQLITE_IOERR": "the disk did not do as it was asked, or is full",
+    "SQLITE_BUSY": f"other processes kept it locked for {BUSY_SECONDS:g} s",
+    "SQLITE_CORRUPT": "it is damaged",
+    "SQLITE_NOTADB": "it is damaged",
+}
+
+
+def code_of(error: sqlite3.Error) -> str:
+    """The primary result code of SQLite, as ``SQLITE_FULL``, or "" where the error is not SQLite's own."""
+    return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
+
+
+def unavailable(path: str, error: sqlite3.Error) -> StoreUnavailable | None:
+    """What a caller is told of an error while the store is open; None if only we can have caused it."""
+    code = code_of(error)
+    if not code or code in OUR_FAULTS:
+        return None
+    return StoreUnavailable(f"{path}: {REASONS.get(code, 'SQLite refuses')} ({error.sqlite_errorname}: {error})")
+
+
+class SqliteFile:
+    """One file of queues."""
+
+    def __init__(self, path: str, synchronous: str, *, mountinfo: Path = MOUNTINFO) -> None:
+        self.path = str(Path(path).absolute())
+        self._synchronous = synchronous
+        self._mountinfo = mountinfo
+        self._identity: tuple[int, int] | None = None
+
+    def open_for_writing(self) -> sqlite3.Connection:
+        """A connection to the file, which is made where there is none.
+
+        Raises:
+            ConfigError: it can be no queue; the sentence says why, and what to do.
+            StoreUnavailable: it is locked, or the disk is full or fails.
+        """
+        with _opening:
+            self._check_place()
+            self._make()
+            try:
+                connection = self._connect("rw")
+                try:
+                    self._prepare(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+            except sqlite3.Error as error:
+                raise self._refusal(error) from error
+            found = os.stat(self.path)  # noqa: PTH116  # asked before every transaction, see `check_there`
+            self._identity = found.st_dev, found.st_ino
+            keep_from_forks(self)
+            return connection
+
+    def open_for_reading(self) -> sqlite3.Connection:
+        """A connection that cannot write, to a file that `open_for_writing` has opened."""
+        try:
+            connection = self._connect("rw")  # SQLite's own "ro" cannot restore a log that a dead process has left
+            connection.execute("PRAGMA query_only = ON")
+        except sqlite3.Error as error:
+            raise self._refusal(error) from error
+        return connection
+
+    def check_there(self) -> None:
+        """Do nothing, or raise StoreUnavailable if the file that was opened is no longer the one at its path.
+
+        SQLite goes on with a removed file, and nobody would ever see what is written there.
+        """
+        try:
+            found = os.stat(self.path)  # noqa: PTH116  # Path.stat takes three times as long
+        except OSError as error:
+            raise StoreUnavailable(f"{self.path} is not there any more: {error.strerror}") from error
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise StoreUnavailable(f"{self.path} was replaced by another file while it was open; open the queue again")
+
+    def own_descriptors(self) -> list[int]:
+        """Those that SQLite has of the file; it does not tell them itself."""
+        names = {self.path, f"{self.path}-wal", f"{self.path}-shm"}
+        try:
+            with os.scandir("/proc/self/fd") as entries:
+                numbers = [int(entry.name) for entry in entries]
+        except OSError:
+            return []
+        return [number for number in numbers if _leads_to(number) in names]
+
+    def _check_place(self) -> None:
+        path = Path(self.path)
+        try:
+            if not path.parent.is_dir():
+                raise ConfigError(
+                    f"{path.parent} is no folder that is there; make it, or name another file for the queue"
+                )
+            if path.is_dir():
+                raise ConfigError(f"{path} is a folder; name a file in it for the queue, as {path / 'q.db'}")
+            if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+                raise ConfigError(f"{path} is no regular file; name another for the queue")
+            self.path = str(path.resolve())
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be opened as a queue: {error.strerror}") from error
+        kind = file_system(str(Path(self.path).parent), self._read_mounts())
+        if is_shared(kind):
+            raise ConfigError(
+                f"{self.path} lies on a network file system ({kind}), where SQLite's locks do not hold; "
+                "put the queue on a disk of this host, or use redis://"
+            )
+
+    def _read_mounts(self) -> str:
+        try:
+            return self._mountinfo.read_text(errors="surrogateescape")
+        except FileNotFoundError:  # no Linux
+            return ""
+
+    def _make(self) -> None:
+        path, log = Path(self.path), Path(f"{self.path}-wal")
+        if (not path.exists() or path.stat().st_size == 0) and log.exists() and log.stat().st_size:
+            raise ConfigError(
+                f"{path} is missing or empty, but its log {log} is there; put the file back, or remove the log: "
+                "the jobs in it are lost then"
+            )
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be made: {error.strerror}") from error
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{Path(self.path).as_uri()}?mode={mode}",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        if check_identity(connection, self.path):
+            _examine(connection, self.path)
+            _write_ahead(connection)
+        else:
+            Path(self.path).chmod(0o600)  # it may be an empty file that somebody made
+            _write_ahead(connection)
+            connection.execute("BEGIN IMMEDIATE")
+            bring_forward(connection, self.path)
+            connection.execute("COMMIT")
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+
+    def _refusal(self, error: sqlite3.Error) -> PenstockError:
+        if code_of(error) in ("SQLITE_CORRUPT", "SQLITE_NOTADB"):
+            return ConfigError(
+                f"{self.path} is damaged or no SQLite file ({error}); put a backup in its place, or name another file"
+            )
+        if code_of(error) in ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH"):
+            return ConfigError(
+                f"{self.path} cannot be read and written ({error}); this user needs both rights to it and its folder"
+            )
+        return unavailable(self.path, error) or PenstockError(f"{self.path}: {error}")
+
+
+def _examine(connection: sqlite3.Connection, path: str) -> None:
+    """Refuse a damaged file.  A large one is examined for `CHECK_SECONDS` only."""
+    limit = time.monotonic() + CHECK_SECONDS
+    connection.set_progress_handler(lambda: time.monotonic() > limit, 10_000)
+    try:
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError as error:
+        if code_of(error) != "SQLITE_INTERRUPT":
+            raise
+        return
+    finally:
+        connection.set_progress_handler(None, 0)
+    if found != "ok":
+        raise ConfigError(f"{path} is damaged ({found}); put a backup in its place, or name another file")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Have the file use a log.  SQLite does not wait by itself where somebody else has the file in use."""
+    limit = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if code_of(error) != "SQLITE_BUSY" or time.monotonic() > limit:
+                raise
+            time.sleep(0.01)
+        else:
+            if mode != "wal":
+                raise StoreUnavailable(f"SQLite keeps no write-ahead log here: its journal mode is {mode!r}")
+            return
+
+
+def _leads_to(descriptor: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115  # few calls, in a fork
+    except OSError:
+        return ""

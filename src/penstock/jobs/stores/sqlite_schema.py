@@ -1,0 +1,99 @@
+"""The tables of a queue's file, and how older ones become these.
+
+Contract
+--------
+* `application_id` says that a file is ours, `user_version` how many of `STEPS` it has been through.
+* A file is brought forward in one transaction: it has its old schema or the newest, never one between.
+* A file of a newer version than this program knows, and a file of somebody else, is refused and not changed.
+
+What a column means is said where it is not plain.  States are numbers in the order of `JobState`, so that `state < 2`
+is what may still be claimed or expire, and `state > 2` is what has ended.  `due` and `lease_until` are readings of the
+host's clock since its boot; all other times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.errors import ConfigError
+
+APPLICATION_ID: Final = 0x506E7374
+"""The letters "Pnst"."""
+
+FIRST: Final = (
+    # The one row: the boot whose readings `due` and `lease_until` are.
+    "CREATE TABLE host (boot_id TEXT NOT NULL)",
+    "INSERT INTO host VALUES ('')",
+    # first_fence: new jobs count their fences from here: no fence of a forgotten job comes again.
+    """CREATE TABLE queues (
+        number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, paused INTEGER NOT NULL DEFAULT 0,
+        seconds_per_job REAL NOT NULL DEFAULT 0, first_fence INTEGER NOT NULL DEFAULT 0)""",
+    # seq: the order of submission.  rank: the priority with its sign turned, so that the smallest comes first.
+    # size: of the input.  since: the moment of submission, or of falling due.  due: NULL in a job that was scheduled
+    # in another boot; its not_before counts then.
+    # first_fence: of the run's first claim; NULL before it.  fence, claim_run, holder, claimed, claim_ended and cause
+    # are those of the newest claim, and `history` has the older ones.
+    """CREATE TABLE jobs (
+        seq INTEGER PRIMARY KEY, queue INTEGER NOT NULL, state INTEGER NOT NULL, service TEXT NOT NULL,
+        rank INTEGER NOT NULL, since REAL NOT NULL, lease_until REAL, fence INTEGER NOT NULL, first_fence INTEGER,
+        claim_run INTEGER, holder TEXT, claimed REAL, claim_ended REAL, cause TEXT,
+        run INTEGER NOT NULL DEFAULT 1, alone INTEGER NOT NULL DEFAULT 0, cancelling INTEGER NOT NULL DEFAULT 0,
+        size INTEGER NOT NULL, due REAL, not_before REAL, deadline REAL, created REAL NOT NULL, ended REAL,
+        id TEXT NOT NULL, job_key TEXT, digest TEXT NOT NULL, content_type TEXT NOT NULL, accept TEXT NOT NULL,
+        input_url TEXT, output TEXT, attempts TEXT NOT NULL DEFAULT '{}', history TEXT, problem TEXT,
+        result_type TEXT)""",
+    # The input, and from success on the result; no row where that is empty.  Apart, because SQLite writes a whole row
+    # when a part of it changes.
+    "CREATE TABLE bodies (seq INTEGER PRIMARY KEY, body BLOB NOT NULL)",
+    "CREATE UNIQUE INDEX ids ON jobs (queue, id)",
+    "CREATE UNIQUE INDEX job_keys ON jobs (queue, job_key) WHERE job_key IS NOT NULL",
+    "CREATE INDEX scheduled ON jobs (queue, due, not_before) WHERE state = 0",
+    "CREATE INDEX waiting ON jobs (queue, service, rank, seq, since) WHERE state = 1",
+    "CREATE INDEX leased ON jobs (queue, lease_until) WHERE state = 2",
+    "CREATE INDEX ended ON jobs (queue, state, ended) WHERE state > 2",
+    "CREATE INDEX deadlines ON jobs (queue, deadline) WHERE state < 2 AND deadline IS NOT NULL",
+    """CREATE TABLE deliveries (
+        queue INTEGER NOT NULL, job_id TEXT NOT NULL, last_fence INTEGER NOT NULL, first_fence INTEGER NOT NULL,
+        fence INTEGER NOT NULL, output TEXT NOT NULL, lease_until REAL NOT NULL,
+        PRIMARY KEY (queue, job_id, last_fence)) WITHOUT ROWID""",
+    "CREATE INDEX undelivered ON deliveries (queue, lease_until)",
+)
+STEPS: Final[Sequence[Sequence[str]]] = (FIRST,)
+"""The statements that bring a file of version n to version n + 1, at place n."""
+
+
+def check_identity(connection: sqlite3.Connection, path: str, steps: Sequence[Sequence[str]] = STEPS) -> bool:
+    """Whether the file has the newest schema; False for an empty file too.
+
+    Raises:
+        ConfigError: the file belongs to another program, or to a newer version of this one.
+    """
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application != APPLICATION_ID and (application or version or tables):
+        raise ConfigError(f"{path} is an SQLite file of another program; name a file of its own for the queue")
+    if version > len(steps):
+        raise ConfigError(
+            f"{path} was written by a newer version of Penstock: it has schema {version}, and this version knows "
+            f"{len(steps)}; use the newer version, or another file"
+        )
+    return bool(application == APPLICATION_ID and version == len(steps))
+
+
+def bring_forward(connection: sqlite3.Connection, path: str, steps: Sequence[Sequence[str]] = STEPS) -> None:
+    """Give the file the newest schema, in one transaction that `connection` has begun.
+
+    Raises:
+        ConfigError: as `check_identity`.
+    """
+    if check_identity(connection, path, steps):
+        return
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    for step in steps[version:]:
+        for statement in step:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {len(steps)}")
