@@ -1,0 +1,181 @@
+"""Write to a queue's file from one thread: what waits together is committed together.
+
+Contract
+--------
+* A unit of work is a function of the connection.  Its caller waits, and gets what it returned once that is durable, or
+  what it raised, and then nothing of it is done.
+* A unit that raises does not fail the others of its transaction.  Where the disk fails a transaction, each of its units
+  is tried once more by itself: a large one does not fail the small ones.  So a unit may run twice, and must have no
+  effect but on the connection.
+* Nobody waits for ever: for `BUSY_SECONDS` until the file is free, for `ANSWER_SECONDS` in all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
+
+from penstock.errors import StoreUnavailable
+from penstock.jobs.stores.sqlite_file import BUSY_SECONDS, SqliteFile, code_of, unavailable
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+ANSWER_SECONDS: Final = 15.0
+"""How long a caller waits for its unit."""
+MOST_UNITS: Final = 256
+"""The most units in one transaction."""
+
+
+class _Unit:
+    """A function that waits for its turn."""
+
+    __slots__ = ("_done", "error", "given_up", "result", "work")
+
+    def __init__(self, work: Work[Any]) -> None:
+        self.work = work
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.given_up = False
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def settle(self) -> None:
+        self._done.release()
+
+    def wait(self) -> bool:
+        return self._done.acquire(timeout=ANSWER_SECONDS)
+
+
+class SqliteWriter:
+    """The one thread of a store that writes."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._connection = file.open_for_writing()
+        self._connection.execute("PRAGMA busy_timeout = 0")  # `_begin` waits, and asks more often
+        self._units: SimpleQueue[_Unit | None] = SimpleQueue()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="penstock-sqlite-writer", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Work[T]) -> T:
+        """What `work` returns, once it is durable.
+
+        Raises:
+            StoreUnavailable: the file is locked, the disk is full or fails, or the writer has ended.
+        """
+        unit = _Unit(work)
+        with self._closing:
+            if self._closed:
+                raise StoreUnavailable(f"{self._file.path}: the store was closed")
+            self._units.put(unit)
+        if not unit.wait():
+            unit.given_up = True  # if it has not begun, it never does
+            raise StoreUnavailable(f"{self._file.path}: nothing was written for {ANSWER_SECONDS:g} s")
+        if unit.error is not None:
+            raise unit.error
+        result: T = unit.result
+        return result
+
+    def close(self) -> None:
+        """Do what waits already, close the connection, and end the thread."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._units.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(ANSWER_SECONDS)
+
+    def _run(self) -> None:
+        while not self._ending:
+            units = [unit for unit in self._waiting() if not unit.given_up]
+            if units:
+                self._write(units)
+                for unit in units:
+                    unit.settle()
+                del unit, units  # nothing of a unit is kept while the next one is awaited
+        self._connection.close()
+
+    def _waiting(self) -> list[_Unit]:
+        """All units that wait, at least one; none only at the end."""
+        units: list[_Unit] = []
+        unit = self._units.get()
+        try:
+            while unit is not None:
+                units.append(unit)
+                if len(units) == MOST_UNITS:
+                    return units
+                unit = self._units.get_nowait()
+        except Empty:
+            return units
+        self._ending = True
+        return units
+
+    def _write(self, units: list[_Unit]) -> None:
+        """Give each of `units` its result or its error."""
+        try:
+            self._file.check_there()
+            self._begin()
+        except (StoreUnavailable, sqlite3.Error) as error:
+            for unit in units:
+                unit.error = self._told(error)
+            return
+        try:
+            for unit in units:
+                self._do(unit, alone=len(units) == 1)
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            if len(units) == 1:
+                units[0].error = self._told(error)
+            else:
+                for unit in units:
+                    unit.error = None
+                    self._write([unit])
+
+    def _do(self, unit: _Unit, *, alone: bool) -> None:
+        """Run a unit so that it is done whole or not at all; errors of SQLite fail the transaction."""
+        connection = self._connection
+        if not alone:
+            connection.execute("SAVEPOINT unit")
+        try:
+            unit.result = unit.work(connection)
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001  # it is raised where the unit came from
+            unit.error = error
+            connection.execute("ROLLBACK" if alone else "ROLLBACK TO unit")
+            if alone:
+                connection.execute("BEGIN")
+        if not alone:
+            connection.execute("RELEASE unit")
+
+    def _begin(self) -> None:
+        """Begin a transaction that writes.  SQLite itself would ask ever more seldom, up to ten times a second."""
+        limit = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if code_of(error) != "SQLITE_BUSY" or time.monotonic() > limit:
+                    raise
+                time.sleep(random.uniform(0.0005, 0.004))
+            else:
+                return
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:  # SQLite has rolled back already after some errors
+            with contextlib.suppress(sqlite3.Error):  # then the next BEGIN fails, and tells
+                self._connection.execute("ROLLBACK")
+
+    def _told(self, error: StoreUnavailable | sqlite3.Error) -> Exception:
+        return (unavailable(self._file.path, error) or error) if isinstance(error, sqlite3.Error) else error
