@@ -1,0 +1,204 @@
+"""Lease the jobs of a queue's file, and renew their leases.
+
+Each function is part of one transaction, which its caller has begun.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
+
+from penstock.jobs.rules.attempts import Cause, judge
+from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, ClaimedJob, Hold, Renewed
+from penstock.jobs.stores.host_clock import Reading
+from penstock.jobs.stores.sqlite_endings import Endings, read_held
+from penstock.jobs.stores.sqlite_passing import catch_up, is_due
+from penstock.jobs.stores.sqlite_rows import (
+    NUMBERS,
+    PLACES,
+    LastClaim,
+    chunks,
+    read_counts,
+    write_counts,
+    write_history,
+    write_problem,
+)
+
+_LAPSED: Final = "queue = ? AND state = 2 AND lease_until <= ?"
+
+
+class _Candidate(NamedTuple):
+    """A job that may be claimed.  The order of the first two is that of claims."""
+
+    rank: int
+    seq: int
+    state: int
+    size: int
+    id: str
+    run: int
+    content_type: str
+    accept: str
+    service: str
+    alone: int
+    attempts: str
+    deadline: float | None
+    input_url: str | None
+    output: str | None
+    cancelling: int
+    problem: str | None
+    history: str | None
+    fence: int
+    claim_run: int | None
+    holder: str | None
+    claimed: float | None
+    claim_ended: float | None
+    cause: str | None
+
+
+_CANDIDATE: Final = ", ".join(_Candidate._fields)
+_WAITING: Final = (
+    f"SELECT {_CANDIDATE} FROM jobs WHERE queue = ? AND state = 1 AND service = ? ORDER BY rank, seq LIMIT ?"  # noqa: S608
+)
+_LEASED: Final = NUMBERS[JobState.LEASED]
+
+
+def may_claim(connection: sqlite3.Connection, queue: int, services: Collection[str], now: Reading) -> bool:
+    """Whether a claim would change anything.  It only reads: an idle consumer asks five times a second."""
+    (paused,) = connection.execute("SELECT paused FROM queues WHERE number = ?", (queue,)).fetchone()
+    if is_due(connection, queue, now):
+        return True
+    if paused:
+        return False
+    if connection.execute(f"SELECT 1 FROM jobs WHERE {_LAPSED} LIMIT 1", (queue, now.boottime)).fetchone():  # noqa: S608
+        return True
+    one = "SELECT 1 FROM jobs WHERE queue = ? AND state = 1 AND service = ? LIMIT 1"
+    return any(connection.execute(one, (queue, service)).fetchone() for service in {"", *services})
+
+
+def claim_jobs(
+    connection: sqlite3.Connection,
+    queue: int,
+    holder: str,
+    *,
+    lease: float,
+    limit: int,
+    max_bytes: int,
+    services: Collection[str],
+    now: Reading,
+) -> list[ClaimedJob]:
+    """See `Store.claim`."""
+    catch_up(connection, queue, now)
+    (paused,) = connection.execute("SELECT paused FROM queues WHERE number = ?", (queue,)).fetchone()
+    if paused or limit < 1:
+        return []
+    wanted = sorted({"", *services})
+    candidates = _lapsed(connection, queue, wanted, limit, now)
+    for service in wanted:
+        candidates += map(_Candidate._make, connection.execute(_WAITING, (queue, service, limit)))
+    candidates.sort(key=lambda each: each[:2])
+    taken: list[_Candidate] = []
+    room = max_bytes
+    for each in candidates[:limit]:
+        room -= each.size
+        if room < 0 and taken:
+            break
+        taken.append(each)
+    bodies = _bodies(connection, [each.seq for each in taken if each.size])
+    until = now.boottime + lease
+    changes: list[tuple[Any, ...]] = []
+    claimed: list[ClaimedJob] = []
+    for each in taken:
+        counts, alone, problem = read_counts(each.attempts), bool(each.alone), each.problem
+        if each.state == _LEASED:
+            counts[Cause.LOST.value] = counts.get(Cause.LOST.value, 0) + 1
+            alone, problem = True, write_problem(LEASE_RAN_OUT)
+        history = each.history
+        if each.claimed is not None:
+            history = write_history(history, LastClaim(*each[-6:]), now.wall)
+        changes.append((holder, now.wall, until, write_counts(counts), alone, problem, history, each.seq))
+        claimed.append(
+            ClaimedJob(
+                each.id,
+                each.fence + 1,
+                each.run,
+                bodies.get(each.seq, b""),
+                each.content_type,
+                each.accept,
+                each.service,
+                alone,
+                counts,
+                each.deadline,
+                each.input_url,
+                each.output,
+            )
+        )
+    connection.executemany(
+        "UPDATE jobs SET state = 2, fence = fence + 1, first_fence = ifnull(first_fence, fence + 1), claim_run = run, "
+        "holder = ?, claimed = ?, claim_ended = NULL, cause = NULL, lease_until = ?, attempts = ?, alone = ?, "
+        "problem = ?, history = ? WHERE seq = ?",
+        changes,
+    )
+    return claimed
+
+
+def renew_leases(
+    connection: sqlite3.Connection, queue: int, holds: Sequence[Hold], lease: float, now: Reading
+) -> list[Renewed]:
+    """See `Store.renew`."""
+    held = {}
+    for ids in chunks([hold.job_id for hold in holds]):
+        rows = connection.execute(
+            f"SELECT id, fence, seq, cancelling FROM jobs WHERE queue = ? AND state = 2 AND id IN ({PLACES})",  # noqa: S608
+            (queue, *ids),
+        )
+        held.update({(id_, fence): (seq, cancelling) for id_, fence, seq, cancelling in rows})
+    found = [held.get((hold.job_id, hold.fence)) for hold in holds]
+    until = now.boottime + lease
+    connection.executemany(
+        "UPDATE jobs SET lease_until = ? WHERE seq = ?", [(until, each[0]) for each in found if each is not None]
+    )
+    return [Renewed(Answer.LOST) if each is None else Renewed(Answer.OK, bool(each[1])) for each in found]
+
+
+def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, bytes]:
+    bodies: dict[int, bytes] = {}
+    for places in chunks(seqs):
+        bodies.update(connection.execute(f"SELECT seq, body FROM bodies WHERE seq IN ({PLACES})", places))  # noqa: S608
+    return bodies
+
+
+def _lapsed(
+    connection: sqlite3.Connection, queue: int, services: list[str], limit: int, now: Reading
+) -> list[_Candidate]:
+    """The first `limit` jobs whose lease has run out and that may be claimed; those whose run ends by it end here."""
+    places = ",".join("?" * len(services))
+    query = f"SELECT {_CANDIDATE} FROM jobs WHERE {_LAPSED} AND service IN ({places}) ORDER BY rank, seq LIMIT ?"  # noqa: S608
+    while True:
+        rows = [_Candidate._make(row) for row in connection.execute(query, (queue, now.boottime, *services, limit))]
+        over = [(each, to) for each in rows if (to := _end_of_lapsed(each, now)) is not None]
+        if not over:
+            return rows
+        changes = Endings(queue, now)
+        for each, to in over:
+            dead = to is JobState.DEAD
+            end = AttemptEnd(
+                Hold(each.id, each.fence),
+                to,
+                Cause.LOST if dead else None,
+                counts=dead,
+                problem=LEASE_RAN_OUT if dead else None,
+            )
+            changes.add(read_held(connection, each.seq), end)
+        changes.make(connection)
+
+
+def _end_of_lapsed(job: _Candidate, now: Reading) -> JobState | None:
+    """How the run of a job whose lease has run out ends, or None if it may be claimed."""
+    if job.cancelling:
+        return JobState.CANCELLED
+    if job.deadline is not None and job.deadline <= now.wall:
+        return JobState.EXPIRED
+    lost = judge(read_counts(job.attempts), Cause.LOST, alone=bool(job.alone), backoff=0.0, draw=0.0)
+    return JobState.DEAD if lost.dead else None

@@ -1,0 +1,324 @@
+"""Keep the jobs of a queue in an SQLite file, for all processes of one host.
+
+Contract
+--------
+* It is a `Store`.  What a method returns survives the end of the process, a crash of the system and a power cut.  With
+  `synchronous` NORMAL a power cut or a crash of the system may lose what was done in the last moments, back to the last
+  checkpoint of the log: jobs that were submitted are not there then, and what was claimed, ended or cancelled is as it
+  was before; so a job may be done twice.  The file is whole in any case, and the end of a process loses nothing.
+* One thread writes, see `sqlite_writer`; another connection reads, and waits for no writer.  What has nothing to write
+  opens no transaction that writes: an idle consumer costs no fsync.
+* Leases and rests count the host's clock since its boot.  After another boot no lease is left, because no holder is;
+  a rest that goes on is measured by the wall clock.
+* A fork of the process must open the queue again.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from penstock.errors import ConfigError, JobConflict, StoreUnavailable
+from penstock.jobs.job import Job, Stats, StoredResult
+from penstock.jobs.rules.job_states import ENDED, JobState
+from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed
+from penstock.jobs.stores import sqlite_claims, sqlite_endings, sqlite_submitters
+from penstock.jobs.stores.host_clock import HostClock, Reading
+from penstock.jobs.stores.mounts import MOUNTINFO
+from penstock.jobs.stores.sqlite_file import BUSY_SECONDS, SqliteFile, unavailable
+from penstock.jobs.stores.sqlite_passing import catch_up, is_due
+from penstock.jobs.stores.sqlite_rows import STATES
+from penstock.jobs.stores.sqlite_writer import SqliteWriter
+from penstock.jobs.stores.urls import DEFAULT_QUEUE, SYNCHRONOUS, StoreUrl
+
+T = TypeVar("T")
+
+PURGED_AT_ONCE: Final = 1000
+"""The most jobs that one transaction forgets: others write between two."""
+SAME_SPEED: Final = 0.05
+"""By what part the seconds for a job must differ from those in the file to be written there."""
+
+
+def open_sqlite_store(place: StoreUrl) -> SqliteStore:
+    """The store that a URL names; see `SqliteStore`."""
+    return SqliteStore(place.path, place.queue, synchronous=place.synchronous)
+
+
+class SqliteStore:
+    """One queue in a file; several may share one.
+
+    Args:
+        path: the file; it is made where there is none, in a folder that must be there.
+        queue: the name of the queue.
+        synchronous: FULL, or NORMAL, which is faster; see above for what a power cut may lose then.
+        clock: the clocks of this host.
+        mountinfo: the file that tells the mounted file systems.
+
+    Raises:
+        ConfigError: the file is damaged, somebody else's, of a newer version or on a network file system; the folder is
+            not there; an option has a value that it cannot have.
+        StoreUnavailable: the file is locked for longer than `BUSY_SECONDS`, or the disk is full or fails.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        queue: str = DEFAULT_QUEUE,
+        *,
+        synchronous: str = SYNCHRONOUS[0],
+        clock: HostClock | None = None,
+        mountinfo: Path = MOUNTINFO,
+    ) -> None:
+        if synchronous not in SYNCHRONOUS:
+            raise ConfigError(f"synchronous is {' or '.join(SYNCHRONOUS)}, got {synchronous!r}")
+        self.queue = queue
+        self._clock = HostClock.of_this_host() if clock is None else clock
+        self._process = os.getpid()
+        self._file = SqliteFile(path, synchronous, mountinfo=mountinfo)
+        self._writer = SqliteWriter(self._file)
+        try:
+            self._number = self._writer.run(self._enter)
+            self._reader = self._file.open_for_reading()
+        except BaseException:
+            self._writer.close()
+            raise
+        self._reading = threading.Lock()
+        self._closed = False
+
+    # -- submitters -------------------------------------------------------------------------------------------------
+
+    def submit(self, jobs: Sequence[NewJob]) -> list[Job]:
+        """See `Store`."""
+        return self._write(
+            lambda connection, now: sqlite_submitters.submit_jobs(connection, self._number, self.queue, jobs, now)
+        )
+
+    def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """See `Store`."""
+        self._catch_up()
+        return self._read(
+            lambda connection, _: sqlite_submitters.get_jobs(connection, self._number, self.queue, job_ids)
+        )
+
+    def result(self, job_id: str) -> StoredResult | None:
+        """See `Store`."""
+        row = self._read(
+            lambda connection, _: connection.execute(
+                "SELECT body, result_type, output FROM jobs LEFT JOIN bodies USING (seq) "
+                "WHERE queue = ? AND id = ? AND state = 3",
+                (self._number, job_id),
+            ).fetchone()
+        )
+        return None if row is None else StoredResult(row[0] or b"", row[1] or "", row[2])
+
+    def cancel(self, job_id: str) -> Job:
+        """See `Store`."""
+        return self._write(
+            lambda connection, now: sqlite_submitters.cancel_job(connection, self._number, self.queue, job_id, now)
+        )
+
+    def retry(self, job_id: str) -> Job:
+        """See `Store`."""
+        return self._write(
+            lambda connection, now: sqlite_submitters.retry_job(connection, self._number, self.queue, job_id, now)
+        )
+
+    def list_jobs(self, state: JobState | None, limit: int, after: str | None) -> list[Job]:
+        """See `Store`."""
+        self._catch_up()
+        return self._read(
+            lambda connection, _: sqlite_submitters.list_stored_jobs(
+                connection, self._number, self.queue, state, limit, after
+            )
+        )
+
+    def purge(self, state: JobState | None, older_than: float) -> int:
+        """See `Store.purge`; of many jobs, it may have forgotten only a part when it raises."""
+        if state is JobState.LEASED:
+            raise JobConflict("leased jobs cannot be purged: cancel them first")
+        self._catch_up()
+        states = [each for each in STATES if each is not JobState.LEASED] if state is None else [state]
+        return sum(self._purge(each, older_than) for each in states)
+
+    def pause(self) -> None:
+        """See `Store`."""
+        self._set_paused(1)
+
+    def resume(self) -> None:
+        """See `Store`."""
+        self._set_paused(0)
+
+    def stats(self) -> Stats:
+        """See `Store`."""
+        self._catch_up()
+        return self._read(lambda connection, now: sqlite_submitters.count_jobs(connection, self._number, now))
+
+    # -- holders ----------------------------------------------------------------------------------------------------
+
+    def claim(
+        self, holder: str, *, lease: float, limit: int, max_bytes: int, services: Collection[str]
+    ) -> list[ClaimedJob]:
+        """See `Store`."""
+        if not self._read(lambda connection, now: sqlite_claims.may_claim(connection, self._number, services, now)):
+            return []
+        return self._write(
+            lambda connection, now: sqlite_claims.claim_jobs(
+                connection,
+                self._number,
+                holder,
+                lease=lease,
+                limit=limit,
+                max_bytes=max_bytes,
+                services=services,
+                now=now,
+            )
+        )
+
+    def renew(self, holds: Sequence[Hold], lease: float) -> list[Renewed]:
+        """See `Store`."""
+        return self._write(
+            lambda connection, now: sqlite_claims.renew_leases(connection, self._number, holds, lease, now)
+        )
+
+    def end_attempts(self, ends: Sequence[AttemptEnd]) -> list[Answer]:
+        """See `Store`."""
+        return self._write(lambda connection, now: sqlite_endings.end_held(connection, self._number, ends, now))
+
+    # -- whoever is there -------------------------------------------------------------------------------------------
+
+    def tend(self, *, keep: float, keep_dead: float, seconds_per_job: float | None) -> None:
+        """See `Store`."""
+        self._catch_up()
+        for state in STATES:
+            if state in ENDED:
+                self._purge(state, keep_dead if state is JobState.DEAD else keep)
+        if seconds_per_job is None:
+            return
+        (known,) = self._read(
+            lambda connection, _: connection.execute(
+                "SELECT seconds_per_job FROM queues WHERE number = ?", (self._number,)
+            ).fetchone()
+        )
+        if abs(seconds_per_job - known) > SAME_SPEED * known:
+            self._write(
+                lambda connection, _: (
+                    connection.execute(
+                        "UPDATE queues SET seconds_per_job = ? WHERE number = ?", (seconds_per_job, self._number)
+                    ).rowcount
+                )
+            )
+
+    def deliveries(self, *, limit: int, lease: float) -> list[Delivery]:
+        """See `Store`."""
+        there = self._read(
+            lambda connection, now: connection.execute(
+                "SELECT 1 FROM deliveries WHERE queue = ? AND lease_until <= ? LIMIT 1", (self._number, now.boottime)
+            ).fetchone()
+        )
+        if there is None:
+            return []
+        return self._write(
+            lambda connection, now: sqlite_submitters.lend_deliveries(connection, self._number, limit, lease, now)
+        )
+
+    def delivered(self, deliveries: Sequence[Delivery]) -> None:
+        """See `Store`."""
+        rows = [(self._number, each.job_id, each.last_fence) for each in deliveries]
+        self._write(
+            lambda connection, _: (
+                connection.executemany(
+                    "DELETE FROM deliveries WHERE queue = ? AND job_id = ? AND last_fence = ?", rows
+                ).rowcount
+            )
+        )
+
+    def close(self) -> None:
+        """See `Store.close`; in a fork it does nothing."""
+        if self._closed or os.getpid() != self._process:
+            return
+        self._writer.close()
+        with self._reading:
+            self._closed = True
+            self._reader.close()
+
+    # -- the file ---------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if os.getpid() != self._process:
+            raise ConfigError(
+                f"the queue in {self._file.path} was opened in process {self._process}; open it after the fork"
+            )
+        if self._closed:
+            raise StoreUnavailable(f"{self._file.path}: the store was closed")
+
+    def _now(self) -> Reading:
+        return self._clock.read()
+
+    def _write(self, work: Callable[[sqlite3.Connection, Reading], T]) -> T:
+        """What `work` returns, once it is durable; it is told the time at which its turn has come."""
+        self._check()
+        return self._writer.run(lambda connection: work(connection, self._now()))
+
+    def _read(self, work: Callable[[sqlite3.Connection, Reading], T]) -> T:
+        """What `work` returns: all its queries see the same jobs."""
+        self._check()
+        self._file.check_there()
+        if not self._reading.acquire(timeout=BUSY_SECONDS):
+            raise StoreUnavailable(f"{self._file.path}: other threads read from it for {BUSY_SECONDS:g} s")
+        try:
+            self._check()
+            self._reader.execute("BEGIN")
+            try:
+                return work(self._reader, self._now())
+            finally:
+                self._reader.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise unavailable(self._file.path, error) or error from error
+        finally:
+            self._reading.release()
+
+    def _catch_up(self) -> None:
+        """Have `catch_up` move what time has moved, if there is any."""
+        if self._read(lambda connection, now: is_due(connection, self._number, now)):
+            self._write(lambda connection, now: catch_up(connection, self._number, now))
+
+    def _enter(self, connection: sqlite3.Connection) -> int:
+        """The number of the queue in the file.  The first to come after another boot voids what counted that one."""
+        (boot_id,) = connection.execute("SELECT boot_id FROM host").fetchone()
+        if boot_id != self._clock.boot_id:
+            connection.execute("UPDATE host SET boot_id = ?", (self._clock.boot_id,))
+            connection.execute("UPDATE jobs SET lease_until = -1.0 WHERE state = 2")
+            connection.execute("UPDATE jobs SET due = NULL WHERE state = 0")
+            connection.execute("UPDATE deliveries SET lease_until = -1.0")
+        connection.execute("INSERT OR IGNORE INTO queues (name) VALUES (?)", (self.queue,))
+        (number,) = connection.execute("SELECT number FROM queues WHERE name = ?", (self.queue,)).fetchone()
+        return int(number)
+
+    def _set_paused(self, paused: int) -> None:
+        self._write(
+            lambda connection, _: (
+                connection.execute("UPDATE queues SET paused = ? WHERE number = ?", (paused, self._number)).rowcount
+            )
+        )
+
+    def _purge(self, state: JobState, older_than: float) -> int:
+        """Forget the jobs in `state` that are so old, some at a time; only reads where there are none."""
+        found = self._read(
+            lambda connection, now: sqlite_submitters.purgeable(
+                connection, self._number, state, now.wall - older_than, 1
+            )
+        )
+        forgotten, more = 0, bool(found)
+        while more:
+            count = self._write(
+                lambda connection, now: sqlite_submitters.forget_jobs(
+                    connection, self._number, state, now.wall - older_than, PURGED_AT_ONCE
+                )
+            )
+            forgotten += count
+            more = count == PURGED_AT_ONCE
+        return forgotten
