@@ -49,7 +49,7 @@ SIGNATURES = {
     "StageFailed.is_a": "(kind)",
     "StartFailed": "(message='', *, traceback='')",
     "WorkerInfo": "(stage, index, count, gpus=())",
-    "WorkerLost": "(message='', *, stage='')",
+    "WorkerLost": "(message='', *, stage='', hung=False, alone=False)",
     "asgi": "(served, options=None)",
     "current_requests": "()",
     "stage": STAGE,

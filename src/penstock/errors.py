@@ -147,11 +147,18 @@ class StageFailed(RequestError):
 
 
 class WorkerLost(RequestError):
-    """The worker process died while it held this item, and so did the one that tried it again."""
+    """The worker process died, or hung, while it ran this item.
 
-    def __init__(self, message: str = "", *, stage: str = "") -> None:
+    `stage` names where.  `hung` says that the worker was killed because the stage's `timeout` had passed.  `alone` says
+    that the item was the only one of its batch, so nothing else can have been at fault.  Where an item is tried once
+    more, both are about the second time.
+    """
+
+    def __init__(self, message: str = "", *, stage: str = "", hung: bool = False, alone: bool = False) -> None:
         super().__init__(message)
         self.stage = stage
+        self.hung = hung
+        self.alone = alone
 
 
 class NotReady(RequestError):

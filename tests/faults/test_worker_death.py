@@ -51,7 +51,7 @@ async def test_an_item_that_kills_its_worker_is_lost_and_its_batch_mates_are_ans
         items = [1, 2, ("die",), 4, 5]
         answers = await service.predict_many(items, return_exceptions=True)
         assert isinstance(answers[2], ps.WorkerLost)
-        assert answers[2].stage == "NotedActs"
+        assert (answers[2].stage, answers[2].hung, answers[2].alone) == ("NotedActs", False, True)
         assert answers[:2] + answers[3:] == [1, 2, 4, 5]
         assert service.engine.counters.lost == 1
         assert batches(tmp_path).count(["die"]) == 1
@@ -197,6 +197,7 @@ async def test_a_batch_that_runs_too_long_kills_its_worker_and_counts_as_a_death
         answers = await service.predict_many([1, ("sleep", 60), 3], return_exceptions=True)
         assert time.monotonic() - before < 5
         assert isinstance(answers[1], ps.WorkerLost)
+        assert (answers[1].hung, answers[1].alone) == (True, True)
         assert (answers[0], answers[2]) == (1, 3)
         assert pid_of(service) != pid
         assert service.engine.stages[0].counters.restarts >= 2

@@ -340,9 +340,12 @@ class Flow:
         for item in items:
             self._settling.settle(item, Failure(DeadlineExceeded(ran=False)))
 
-    def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:  # noqa: D102  # see `Hub`
+    def worker_lost(  # noqa: D102  # see `Hub`
+        self, stage: StageDriver, items: list[Item], *, hung: bool, alone: bool
+    ) -> None:
         for item in items:
-            self._settling.settle(item, Failure(WorkerLost(stage=stage.name)))
+            words = _lost_words(hung=hung, alone=alone, again=item.suspect)
+            self._settling.settle(item, Failure(WorkerLost(words, stage=stage.name, hung=hung, alone=alone)))
 
     def _too_many_results(self) -> RequestError:
         """Why items end unrun whose client batch has gathered too many results."""
@@ -429,6 +432,13 @@ def _read_failure(stage: str, status: int, payload: Payload) -> RequestError:
         # The worker no longer holds the batch: if the item is not settled here, it never is.
         return StageFailed(str(broken), stage=stage)
     return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage)
+
+
+def _lost_words(*, hung: bool, alone: bool, again: bool) -> str:
+    """How a worker ended under an item; `again` says that it was the second one."""
+    what = "this item alone" if alone else "a batch with this item"
+    how = f"was killed, because it ran {what} longer than its timeout" if hung else f"died while it ran {what}"
+    return f"The worker process {how}; another one had ended under it before." if again else f"The worker process {how}."
 
 
 def _deadline_exceeded(item: Item | None) -> DeadlineExceeded:

@@ -61,8 +61,11 @@ class Hub(Protocol):
     def missed(self, items: list[Item]) -> None:
         """The deadline of these items passed before they could be sent."""
 
-    def worker_lost(self, stage: StageDriver, items: list[Item]) -> None:
-        """The worker of these items died, and they are not tried again."""
+    def worker_lost(self, stage: StageDriver, items: list[Item], *, hung: bool, alone: bool) -> None:
+        """The worker of these items died, and they are not tried again.
+
+        `hung` says that it was killed for its time, `alone` that its batch had no other item.
+        """
 
     def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
         """A worker of `stage` became ready or ended; `failure` is why, where it ended before it was ready."""
@@ -324,7 +327,7 @@ class StageDriver:
 
     def worker_ended(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
         """A worker is gone: its items are queued again or settled, and it is started again when that is due."""
-        self._reclaim(end.frames, innocent=end.innocent)
+        self._reclaim(end.frames, innocent=end.innocent, hung=end.hung)
         if self.stopping:
             self.hub.pool_changed(self, None)
             return
@@ -353,7 +356,7 @@ class StageDriver:
         self.hub.pool_changed(self, failure)
         self.hub.wake()
 
-    def _reclaim(self, frames: list[SentFrame], *, innocent: bool) -> None:
+    def _reclaim(self, frames: list[SentFrame], *, innocent: bool, hung: bool) -> None:
         for sent in frames:
             self.in_flight -= len(sent.items)
             self.back_in_flight -= sent.back
@@ -363,7 +366,8 @@ class StageDriver:
         self.counters.retried += len(found.suspects)
         self._requeue([*found.returned, *found.suspects])
         # This comes last: a caller that is told may cancel another request, and all its items must be queued by then.
-        self.hub.worker_lost(self, found.lost)
+        if found.lost:  # all of them were in the first frame
+            self.hub.worker_lost(self, found.lost, hung=hung, alone=len(frames[0].items) == 1)
 
     def _requeue(self, items: list[Item]) -> None:
         for item in items:

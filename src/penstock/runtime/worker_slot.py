@@ -156,10 +156,16 @@ class SlotOwner(Protocol):
 class IncarnationEnd:
     """How an incarnation ended, and what it held."""
 
-    __slots__ = ("frames", "innocent", "problem", "reason", "was_ready")
+    __slots__ = ("frames", "hung", "innocent", "problem", "reason", "was_ready")
 
     def __init__(
-        self, reason: str, frames: list[SentFrame], was_ready: bool, innocent: bool, problem: Problem | None
+        self,
+        reason: str,
+        frames: list[SentFrame],
+        was_ready: bool,
+        innocent: bool,
+        problem: Problem | None,
+        hung: bool = False,
     ) -> None:
         self.reason = reason
         """In words, as the system tells it."""
@@ -170,6 +176,8 @@ class IncarnationEnd:
         """Whether it was recycled: then nothing it held is suspect."""
         self.problem = problem
         """Why it could not be set up, where it said so."""
+        self.hung = hung
+        """Whether it was killed because the first of `frames` ran too long."""
 
 
 class WorkerSlot(FrameHolder):
@@ -231,6 +239,8 @@ class WorkerSlot(FrameHolder):
         """History: whether this incarnation has answered a batch."""
         self._innocent = False
         """Cause: this incarnation is ended because it only fails, or goes on with what nobody waits for."""
+        self._hung_frame: SentFrame | None = None
+        """Cause: this incarnation is ended because this frame runs too long."""
         self._disbelieved = False
         """Cause: this incarnation sent what no worker sends; whatever it sends after that is ignored."""
 
@@ -426,7 +436,8 @@ class WorkerSlot(FrameHolder):
         self.tried = True
         self._incarnation = None
         self._cancel_timers()
-        end = IncarnationEnd(reason, list(self.frames), self._was_ready, self._innocent, self._problem)
+        hung = bool(self.frames) and self.frames[0] is self._hung_frame
+        end = IncarnationEnd(reason, list(self.frames), self._was_ready, self._innocent, self._problem, hung)
         self.frames = deque()
         self._owner.worker_ended(self, end)
 
@@ -512,6 +523,7 @@ class WorkerSlot(FrameHolder):
         if self._state is SlotState.STOPPED:  # an `abandon`, perhaps on another thread, could not cancel the timer
             return
         log.error("%s: a batch ran longer than %g s; the worker is killed", self, self._timeout)
+        self._hung_frame = self.frames[0]
         self._end_incarnation()
 
     def __str__(self) -> str:

@@ -83,7 +83,7 @@ def test_a_failure_without_a_traceback_is_a_line_with_its_message(faults, caplog
     faults.report(RequestError("odd"), ("c:3",))
     assert caplog.messages == [
         "a: stage 'price' raised builtins.ValueError: gone",
-        "b: The worker process died while it held this item, and so did the one that tried it again.",
+        "b: The worker process died, or hung, while it ran this item.",
         "c:3: odd",
     ]
     assert [record.request_ids for record in caplog.records] == [("a",), ("b",), ("c:3",)]

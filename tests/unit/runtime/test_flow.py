@@ -610,9 +610,53 @@ async def test_the_item_a_worker_died_with_is_tried_once_more_and_then_lost(make
         rig.workers[life + 1].become_ready()
         await rest()
     assert isinstance(call.error, WorkerLost)
-    assert call.error.stage == "sqrt"
+    assert (call.error.stage, call.error.hung, call.error.alone) == ("sqrt", False, True)
+    assert str(call.error) == (
+        "The worker process died while it ran this item alone; another one had ended under it before."
+    )
     assert rig.engine.counters.lost == 1
     assert rig.engine.stages[0].counters.retried == 1
+
+
+@pytest.mark.parametrize("hung", [False, True])
+@pytest.mark.parametrize("mates", [0, 1])
+async def test_a_lost_item_is_told_how_its_worker_ended_and_whether_it_was_alone(make_rig, hung, mates):
+    rig = await make_rig(spec(batch=Batch(), timeout=5.0, retry=False)).start()
+    calls = [rig.submit() for _ in range(1 + mates)]
+    await rest()
+    if hung:
+        await rig.clock.advance(5.0)
+    else:
+        rig.workers[0].die()
+    what = "a batch with this item" if mates else "this item alone"
+    how = f"was killed, because it ran {what} longer than its timeout" if hung else f"died while it ran {what}"
+    for call in calls:
+        assert isinstance(call.error, WorkerLost)
+        assert (call.error.hung, call.error.alone) == (hung, not mates)
+        assert str(call.error) == f"The worker process {how}."
+
+
+async def test_an_item_whose_batch_mate_left_was_not_alone(make_rig):
+    rig = await make_rig(spec(batch=Batch(), retry=False)).start()
+    call, left = rig.submit(), rig.submit()
+    await rest()
+    rig.engine.cancel(left.request)
+    rig.workers[0].die()
+    assert not call.error.alone
+
+
+async def test_the_second_end_of_a_worker_decides_how_an_item_was_lost(make_rig):
+    rig = await make_rig(spec(timeout=5.0)).start()
+    call = await rig.call()
+    rig.workers[0].die()
+    await rig.clock.advance(0)
+    rig.workers[1].become_ready()
+    await rig.clock.advance(5.0)
+    assert (call.error.hung, call.error.alone) == (True, True)
+    assert str(call.error) == (
+        "The worker process was killed, because it ran this item alone longer than its timeout; another one had ended "
+        "under it before."
+    )
 
 
 async def test_an_item_that_survives_its_retry_is_no_suspect_in_the_next_stage(make_rig):

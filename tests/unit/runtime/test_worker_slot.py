@@ -62,6 +62,7 @@ class Owner:
     def worker_ended(self, worker, end):
         self.events.append(("ended", end.reason, end.was_ready, end.innocent, len(end.frames)))
         self.problem = end.problem
+        self.hung = end.hung
 
 
 class Rig:
@@ -398,6 +399,32 @@ async def test_each_frame_has_the_time_to_itself_and_the_one_that_takes_longer_e
     assert rig.slot.state is WorkerState.STARTING
     rig.worker.die()
     assert rig.owner.events[-1] == ("ended", "signal SIGSEGV", True, False, 1)
+    assert rig.owner.hung
+
+
+async def test_a_batch_that_is_answered_after_all_hung_nobody():
+    rig = await Rig(timeout=5.0, obedient=False).ready()
+    rig.send(1, b"a")
+    rig.send(2, b"b")
+    await rig.clock.advance(5.0)
+    assert rig.worker.orders == ["kill"]
+    rig.worker.answer()  # it was on its way
+    rig.worker.die()
+    assert rig.owner.events[-1] == ("ended", "signal SIGSEGV", True, False, 1)
+    assert not rig.owner.hung
+
+
+async def test_the_next_incarnation_has_not_hung():
+    rig = await Rig(timeout=5.0).ready()
+    rig.send(1, b"a")
+    await rig.clock.advance(5.0)
+    assert rig.owner.hung
+    rig.slot.start()
+    await rest()
+    rig.worker.become_ready()
+    rig.send(2, b"b")
+    rig.worker.die()
+    assert not rig.owner.hung
 
 
 async def test_time_in_which_the_event_loop_stood_still_does_not_count(caplog):
