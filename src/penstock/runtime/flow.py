@@ -438,7 +438,9 @@ def _lost_words(*, hung: bool, alone: bool, again: bool) -> str:
     """How a worker ended under an item; `again` says that it was the second one."""
     what = "this item alone" if alone else "a batch with this item"
     how = f"was killed, because it ran {what} longer than its timeout" if hung else f"died while it ran {what}"
-    return f"The worker process {how}; another one had ended under it before." if again else f"The worker process {how}."
+    if again:
+        return f"The worker process {how}; another one had ended under it before."
+    return f"The worker process {how}."
 
 
 def _deadline_exceeded(item: Item | None) -> DeadlineExceeded:
