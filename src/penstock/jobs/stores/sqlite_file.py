@@ -5,23 +5,24 @@ Contract
 * What is opened is a file of ours with the newest schema, in a folder of this host, and is not damaged as far as a
   look of `CHECK_SECONDS` tells.  Anything else is refused with a sentence, and not changed.
 * Who makes the file has it for himself: it is 0600, and so is what SQLite puts beside it.
-* In a fork of this process the file's descriptors lead nowhere: SQLite must not use them there.
+* A fork of this process neither uses the connections of its parent nor closes them, and does not open the file again.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sqlite3
 import stat
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import ConfigError, PenstockError, StoreUnavailable
 from penstock.jobs.stores.mounts import MOUNTINFO, file_system, is_shared
 from penstock.jobs.stores.sqlite_schema import bring_forward, check_identity
-from penstock.transport.forks import keep_from_forks
 
 BUSY_SECONDS: Final = 5.0
 """For how long somebody waits while other processes keep the file locked."""
@@ -32,6 +33,9 @@ LOG_BYTES: Final = 16 * 1024 * 1024
 
 _opening = threading.Lock()
 """Two threads never make one file: who closes a plain descriptor drops the locks that SQLite has on the same file."""
+
+_open_files: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
+"""Those that may have connections; in a fork, those of its parent too."""
 
 OUR_FAULTS: Final = frozenset(("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISUSE", "SQLITE_MISMATCH", "SQLITE_RANGE"))
 """The codes of wrong statements: no state of the file or the disk explains them."""
@@ -57,6 +61,10 @@ def unavailable(path: str, error: sqlite3.Error) -> StoreUnavailable | None:
     return StoreUnavailable(f"{path}: {REASONS.get(code, 'SQLite refuses')} ({error.sqlite_errorname}: {error})")
 
 
+class _Connection(sqlite3.Connection):
+    """One that weak references can refer to."""
+
+
 class SqliteFile:
     """One file of queues."""
 
@@ -65,6 +73,8 @@ class SqliteFile:
         self._synchronous = synchronous
         self._mountinfo = mountinfo
         self._identity: tuple[int, int] | None = None
+        self._process = os.getpid()
+        self._connections: weakref.WeakSet[_Connection] = weakref.WeakSet()
 
     def open_for_writing(self) -> sqlite3.Connection:
         """A connection to the file, which is made where there is none.
@@ -87,7 +97,6 @@ class SqliteFile:
                 raise self._refusal(error) from error
             found = os.stat(self.path)  # noqa: PTH116  # asked before every transaction, see `check_there`
             self._identity = found.st_dev, found.st_ino
-            keep_from_forks(self)
             return connection
 
     def open_for_reading(self) -> sqlite3.Connection:
@@ -111,15 +120,18 @@ class SqliteFile:
         if (found.st_dev, found.st_ino) != self._identity:
             raise StoreUnavailable(f"{self.path} was replaced by another file while it was open; open the queue again")
 
-    def own_descriptors(self) -> list[int]:
-        """Those that SQLite has of the file; it does not tell them itself."""
-        names = {self.path, f"{self.path}-wal", f"{self.path}-shm"}
-        try:
-            with os.scandir("/proc/self/fd") as entries:
-                numbers = [int(entry.name) for entry in entries]
-        except OSError:
-            return []
-        return [number for number in numbers if _leads_to(number) in names]
+    def leave(self) -> None:
+        """Take note that the connections were closed."""
+        _open_files.discard(self)
+
+    def keep_for_ever(self) -> None:
+        """Never close the connections: called in a fork.
+
+        SQLite would take a closed copy for the last connection where the parent has none any more, and remove a log
+        that others have written since.
+        """
+        for connection in self._connections:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
     def _check_place(self) -> None:
         path = Path(self.path)
@@ -135,6 +147,12 @@ class SqliteFile:
             self.path = str(path.resolve())
         except OSError as error:
             raise ConfigError(f"{path} cannot be opened as a queue: {error.strerror}") from error
+        for other in _open_files:
+            if other.path == self.path and other._process != os.getpid():
+                raise ConfigError(
+                    f"{self.path} was open in process {other._process} when this process was forked from it, so that "
+                    "SQLite cannot open it here any more; open the queue after the fork only"
+                )
         kind = file_system(str(Path(self.path).parent), self._read_mounts())
         if is_shared(kind):
             raise ConfigError(
@@ -163,14 +181,18 @@ class SqliteFile:
             raise ConfigError(f"{path} cannot be made: {error.strerror}") from error
 
     def _connect(self, mode: str) -> sqlite3.Connection:
-        return sqlite3.connect(
+        connection = sqlite3.connect(
             f"{Path(self.path).as_uri()}?mode={mode}",
             uri=True,
             timeout=BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
+            factory=_Connection,
         )
+        self._connections.add(connection)
+        _open_files.add(self)
+        return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         if check_identity(connection, self.path):
@@ -230,8 +252,9 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             return
 
 
-def _leads_to(descriptor: int) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115  # few calls, in a fork
-    except OSError:
-        return ""
+def _keep_connections() -> None:
+    for file in _open_files:
+        file.keep_for_ever()
+
+
+os.register_at_fork(after_in_child=_keep_connections)

@@ -10,7 +10,7 @@ Contract
   opens no transaction that writes: an idle consumer costs no fsync.
 * Leases and rests count the host's clock since its boot.  After another boot no lease is left, because no holder is;
   a rest that goes on is measured by the wall clock.
-* A fork of the process must open the queue again.
+* A fork of the process cannot use the store, and cannot open the same file while its parent had it open.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class SqliteStore:
             self._reader = self._file.open_for_reading()
         except BaseException:
             self._writer.close()
+            self._file.leave()
             raise
         self._reading = threading.Lock()
         self._closed = False
@@ -244,6 +245,7 @@ class SqliteStore:
         with self._reading:
             self._closed = True
             self._reader.close()
+        self._file.leave()
 
     # -- the file ---------------------------------------------------------------------------------------------------
 
