@@ -1,0 +1,302 @@
+"""A queue in a file, with real processes: killed while they write, claiming at once, out of disk, and forked."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.store import AttemptEnd, NewJob
+from penstock.jobs.stores.sqlite_store import SqliteStore
+
+LIMIT = 30
+PREAMBLE = """
+    import os, signal, sys
+    from penstock.errors import ConfigError, StoreUnavailable
+    from penstock.jobs.rules.job_states import JobState
+    from penstock.jobs.store import AttemptEnd, NewJob
+    from penstock.jobs.stores.sqlite_store import SqliteStore
+
+    def claim(store, limit=100, lease=3600.0):
+        return store.claim(str(os.getpid()), lease=lease, limit=limit, max_bytes=1 << 20, services=())
+
+    def succeed(store, jobs):
+        return store.end_attempts([AttemptEnd(job.hold, JobState.SUCCEEDED, result=job.id.encode()) for job in jobs])
+
+    def say(*words):
+        print(*words, flush=True)
+
+    path = sys.argv[1]
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "q.db")
+
+
+@contextmanager
+def program(path, body, *arguments):
+    """A process that runs `body`; it is killed in the end, if it still runs."""
+    text = textwrap.dedent(PREAMBLE) + textwrap.dedent(body)
+    command = [sys.executable, "-c", text, path, *arguments]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def run(path, body, *arguments):
+    """What a program says that ends well."""
+    with program(path, body, *arguments) as process:
+        said, complaints = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, said + complaints
+    assert complaints == ""
+    return said.split()
+
+
+def claim_all(store):
+    return store.claim("test", lease=3600.0, limit=10_000, max_bytes=1 << 30, services=())
+
+
+@pytest.mark.parametrize("lines", [1, 7, 40])
+def test_what_a_killed_process_was_told_is_there(path, lines):
+    """It is killed in the middle of a write, and leaves its log behind."""
+    body = """
+        store = SqliteStore(path)
+        for n in range(1_000_000):
+            store.submit([NewJob(f"{n}-{m}", b"x" * 200) for m in range(10)])
+            say("submitted", n)
+            jobs = claim(store, 4)
+            succeed(store, jobs[:2])
+            say("ended", *(job.id for job in jobs[:2]), "held", *(job.id for job in jobs[2:]))
+    """
+    with program(path, body) as process:
+        said = [process.stdout.readline().split() for _ in range(2 * lines)]
+        process.send_signal(signal.SIGKILL)
+        said += [line.split() for line in process.stdout if line.endswith("\n")]
+        process.wait(LIMIT)
+    assert Path(f"{path}-wal").stat().st_size
+    store = SqliteStore(path)
+    try:
+        rounds = [int(words[1]) for words in said if words[0] == "submitted"]
+        jobs = store.get([f"{n}-{m}" for n in rounds for m in range(10)])
+        assert None not in jobs
+        for words in said:
+            if words[0] == "ended":
+                held = words.index("held")
+                assert {job.state for job in store.get(words[1:held])} == {JobState.SUCCEEDED}
+                assert [store.result(id_).body for id_ in words[1:held]] == [id_.encode() for id_ in words[1:held]]
+                assert {job.state for job in store.get(words[held + 1 :])} == {JobState.LEASED}
+        for job in store.list_jobs(JobState.LEASED, 10_000, None):  # another claim is lost to nobody while it is held
+            assert job.history[-1].holder == str(process.pid)
+        whole = store.list_jobs(None, 1_000_000, None)
+        assert len(whole) % 10 == 0  # each submission is there whole, or not at all
+        assert store._read(lambda connection, _: connection.execute("PRAGMA integrity_check").fetchone()) == ("ok",)
+    finally:
+        store.close()
+
+
+def test_two_processes_that_claim_at_once_get_each_job_once(path):
+    store = SqliteStore(path)
+    try:
+        store.submit([NewJob(f"{n}") for n in range(1000)])
+        body = """
+            store = SqliteStore(path)
+            say("open")
+            sys.stdin.readline()
+            while jobs := claim(store, 7):
+                assert set(succeed(store, jobs)) == {"ok"}
+                say(*(job.id for job in jobs))
+            store.close()
+        """
+        with program(path, body) as one, program(path, body) as two:
+            for process in (one, two):
+                assert process.stdout.readline() == "open\n"
+            for process in (one, two):
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            claimed = [process.communicate(timeout=LIMIT)[0].split() for process in (one, two)]
+            assert (one.returncode, two.returncode) == (0, 0)
+        assert Counter(claimed[0] + claimed[1]) == Counter({f"{n}": 1 for n in range(1000)})
+        assert store.stats().succeeded == 1000
+    finally:
+        store.close()
+
+
+def test_processes_that_make_the_file_at_once_make_one(path):
+    body = """
+        sys.stdin.readline()
+        store = SqliteStore(path, sys.argv[2])
+        store.submit([NewJob("a")])
+        store.close()
+    """
+    with program(path, body, "one") as one, program(path, body, "two") as two, program(path, body, "two") as three:
+        everybody = (one, two, three)
+        for process in everybody:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        said = [process.communicate(timeout=LIMIT) for process in everybody]
+        assert [process.returncode for process in everybody] == [0, 0, 0], said
+    for queue in ("one", "two"):
+        store = SqliteStore(path, queue)
+        assert store.stats().waiting == 1
+        store.close()
+
+
+def test_a_disk_that_takes_no_more_loses_nothing(path):
+    """The limit of a file's size stands for the disk; beyond it the system refuses to write."""
+    body = """
+        import resource
+        store = SqliteStore(path)
+        kept = 0
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+        try:
+            while True:
+                store.submit([NewJob(f"{kept}", b"x" * 5000)])
+                kept += 1
+        except StoreUnavailable as error:
+            assert path in str(error) and "disk" in str(error), error
+        assert [job.id for job in store.list_jobs(None, 1000, None)] == [f"{n}" for n in range(kept)]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        store.submit([NewJob(f"{kept}", b"x" * 5000)])
+        assert len(succeed(store, claim(store, 1000))) == kept + 1
+        store.close()
+        say(kept + 1)
+    """
+    (kept,) = run(path, body)
+    store = SqliteStore(path)
+    assert store.stats().succeeded == int(kept) > 10
+    store.close()
+
+
+@pytest.mark.parametrize("end", ["return", "sys.exit(0)", "os._exit(0)", "store.close()", "del store; gc.collect()"])
+def test_a_fork_is_refused_and_its_end_harms_nobody(path, end):
+    """What is left of the parent's connections in the fork never reaches the file."""
+    body = f"""
+        import gc
+        store = SqliteStore(path)
+        store.submit([NewJob("a"), NewJob("b")])
+        held = claim(store, 1)
+        store._reader.execute("PRAGMA query_only = OFF").execute("PRAGMA wal_checkpoint")  # a close has nothing to do
+
+        def child(store):
+            for call in (lambda: store.get(["a"]), lambda: store.submit([NewJob("c")]), lambda: claim(store)):
+                try:
+                    call()
+                except ConfigError as error:
+                    assert f"was opened in process {{os.getppid()}}; open it after the fork" in str(error), error
+                else:
+                    raise AssertionError("not refused")
+            {end}
+
+        pid = os.fork()
+        if pid == 0:
+            child(store)
+            sys.exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert succeed(store, held) == ["ok"]
+        store.submit([NewJob("d")])
+        other = SqliteStore(path)
+        assert other.stats().succeeded == 1 and other.stats().waiting == 2
+        assert os.path.getsize(path + "-wal")
+        other.close()
+        store.close()
+    """
+    assert run(path, body) == []
+
+
+def test_a_fork_whose_parent_has_the_queue_open_cannot_open_it(path):
+    """SQLite knows the locks of a process by itself, and would take the parent's for its own."""
+    body = """
+        store = SqliteStore(path)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                SqliteStore(path, "another")
+            except ConfigError as error:
+                assert "open the queue after the fork only" in str(error), error
+                sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        store.submit([NewJob("a")])
+        store.close()
+        pid = os.fork()
+        if pid == 0:
+            store = SqliteStore(path)
+            assert len(claim(store)) == 1
+            store.close()
+            sys.exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    """
+    assert run(path, body) == []
+
+
+def test_a_fork_that_outlives_its_parents_connection_removes_no_log(path):
+    """Others have written to a log of the same name since."""
+    body = """
+        store = SqliteStore(path)
+        store.submit([NewJob("a")])
+        assert store.get(["a"])
+        gate, opener = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(opener)
+            os.read(gate, 1)
+            store._writer._connection = None  # the thread that is not here any more would keep it
+            del store
+            sys.exit(0)
+        store.close()
+        other = os.fork()
+        if other == 0:
+            import subprocess
+            os._exit(subprocess.run([sys.executable, "-c", sys.argv[2], path]).returncode)
+        os.waitpid(other, 0)
+        os.close(opener)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert os.path.getsize(path + "-wal")
+    """
+    writer = textwrap.dedent(PREAMBLE) + textwrap.dedent(
+        """
+        SqliteStore(path).submit([NewJob("b")])
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    run(path, body, writer)
+    store = SqliteStore(path)
+    assert None not in store.get(["a", "b"])
+    store.close()
+
+
+def test_a_program_that_never_closes_its_store_ends(path):
+    assert run(path, "store = SqliteStore(path); store.submit([NewJob('a')]); say('done')") == ["done"]
+
+
+def test_after_a_kill_the_lease_runs_out_and_the_job_is_claimed_again(path):
+    body = """
+        store = SqliteStore(path)
+        store.submit([NewJob("a")])
+        say(claim(store, lease=0.2))
+        sys.stdin.read()
+    """
+    with program(path, body) as process:
+        assert "ClaimedJob" in process.stdout.readline()
+        process.kill()
+    store = SqliteStore(path)
+    try:
+        jobs = []
+        while not jobs:
+            jobs = claim_all(store)
+        assert (jobs[0].fence, jobs[0].attempts) == (2, {"lost": 1})
+        assert store.end_attempts([AttemptEnd(jobs[0].hold, JobState.SUCCEEDED)]) == ["ok"]
+    finally:
+        store.close()
