@@ -54,6 +54,7 @@ HEAVY = {
     "prometheus_client": {"hosting/service_metrics.py", "server/pages/metrics.py"},
     "httptools": {"server/http1/heads.py"},
     "uvloop": {"hosting/run.py", "blocking.py", "cli/reload.py"},
+    "obstore": {"transfer/obstore_.py"},
     "rich": {"cli/main.py", "cli/check.py"},
     "argcomplete": {"cli/completion.py"},
     "watchfiles": {"cli/watched.py"},
