@@ -7,6 +7,7 @@ import ssl
 import subprocess
 
 import pytest
+from s3_fake import fake_s3
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +24,15 @@ def server_tls(tmp_path_factory):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     return context, folder / "cert.pem"
+
+
+@pytest.fixture
+def s3(monkeypatch):
+    """A server of S3 that the environment leads to."""
+    with fake_s3() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a key")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        yield server
