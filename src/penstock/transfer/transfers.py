@@ -83,7 +83,7 @@ class Downloaded:
 
 
 @dataclass(frozen=True)
-class InputBody:
+class FetchedInput:
     """An input in memory."""
 
     body: bytes
@@ -152,12 +152,12 @@ class Transfers:
             content_type = self._get(url, file.write, stopped, self.options.max_input)
         return Downloaded(path, path.stat().st_size, content_type)
 
-    def read(self, url: str, stopped: Stopped = never, most_bytes: int | None = None) -> InputBody:
+    def read(self, url: str, stopped: Stopped = never, most_bytes: int | None = None) -> FetchedInput:
         """Fetch an input into memory; at most `most_bytes`, or `max_input` without.  Raises as `download` does."""
         pieces: list[bytes] = []
         most = self.options.max_input if most_bytes is None else min(most_bytes, self.options.max_input)
         content_type = self._get(url, pieces.append, stopped, most)
-        return InputBody(b"".join(pieces), content_type)
+        return FetchedInput(b"".join(pieces), content_type)
 
     def _get(self, url: str, write: Callable[[bytes], object], stopped: Stopped, most_bytes: int) -> str:
         place = self._checked(url, self.options.allowed_inputs)
