@@ -1,0 +1,533 @@
+"""Jobs in memory, on a clock that stands still: whatever consumers do and suffer, the history keeps its promises.
+
+Consumers claim, renew, compute, commit, release, die, are killed in the middle of a commit, and stand still beyond
+their leases.  The store is compared with a plain model after each step, and the whole history is checked in the end.
+Consumers and stores that break a promise are caught by the history alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from msgspec.structs import replace
+
+from penstock.errors import JobConflict
+from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.store import Answer, AttemptEnd, Hold, NewJob
+from penstock.jobs.stores.memory_store import MemoryStore
+from penstock.testing.history import Act, EventLog, Part, RecordedStore, check_history, read_events
+
+LEASE = 10.0
+BEAT = 3.0
+"""Seconds between two renewals."""
+MOST_HELD = 3
+PLACE = "file:///out/x"
+
+
+class World:
+    """One store, the consumers of it, and the log that they share."""
+
+    store_kind = MemoryStore
+
+    def __init__(self, consumer_kind=None) -> None:
+        self.now = 100.0
+        self.lines = []
+        self.consumer_kind = consumer_kind or Consumer
+        self.store = self.store_kind(now=lambda: self.now, wall=lambda: self.now)
+        self.consumers = []
+        self.names = count()
+        self.submitter = RecordedStore(self.store, self.log("submitter"))
+
+    def log(self, process):
+        return EventLog(self.lines.append, process=process, now=lambda: self.now)
+
+    def start(self):
+        consumer = self.consumer_kind(self, f"consumer-{next(self.names)}")
+        self.consumers.append(consumer)
+        return consumer
+
+    def pass_time(self, seconds):
+        """Let time pass; who is awake renews what it holds."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(self.now + BEAT, end)
+            for consumer in self.consumers:
+                if consumer.awake:
+                    consumer.renew()
+
+    def finish(self):
+        """Wake who stands still, let everybody else die, and have one consumer do what is left."""
+        for consumer in self.consumers:
+            consumer.resume()
+        self.pass_time(BEAT)
+        for consumer in list(self.consumers):
+            consumer.die()
+        last = self.start()
+        for _ in range(100):
+            last.claim()
+            for hold in list(last.held):
+                last.compute(hold)
+                last.commit(hold)
+            last.move()
+            if all(job.has_ended for job in self.store.list_jobs(None, 1000, None)):
+                return
+            self.pass_time(LEASE)
+
+    def check(self, **options):
+        check_history(read_events(self.lines), self.store.list_jobs(None, 1000, None), most_held=MOST_HELD, **options)
+
+
+class Consumer:
+    """A consumer as it should be."""
+
+    def __init__(self, world, name) -> None:
+        self.world = world
+        self.name = name
+        self.log = world.log(name)
+        self.store = RecordedStore(world.store, self.log)
+        self.held = {}
+        """The local deadline of each hold."""
+        self.computed = set()
+        self.awake = True
+        self.woken = None
+
+    def claim(self):
+        asked = self.world.now
+        claimed = self.store.claim(
+            self.name, lease=LEASE, limit=MOST_HELD - len(self.held), max_bytes=1000, services=()
+        )
+        self.held.update({job.hold: asked + LEASE for job in claimed})
+        return [job.id for job in claimed]
+
+    def renew(self):
+        holds, asked = list(self.held), self.world.now
+        for hold, told in zip(holds, self.store.renew(holds, LEASE) if holds else [], strict=True):
+            if told.answer is Answer.LOST:
+                del self.held[hold]
+            elif told.cancel:
+                self.end(AttemptEnd(hold, JobState.CANCELLED))
+            else:
+                self.held[hold] = asked + LEASE
+
+    def compute(self, hold, seconds=0.0):
+        if self.world.now >= self.held[hold]:
+            return
+        end = self.log.begin(Act.CALL, [Part(hold.job_id, hold.fence)], stage=self.name)
+        self.world.pass_time(seconds)
+        end()
+        self.computed.add(hold)
+
+    def commit(self, hold):
+        if hold in self.computed and hold in self.held:
+            self.end(AttemptEnd(hold, JobState.SUCCEEDED))
+
+    def release(self, hold):
+        self.end(AttemptEnd(hold, JobState.WAITING, Cause.RELEASED))
+
+    def fail(self, hold):
+        self.end(AttemptEnd(hold, JobState.SCHEDULED, Cause.TRANSFER, counts=True, rest=5.0))
+
+    def end(self, end):
+        answers = self.store.end_attempts([end])
+        del self.held[end.hold]
+        return answers[0]
+
+    def move(self):
+        for delivery in self.store.deliveries(limit=10, lease=LEASE):
+            if delivery.fence:
+                self.log.begin(Act.MOVE, [Part(delivery.job_id, delivery.fence)])()
+            self.store.delivered([delivery])
+
+    def die(self):
+        self.world.consumers.remove(self)
+
+    def die_in_commit(self, hold, *, done):
+        """Be killed before or after the store has heard of a commit."""
+        if hold in self.computed:
+            end = AttemptEnd(hold, JobState.SUCCEEDED)
+            self.log.begin(Act.END, [Part(*hold, to=end.to)])
+            if done:
+                self.world.store.end_attempts([end])
+        self.die()
+
+    def suspend(self):
+        if self.awake:
+            self.awake = False
+            self.woken = self.log.begin(Act.SUSPEND)
+
+    def resume(self):
+        if not self.awake:
+            self.awake = True
+            self.woken()
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+
+class PlainJob:
+    """What the contract says of a job, in as few words as it takes."""
+
+    def __init__(self, priority, due, deadline) -> None:
+        self.state, self.run, self.fence, self.attempts = "waiting" if due is None else "scheduled", 1, 0, Counter()
+        self.priority, self.due, self.deadline = priority, due, deadline
+        self.lease_ends, self.cancel = 0.0, False
+
+    def look(self, now):
+        if self.state == "scheduled" and now >= self.due:
+            self.state = "waiting"
+        if self.state in ("scheduled", "waiting") and self.deadline is not None and now >= self.deadline:
+            self.state = "expired"
+
+    def claimed(self, now):
+        """Whether a claim gets it."""
+        if self.state == "leased" and now >= self.lease_ends:
+            if self.cancel or (self.deadline is not None and now >= self.deadline):
+                self.state = "cancelled" if self.cancel else "expired"
+                return False
+            self.attempts["lost"] += 1
+            self.state = "dead" if self.attempts["lost"] == 5 else "waiting"
+        if self.state != "waiting":
+            return False
+        self.state, self.lease_ends = "leased", now + LEASE
+        self.fence += 1
+        return True
+
+    def shown(self):
+        return self.state, self.run, dict(self.attempts), self.fence
+
+
+class Machine(RuleBasedStateMachine):
+    world_kind = World
+    consumer_kind = Consumer
+    has_model = True
+    """Whether the store is compared with the plain model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = self.world_kind(self.consumer_kind)
+        self.model = {}
+        self.watch_store()
+        for _ in range(2):
+            self.world.start()
+
+    def watch_store(self):
+        """Have the model told what holders tell the store."""
+        store, model, world = self.world.store, self.model, self.world
+        renew, end_attempts = store.renew, store.end_attempts
+
+        def renewed(holds, lease):
+            for hold in holds:
+                job = model[hold.job_id]
+                if job.state == "leased" and job.fence == hold.fence:
+                    job.lease_ends = world.now + lease
+            return renew(holds, lease)
+
+        def ended(ends):
+            for end in ends:
+                job = model[end.hold.job_id]
+                if job.state == "leased" and job.fence == end.hold.fence:
+                    goes_back = end.to in (JobState.WAITING, JobState.SCHEDULED)
+                    job.attempts.update([end.cause] * end.counts)
+                    job.state = "cancelled" if goes_back and job.cancel else str(end.to)
+                    job.due = world.now + end.rest
+            return end_attempts(ends)
+
+        store.renew, store.end_attempts = renewed, ended
+
+    def awake(self, number):
+        """One of the consumers that are awake; there is always one."""
+        consumers = [consumer for consumer in self.world.consumers if consumer.awake] or [self.world.start()]
+        return consumers[number % len(consumers)]
+
+    def job(self, number):
+        ids = list(self.model)
+        return ids[number % len(ids)] if ids else None
+
+    @rule(
+        priority=st.integers(0, 1),
+        delay=st.sampled_from([0.0, 0.0, 4.0]),
+        patience=st.sampled_from([None, None, 1.0, 30.0]),
+        output=st.sampled_from([None, PLACE]),
+    )
+    def submit(self, priority, delay, patience, output):
+        name, now = f"job-{len(self.model)}", self.world.now
+        deadline = None if patience is None else now + patience
+        self.model[name] = PlainJob(priority, now + delay if delay else None, deadline)
+        self.world.submitter.submit([NewJob(name, priority=priority, delay=delay, deadline=deadline, output=output)])
+
+    @rule(number=st.integers(0, 9))
+    def submit_again(self, number):
+        if (name := self.job(number)) is not None:
+            self.world.submitter.submit([NewJob(name)])
+
+    @rule(number=st.integers(0, 9))
+    def claim(self, number):
+        consumer, now = self.awake(number), self.world.now
+        room = MOST_HELD - len(consumer.held)
+        expected = []
+        for name, job in sorted(self.model.items(), key=lambda pair: -pair[1].priority):
+            job.look(now)
+            if len(expected) < room and job.claimed(now):
+                expected.append(name)
+        claimed = consumer.claim()
+        assert claimed == expected or not self.has_model
+
+    @rule(number=st.integers(0, 9), seconds=st.sampled_from([0.0, 4.0]), then=st.sampled_from(["", "commit", "fail"]))
+    def work(self, number, seconds, then):
+        consumer = self.awake(number)
+        for hold in list(consumer.held)[:1]:
+            consumer.compute(hold, seconds)
+            if then and hold in consumer.held:
+                getattr(consumer, then)(hold)
+
+    @rule(number=st.integers(0, 9))
+    def commit(self, number):
+        consumer = self.awake(number)
+        for hold in list(consumer.held):
+            consumer.commit(hold)
+
+    @rule(number=st.integers(0, 9))
+    def release(self, number):
+        consumer = self.awake(number)
+        for hold in list(consumer.held)[-1:]:
+            consumer.release(hold)
+
+    @rule(number=st.integers(0, 9))
+    def move(self, number):
+        self.awake(number).move()
+
+    @rule(number=st.integers(0, 9))
+    def die(self, number):
+        self.awake(number).die()
+
+    @rule(number=st.integers(0, 9), done=st.booleans())
+    def die_in_commit(self, number, done):
+        consumer = self.awake(number)
+        if consumer.held:
+            consumer.die_in_commit(next(iter(consumer.held)), done=done)
+
+    @rule(number=st.integers(0, 9))
+    def suspend(self, number):
+        self.awake(number).suspend()
+
+    @rule()
+    def resume(self):
+        for consumer in self.world.consumers:
+            consumer.resume()
+
+    @rule(number=st.integers(0, 9))
+    def cancel(self, number):
+        if (name := self.job(number)) is None:
+            return
+        job = self.model[name]
+        job.look(self.world.now)
+        try:
+            self.world.submitter.cancel(name)
+        except JobConflict:
+            assert job.state in ("succeeded", "dead", "expired")
+        else:
+            job.cancel = job.state == "leased"
+            if job.state != "leased" or self.world.now >= job.lease_ends:
+                job.state = "cancelled"
+
+    @rule(number=st.integers(0, 9))
+    def retry(self, number):
+        if (name := self.job(number)) is None:
+            return
+        job = self.model[name]
+        job.look(self.world.now)
+        try:
+            self.world.submitter.retry(name)
+        except JobConflict:
+            assert job.state not in ("dead", "cancelled", "expired")
+        else:
+            late = job.deadline is not None and self.world.now >= job.deadline
+            job.state, job.cancel, job.deadline = "waiting", False, None if late else job.deadline
+            job.run += 1
+            job.attempts.clear()
+
+    @rule(seconds=st.sampled_from([1.0, BEAT, LEASE / 2, LEASE * 1.5]))
+    def pass_time(self, seconds):
+        self.world.pass_time(seconds)
+
+    @invariant()
+    def the_store_is_as_the_model(self):
+        for name, job in self.model.items() if self.has_model else ():
+            job.look(self.world.now)
+            (kept,) = self.world.store.get([name])
+            fence = kept.history[-1].fence if kept.history else 0
+            assert (kept.state, kept.run, kept.attempts, fence) == job.shown()
+
+    def teardown(self):
+        self.world.check(finished=False)
+        self.world.finish()
+        self.world.check(finished=True)
+
+
+TestHistories = Machine.TestCase
+TestHistories.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+# -- what must be caught ----------------------------------------------------------------------------------------------
+
+
+class AcksFirst(Consumer):
+    """It commits, and computes afterwards."""
+
+    def compute(self, hold, seconds=0.0):
+        self.computed.add(hold)
+        self.commit(hold)
+        self.log.begin(Act.CALL, [Part(hold.job_id, hold.fence)], stage=self.name)()
+
+
+class NeverRenews(Consumer):
+    """It works on jobs for as long as it takes."""
+
+    def renew(self):
+        pass
+
+
+class MovesEarly(Consumer):
+    """It moves an output to its place before the commit."""
+
+    def commit(self, hold):
+        if hold in self.computed and hold in self.held:
+            self.log.begin(Act.MOVE, [Part(hold.job_id, hold.fence)])()
+        super().commit(hold)
+
+
+class ClaimsTooMuch(Consumer):
+    """It takes all there is."""
+
+    def claim(self):
+        asked = self.world.now
+        claimed = self.store.claim(self.name, lease=LEASE, limit=100, max_bytes=1000, services=())
+        self.held.update({job.hold: asked + LEASE for job in claimed})
+        return [job.id for job in claimed]
+
+
+class UnfencedStore(MemoryStore):
+    """Anybody may commit who ever held the job."""
+
+    def end_attempts(self, ends):
+        return super().end_attempts([replace(end, hold=Hold(end.hold.job_id, self._fence(end))) for end in ends])
+
+    def _fence(self, end):
+        return self._jobs[end.hold.job_id].fence
+
+
+class HastyStore(MemoryStore):
+    """It hands out what is leased."""
+
+    def claim(self, holder, **options):
+        for job in self._jobs.values():
+            job.lease_ends = 0.0
+        return super().claim(holder, **options)
+
+
+class ForgetfulStore(MemoryStore):
+    """It does not keep what is scheduled."""
+
+    def submit(self, jobs):
+        shown = super().submit(jobs)
+        for job in shown:
+            if job.state is JobState.SCHEDULED:
+                del self._jobs[job.id]
+        return shown
+
+
+class CarelessStore(MemoryStore):
+    """It does not count what was lost."""
+
+    def claim(self, holder, **options):
+        claimed = super().claim(holder, **options)
+        for job in self._jobs.values():
+            job.attempts.pop("lost", None)
+        return claimed
+
+
+@pytest.mark.parametrize(
+    ("consumer", "store", "rule_broken"),
+    [
+        (AcksFirst, MemoryStore, "I3"),
+        (MovesEarly, MemoryStore, "I3"),
+        (NeverRenews, MemoryStore, "I5"),
+        (ClaimsTooMuch, MemoryStore, "I6"),
+        (Consumer, UnfencedStore, "I2"),
+        (Consumer, HastyStore, "I5"),
+        (Consumer, ForgetfulStore, "I1"),
+        (Consumer, CarelessStore, "I4"),
+    ],
+)
+def test_the_history_tells_of_what_breaks_a_promise(consumer, store, rule_broken):
+    class BrokenWorld(World):
+        store_kind = store
+
+    class BrokenMachine(Machine):
+        world_kind = BrokenWorld
+        consumer_kind = consumer
+        has_model = False
+
+    chosen = settings(
+        max_examples=500, stateful_step_count=40, phases=[Phase.generate], database=None, derandomize=True
+    )
+    with pytest.raises(AssertionError, match=rule_broken):
+        run_state_machine_as_test(BrokenMachine, settings=settings(chosen, report_multiple_bugs=False))
+
+
+def test_the_history_of_what_keeps_them_is_not_objected_to():
+    world = World()
+    store = world.submitter
+    store.submit([NewJob("a", output=PLACE), NewJob("b")])
+    first, second = world.start(), world.start()
+    first.claim()
+    first.suspend()
+    world.pass_time(LEASE + 1)
+    second.claim()
+    for hold in list(second.held):
+        second.compute(hold, 2.0)
+        second.commit(hold)
+    second.move()
+    first.resume()
+    first.renew()
+    assert first.held == {}
+    world.check(reclaim_within=2.0)
+
+
+def test_two_calls_of_one_model_at_once_are_told():
+    world = World()
+    consumer = world.start()
+    ends = []
+    for _ in range(2):
+        ends.append(consumer.log.begin(Act.CALL, [Part("a")], stage="m"))
+        world.now += 1.0
+    for end in ends:
+        end()
+    with pytest.raises(AssertionError, match="I7: job a ran in m while another call was running"):
+        world.check()
+
+
+def test_a_job_that_lies_about_after_its_lease_is_told():
+    world = World()
+    world.submitter.submit([NewJob("a")])
+    dead, late = world.start(), world.start()
+    dead.claim()
+    dead.die()
+    world.pass_time(LEASE + 5.0)
+    late.claim()
+    with pytest.raises(AssertionError, match="I5: job a lay about for too long after fence 1"):
+        world.check(finished=False, reclaim_within=4.0)
+    world.check(finished=False, reclaim_within=5.0)
+
+
+def test_an_accepted_job_that_never_ends_is_told():
+    world = World()
+    world.submitter.submit([NewJob("a")])
+    with pytest.raises(AssertionError, match="I1: job a never ended: it is waiting"):
+        world.check()
