@@ -4,7 +4,7 @@
     with record_call(path, job_ids): ...                   # in the stage
     ...
     with open(path, "rb") as lines:
-        check_history(read_events(lines), store.list_jobs(None, 10_000, None), lease=5.0)
+        check_history(read_events(lines), store.list_jobs(None, 10_000, None), most_held=64)
 
 What is checked, of jobs that are not purged:
 
