@@ -15,6 +15,7 @@ Contract
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 import threading
@@ -32,6 +33,7 @@ from penstock.jobs.stores.mounts import MOUNTINFO
 from penstock.jobs.stores.sqlite_file import BUSY_SECONDS, SqliteFile, unavailable
 from penstock.jobs.stores.sqlite_passing import catch_up, is_due
 from penstock.jobs.stores.sqlite_rows import STATES
+from penstock.jobs.stores.sqlite_submitters import purgeable
 from penstock.jobs.stores.sqlite_writer import SqliteWriter
 from penstock.jobs.stores.urls import DEFAULT_QUEUE, SYNCHRONOUS, StoreUrl
 
@@ -308,17 +310,17 @@ class SqliteStore:
         )
 
     def _purge(self, state: JobState, older_than: float) -> int:
-        """Forget the jobs in `state` that are so old, some at a time; only reads where there are none."""
-        found = self._read(
-            lambda connection, now: sqlite_submitters.purgeable(
-                connection, self._number, state, now.wall - older_than, 1
-            )
-        )
+        """Forget the jobs in `state` that are so old, some at a time; only reads where there are none.
+
+        Where the wall clock was set back since, a job that has just ended is older than no seconds nevertheless.
+        """
+        before = self._clock.wall() - older_than if older_than > 0 else math.inf
+        found = self._read(lambda connection, _: purgeable(connection, self._number, state, before, 1))
         forgotten, more = 0, bool(found)
         while more:
             count = self._write(
-                lambda connection, now: sqlite_submitters.forget_jobs(
-                    connection, self._number, state, now.wall - older_than, PURGED_AT_ONCE
+                lambda connection, _: sqlite_submitters.forget_jobs(
+                    connection, self._number, state, before, PURGED_AT_ONCE
                 )
             )
             forgotten += count

@@ -233,6 +233,15 @@ def test_a_wall_clock_an_hour_ahead_moves_neither_leases_nor_rests(store, clocks
     assert states(store, "held", "later") == ["leased", "scheduled"]
 
 
+def test_after_a_wall_clock_was_set_back_all_can_be_purged(store, clocks):
+    submit(store, "a", "b")
+    succeed(store, claim(store, limit=1))
+    clocks.wall -= HOUR
+    assert store.purge(None, 1) == 0
+    assert store.stats().oldest_waiting == 0
+    assert store.purge(None, 0) == 2
+
+
 def test_after_another_boot_no_lease_is_left(open_store, clocks):
     store = open_store(boot="one")
     submit(store, "a", output="file:///out")
