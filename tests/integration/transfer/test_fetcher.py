@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ import pytest
 from web_servers import Asked, web_server
 
 from penstock.errors import TransferFailed, TransferRefused, TransferStopped
+from penstock.transfer import connecting
 from penstock.transfer.addresses import parse_nets
 from penstock.transfer.fetcher import Fetcher
 from penstock.transfer.lookups import Resolved
@@ -279,6 +281,33 @@ def test_a_name_whose_lookup_hangs_is_left_at_the_time_limit():
             fetch("http://a.example", fetcher=Fetcher(resolve=lambda *_: [answered.wait(30)]), seconds=0.3)
     finally:
         answered.set()
+
+
+@pytest.fixture
+def full_port():
+    """A port where no connection is completed: as many as may wait there wait already."""
+    with contextlib.ExitStack() as closing:
+        listener = closing.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(3):
+            waiting = closing.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
+
+
+def test_an_address_that_does_not_answer_is_given_up_for_the_next(full_port, monkeypatch):
+    monkeypatch.setattr(connecting, "CONNECT_SECONDS", 0.3)
+    with web_server(lambda asked: asked.answer(body=b"here")) as server:
+        both = [loopback(full_port), loopback(server.port)]
+        assert fetch("http://two.example/", fetcher=Fetcher(LOOPBACK, resolve=lambda *_: both)) == b"here"
+    with pytest.raises(TransferFailed, match=r"cannot connect to 127\.0\.0\.1: Connection timed out"):
+        fetch(f"http://127.0.0.1:{full_port}/")
+
+
+def test_a_transfer_that_is_stopped_ends_while_it_connects(full_port):
+    looks = iter([False] * 3)
+    with pytest.raises(TransferStopped):
+        fetch(f"http://127.0.0.1:{full_port}/", stopped=lambda: next(looks, True))
 
 
 def test_a_transfer_that_is_stopped_ends_while_the_server_is_silent():

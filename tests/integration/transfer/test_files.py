@@ -78,6 +78,22 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(transfers, inside
                 transfers.write_output(f"file://{inside}/{name}", "job", 1, b"result")
 
 
+def test_a_file_that_becomes_a_fifo_at_the_last_moment_is_refused_and_not_waited_for(transfers, inside, monkeypatch):
+    (inside / "a").write_text("a")
+    look = os.stat
+
+    def look_and_swap(path, **words):
+        found = look(path, **words)
+        if path == "a":
+            (inside / "a").unlink()
+            os.mkfifo(inside / "a")
+        return found
+
+    monkeypatch.setattr(os, "stat", look_and_swap)
+    with pytest.raises(TransferRefused, match="no regular file"):
+        transfers.read(f"file://{inside}/a")
+
+
 def test_a_device_is_refused(tmp_path):
     allowed = AllowedPlaces.parse("file:///dev", "--allow-input")
     transfers = Transfers(TransferOptions(tmp_path / "downloads", allowed_inputs=allowed))
