@@ -24,7 +24,7 @@ from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, 
 from obstore.store import S3Store
 
 from penstock.config import MIB
-from penstock.errors import TransferError, TransferFailed, TransferRefused
+from penstock.errors import TransferFailed, TransferRefused
 from penstock.transfer.outgoing import Outgoing
 from penstock.transfer.places import ObjectPlace
 from penstock.transfer.time_limit import TimeLimit
@@ -78,22 +78,18 @@ class ObjectStorage:
 
     def write(self, place: ObjectPlace, outgoing: Outgoing, *, limit: TimeLimit) -> None:
         """Write an object, whatever is there.  Raises as `read` does."""
-        source = _Watched(outgoing, limit)
+        in_parts = outgoing.nbytes > PART_BYTES
+        chunks = _watched(outgoing, limit)  # what it raises comes out of `put` as it is
         with _told(place):
-            try:
-                obstore.put(
-                    self._store(place),
-                    place.key,
-                    iter(source) if outgoing.nbytes > PART_BYTES else b"".join(source),
-                    attributes={"Content-Type": outgoing.content_type},
-                    use_multipart=outgoing.nbytes > PART_BYTES,
-                    chunk_size=PART_BYTES,
-                    max_concurrency=UPLOADS_AT_ONCE,
-                )
-            except BaseError:
-                if source.ended_by is not None:
-                    raise source.ended_by from None
-                raise
+            obstore.put(
+                self._store(place),
+                place.key,
+                chunks if in_parts else b"".join(chunks),
+                attributes={"Content-Type": outgoing.content_type},
+                use_multipart=in_parts,
+                chunk_size=PART_BYTES,
+                max_concurrency=UPLOADS_AT_ONCE,
+            )
 
     def move(self, part: ObjectPlace, place: ObjectPlace) -> None:
         """Move an object to its place in the same bucket; nothing where that was done before.
@@ -132,22 +128,11 @@ class ObjectStorage:
         return self._stores[place.bucket]
 
 
-class _Watched:
-    """The bytes of an output as obstore takes them; it remembers why they ended early."""
-
-    def __init__(self, outgoing: Outgoing, limit: TimeLimit) -> None:
-        self._outgoing = outgoing
-        self._limit = limit
-        self.ended_by: TransferError | None = None
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            for chunk in self._outgoing.chunks():
-                self._limit.left()
-                yield bytes(chunk)
-        except TransferError as error:
-            self.ended_by = error
-            raise
+def _watched(outgoing: Outgoing, limit: TimeLimit) -> Iterator[bytes]:
+    """The bytes of an output, until its time is over."""
+    for chunk in outgoing.chunks():
+        limit.left()
+        yield bytes(chunk)
 
 
 @contextmanager
