@@ -36,24 +36,29 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from waiting import until_now
 
 import penstock as ps
 import pictures
+from fake_work import Bench, fake_service
 from penstock.cli.main import _parser
 from penstock.cli.options import CommandOptions
 from penstock.codec import media_types
-from penstock.config import environment_name
+from penstock.config import WorkOptions, environment_name
 from penstock.core.batching import Reason
 from penstock.core.state import State
 from penstock.hosting.fault_log import FaultLog
+from penstock.jobs.job import Stats
+from penstock.jobs.job_metrics import JobCollector
 from penstock.server.app import App
 from penstock.server.status import KINDS, Problems
 from penstock.testing.virtual_clock import VirtualClock
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+COMMANDS = {"serve", "work", "check", "jobs", "doctor", "--version"}
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 PENSTOCK = Path(sys.executable).parent / "penstock"
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -320,9 +325,11 @@ def code(page: Path) -> Iterator[str]:
     yield from re.findall(r"`([^`]+)`", prose(page))
 
 
-def known_flags() -> set[str]:
-    serve = _parser()._subparsers._group_actions[0].choices["serve"]  # argparse has no public way to ask
-    return {flag for action in serve._actions for flag in action.option_strings}
+def known_flags(command: str) -> set[str]:
+    """The flags of a command; of all commands where there is none of this name."""
+    commands = _parser()._subparsers._group_actions[0].choices  # argparse has no public way to ask
+    asked = [commands[command]] if command in commands else commands.values()
+    return {flag for each in asked for action in each._actions for flag in action.option_strings}
 
 
 @each(PAGES)
@@ -332,9 +339,10 @@ def test_every_command_a_page_names_exists(page):
         make = re.match(r"make ([a-z-]+)", line)
         assert make is None or make[1] in targets, f"`{line}` is no target of the Makefile"
         command = re.match(r"penstock ([^\s:]+)", line)  # the title of what `check` prints has a colon behind it
-        assert command is None or command[1] in ("serve", "check", "--version"), line
-        if line.startswith(("penstock serve", "ExecStart=", "--")):
-            assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line)) <= known_flags(), line
+        assert command is None or command[1] in COMMANDS, line
+        if line.startswith(("penstock serve", "penstock work", "ExecStart=", "--")):
+            told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
+            assert told <= known_flags("serve" if command is None and line[0] == "E" else command and command[1]), line
 
 
 def present(page: Path) -> list[str]:
@@ -395,7 +403,7 @@ def test_every_test_a_page_names_exists():
 
 @each(PAGES)
 def test_every_variable_and_metric_a_page_names_exists(page):
-    owners = (ps.ServiceOptions, ps.ServerOptions, CommandOptions)
+    owners = (ps.ServiceOptions, ps.ServerOptions, CommandOptions, WorkOptions)
     variables = {environment_name(f.name) for owner in owners for f in dataclasses.fields(owner)}
     variables |= set(re.findall(r"PENSTOCK_[A-Z_]+", (ROOT / "setup.py").read_text()))
     metrics = set(metric_rows())
@@ -431,6 +439,7 @@ def options() -> Iterator[tuple[str, str, object, bool]]:
         ("Service options", ps.ServiceOptions),
         ("Server options", ps.ServerOptions),
         ("Command options", CommandOptions),
+        ("Work options", WorkOptions),
     ):
         for f in dataclasses.fields(owner):
             yield heading, f.name, f.default, owner is not ps.Batch
@@ -517,17 +526,38 @@ def test_the_reference_has_every_path_and_every_media_type():
         assert f"`{name.decode()}`" in text, name
 
 
-def metric_rows() -> dict[str, str]:
+def metric_rows(chapters: str = "all") -> dict[str, str]:
+    """The metrics that the page tells of; those of `jobs`, which a consumer has besides, or of the `others`."""
     page = (DOCS / "reference" / "metrics.md").read_text()
+    before, heading, rest = page.partition("\n## Jobs\n")
+    assert heading
+    jobs, _, after = rest.partition("\n## ")
+    page = {"all": page, "jobs": jobs, "others": before + after}[chapters]
     return dict(re.findall(r"^\| `(penstock_[a-z_]+)` \| (.+)$", page, flags=re.MULTILINE))
 
 
 def test_the_reference_has_every_metric_and_no_other(tmp_path):
-    told = metric_rows()
+    told = metric_rows("others")
     (tmp_path / "prices.py").write_text(shared_files()["prices.py"])
     with served("prices:service", tmp_path) as (client, _):
         client.post("/predict", json={"rooms": 1, "area": 1.0})
         page = client.get("/metrics").text
+    assert as_told(page, told) == set(told)
+
+
+async def test_the_reference_has_every_metric_of_a_consumer(tmp_path):
+    bench = Bench(tmp_path, [fake_service()])
+    bench.consumer.counters.stats = Stats()
+    bench.consumer.counters.run_ended("succeeded")
+    bench.consumer.counters.attempt_failed("crash")
+    registry = CollectorRegistry()
+    registry.register(JobCollector(bench.consumer))
+    told = metric_rows("jobs")
+    assert as_told(generate_latest(registry).decode(), told) == set(told)
+
+
+def as_told(page: str, told: dict[str, str]) -> set[str]:
+    """The names of the metrics on `page`; fails where kind or labels are not those of the row in `told`."""
     text = (DOCS / "reference" / "metrics.md").read_text()
     found = set()
     for family in text_string_to_metric_families(page):
@@ -540,7 +570,7 @@ def test_the_reference_has_every_metric_and_no_other(tmp_path):
         assert kind == family.type, name
         given = {label for sample in family.samples for label in sample.labels} - {"le"}
         assert given == set(re.findall(r"`(\w+)`", labels)) or not family.samples, name
-    assert found == set(told)
+    return found
 
 
 def test_the_words_for_states_reasons_and_endings_are_those_of_the_code():

@@ -51,7 +51,7 @@ FACADE = {
 HEAVY = {
     "numpy": {"codec/numpy_.py"},
     "pydantic": {"codec/pydantic_.py"},
-    "prometheus_client": {"hosting/service_metrics.py", "server/pages/metrics.py"},
+    "prometheus_client": {"hosting/service_metrics.py", "jobs/job_metrics.py", "server/pages/metrics.py"},
     "httptools": {"server/http1/heads.py"},
     "uvloop": {"hosting/run.py", "blocking.py", "cli/reload.py"},
     "obstore": {"transfer/obstore_.py"},

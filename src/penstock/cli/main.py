@@ -1,4 +1,4 @@
-"""The `penstock` command: `serve` and `check`."""
+"""The `penstock` command: `serve`, `work` and `check`."""
 
 # PYTHON_ARGCOMPLETE_OK: a shell in which every program's completion is switched on looks for this word.
 
@@ -33,9 +33,10 @@ from penstock.cli.options import (
     service_fields,
 )
 from penstock.cli.pools import resized
+from penstock.cli.queue_url import add_queue_flags
 from penstock.cli.saying import Say, say_object, say_text
 from penstock.cli.user_errors import UserCodeFailed
-from penstock.config import LogOptions, ServerOptions, ServiceOptions
+from penstock.config import LogOptions, ServerOptions, ServiceOptions, WorkOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.signals import hold_signals, ignore_held_signals
 from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, write_stderr_line
@@ -45,6 +46,8 @@ WHAT_A_SERVICE_IS = (
     "module:service or file.py:service; a function without arguments that makes the service; or only the module, where "
     "it has but one service"
 )
+DOOR = ("host", "port", "uds", "uds_mode", "drain")
+"""What `penstock work` says in other words, or not at all."""
 FAILED = 1
 WRONGLY_CALLED = 2
 """As `argparse` ends for a flag that it does not know."""
@@ -150,6 +153,16 @@ def _parser() -> argparse.ArgumentParser:
     add_flags(serving, ServerOptions, "server")
     add_flags(serving, ServiceOptions, "service (for every service named)")
     serving.set_defaults(run=_serve)
+    working = commands.add_parser(
+        "work", help="feed services from a job queue", description="Feed services from a job queue."
+    )
+    working.add_argument("services", nargs="+", metavar="module:service", help=WHAT_A_SERVICE_IS)
+    add_queue_flags(working)
+    add_flags(working, WorkOptions, "work")
+    add_flags(working, CommandOptions, "command", leave_out=("reload",))
+    add_flags(working, ServerOptions, "server (with --http and --health)", leave_out=DOOR)
+    add_flags(working, ServiceOptions, "service (for every service named)")
+    working.set_defaults(run=_work)
     checking = commands.add_parser(
         "check",
         help="run a service's examples and say what is wrong",
@@ -199,15 +212,21 @@ def _serve_with(
     sockets: Sequence[socket.socket] = (),
     see_out: float = 0.0,
 ) -> int:
+    return _with_lines(
+        options, lambda: _as_told(options, lambda say: _run_server(arguments, options, say, sockets, see_out))
+    )
+
+
+def _with_lines(options: ServerOptions, command: Callable[[], int]) -> int:
+    """Run `command` with every line of this process handed over, those before and after it serves too."""
     from penstock.hosting.handing_over import lines_handed_over
     from penstock.hosting.logs import dropped_notice
     from penstock.hosting.users_lines import users_lines_taken
     from penstock.worker.current_call import current_marks
 
     logs = LogOptions(options.log_format, options.log_level)
-    # The lines before and after serving are handed over, too.
     with lines_handed_over(dropped_notice) as lines, users_lines_taken(logs, lines, current_marks):
-        return _as_told(options, lambda say: _run_server(arguments, options, say, sockets, see_out))
+        return command()
 
 
 def _as_told(options: ServerOptions, command: Callable[[Say], int]) -> int:
@@ -252,12 +271,7 @@ def _run_server(
     services = load_services(arguments)
     enable_loggers()
     hold_signals()
-    say(f"version {_version_words()}")
-    for words in misspelt_variables(os.environ):
-        say(f"warning: {words}")
-    for service in services:
-        stages = " -> ".join(f"{spec.name} x{spec.workers}" for spec in service.stages)
-        say(f"starting {service.name} ({stages})")
+    _say_what_starts(services, say)
 
     def ready(addresses: list[str]) -> None:
         for address in addresses:
@@ -268,6 +282,34 @@ def _run_server(
     serve(services, options, ready, sockets=sockets, see_out=see_out)
     say("stopped")
     return 0
+
+
+def _say_what_starts(services: Sequence[Service], say: Say) -> None:
+    say(f"version {_version_words()}")
+    for words in misspelt_variables(os.environ):
+        say(f"warning: {words}")
+    for service in services:
+        stages = " -> ".join(f"{spec.name} x{spec.workers}" for spec in service.stages)
+        say(f"starting {service.name} ({stages})")
+
+
+def _work(arguments: argparse.Namespace) -> int:
+    from penstock.cli.work import Work
+
+    work = Work.read(arguments, os.environ)
+
+    def run(say: Say) -> int:
+        from penstock.hosting.guarded_log import enable_loggers
+
+        services = work.bounded(load_services(arguments))
+        enable_loggers()
+        hold_signals()
+        _say_what_starts(services, say)
+        work.run(services, say)
+        say("stopped")
+        return 0
+
+    return _with_lines(work.server, lambda: _as_told(work.server, run))
 
 
 def _check(arguments: argparse.Namespace) -> int:

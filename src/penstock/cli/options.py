@@ -6,7 +6,7 @@ A flag wins over its `PENSTOCK_*` variable, which wins over what the service's a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
@@ -14,6 +14,7 @@ from penstock.cli.pools import Pools, parse_pools
 from penstock.config import (
     ServerOptions,
     ServiceOptions,
+    WorkOptions,
     check_options,
     environment_name,
     from_environment,
@@ -53,10 +54,16 @@ class CommandOptions:
         return parse_pools(self.workers)
 
 
-def add_flags(parser: argparse.ArgumentParser, owner: type, title: str) -> None:
-    """A flag for each field of `owner`."""
+OWNERS = (CommandOptions, ServerOptions, ServiceOptions, WorkOptions)
+"""The classes whose fields are flags of some command, and variables."""
+
+
+def add_flags(parser: argparse.ArgumentParser, owner: type, title: str, *, leave_out: Collection[str] = ()) -> None:
+    """A flag for each field of `owner` but those to leave out."""
     group = parser.add_argument_group(title)
     for f in fields(owner):
+        if f.name in leave_out:
+            continue
         flag = flag_name(f.name)
         text = f"{f.metadata['help']} (default {_shown(f)}; {environment_name(f.name)})".replace("%", "%%")
         if isinstance(f.default, bool):
@@ -69,7 +76,7 @@ def chosen(arguments: argparse.Namespace, owner: type, environ: Mapping[str, str
     """The options of `owner` that the environment or the command line sets."""
     found = from_environment(owner, environ)
     for f in fields(owner):
-        value = getattr(arguments, f.name)
+        value = getattr(arguments, f.name, None)  # a command may lack the flag
         if value is not None:
             found[f.name] = parse_option(f, value) if isinstance(value, str) else value
     return found
@@ -91,6 +98,14 @@ def command_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -
         raise WronglyCalled(error) from None
 
 
+def work_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -> WorkOptions:
+    """The options of a consumer, checked; raises WronglyCalled."""
+    try:
+        return WorkOptions(**chosen(arguments, WorkOptions, environ))
+    except ConfigError as error:
+        raise WronglyCalled(error) from None
+
+
 def service_fields(arguments: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, Any]:
     """What to change in every service's options, checked; raises WronglyCalled."""
     try:
@@ -108,7 +123,7 @@ def flag_name(option: str) -> str:
 
 def near_flags(words: Iterable[str], arguments: argparse.Namespace) -> list[str]:
     """The flags of the command of `arguments` that those of `words`, which it does not know, may have meant."""
-    owners = (CommandOptions, ServerOptions, ServiceOptions)
+    owners = OWNERS
     known = [f.name for owner in owners for f in fields(owner) if hasattr(arguments, f.name)]
     names = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
     near = [next((n for n in known if is_slip(name, n)), nearest(name, known)) for name in names]
@@ -120,9 +135,7 @@ def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
 
     Others that begin alike are left alone: Penstock has some besides its options, and so may the user.
     """
-    names = [
-        environment_name(f.name) for owner in (CommandOptions, ServerOptions, ServiceOptions) for f in fields(owner)
-    ]
+    names = [environment_name(f.name) for owner in OWNERS for f in fields(owner)]
     prefix = environment_name("")
     options = {name.removeprefix(prefix): name for name in names}
     found = []

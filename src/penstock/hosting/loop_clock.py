@@ -7,6 +7,8 @@ import math
 import time
 from collections.abc import Callable
 
+from penstock.core.clock import Clock
+
 TIMER_TICK_SECONDS = 0.001
 """The resolution of an event loop's timers.
 
@@ -23,3 +25,13 @@ class LoopClock:
     def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:  # noqa: D102  # see `Clock`
         ticks = math.ceil(max(delay, 0.0) / TIMER_TICK_SECONDS)
         return asyncio.get_running_loop().call_later(ticks * TIMER_TICK_SECONDS, callback)
+
+
+async def sleep_on(clock: Clock, seconds: float) -> None:
+    """Wait until `seconds` have passed on `clock`."""
+    over = asyncio.Event()
+    timer = clock.call_later(seconds, over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()

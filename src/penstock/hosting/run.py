@@ -12,8 +12,8 @@ import contextlib
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import uvloop
 
@@ -68,8 +68,11 @@ def run_until_signal(
     renewals: Sequence[Renewal] = (),
     shows_loading: bool = False,
     see_out: float = 0.0,
+    until: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Run `services` behind `door` on a new event loop; returns after a drain of at most `drain` seconds.
+
+    It ends at a signal, and when what `until` gives is done; what that raises is raised after the drain.
 
     Before the drain the door sees out who is in for at most `see_out` seconds; 0: it does not.
 
@@ -80,13 +83,14 @@ def run_until_signal(
     Raises:
         ConfigError: an option or a service is not valid.
         StartFailed: the door cannot be opened or a stage cannot be set up.
+        PenstockError: what the door says of its own kind of work, and what `until` raised.
     """
     with (
         lines_handed_over(dropped_notice),
         _collector_restored(),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_Run(services, door, drain, on_ready, on_end, renewals, shows_loading, see_out).run())
+        runner.run(_Run(services, door, drain, on_ready, on_end, renewals, shows_loading, see_out, until).run())
 
 
 @contextlib.contextmanager
@@ -114,7 +118,9 @@ class _Run:
         renewals: Sequence[Renewal],
         shows_loading: bool,
         see_out: float,
+        until: Callable[[], Awaitable[None]] | None,
     ) -> None:
+        self._until = until
         self._services = services
         self._door = door
         self._drain_seconds = drain
@@ -139,7 +145,7 @@ class _Run:
         loop = asyncio.get_running_loop()
         try:
             await self._door.start()
-            stop_asked = loop.create_task(self._stop_asked.wait())
+            stop_asked = loop.create_task(self._wait_for_the_end())
             started = loop.create_task(self._start())
             await asyncio.wait((stop_asked, started), return_when=asyncio.FIRST_COMPLETED)
             if started.done():
@@ -155,11 +161,24 @@ class _Run:
                 started.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await started
+                await stop_asked
         finally:
             await self._drain()
             self._renewing.cancel()
             self._reporting.cancel()
             self._on_end()
+
+    async def _wait_for_the_end(self) -> None:
+        """Returns at a signal that ends the run, or when `until` is done; raises what that raises."""
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._stop_asked.wait())]
+        if self._until is not None:
+            waits.append(asyncio.ensure_future(self._until()))
+        done, others = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in others:
+            wait.cancel()
+        self._stop_asked.set()  # from now on a signal is a second one
+        for wait in done:
+            await wait
 
     async def _start(self) -> None:
         """Start every service.  The first that fails to start cancels the starts of the others; its error is raised."""

@@ -149,6 +149,13 @@ def with_workers(spec: StageSpec, workers: int) -> StageSpec:
     return replace(spec, workers=count, env=env)
 
 
+def with_timeout(spec: StageSpec, seconds: float) -> StageSpec:
+    """`spec` with a timeout of `seconds` if it has none."""
+    if spec.options.timeout is not None:
+        return spec
+    return replace(spec, options=replace(spec.options, timeout=seconds))
+
+
 def _label(target: Any, name: Any) -> str:
     """The stage's name: `name`, or that of `target`."""
     label = getattr(target, "__name__", "") if name is None else name

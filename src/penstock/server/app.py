@@ -44,9 +44,11 @@ _PROPER_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
 class App:
-    """Answers the requests of one server for one or more services."""
+    """Answers the requests of one server for one or more services; with `only_probes`, no more than how they are."""
 
-    def __init__(self, services: Sequence[Servable], options: ServerOptions, clock: Clock) -> None:
+    def __init__(
+        self, services: Sequence[Servable], options: ServerOptions, clock: Clock, *, only_probes: bool = False
+    ) -> None:
         """Store the services; read the key file.  Raises ConfigError for a bad file or a name.
 
         Services have different names, and none has that of a path of the server's own.
@@ -66,13 +68,16 @@ class App:
         self._access_log = options.access_log
         self._id_prefix = secrets.token_hex(6).encode() + b"-"
         self._count = count(1)
-        self._calls = routes_of(self.services, self.problems, options)
+        self._calls = {} if only_probes else routes_of(self.services, self.problems, options)
         self._routes: dict[bytes, Route] = {path.encode(): route for path, route in self._calls.items()}
         self._elsewhere = Traffic("", "")
         """Requests that no route took: unknown paths, refused keys, what the connection refused."""
         traffic = [self._elsewhere]
         self.metrics = Metrics(self.services, traffic)
-        pages = self._pages(self.metrics)
+        self.health = Health(self.services, self.problems, clock)
+        pages = self._probes()
+        if not only_probes:
+            pages |= self._documents()
         _check_names(names, pages)
         self._routes |= pages
         traffic += [route.traffic for route in self._routes.values()]
@@ -80,17 +85,19 @@ class App:
         self._page_bytes = 0
         self._page_bytes_limit = max(service.options.max_queued_bytes for service in services)
 
-    def _pages(self, metrics: Metrics) -> dict[bytes, Route]:
-        health = Health(self.services, self.problems, self.clock)
-        problems = self.problems
-        pages: dict[bytes, Route] = {
+    def _probes(self) -> dict[bytes, Route]:
+        health, problems = self.health, self.problems
+        probes: dict[bytes, Route] = {
             b"/livez": PageRoute("/livez", health.livez, problems, guarded=False, bounded=False),
             b"/readyz": PageRoute("/readyz", health.readyz, problems, guarded=False, bounded=False),
             b"/health": PageRoute("/health", health.health, problems),
-            b"/metrics": PageRoute("/metrics", metrics.page, problems),
-            b"/openapi.json": PageRoute("/openapi.json", self._openapi, problems),
+            b"/metrics": PageRoute("/metrics", self.metrics.page, problems),
         }
-        return pages | docs_routes(problems)
+        return probes
+
+    def _documents(self) -> dict[bytes, Route]:
+        document: Route = PageRoute("/openapi.json", self._openapi, self.problems)
+        return {b"/openapi.json": document} | docs_routes(self.problems)
 
     def renewals(self) -> list[Renewal]:
         """The file of API keys, if there is one.  Each request whose head comes afterwards is held to the new keys."""
@@ -266,6 +273,9 @@ class App:
             return Response(204, b"", b"", ((b"allow", b"GET, HEAD, POST, OPTIONS"),))
         if request.method == "CONNECT":
             return self.problems.refuse(405, "this is no proxy", request.id, ((b"allow", b""),))
+        if not self._calls:
+            paths = ", ".join(path.decode() for path in self._routes)
+            return self.problems.refuse(404, f"there is nothing at this path; here are {paths}", request.id)
         calls = ", ".join(self._calls)
         return self.problems.refuse(404, f"there is nothing at this path; POST to {calls}, or read /docs", request.id)
 

@@ -136,6 +136,11 @@ class Transfers:
                         raise TransferRefused(f"{place}: {reason}; --allow-net allows networks")
         return place
 
+    @staticmethod
+    def is_put_in_place(url: str) -> bool:
+        """Whether an output at `url` is in its place as soon as it is written: nothing is left to finish."""
+        return isinstance(parse_file_or_object(url), WebPlace)
+
     # -- inputs -------------------------------------------------------------------------------------------------------
 
     def download(self, url: str, job_id: str, fence: int, stopped: Stopped = never) -> Downloaded:

@@ -78,5 +78,10 @@ def judge(attempts: Mapping[str, int], cause: Cause, *, alone: bool, backoff: fl
     if counts and attempts.get(cause, 0) + 1 >= MOST_ATTEMPTS[cause]:
         return Judgement(dead=True, counts=True, alone=False, rest=0.0)
     rests = cause not in (Cause.RELEASED, Cause.LOST)
-    bound = min(backoff * 2.0 ** min(sum(attempts.values()), 32), LONGEST_REST_SECONDS) if rests else 0.0
+    bound = rest_bound(backoff, sum(attempts.values())) if rests else 0.0
     return Judgement(dead=False, counts=counts, alone=cause in RUNS_ALONE, rest=bound * draw)
+
+
+def rest_bound(backoff: float, failures: int) -> float:
+    """The longest rest, in seconds, after so many failures before the one that it follows."""
+    return min(backoff * 2.0 ** min(failures, 32), LONGEST_REST_SECONDS)

@@ -14,6 +14,7 @@ from penstock.codec.text import one_line
 from penstock.core.clock import Clock
 from penstock.core.state import State
 from penstock.errors import NotReady
+from penstock.hosting.host_part import HostPart
 from penstock.hosting.servable import Servable
 from penstock.hosting.service_health import describe_process, state_of, worst_state
 from penstock.server.application import HttpRequest, Response
@@ -31,14 +32,25 @@ class Health:
         self._problems = problems
         self._now = clock.now
         self._started = self._now()
+        self._parts: list[HostPart] = []
 
-    def livez(self, _request: HttpRequest) -> Response:
-        """200: a process that does not work cannot answer."""
+    def watch(self, part: HostPart) -> None:
+        """Ask `part` too from now on."""
+        self._parts.append(part)
+
+    def livez(self, request: HttpRequest) -> Response:
+        """200, because a process that does not work cannot answer; 503 where a part of it is stuck."""
+        stuck = [why for part in self._parts if (why := part.stuck_because())]
+        if stuck:
+            return self._problems.refuse(503, one_line("; ".join(stuck)), request.id)
         return Response(200, JSON, b'{"status":"alive"}', _FRESH)
 
     def readyz(self, request: HttpRequest) -> Response:
         """200 if every service takes traffic, else 503 with the names of those that do not."""
         down = [service for service in self._services if not state_of(service).serving]
+        unready = [why for part in self._parts if (why := part.unready_because())]
+        if unready and not down:
+            return self._problems.refuse(503, one_line("; ".join(unready)), request.id)
         if not down:
             return Response(200, JSON, msgspec.json.encode({"state": worst_state(self._services)}), _FRESH)
         detail = "; ".join(self._describe_down(service) for service in down)
@@ -56,6 +68,7 @@ class Health:
     def health(self, _request: HttpRequest) -> Response:
         """Always 200: the state is in the body."""
         body = describe_process(self._services, self._now() - self._started)
+        body |= {part.name: part.describe() for part in self._parts}
         return Response(200, JSON, msgspec.json.encode(body), _FRESH)
 
 

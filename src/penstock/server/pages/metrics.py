@@ -48,6 +48,10 @@ class Metrics:
         """Show what `listener` tells from now on; an app under another server has no listener of ours."""
         self._registry.register(ListenerCollector(listener))
 
+    def collect_from(self, collector: Collector) -> None:
+        """Show what `collector` gives, too."""
+        self._registry.register(collector)
+
     def page(self, request: HttpRequest) -> Response:
         """The metrics, as Prometheus text or as OpenMetrics if the scraper asks for that."""
         encode, media = choose_encoder(request.headers.get(b"accept", b"").decode("latin-1"))

@@ -1,0 +1,158 @@
+"""`penstock work`: feed services from a job queue until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from penstock.cli.options import WronglyCalled, server_options, work_options
+from penstock.cli.queue_url import needed_queue_url
+from penstock.cli.saying import Say
+from penstock.config import LogOptions, ServerOptions, WorkOptions
+from penstock.errors import ConfigError
+from penstock.hosting.build import why_not_compiled
+from penstock.hosting.doors import Doors
+from penstock.hosting.logs import log, set_up_logging
+from penstock.hosting.loop_clock import LoopClock
+from penstock.hosting.renewal import Renewal
+from penstock.hosting.run import Door, run_until_signal
+from penstock.hosting.stdio import fill_standard_streams
+from penstock.jobs.consumer import Consumer
+from penstock.jobs.job_metrics import JobCollector
+from penstock.jobs.own_folder import OwnFolder
+from penstock.jobs.stores.opening import open_store
+from penstock.jobs.stores.urls import MEMORY, read_store_url
+from penstock.runtime.spec import with_timeout
+from penstock.server.app import App
+from penstock.server.http1.listener import Listener
+from penstock.service import Service
+from penstock.transfer.addresses import parse_nets
+from penstock.transfer.allowed_places import AllowedPlaces
+from penstock.transfer.transfers import TransferOptions, Transfers
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What `penstock work` was told to do."""
+
+    url: str
+    options: WorkOptions
+    server: ServerOptions
+
+    @classmethod
+    def read(cls, arguments: argparse.Namespace, environ: Mapping[str, str]) -> Work:
+        """What `arguments` and `environ` say, checked; raises WronglyCalled."""
+        options = work_options(arguments, environ)
+        server = server_options(arguments, environ)
+        url = needed_queue_url(arguments.queue, arguments.queue_file, environ)
+        if read_store_url(url).scheme == MEMORY and options.http is None:
+            raise WronglyCalled(
+                ConfigError(
+                    "a queue in memory is seen by this process only: with memory:// jobs come over --http HOST:PORT"
+                )
+            )
+        return cls(url, options, dataclasses.replace(server, uds=None))
+
+    def bounded(self, services: Sequence[Service]) -> list[Service]:
+        """`services`, each stage without a timeout of its own with that of `--max-run`."""
+        return [
+            Service(
+                *[with_timeout(spec, self.options.max_run) for spec in service.stages],
+                name=service.name,
+                cpus=service.cpus,
+                inline=service.inline,
+                options=service.options,
+            )
+            for service in services
+        ]
+
+    def run(self, services: Sequence[Service], say: Say) -> None:
+        """Work until a signal, or until the queue is empty where that is when to end.
+
+        Raises:
+            ConfigError: an option, a service or the store is not valid.
+            StartFailed: an address cannot be opened, or a stage cannot be set up.
+            StoreUnavailable: the store cannot be reached at the start.
+        """
+        fill_standard_streams()
+        set_up_logging(self.server.log_format, self.server.log_level)
+        if why := why_not_compiled():
+            log.warning("%s", why)
+        clock = LoopClock()
+        for service in services:
+            service.logs = LogOptions(self.server.log_format, self.server.log_level)
+            service.served = True
+        downloads = OwnFolder(Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}"), "the folder for downloads")
+        transfers = Transfers(self._transfer_options(downloads.path))
+        consumer = Consumer(services, partial(open_store, self.url), self.options, clock=clock, transfers=transfers)
+        listeners: list[Listener] = []
+        renewals: list[Renewal] = []
+        for address, whole in ((self.options.http, True), (self.options.health, False)):
+            if address is not None:
+                listener, found = self._listener(services, consumer, address, clock, whole=whole)
+                listeners.append(listener)
+                renewals += found
+        doors: list[Door] = [*listeners, consumer]
+        shown = read_store_url(self.url).shown
+
+        def ready() -> None:
+            for address in (found for listener in listeners for found in listener.addresses):
+                say(f"ready on {address}")
+            say(f"working on {shown}")
+
+        try:
+            run_until_signal(
+                services,
+                Doors(doors),
+                drain=self.options.drain,
+                on_ready=ready,
+                on_end=consumer.faults.flush,
+                renewals=renewals,
+                shows_loading=self.server.log_format == "text",
+                until=consumer.finished,
+            )
+        finally:
+            downloads.remove()
+
+    def _transfer_options(self, folder: Path) -> TransferOptions:
+        given = self.options
+        return TransferOptions(
+            folder,
+            allowed_inputs=AllowedPlaces.parse(given.allow_input or "", "--allow-input"),
+            allowed_outputs=AllowedPlaces.parse(given.allow_output or "", "--allow-output"),
+            allowed_nets=parse_nets(given.allow_net or ""),
+            max_input=given.max_input,
+            timeout=given.download_timeout,
+        )
+
+    def _listener(
+        self, services: Sequence[Service], consumer: Consumer, address: str, clock: LoopClock, *, whole: bool
+    ) -> tuple[Listener, list[Renewal]]:
+        """A listener at `address`, of the whole app or of probes and metrics only, and what SIGHUP reads again."""
+        host, port = read_address(address)
+        options = dataclasses.replace(self.server, host=host, port=port, drain=self.options.drain)
+        if not whole:  # whoever may reach it may ask: probes have no keys
+            options = dataclasses.replace(options, api_key_file=None, tls_cert=None, tls_key=None)
+        app = App(services, options, clock, only_probes=not whole)
+        app.health.watch(consumer)
+        app.metrics.collect_from(JobCollector(consumer))
+        listener = Listener(app, options, clock, workers=sum(s.workers for v in services for s in v.stages))
+        app.metrics.watch(listener)
+        return listener, [*listener.renewals(), *app.renewals()]
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """The host and the port of ``HOST:PORT``, ``[::1]:PORT`` or ``:PORT``, which is this machine alone.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    host, colon, digits = text.rpartition(":")
+    if not colon or not digits.isdecimal() or int(digits) > 65535 or (":" in host and not host.startswith("[")):
+        raise ConfigError(f"{text!r} is no address; write HOST:PORT, as in 127.0.0.1:8000 or [::]:8000")
+    return host.strip("[]") or "127.0.0.1", int(digits)

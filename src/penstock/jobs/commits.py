@@ -1,0 +1,101 @@
+"""End attempts in the store, many at a time, and again until the store has answered.
+
+What was computed is kept until its end is known, so nothing is computed twice because a store was gone for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from penstock.core.clock import Clock
+from penstock.errors import StoreUnavailable
+from penstock.hosting.fault_points import hit
+from penstock.hosting.loop_clock import sleep_on
+from penstock.jobs.held_work import HeldWork, JobStep
+from penstock.jobs.rules.leases import reconnect_delay
+from penstock.jobs.store import Answer, AttemptEnd
+
+MOST_AT_ONCE = 256
+"""The most attempts that one call ends."""
+
+
+class Commits:
+    """The ends of attempts that the store has not heard of yet.
+
+    `end_attempts` is the store's method, made awaitable.  `may_begin` says whether a job's lease can be relied on;
+    where not, it takes care that the job is put once more.  `load` gives a job's end with its result, wherever that
+    lies.  `ended` is told of each end that the store has answered, and `store_up` whether it did.
+    """
+
+    def __init__(
+        self,
+        end_attempts: Callable[[Sequence[AttemptEnd]], Awaitable[list[Answer]]],
+        *,
+        clock: Clock,
+        may_begin: Callable[[HeldWork], bool],
+        load: Callable[[HeldWork], Awaitable[AttemptEnd]],
+        ended: Callable[[HeldWork, Answer], None],
+        store_up: Callable[[StoreUnavailable | None], None],
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._end_attempts = end_attempts
+        self._clock = clock
+        self._may_begin = may_begin
+        self._load = load
+        self._ended = ended
+        self._store_up = store_up
+        self._draw = draw
+        self._waiting: deque[HeldWork] = deque()
+        self._changed = asyncio.Event()
+
+    def put(self, job: HeldWork) -> None:
+        """End the attempt of `job` as `job.end` says."""
+        job.enter(JobStep.COMMIT, self._clock.now())
+        self._waiting.append(job)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """End attempts until this is cancelled."""
+        failures = 0
+        while True:
+            jobs = self._next()
+            if not jobs:
+                self._changed.clear()
+                await self._changed.wait()
+                continue
+            failures = 0 if await self._commit(jobs) else failures + 1
+            if failures:
+                await sleep_on(self._clock, reconnect_delay(failures, self._draw()))
+
+    def _next(self) -> list[HeldWork]:
+        found: list[HeldWork] = []
+        while self._waiting and len(found) < MOST_AT_ONCE:
+            job = self._waiting.popleft()
+            if not job.lost and self._may_begin(job):
+                found.append(job)
+            elif job.lost:
+                self._ended(job, Answer.LOST)
+        return found
+
+    async def _commit(self, jobs: list[HeldWork]) -> bool:
+        """Returns whether the store answered for all of them."""
+        hit("before_commit")
+        try:
+            answers = await self._end_attempts([await self._load(job) for job in jobs])
+        except StoreUnavailable as error:
+            self._store_up(error)
+            self._waiting.extendleft(reversed(jobs))
+            return False
+        hit("after_commit")
+        self._store_up(None)
+        unknown = []
+        for job, answer in zip(jobs, answers, strict=True):
+            if answer is Answer.UNKNOWN:
+                unknown.append(job)
+            else:
+                self._ended(job, answer)
+        self._waiting.extendleft(reversed(unknown))
+        return not unknown

@@ -1,0 +1,472 @@
+"""Feed services from a store of jobs: claim as there is room, take each job through its steps, end its attempt.
+
+A `Consumer` is a `Door`, run and drained as an HTTP listener is.  It is the coordinator: the services' engines live on
+its event loop.  What may block runs in threads, a bounded number of them: claims, ends of attempts, transfers, upkeep.
+
+Contract
+--------
+* Nothing is claimed unless a service is READY or BUSY.
+* What is held and not begun is bounded (`rules/credit.py`).
+* A store that is gone ends nothing: what is held goes on, and the store is asked again with growing rests.
+* `close` gives back at once what has not begun, and lets the rest go on for as long as it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.config import WorkOptions
+from penstock.core.clock import Clock
+from penstock.errors import StoreUnavailable
+from penstock.hosting.boot_clock import boot_seconds
+from penstock.hosting.fault_log import FaultLog
+from penstock.hosting.fault_points import hit
+from penstock.hosting.guarded_log import guarded_logger
+from penstock.hosting.servable import Servable
+from penstock.jobs.call_threads import CallThreads
+from penstock.jobs.commits import Commits
+from penstock.jobs.held_work import HeldWork, Holding
+from penstock.jobs.job_counters import JobCounters
+from penstock.jobs.job_formats import JobTarget
+from penstock.jobs.renewing import Renewing
+from penstock.jobs.rules.credit import Credit, credit
+from penstock.jobs.rules.job_states import ENDED
+from penstock.jobs.rules.leases import reconnect_delay
+from penstock.jobs.spool import Spool
+from penstock.jobs.steps import Steps
+from penstock.jobs.store import Answer, ClaimedJob, Renewed, Store
+from penstock.jobs.upkeep import Upkeep
+from penstock.transfer.transfers import Transfers
+
+log = guarded_logger("penstock.jobs")
+
+LEAST_DOWNLOADS: Final = 8
+MOST_DOWNLOADS: Final = 64
+"""How many inputs are fetched at a time: one for each item of a batch of every worker, within these bounds."""
+MOST_CLAIMED: Final = 1024
+"""The most jobs that one call claims."""
+TICK_SECONDS: Final = 1.0
+"""How often the claim loop looks again where nothing has told it to."""
+STUCK_SECONDS: Final = 60.0
+"""After so long without a turn of the claim loop the process is no longer alive: each of its calls ends sooner."""
+DOWN_SECONDS: Final = 30.0
+"""For how long a store may be gone until the process is no longer ready."""
+
+
+class Consumer:
+    """One process that works on the jobs of a queue."""
+
+    name = "jobs"
+    """What `/health` calls it."""
+
+    def __init__(
+        self,
+        services: Sequence[Servable],
+        open_store: Callable[[], Store],
+        options: WorkOptions,
+        *,
+        clock: Clock,
+        transfers: Transfers,
+        boot: Callable[[], float] = boot_seconds,
+        wall: Callable[[], float] = time.time,
+        draw: Callable[[], float] = random.random,
+        threads: Callable[[int, str], CallThreads] = CallThreads,
+    ) -> None:
+        self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+        self.counters = JobCounters()
+        self.faults = FaultLog(clock, log)
+        self.holding = Holding()
+        self._targets = {service.name: JobTarget(service) for service in services}
+        self._options = options
+        self._clock = clock
+        self._boot = boot
+        self._draw = draw
+        self._open_store = open_store
+        self._store: Store | None = None
+        per_batch = sum(target.batch_items for target in self._targets.values())
+        self._downloads = max(LEAST_DOWNLOADS, min(MOST_DOWNLOADS, per_batch))
+        self._store_threads = threads(4, "penstock-store")
+        self._transfer_threads = threads(2 * self._downloads, "penstock-transfer")
+        folder = Path(options.spool) if options.spool is not None else None
+        self.spool = Spool(folder, options.max_spool, self.holding, self._transfer_threads)
+        self.renewing = Renewing(
+            open_store, self.holding, lease=options.lease, now=clock.now, boot=boot, told=self._told, draw=draw
+        )
+        self._steps = Steps(
+            self._targets,
+            self.holding,
+            options,
+            transfers=transfers,
+            spool=self.spool,
+            counters=self.counters,
+            faults=self.faults,
+            clock=clock,
+            boot=boot,
+            wall=wall,
+            threads=self._transfer_threads,
+            fence_holds=self._fence_holds,
+            commit=self._commit,
+            dropped=self._drop,
+            downloads=self._downloads,
+            draw=draw,
+        )
+        self._commits = Commits(
+            lambda ends: self._store_threads.run(lambda: self._the_store.end_attempts(ends)),
+            clock=clock,
+            may_begin=self._may_commit,
+            load=self.spool.load,
+            ended=self._ended,
+            store_up=self._store_answered,
+            draw=draw,
+        )
+        self._upkeep = Upkeep(self, list(self._targets.values()), transfers, options, self._store_threads, clock, draw)
+        self._transfers = transfers
+        self._changed = asyncio.Event()
+        """Set when there may be more credit, or when the claim loop shall look again."""
+        self._empty = asyncio.Event()
+        """Set when nothing is held."""
+        self._finished: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._fetches = False
+        """Whether a job that was claimed lately has an input to be fetched."""
+        self._turned = clock.now()
+        self._down_since: float | None = None
+        self._down_why = ""
+        self._failures = 0
+
+    # -- the door -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the store, and claim as soon as a service is ready.
+
+        Raises:
+            ConfigError: the store or the spool cannot be used.
+            StoreUnavailable: the store cannot be reached.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._finished = self._loop.create_future()
+        self._store = await self._store_threads.run(self._open_store)
+        await self._store_threads.run(self.spool.open)
+        self.renewing.start()
+        for work in (self._claim_loop(), self._commits.run(), self._upkeep.run()):
+            task = self._loop.create_task(work)
+            task.add_done_callback(self._task_ended)
+            self._tasks.append(task)
+
+    async def finished(self) -> None:
+        """Returns when the queue is empty, if that is when to end; raises what a part of the consumer died of."""
+        assert self._finished is not None, "the consumer was never started"
+        await self._finished
+
+    def stop_accepting(self) -> None:
+        """Claim nothing more."""
+        self._stopping = True
+        self._changed.set()
+
+    async def see_out(self, seconds: float) -> None:  # noqa: ARG002  # jobs have nobody who waits on a connection
+        """Claim nothing more."""
+        self.stop_accepting()
+
+    async def close(self, grace: float) -> None:
+        """Give back what has not begun, and let the rest go on for at most `grace` seconds."""
+        self.stop_accepting()
+        if self._store is None:
+            self._end_threads()
+            return
+        for job in self.holding.jobs():
+            if not self._begun(job):
+                self._release(job)
+        await self._until_empty(grace)
+        for job in self.holding.jobs():
+            self._release(job)
+        self._steps.cancel_tasks()
+        await self._until_empty(1.0)
+        for task in self._tasks:
+            task.cancel()
+        self.renewing.stop()
+        if len(self.holding):
+            log.warning("%d jobs are still leased: others get them when their leases run out", len(self.holding))
+        with contextlib.suppress(StoreUnavailable):
+            await self._store_threads.run(self._the_store.close)
+        self._end_threads()
+        self.spool.close()
+        self.renewing.join(1.0)
+        self.faults.flush()
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue; "" before the start."""
+        return self._store.queue if self._store is not None else ""
+
+    # -- what health asks ---------------------------------------------------------------------------------------------
+
+    def unready_because(self) -> str:
+        """Why no work should come here, or ""."""
+        down = self._down_since
+        if down is None or self._clock.now() - down < DOWN_SECONDS:
+            return ""
+        return f"the store of jobs has not answered for {self._clock.now() - down:.0f} s: {self._down_why}"
+
+    def stuck_because(self) -> str:
+        """Why this process will not go on by itself, or ""."""
+        now = self._clock.now()
+        if self._loop is not None and not self._stopping and now - self._turned > STUCK_SECONDS:
+            return f"no attempt to claim has ended for {now - self._turned:.0f} s"
+        for job in self.holding.jobs():
+            if job.overdue(now):
+                return f"job {job.claimed.id} has been in the step {job.step} for {now - job.step_began:.0f} s"
+        return ""
+
+    def describe(self) -> dict[str, Any]:
+        """What the consumer is doing, as plain data."""
+        stats = self.counters.stats
+        return {
+            "holder": self.holder,
+            "queue": self.queue,
+            "held": len(self.holding),
+            "held_bytes": self.holding.nbytes,
+            "store_up": self.counters.store_up,
+            "store_error": self._down_why,
+            "waiting": stats.waiting if stats is not None else None,
+            "oldest_waiting_seconds": stats.oldest_waiting if stats is not None else None,
+        }
+
+    # -- claims -------------------------------------------------------------------------------------------------------
+
+    async def _claim_loop(self) -> None:
+        while not self._stopping:
+            self._turned = self._clock.now()
+            self._changed.clear()
+            allowed = self._credit()
+            if not allowed.jobs:
+                await self._wait(TICK_SECONDS)
+                continue
+            asked = min(allowed.jobs, MOST_CLAIMED)
+            sent = self._boot()
+            try:
+                claimed = await self._store_threads.run(partial(self._claim, asked, allowed.nbytes))
+            except StoreUnavailable as error:
+                self._store_answered(error)
+                self._failures += 1
+                await self._wait(reconnect_delay(self._failures, self._draw()), alone=True)
+                continue
+            self._failures = 0
+            self._store_answered(None)
+            hit("after_claim")
+            self._begin(claimed, sent + self._options.lease)
+            if len(claimed) < asked:
+                if not claimed and self._options.until_empty and await self._all_done():
+                    self._finish(None)
+                    return
+                await self._wait(self._options.poll, alone=True)
+
+    def _claim(self, limit: int, max_bytes: int) -> list[ClaimedJob]:
+        return self._the_store.claim(
+            self.holder, lease=self._options.lease, limit=limit, max_bytes=max_bytes, services=list(self._targets)
+        )
+
+    def _begin(self, claimed: Sequence[ClaimedJob], lease_until: float) -> None:
+        now = self._clock.now()
+        if claimed:
+            self._fetches = any(job.input_url is not None for job in claimed)
+        for each in claimed:
+            job = HeldWork(each, lease_until, now)
+            self.holding.add(job)
+            if self._stopping:
+                self._release(job)
+            else:
+                self._steps.begin(job)
+
+    def _credit(self) -> Credit:
+        ready = [t for t in self._targets.values() if (e := t.service.engine) is not None and e.state.serving]
+        if len(ready) < len(self._targets) or self.spool.full:
+            return Credit(0, 0)
+        jobs = self.holding.jobs()
+        return credit(
+            held=len(jobs),
+            begun=sum([self._begun(job) for job in jobs]),
+            held_bytes=self.holding.nbytes,
+            window=sum([self._window(target) for target in ready]),
+            downloads=self._downloads if self._fetches else 0,
+            concurrency=self._options.concurrency,
+            max_bytes=self._options.max_held_bytes,
+        )
+
+    def _window(self, target: JobTarget) -> int:
+        """The items of one batch for each worker of the first stage that is up; one worker at least."""
+        service = target.service
+        first = service.stages[0]
+        size = first.batch.max_size if first.batch is not None else 1
+        return size * first.workers
+
+    def _begun(self, job: HeldWork) -> bool:
+        """Whether the model has begun with `job`."""
+        if job.end is not None:
+            return True
+        return job.ticket is not None and bool(job.engine.begun(job.ticket))
+
+    async def _all_done(self) -> bool:
+        """Whether nothing is scheduled, waiting or leased, and every output is in its place."""
+        if len(self.holding):
+            return False
+        try:
+            stats = await self._store_threads.run(self._the_store.stats)
+        except StoreUnavailable:
+            return False
+        if stats.scheduled or stats.waiting or stats.leased:
+            return False
+        return await self._upkeep.deliver_all()
+
+    # -- the ends of attempts -----------------------------------------------------------------------------------------
+
+    def _commit(self, job: HeldWork) -> None:
+        self._commits.put(job)
+
+    def _may_commit(self, job: HeldWork) -> bool:
+        if self._steps.may_begin(job) or self._stopping:  # at the end a late word is better than none
+            return True
+        job.resume = partial(self._commits.put, job)
+        return False
+
+    def _ended(self, job: HeldWork, answer: Answer) -> None:
+        end = job.end
+        if answer is Answer.OK and end is not None:
+            if end.to in ENDED:
+                self.counters.run_ended(end.to)
+            if end.cause is not None:
+                self.counters.attempt_failed(end.cause)
+            if job.claimed.output is not None:
+                self._upkeep.ask()
+        self._drop(job)
+
+    def _drop(self, job: HeldWork) -> None:
+        """Hold `job` no longer: its attempt has ended, or another has it."""
+        self.holding.drop(job)
+        self.spool.forget(job)
+        if job.file is not None:
+            self._transfer_threads.start(job.file.remove)
+        if job.lost and job.claimed.output is not None:
+            output, hold = job.claimed.output, job.hold
+            self._transfer_threads.start(partial(self._transfers.discard_output, output, hold.job_id, hold.fence))
+        self._steps.gave_back()
+        self._changed.set()
+        if not len(self.holding):
+            self._empty.set()
+
+    def _release(self, job: HeldWork) -> None:
+        if job.end is None:
+            job.released = True
+            self._steps.withdraw(job)
+
+    # -- what the thread that renews says -----------------------------------------------------------------------------
+
+    def _told(self, news: Sequence[tuple[HeldWork, Renewed]]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._take_news, news)
+
+    def _take_news(self, news: Sequence[tuple[HeldWork, Renewed]]) -> None:
+        for job, renewed in news:
+            if self.holding.get(job.hold) is not job:
+                continue
+            if renewed.answer is Answer.LOST:
+                job.lost = True
+                log.warning("job %s is another's, or its run has ended: its work here is dropped", job.claimed.id)
+                self._steps.withdraw(job)
+            elif renewed.cancel and not job.cancelled and job.end is None:
+                job.cancelled = True
+                self._steps.withdraw(job)
+            elif renewed.answer is Answer.OK:
+                self._steps.renewed(job)
+
+    async def _fence_holds(self, job: HeldWork) -> bool:
+        """Whether the store says that `job` is still ours."""
+        sent = self._boot()
+        try:
+            (renewed,) = await self._store_threads.run(lambda: self._the_store.renew([job.hold], self._options.lease))
+        except StoreUnavailable:
+            job.lease_until = min(job.lease_until, sent)  # nothing is put before the store has answered
+            return False
+        if renewed.answer is Answer.OK and not renewed.cancel:
+            job.lease_until = sent + self._options.lease
+            return True
+        self._take_news([(job, renewed)])
+        return False
+
+    # -- how ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def _the_store(self) -> Store:
+        assert self._store is not None, "the consumer was never started"
+        return self._store
+
+    @property
+    def store(self) -> Store:
+        """The store of this consumer, which is there once it was started."""
+        return self._the_store
+
+    def _store_answered(self, error: StoreUnavailable | None) -> None:
+        """Note that the store has answered, or that it has not, because of `error`."""
+        if error is None:
+            if self._down_since is not None:
+                log.info("the store answers again, after %.1f s", self._clock.now() - self._down_since)
+            self._down_since, self._down_why = None, ""
+            self.counters.store_up = True
+            return
+        if self._down_since is None:
+            self._down_since = self._clock.now()
+            log.warning("the store does not answer: %s; it is asked again, and what is held goes on", error)
+        self._down_why = str(error)
+        self.counters.store_up = False
+
+    async def _wait(self, seconds: float, *, alone: bool = False) -> None:
+        """Wait so long, or until something has changed; with `alone`, until this consumer shall stop."""
+        timer = self._clock.call_later(seconds, self._wake if alone else self._changed.set)
+        self._woken = False
+        try:
+            while not (self._stopping or self._woken):
+                await self._changed.wait()
+                if not alone:
+                    return
+                self._changed.clear()
+        finally:
+            timer.cancel()
+
+    def _wake(self) -> None:
+        self._woken = True
+        self._changed.set()
+
+    async def _until_empty(self, seconds: float) -> None:
+        if not len(self.holding):
+            return
+        self._empty.clear()
+        timer = self._clock.call_later(seconds, self._empty.set)
+        await self._empty.wait()
+        timer.cancel()
+
+    def _end_threads(self) -> None:
+        self._store_threads.end()
+        self._transfer_threads.end()
+
+    def _finish(self, error: BaseException | None) -> None:
+        if self._finished is not None and not self._finished.done():
+            if error is None:
+                self._finished.set_result(None)
+            else:
+                self._finished.set_exception(error)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._finish(error)

@@ -1,0 +1,117 @@
+"""Renew the leases of all jobs that are held, from a thread of its own over a connection of its own.
+
+Neither the event loop nor a slow claim can keep it from its work, and no code of users runs in this process.  A job
+whose step has passed its limit is left out: its lease runs out, and another consumer takes it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Sequence
+
+from penstock.errors import StoreUnavailable
+from penstock.hosting.guarded_log import guarded_logger
+from penstock.jobs.held_work import HeldWork, Holding
+from penstock.jobs.rules.leases import renewal_delay, retry_delay
+from penstock.jobs.store import Answer, Renewed, Store
+
+log = guarded_logger("penstock.jobs")
+
+MOST_AT_ONCE = 500
+"""The most leases that one call renews."""
+
+Told = Callable[[Sequence[tuple[HeldWork, Renewed]]], None]
+
+
+class Renewing:
+    """Renews what `holding` has.
+
+    `open_store` opens the connection, in the thread.  `boot` is the clock of leases, `now` that of the steps.  `told`
+    is called in the thread with each answer that is not plainly OK, or that came after the lease had run out.
+    """
+
+    def __init__(
+        self,
+        open_store: Callable[[], Store],
+        holding: Holding,
+        *,
+        lease: float,
+        now: Callable[[], float],
+        boot: Callable[[], float],
+        told: Told,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._open_store = open_store
+        self._holding = holding
+        self._lease = lease
+        self._now = now
+        self._boot = boot
+        self._told = told
+        self._draw = draw
+        self._store: Store | None = None
+        self._failing = False
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.answers: dict[Answer, int] = dict.fromkeys(Answer, 0)
+        """How many renewals were answered how."""
+
+    def start(self) -> None:
+        """Renew from now on."""
+        self._thread = threading.Thread(target=self._run, name="penstock-renew", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no longer.  The thread ends, and closes its store, as soon as its last call was answered."""
+        self._stopped.set()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the thread's end, at most so long."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        delay = renewal_delay(self._lease, self._draw())
+        try:
+            while not self._stopped.wait(delay):
+                delay = self.renew()
+        finally:
+            if self._store is not None:
+                self._store.close()
+
+    def renew(self) -> float:
+        """Renew every lease once; returns the seconds until the next time."""
+        now = self._now()
+        jobs = [job for job in self._holding.jobs() if not job.lost and not job.overdue(now)]
+        well = True
+        for first in range(0, len(jobs), MOST_AT_ONCE):
+            well = self._renew(jobs[first : first + MOST_AT_ONCE]) and well
+        return (renewal_delay if well else retry_delay)(self._lease, self._draw())
+
+    def _renew(self, jobs: Sequence[HeldWork]) -> bool:
+        """Renew `jobs`; returns whether it is known of each what became of it."""
+        sent = self._boot()
+        try:
+            if self._store is None:
+                self._store = self._open_store()
+            answers = self._store.renew([job.hold for job in jobs], self._lease)
+        except StoreUnavailable as error:
+            self.answers[Answer.UNKNOWN] += len(jobs)
+            if not self._failing:
+                self._failing = True
+                log.warning("leases cannot be renewed, and are tried again: %s", error)
+            return False
+        if self._failing:
+            self._failing = False
+            log.info("leases are renewed again")
+        news = []
+        for job, renewed in zip(jobs, answers, strict=True):
+            self.answers[renewed.answer] += 1
+            late = job.lease_until <= sent
+            if renewed.answer is Answer.OK:
+                job.lease_until = sent + self._lease
+            if late or renewed.cancel or renewed.answer is Answer.LOST:
+                news.append((job, renewed))
+        if news:
+            self._told(news)
+        return all(renewed.answer is not Answer.UNKNOWN for renewed in answers)

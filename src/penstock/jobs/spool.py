@@ -1,0 +1,106 @@
+"""Results that cannot be stored yet, on disk instead of in memory.
+
+Files here are of one process and live no longer than it: they keep a result from being computed twice while a store or
+a bucket is gone, and they are read as plain bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from penstock.hosting.guarded_log import guarded_logger
+from penstock.jobs.call_threads import CallThreads
+from penstock.jobs.held_work import HeldWork, Holding
+from penstock.jobs.own_folder import OwnFolder
+from penstock.jobs.store import AttemptEnd
+
+log = guarded_logger("penstock.jobs")
+
+
+class Spool:
+    """The spool of one consumer; without a folder it does nothing.  `threads` read and write the files."""
+
+    def __init__(
+        self,
+        common: Path | None,
+        max_bytes: int,
+        holding: Holding,
+        threads: CallThreads,
+    ) -> None:
+        self._common = common
+        self._own: OwnFolder | None = None
+        self._max_bytes = max_bytes
+        self._holding = holding
+        self._threads = threads
+        self._files: dict[HeldWork, tuple[Path, int]] = {}
+        self._numbers = 0
+        self.nbytes = 0
+        """Bytes on disk."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it takes no more."""
+        return self._common is not None and self.nbytes >= self._max_bytes
+
+    def open(self) -> None:
+        """Make the folder; raises ConfigError where that cannot be."""
+        if self._common is not None:
+            self._own = OwnFolder(self._common, "spool")
+
+    def close(self) -> None:
+        """Remove the folder with all that is in it."""
+        if self._own is not None:
+            self._own.remove()
+            self._own = None
+
+    async def spill(self, job: HeldWork) -> None:
+        """Move the result of `job` to disk, if there is room; where the disk refuses it, it stays in memory."""
+        end = job.end
+        if self._own is None or end is None or not end.result or self.nbytes + len(end.result) > self._max_bytes:
+            return
+        self._numbers += 1
+        path = self._own.path / f"{self._numbers}.result"
+        size = len(end.result)
+        self.nbytes += size
+        try:
+            await self._threads.run(partial(_write, path, end.result))
+        except OSError as error:
+            self.nbytes -= size
+            log.warning("the spool took nothing: %s; the result stays in memory", error)
+            return
+        self._files[job] = (path, size)
+        job.end = msgspec.structs.replace(end, result=b"")
+        self._holding.resize(job, 0)
+
+    async def load(self, job: HeldWork) -> AttemptEnd:
+        """The end of `job` with its result, wherever that lies."""
+        end = job.end
+        assert end is not None
+        found = self._files.get(job)
+        if found is None:
+            return end
+        return msgspec.structs.replace(end, result=await self._threads.run(found[0].read_bytes))
+
+    def forget(self, job: HeldWork) -> None:
+        """Remove what lies here for `job`."""
+        found = self._files.pop(job, None)
+        if found is not None:
+            path, size = found
+            self.nbytes -= size
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def _write(path: Path, data: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(file, "wb") as spooled:  # noqa: PTH123  # a descriptor, and no path
+            spooled.write(data)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,418 @@
+"""Take a job that was claimed through its steps: fetch its input, compute, store its output, end the attempt.
+
+Contract
+--------
+* Each job that is begun is given to `commit` exactly once, with `end` set, or to `dropped` because another has it.
+* The steps of different jobs overlap.  A job without an input URL and without an output makes no task and no thread:
+  its body goes to the engine as it came.
+* No step begins while the job's lease cannot be relied on: the job waits for the next renewal.
+* What was computed is kept until its output is stored, however often that takes, up to the last `transfer` allowed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from penstock.codec import pickle_
+from penstock.config import WorkOptions
+from penstock.core.clock import Clock
+from penstock.core.lanes import Lane
+from penstock.core.outcome import Failure, Outcome, Result
+from penstock.core.payload import Payload, join_payload, payload_size
+from penstock.errors import (
+    DeadlineExceeded,
+    InvalidItem,
+    RequestError,
+    StageFailed,
+    TransferError,
+    TransferFailed,
+    TransferRefused,
+    TransferStopped,
+    WorkerLost,
+)
+from penstock.hosting.fault_log import FaultLog
+from penstock.hosting.fault_points import hit
+from penstock.hosting.loop_clock import sleep_on
+from penstock.jobs.call_threads import CallThreads
+from penstock.jobs.held_work import HeldWork, Holding, JobStep
+from penstock.jobs.job import JobProblem
+from penstock.jobs.job_counters import JobCounters
+from penstock.jobs.job_formats import JobFormats, JobTarget
+from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause, judge, rest_bound
+from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.spool import Spool
+from penstock.jobs.store import AttemptEnd
+from penstock.transfer.transfers import Transfers
+
+STEP_GRACE_SECONDS = 15.0
+"""How long a step may take beyond the limit that is set for what it does, before it counts as stuck."""
+
+
+class Steps:
+    """The steps of the jobs of one consumer.  Everything but the transport is called on the event loop's thread.
+
+    `threads` are those of transfers.  `fence_holds` asks the store whether the job is
+    still ours.  `wall` tells Unix seconds, and `boot` the time on the clock of leases.
+    """
+
+    def __init__(
+        self,
+        targets: Mapping[str, JobTarget],
+        holding: Holding,
+        options: WorkOptions,
+        *,
+        transfers: Transfers,
+        spool: Spool,
+        counters: JobCounters,
+        faults: FaultLog,
+        clock: Clock,
+        boot: Callable[[], float],
+        wall: Callable[[], float],
+        threads: CallThreads,
+        fence_holds: Callable[[HeldWork], Coroutine[Any, Any, bool]],
+        commit: Callable[[HeldWork], None],
+        dropped: Callable[[HeldWork], None],
+        downloads: int,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._targets = targets
+        self._holding = holding
+        self._options = options
+        self._transfers = transfers
+        self._spool = spool
+        self._counters = counters
+        self._faults = faults
+        self._clock = clock
+        self._boot = boot
+        self._wall = wall
+        self._threads = threads
+        self._fence_holds = fence_holds
+        self._commit = commit
+        self._dropped = dropped
+        self._draw = draw
+        self._download_slots = asyncio.Semaphore(downloads)
+        self._roomier = asyncio.Event()
+        """Set whenever bytes that were held are given back."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- from outside -------------------------------------------------------------------------------------------------
+
+    def begin(self, job: HeldWork) -> None:
+        """Take `job` through its steps."""
+        claimed = job.claimed
+        try:
+            target = self._target(job)
+            formats = target.formats(claimed.content_type, claimed.accept)
+            if claimed.output is not None:
+                self._transfers.check_output(claimed.output)
+            if claimed.input_url is not None:
+                self._transfers.check_input(claimed.input_url)
+            else:
+                target.check_inline()
+        except (InvalidItem, TransferRefused) as error:
+            self._fail(job, error)
+            return
+        if claimed.input_url is None:
+            self._compute(job, target, formats, claimed.body)
+        else:
+            self._spawn(job, self._download(job, target, formats, claimed.input_url))
+
+    def withdraw(self, job: HeldWork) -> None:
+        """Stop what is being done for `job`: it is lost, to be cancelled, or released."""
+        if job.ticket is not None:
+            job.engine.cancel(job.ticket)
+        elif job.resume is not None:
+            resume, job.resume = job.resume, None
+            resume()
+
+    def renewed(self, job: HeldWork) -> None:
+        """Go on with `job`, whose lease can be relied on again."""
+        if job.resume is not None:
+            resume, job.resume = job.resume, None
+            resume()
+
+    def may_begin(self, job: HeldWork) -> bool:
+        """Whether the lease of `job` can be relied on, so that a step may begin."""
+        return job.lease_until > self._boot()
+
+    def gave_back(self) -> None:
+        """Bytes that were held are given back."""
+        self._roomier.set()
+
+    def cancel_tasks(self) -> None:
+        """Give up every transfer: the process ends."""
+        for task in self._tasks:
+            task.cancel()
+
+    # -- fetch --------------------------------------------------------------------------------------------------------
+
+    async def _download(self, job: HeldWork, target: JobTarget, formats: JobFormats, url: str) -> None:
+        async with self._download_slots:
+            if not await self._lease(job):
+                return
+            self._enter(job, JobStep.DOWNLOAD, self._options.download_timeout + STEP_GRACE_SECONDS)
+            hit("before_download")
+            try:
+                got = await self._threads.run(
+                    partial(self._transfers.download, url, job.claimed.id, job.claimed.fence, lambda: job.unwanted)
+                )
+            except TransferError as error:
+                self._fail(job, error)
+                return
+            hit("after_download")
+        job.file = got
+        if target.takes_file:
+            payload: Payload = bytes(join_payload(pickle_.dumps(got.path)))
+        else:
+            job.enter(JobStep.DOWNLOAD, self._clock.now())  # it waits for room, and may do so for long
+            while self._holding.nbytes and self._holding.nbytes + got.nbytes > self._options.max_held_bytes:
+                if job.unwanted:
+                    break
+                self._roomier.clear()
+                await self._roomier.wait()
+            self._holding.resize(job, got.nbytes)
+            payload = await self._threads.run(got.path.read_bytes)
+        if job.claimed.content_type or not got.content_type:
+            chosen = formats
+        else:
+            try:
+                chosen = target.formats(got.content_type, job.claimed.accept)
+            except InvalidItem as error:
+                self._fail(job, error)
+                return
+        self._compute(job, target, chosen, payload)
+
+    # -- compute ------------------------------------------------------------------------------------------------------
+
+    def _compute(self, job: HeldWork, target: JobTarget, formats: JobFormats, payload: Payload) -> None:
+        if job.unwanted:
+            self._leave(job)
+            return
+        if not self.may_begin(job):
+            job.resume = partial(self._compute, job, target, formats, payload)
+            return
+        claimed = job.claimed
+        now = self._clock.now()
+        self._enter(job, JobStep.COMPUTE)
+        engine = job.engine = target.service.engine
+        deadline = float("inf") if claimed.deadline is None else now + claimed.deadline - self._wall()
+        hit("before_compute")
+        if engine is None:
+            self._release(job)
+            return
+        try:
+            job.ticket = engine.submit(
+                (payload,),
+                formats.codec_in,
+                formats.codec_out,
+                deadline,
+                partial(self._computed, job, formats.media),
+                claimed.id.encode(),
+                lane=Lane.BACK,
+                alone=claimed.alone,
+                nbytes=payload_size(payload),
+            )
+        except RequestError as error:
+            self._fail(job, error)
+
+    def _computed(self, job: HeldWork, media: str, outcomes: list[Outcome]) -> None:
+        job.ticket = job.engine = None
+        outcome = outcomes[0]
+        if job.unwanted and not (job.released and isinstance(outcome, Result)):
+            self._leave(job)
+            return
+        match outcome:
+            case Result(payload):
+                self._keep(job, bytes(join_payload(payload)), media)
+            case Failure(error):
+                self._fail(job, error)
+
+    def _keep(self, job: HeldWork, result: bytes, media: str) -> None:
+        """Store what was computed."""
+        hit("after_compute")
+        self._holding.resize(job, len(result))
+        most = self._options.max_inline
+        if job.claimed.output is not None:
+            self._spawn(job, self._upload(job, job.claimed.output, result, media))
+        elif len(result) > most:
+            self._fail(
+                job,
+                InvalidItem(
+                    f"the result is {len(result)} bytes; one of more than {most} needs an output: submit the job with "
+                    "output= and the URL of a place"
+                ),
+            )
+        else:
+            self._end(job, AttemptEnd(job.hold, JobState.SUCCEEDED, result=result, content_type=media))
+
+    # -- store --------------------------------------------------------------------------------------------------------
+
+    async def _upload(self, job: HeldWork, output: str, result: bytes, media: str) -> None:
+        claimed = job.claimed
+        tries = claimed.attempts.get(Cause.TRANSFER, 0)
+        job.end = AttemptEnd(job.hold, JobState.SUCCEEDED, result=result, content_type=media)
+        while await self._lease(job):
+            self._enter(job, JobStep.UPLOAD, self._options.download_timeout + STEP_GRACE_SECONDS)
+            hit("before_upload")
+            try:
+                body = (await self._spool.load(job)).result
+                if self._transfers.is_put_in_place(output) and not await self._fence_holds(job):
+                    continue  # lost: the next look at the lease says so; or unknown: it waits for a renewal
+                await self._threads.run(
+                    partial(
+                        self._transfers.write_output, output, claimed.id, claimed.fence, body, media, lambda: job.lost
+                    )
+                )
+            except TransferStopped:
+                continue  # the look at the lease ends it
+            except TransferFailed as error:
+                tries += 1
+                self._counters.attempt_failed(Cause.TRANSFER)
+                if tries >= MOST_ATTEMPTS[Cause.TRANSFER]:
+                    self._fail(job, error, {**claimed.attempts, Cause.TRANSFER: tries - 1})
+                    return
+                await self._spool.spill(job)
+                # Half of the rest is certain: what is tried again and again from memory must not come in a burst.
+                rest = rest_bound(self._options.backoff, tries - 1) * (0.5 + 0.5 * self._draw())
+                job.enter(JobStep.UPLOAD, self._clock.now())
+                await sleep_on(self._clock, rest)
+            except TransferRefused as error:
+                self._fail(job, error)
+                return
+            else:
+                hit("after_upload")
+                self._end(job, AttemptEnd(job.hold, JobState.SUCCEEDED, content_type=media))
+                return
+
+    # -- the end of an attempt ----------------------------------------------------------------------------------------
+
+    def _fail(
+        self, job: HeldWork, error: RequestError | TransferError, attempts: Mapping[str, int] | None = None
+    ) -> None:
+        """End the attempt because of `error`: once more later, or for good.
+
+        `attempts` are those before this failure by cause, where there were more than the store knows of.
+        """
+        if job.unwanted:
+            self._leave(job)
+            return
+        cause = cause_of(error)
+        if cause is None:
+            self._end(job, AttemptEnd(job.hold, JobState.EXPIRED, problem=_problem(error)))
+            return
+        if cause is Cause.RELEASED:
+            self._release(job)
+            return
+        alone = not isinstance(error, WorkerLost) or error.alone
+        before = job.claimed.attempts if attempts is None else attempts
+        judged = judge(before, cause, alone=alone, backoff=self._options.backoff, draw=self._draw())
+        if isinstance(error, RequestError):
+            self._faults.report(error, [job.claimed.id])
+        again = JobState.SCHEDULED if judged.rest else JobState.WAITING
+        self._end(
+            job,
+            AttemptEnd(
+                job.hold,
+                JobState.DEAD if judged.dead else again,
+                cause=cause,
+                counts=judged.counts,
+                alone=judged.alone,
+                rest=judged.rest,
+                problem=_problem(error),
+            ),
+        )
+
+    def _leave(self, job: HeldWork) -> None:
+        """End the attempt of a job that is not wanted here."""
+        if job.lost:
+            self._dropped(job)
+        elif job.cancelled:
+            self._end(job, AttemptEnd(job.hold, JobState.CANCELLED))
+        else:
+            self._release(job)
+
+    def _release(self, job: HeldWork) -> None:
+        self._end(job, AttemptEnd(job.hold, JobState.WAITING, cause=Cause.RELEASED))
+
+    def _end(self, job: HeldWork, end: AttemptEnd) -> None:
+        if job.step is not None:
+            self._counters.step_ended(job.step, self._clock.now() - job.step_began)
+        job.end = end
+        if not end.result:
+            self._holding.resize(job, 0)
+            self.gave_back()
+        self._commit(job)
+
+    # -- how ----------------------------------------------------------------------------------------------------------
+
+    def _target(self, job: HeldWork) -> JobTarget:
+        name = job.claimed.service
+        if name:
+            return self._targets[name]
+        if len(self._targets) == 1:
+            return next(iter(self._targets.values()))
+        raise InvalidItem(f"the job names no service, and here are several: {', '.join(sorted(self._targets))}")
+
+    def _enter(self, job: HeldWork, step: JobStep, limit: float = float("inf")) -> None:
+        now = self._clock.now()
+        if job.step is not None:
+            self._counters.step_ended(job.step, now - job.step_began)
+        job.enter(step, now, limit)
+
+    async def _lease(self, job: HeldWork) -> bool:
+        """Wait until the lease of `job` can be relied on.  False: it is not wanted here, and its attempt was ended."""
+        while not job.unwanted and not self.may_begin(job):
+            renewed = asyncio.get_running_loop().create_future()
+            job.resume = partial(_resolve, renewed)
+            await renewed
+        wanted = not (job.lost or job.cancelled or (job.released and job.end is None))
+        if not wanted:
+            self._leave(job)
+        return wanted
+
+    def _spawn(self, job: HeldWork, steps: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(steps)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._task_ended, job))
+
+    def _task_ended(self, job: HeldWork, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            job.released = True
+            self._leave(job)
+        elif (error := task.exception()) is not None:
+            raise error
+
+
+def cause_of(error: RequestError | TransferError) -> Cause | None:
+    """The cause that an attempt's error stands for; None where the job's own deadline has passed."""
+    match error:
+        case InvalidItem() | TransferRefused():
+            return Cause.INPUT
+        case StageFailed():
+            return Cause.APPLICATION
+        case WorkerLost():
+            return Cause.CRASH
+        case TransferFailed():
+            return Cause.TRANSFER
+        case DeadlineExceeded():
+            return None
+        case _:
+            # Cancelled, TransferStopped: this process ends.  NotReady: the service stopped or failed under the job.
+            return Cause.RELEASED
+
+
+def _problem(error: Exception) -> JobProblem:
+    if isinstance(error, StageFailed):
+        return JobProblem(error.type_name, error.message, error.traceback)
+    kind = type(error)
+    return JobProblem(f"{kind.__module__}.{kind.__qualname__}", str(error))
+
+
+def _resolve(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

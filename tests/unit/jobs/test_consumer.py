@@ -1,0 +1,461 @@
+"""From a claim to the end of an attempt, with an engine that answers when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fake_work import Measure, fake_service
+from penstock.codec.formats import Codec
+from penstock.core.lanes import Lane
+from penstock.core.state import State
+from penstock.errors import (
+    DeadlineExceeded,
+    InvalidItem,
+    NotReady,
+    StageFailed,
+    TransferFailed,
+    TransferRefused,
+    WorkerLost,
+)
+from penstock.jobs.rules.job_states import JobState
+
+
+async def test_a_job_goes_to_the_engine_and_its_result_to_the_store(bench):
+    work = await bench()
+    work.submit("a", b"3")
+    await work.turn()
+    (ticket,) = work.engine.tickets
+    assert (ticket.payload, ticket.job_id) == (b"3", "a")
+    assert ticket.given == {
+        "codec_in": Codec.JSON,
+        "codec_out": Codec.JSON,
+        "deadline": float("inf"),
+        "lane": Lane.BACK,
+        "alone": False,
+        "nbytes": 1,
+    }
+    assert work.job().state is JobState.LEASED
+    ticket.settle(b"6")
+    await work.turn()
+    assert work.job().state is JobState.SUCCEEDED
+    assert work.memory.result("a").body == b"6"
+    assert len(work.consumer.holding) == 0
+    assert work.consumer.holding.nbytes == 0
+
+
+async def test_nothing_is_claimed_before_every_service_is_ready(bench):
+    service = fake_service()
+    service.engine.state = State.STARTING
+    work = await bench(service)
+    work.submit()
+    await work.turn()
+    assert work.job().state is JobState.WAITING
+    service.engine.state = State.BUSY
+    await work.turn(2.0)
+    assert work.job().state is JobState.LEASED
+
+
+async def test_what_is_held_and_not_begun_is_one_batch_for_each_worker(bench):
+    work = await bench(fake_service(workers=2, max_size=3))
+    for n in range(20):
+        work.submit(f"j{n:02}")
+    await work.turn()
+    assert len(work.engine.tickets) == 6
+    for ticket in work.engine.tickets[:3]:
+        ticket.begun = True
+    await work.turn(2.0)
+    assert len(work.engine.tickets) == 9
+
+
+async def test_with_a_concurrency_of_one_a_job_goes_through_alone_end_to_end(bench):
+    work = await bench(fake_service(max_size=32), concurrency=1)
+    work.submit("a")
+    work.submit("b")
+    await work.turn()
+    assert [ticket.job_id for ticket in work.engine.tickets] == ["a"]
+    work.engine.of("a").begun = True
+    await work.turn(2.0)
+    assert len(work.engine.tickets) == 1
+    work.engine.of("a").settle(b"6")
+    await work.turn()
+    assert [ticket.job_id for ticket in work.engine.tickets] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "attempts"),
+    [
+        (StageFailed("boom", type_name="builtins.ValueError", traceback="Traceback"), "scheduled", {"application": 1}),
+        (WorkerLost(alone=True), "scheduled", {"crash": 1}),
+        (WorkerLost(alone=False), "scheduled", {}),
+        (InvalidItem("no int"), "dead", {"input": 1}),
+        (DeadlineExceeded(), "expired", {}),
+    ],
+)
+async def test_each_failure_ends_the_attempt_by_its_own_cause(bench, error, state, attempts):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    work.engine.of("a").settle(error)
+    await work.turn(0.01)
+    job = work.job()
+    assert (job.state, job.attempts) == (state, attempts)
+    assert job.error.message == str(error.args[0])
+
+
+async def test_who_failed_by_the_application_runs_alone_next_and_dies_at_the_third(bench):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    for attempt in range(3):
+        ticket = work.engine.of("a")
+        assert ticket.given["alone"] is (attempt > 0)
+        ticket.settle(StageFailed("boom", type_name="builtins.ValueError", traceback="Traceback"))
+        await work.turn(5.0)
+    job = work.job()
+    assert (job.state, job.attempts) == (JobState.DEAD, {"application": 3})
+    assert job.error.traceback == "Traceback"
+    assert [attempt.cause for attempt in job.history] == ["application", "application", "dead"]
+
+
+async def test_a_service_that_is_not_ready_gives_the_job_back_uncounted(bench):
+    work = await bench()
+    work.submit()
+    work.engine.refuses = NotReady(state="failed")
+    await work.turn()
+    work.engine.state = State.FAILED
+    await work.turn(2.0)
+    job = work.job()
+    assert (job.state, job.attempts) == (JobState.WAITING, {})
+    assert {attempt.cause for attempt in job.history} == {"released"}
+
+
+async def test_the_deadline_of_a_job_is_its_own(bench):
+    work = await bench()
+    work.submit(deadline=work.wall() + 100.0)
+    await work.turn()
+    left = work.engine.of("a").given["deadline"] - work.clock.now()
+    assert left == pytest.approx(100.0, abs=1.0)
+
+
+async def test_a_content_type_that_the_service_does_not_take_is_the_jobs_fault(bench):
+    work = await bench()
+    work.submit(content_type="audio/wav")
+    await work.turn()
+    assert work.job().state is JobState.DEAD
+    assert "audio/wav" in work.job().error.message
+    assert work.engine.tickets == []
+
+
+async def test_a_job_that_names_no_service_needs_that_there_is_but_one(bench):
+    work = await bench(fake_service(name="one"), fake_service(name="two"))
+    work.submit("a")
+    work.submit("b", service="two")
+    await work.turn()
+    assert work.job("a").state is JobState.DEAD
+    assert "one, two" in work.job("a").error.message
+    assert [t.job_id for t in work.services[1].engine.tickets] == ["b"]
+
+
+async def test_a_result_that_is_too_large_needs_an_output(bench):
+    work = await bench(max_inline=10)
+    work.submit()
+    await work.turn()
+    work.engine.of("a").settle(b"x" * 11)
+    await work.turn()
+    assert work.job().state is JobState.DEAD
+    assert "output" in work.job().error.message
+
+
+# -- leases -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lost_job_is_dropped_and_its_result_is_not_committed(bench):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    work.engine.state = State.STARTING  # it claims nothing meanwhile
+    await work.turn(31.0)
+    (other,) = work.memory.claim("other", lease=30, limit=1, max_bytes=99, services=["double"])
+    work.renew()
+    await work.turn(0.0)
+    assert work.engine.of("a").settled  # withdrawn
+    assert len(work.consumer.holding) == 0
+    assert work.job().history[-1].fence == other.fence
+    assert work.job().state is JobState.LEASED
+
+
+async def test_past_its_local_deadline_nothing_new_begins_until_a_renewal_says_ok(bench):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    work.engine.state = State.STARTING
+    await work.turn(31.0)
+    work.engine.of("a").settle(b"6")
+    await work.turn(1.0)
+    assert work.job().state is JobState.LEASED  # a commit is a step, too
+    work.renew()
+    await work.turn(0.0)
+    assert work.job().state is JobState.SUCCEEDED
+
+
+async def test_a_renewal_without_an_answer_is_unknown_and_not_lost(bench):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    work.lose_store()
+    work.renew()
+    await work.turn(0.0)
+    assert not work.engine.of("a").settled
+    work.store.gone = None
+    work.engine.of("a").settle(b"6")
+    await work.turn(2.0)
+    assert work.job().state is JobState.SUCCEEDED
+
+
+async def test_a_job_to_be_cancelled_ends_so_at_the_next_renewal(bench):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    assert work.memory.cancel("a").state is JobState.LEASED
+    work.renew()
+    await work.turn()
+    assert work.job().state is JobState.CANCELLED
+    assert work.engine.of("a").settled
+
+
+async def test_who_commits_first_wins_over_a_cancel(bench):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    work.memory.cancel("a")
+    work.engine.of("a").settle(b"6")
+    await work.turn()
+    assert work.job().state is JobState.SUCCEEDED
+
+
+# -- a store that is gone ---------------------------------------------------------------------------------------------
+
+
+async def test_what_was_computed_while_the_store_was_gone_is_committed_when_it_is_back(bench):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    work.lose_store()
+    work.engine.of("a").settle(b"6")
+    await work.turn(10.0)
+    assert len(work.engine.tickets) == 1
+    work.store.gone = None
+    await work.turn(10.0)
+    assert work.job().state is JobState.SUCCEEDED
+    assert len(work.engine.tickets) == 1
+
+
+async def test_a_store_that_is_gone_for_half_a_minute_makes_the_process_unready_and_not_dead(bench):
+    work = await bench()
+    work.lose_store()
+    await work.turn(20.0)
+    assert work.consumer.unready_because() == ""
+    assert not work.consumer.counters.store_up
+    await work.turn(20.0)
+    assert "has not answered" in work.consumer.unready_because()
+    assert work.consumer.stuck_because() == ""
+    work.store.gone = None
+    await work.turn(10.0)
+    assert work.consumer.unready_because() == ""
+    assert work.consumer.counters.store_up
+
+
+async def test_a_results_memory_is_the_spools_while_the_store_is_gone(bench, tmp_path):
+    work = await bench(spool=str(tmp_path / "spool"))
+    assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o700
+    work.submit(output="file:///out/a")
+    await work.turn()
+    work.transfers.errors = [TransferFailed("slow")]
+    work.engine.of("a").settle(b"six")
+    await work.turn(0.01)
+    (spooled,) = (tmp_path / "spool").glob("*/*.result")
+    assert spooled.read_bytes() == b"six"
+    assert work.consumer.holding.nbytes == 0
+    await work.turn(20.0)
+    assert work.transfers.outputs == {"file:///out/a": b"six"}
+    assert list((tmp_path / "spool").glob("*/*.result")) == []
+
+
+# -- transfers --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_input_is_fetched_computed_and_forgotten(bench):
+    work = await bench()
+    work.transfers.inputs["https://in/a"] = b"21"
+    work.submit(body=b"", input_url="https://in/a")
+    await work.turn()
+    assert work.engine.of("a").payload == b"21"
+    work.engine.of("a").settle(b"42")
+    await work.turn()
+    assert work.job().state is JobState.SUCCEEDED
+    assert list(work.transfers.folder.iterdir()) == []
+
+
+async def test_a_first_stage_that_takes_a_path_gets_the_file(bench):
+    work = await bench(fake_service(Measure))
+    work.transfers.inputs["https://in/a"] = b"12345"
+    work.submit("a", b"", input_url="https://in/a")
+    work.submit("b", b'"/etc/passwd"')
+    await work.turn()
+    (ticket,) = work.engine.tickets
+    assert ticket.given["codec_in"] is Codec.PICKLE
+    assert b"a-1" in ticket.payload
+    assert work.job("b").state is JobState.DEAD
+    assert "input_url" in work.job("b").error.message
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "attempts"),
+    [(TransferFailed("slow"), "scheduled", {"transfer": 1}), (TransferRefused("404"), "dead", {"input": 1})],
+)
+async def test_a_fetch_that_fails_ends_the_attempt(bench, error, state, attempts):
+    work = await bench()
+    work.transfers.errors = [error]
+    work.submit(body=b"", input_url="https://in/a")
+    await work.turn(0.21)
+    assert (work.job().state, work.job().attempts) == (state, attempts)
+
+
+async def test_a_place_that_is_not_allowed_is_refused_before_anything_is_done(bench):
+    work = await bench()
+    work.transfers.refused = {"file:///etc/passwd": TransferRefused("not allowed")}
+    work.submit("a", body=b"", input_url="file:///etc/passwd")
+    work.submit("b", output="file:///etc/passwd")
+    await work.turn()
+    assert [work.job(name).state for name in ("a", "b")] == [JobState.DEAD, JobState.DEAD]
+    assert work.engine.tickets == []
+
+
+async def test_an_output_is_moved_to_its_place_after_the_commit(bench):
+    work = await bench()
+    work.submit(output="file:///out/a")
+    await work.turn()
+    work.engine.of("a").settle(b"6")
+    await work.turn(0.01)
+    assert work.job().state is JobState.SUCCEEDED
+    await work.turn(6.0)
+    assert work.transfers.outputs == {"file:///out/a": b"6"}
+    assert work.memory.deliveries(limit=9, lease=1) == []
+    assert work.memory.result("a").output == "file:///out/a"
+
+
+async def test_an_output_that_cannot_be_stored_is_tried_again_and_nothing_is_computed_twice(bench):
+    work = await bench()
+    work.submit(output="file:///out/a")
+    await work.turn()
+    work.transfers.errors = [TransferFailed("slow")] * 4
+    work.engine.of("a").settle(b"6")
+    for _ in range(30):
+        await work.turn(2.0)
+        work.renew()
+    assert work.transfers.outputs == {"file:///out/a": b"6"}
+    assert len(work.engine.tickets) == 1
+
+
+async def test_the_tenth_transfer_that_fails_ends_the_run(bench):
+    work = await bench(backoff=0.0)
+    work.submit(output="file:///out/a")
+    await work.turn()
+    work.transfers.errors = [TransferFailed("slow")] * 10
+    work.engine.of("a").settle(b"6")
+    for _ in range(30):
+        await work.turn(1.0)
+        work.renew()
+    assert work.job().state is JobState.DEAD
+    assert work.job().error.message == "slow"
+
+
+async def test_a_put_is_made_only_after_the_store_has_said_that_the_job_is_ours(bench):
+    work = await bench()
+    work.transfers.puts = True
+    work.submit(output="https://out/a")
+    await work.turn()
+    work.lose_store()
+    work.engine.of("a").settle(b"6")
+    await work.turn(5.0)
+    assert work.transfers.parts == {}
+    work.store.gone = None
+    work.renew()
+    await work.turn(1.0)
+    assert work.transfers.parts == {("https://out/a", "a", 1): b"6"} or work.transfers.outputs
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+async def closing(work, grace):
+    task = asyncio.ensure_future(work.consumer.close(grace))
+    await work.turn(0.0)
+    return task
+
+
+async def test_a_drain_gives_back_what_has_not_begun_and_lets_the_rest_finish(bench):
+    work = await bench(fake_service(max_size=4))
+    work.submit("a")
+    work.submit("b")
+    await work.turn()
+    work.engine.of("a").begun = True
+    task = await closing(work, 30.0)
+    assert work.job("b").state is JobState.WAITING
+    assert work.job("b").history[-1].cause == "released"
+    assert work.job("a").state is JobState.LEASED
+    work.engine.of("a").settle(b"6")
+    await work.turn(0.1)
+    await task
+    assert work.job("a").state is JobState.SUCCEEDED
+
+
+async def test_what_has_not_finished_by_the_end_of_the_drain_is_released(bench):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    work.engine.of("a").begun = True
+    task = await closing(work, 5.0)
+    await work.turn(6.0)
+    await task
+    assert work.job().state is JobState.WAITING
+    assert work.job().attempts == {}
+
+
+async def test_it_ends_by_itself_when_nothing_is_left_if_it_was_told_to(bench):
+    service = fake_service()
+    service.engine.state = State.STARTING
+    work = await bench(service, until_empty=True)
+    work.submit("a")
+    work.submit("b", delay=10.0)
+    service.engine.state = State.READY
+    finished = asyncio.ensure_future(work.consumer.finished())
+    await work.turn(1.5)
+    work.engine.of("a").settle(b"6")
+    await work.turn(5.0)
+    assert not finished.done()
+    await work.turn(6.0)
+    work.engine.of("b").settle(b"6")
+    await work.turn(2.0)
+    assert finished.done()
+
+
+async def test_a_step_that_passes_its_limit_is_told_and_not_renewed(bench):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    (job,) = work.consumer.holding.jobs()
+    job.step_limit = 10.0
+    await work.turn(11.0)
+    assert "has been in the step compute" in work.consumer.stuck_because()
+    before = job.lease_until
+    work.renew()
+    assert job.lease_until == before
+
+
+async def test_a_claim_loop_that_makes_no_turn_is_stuck(bench):
+    work = await bench()
+    work.consumer._turned = work.clock.now() - 61.0
+    assert "no attempt to claim" in work.consumer.stuck_because()
