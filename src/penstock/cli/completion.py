@@ -16,7 +16,9 @@ from typing import Any
 
 import argcomplete
 
+from penstock.codec.formats import MEDIA_TYPES
 from penstock.config import LOG_LEVELS, ServerOptions, ServiceOptions
+from penstock.jobs.rules.job_states import JobState
 
 DEEPEST_FOLDER = 3
 """How many folders below the current one are looked into: ``a.b.c.module:service``."""
@@ -24,6 +26,21 @@ MOST_MODULES = 500
 """How many modules are looked at: who presses a key does not want to wait."""
 MOST_BYTES = 1 << 20
 """A module that is larger is not read for its services."""
+_OF_JOBS = (
+    "ids",
+    "id",
+    "input",
+    "limit",
+    "after",
+    "older_than",
+    "wait",
+    "priority",
+    "delay",
+    "deadline",
+    "key",
+    "queue",
+)
+"""What of `penstock jobs` is neither a file nor one of a few words."""
 NUMBERS_OF_WORKERS = ("1", "2", "4", "8")
 
 
@@ -43,6 +60,12 @@ def _completer(action: argparse.Action) -> Any:
         return _complete_services
     if action.dest == "log_level":
         return _complete_levels
+    if action.dest == "state":
+        return partial(_complete_choice, [state.value for state in JobState])
+    if action.dest == "content_type":
+        return partial(_complete_choice, MEDIA_TYPES.values())
+    if action.dest in _OF_JOBS:
+        return argcomplete.completers.SuppressCompleter()
     if action.dest == "workers":
         return partial(_complete_choice, NUMBERS_OF_WORKERS)
     for f in (*fields(ServerOptions), *fields(ServiceOptions)):

@@ -1,4 +1,4 @@
-"""The `penstock` command: `serve`, `work` and `check`."""
+"""The `penstock` command: `serve`, `work`, `check` and `jobs`."""
 
 # PYTHON_ARGCOMPLETE_OK: a shell in which every program's completion is switched on looks for this word.
 
@@ -22,6 +22,7 @@ from penstock.cli.check import STEP_SECONDS, check
 from penstock.cli.ending import end_in_time
 from penstock.cli.find_service import load_service
 from penstock.cli.first_process import leave_first_process
+from penstock.cli.jobs_command import add_jobs_command
 from penstock.cli.options import (
     CommandOptions,
     WronglyCalled,
@@ -122,8 +123,14 @@ def _complete() -> None:
     from penstock.cli.completion import complete
 
     parser = _parser()
-    commands = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    complete(parser, [command for choices in commands for command in choices.values()])
+    complete(parser, _commands_below(parser))
+
+
+def _commands_below(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """The parsers of all commands, also of those that are commands of a command."""
+    choices = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    own = [command for found in choices for command in found.values()]
+    return own + [below for command in own for below in _commands_below(command)]
 
 
 class _TellVersion(argparse.Action):
@@ -176,6 +183,7 @@ def _parser() -> argparse.ArgumentParser:
         help="longest one step may take: the import, the setup, one example in one format (default %(default)s)",
     )
     checking.set_defaults(run=_check)
+    add_jobs_command(commands)
     return parser
 
 

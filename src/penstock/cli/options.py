@@ -125,6 +125,8 @@ def near_flags(words: Iterable[str], arguments: argparse.Namespace) -> list[str]
     """The flags of the command of `arguments` that those of `words`, which it does not know, may have meant."""
     owners = OWNERS
     known = [f.name for owner in owners for f in fields(owner) if hasattr(arguments, f.name)]
+    # Commands whose flags are no options of a class say which they have.
+    known += [flag[2:].replace("-", "_") for flag in getattr(arguments, "flags", ()) if flag.startswith("--")]
     names = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
     near = [next((n for n in known if is_slip(name, n)), nearest(name, known)) for name in names]
     return [flag_name(option) for option in near if option is not None]

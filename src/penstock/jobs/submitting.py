@@ -227,7 +227,7 @@ class JobQueue:
             TimeoutError: it has not ended in time, or the store could not be reached until then.
         """
         watch = self.watch_result(job, timeout)
-        self._see_out(watch)
+        self.see_out(watch)
         return watch.answer()
 
     def wait(self, jobs: Iterable[Job | str], timeout: float | None = None) -> Jobs:
@@ -242,7 +242,7 @@ class JobQueue:
             TimeoutError: one has not ended in time, or the store could not be reached until then.
         """
         watch = self.watch(jobs, timeout)
-        self._see_out(watch)
+        self.see_out(watch)
         return watch.jobs
 
     def watch(self, jobs: Iterable[Job | str], timeout: float | None) -> Watch:
@@ -253,7 +253,8 @@ class JobQueue:
         """A wait as `result` makes it, for a caller who looks and pauses by himself."""
         return ResultWatch(self._store(), _id_of(job), timeout, self._now)
 
-    def _see_out(self, watch: Watch) -> None:
+    def see_out(self, watch: Watch) -> None:
+        """Look until `watch` is over; raises what its `look` raises."""
         while (pause := watch.look()) is not None:
             self._sleep(pause)
             self._store()  # somebody may have closed it meanwhile

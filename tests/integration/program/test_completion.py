@@ -69,7 +69,7 @@ def ask(folder, line, shell):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_is_told_commands_flags_choices_and_services(folder, shell):
-    assert {"serve", "check"} <= ask(folder, "penstock ", shell)
+    assert {"serve", "check", "jobs"} <= ask(folder, "penstock ", shell)
     assert ask(folder, "penstock serve --log-f", shell) == {"--log-format"}
     assert ask(folder, "penstock serve --log-format ", shell) == {"text", "json"}
     assert ask(folder, "penstock serve --port ", shell) == set()
@@ -81,6 +81,10 @@ def test_every_shell_is_told_commands_flags_choices_and_services(folder, shell):
     assert ask(folder, "penstock serve greeter:service gre", shell) == {"greeter:service", "greeter:other"}
     assert ask(folder, "penstock check greeter:o", shell) == {"greeter:other"}
     assert ask(folder, "penstock serve greeter.py:o", shell) == {"greeter.py:other"}
+    assert ask(folder, "penstock jobs pu", shell) == {"purge"}
+    assert ask(folder, "penstock jobs list --state d", shell) == {"dead"}
+    assert ask(folder, "penstock jobs submit --json", shell) == {"--json", "--jsonl"}
+    assert ask(folder, "penstock jobs status ", shell) == set()
     assert not (folder / "imported").exists(), "a key that is pressed runs nobody's code"
 
 
