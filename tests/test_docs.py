@@ -19,6 +19,7 @@ A picture, behind `<!-- picture: NAME -->`, is what `docs/pictures.py` draws fro
 
 from __future__ import annotations
 
+import argparse
 import ast
 import dataclasses
 import inspect
@@ -43,6 +44,8 @@ from waiting import until_now
 import penstock as ps
 import pictures
 from fake_work import Bench, fake_service
+from penstock import jobs as ps_jobs
+from penstock.cli import queue_url
 from penstock.cli.main import _parser
 from penstock.cli.options import CommandOptions
 from penstock.codec import media_types
@@ -50,8 +53,11 @@ from penstock.config import WorkOptions, environment_name
 from penstock.core.batching import Reason
 from penstock.core.state import State
 from penstock.hosting.fault_log import FaultLog
-from penstock.jobs.job import Stats
+from penstock.jobs.job import Attempt, Job, JobProblem, Stats
 from penstock.jobs.job_metrics import JobCollector
+from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.stores import urls
+from penstock.jobs.submitting import JobQueue
 from penstock.server.app import App
 from penstock.server.status import KINDS, Problems
 from penstock.testing.virtual_clock import VirtualClock
@@ -332,6 +338,16 @@ def known_flags(command: str) -> set[str]:
     return {flag for each in asked for action in each._actions for flag in action.option_strings}
 
 
+def jobs_commands() -> dict[str, argparse.ArgumentParser]:
+    """The commands of `penstock jobs`."""
+    jobs = _parser()._subparsers._group_actions[0].choices["jobs"]
+    return jobs._subparsers._group_actions[0].choices
+
+
+def jobs_flags() -> set[str]:
+    return {flag for command in jobs_commands().values() for flag in command._option_string_actions}
+
+
 @each(PAGES)
 def test_every_command_a_page_names_exists(page):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
@@ -340,9 +356,12 @@ def test_every_command_a_page_names_exists(page):
         assert make is None or make[1] in targets, f"`{line}` is no target of the Makefile"
         command = re.match(r"penstock ([^\s:]+)", line)  # the title of what `check` prints has a colon behind it
         assert command is None or command[1] in COMMANDS, line
-        if line.startswith(("penstock serve", "penstock work", "ExecStart=", "--")):
+        own = re.match(r"penstock jobs ([a-z]+)", line)
+        assert own is None or own[1] in jobs_commands(), line
+        if line.startswith(("penstock serve", "penstock work", "penstock jobs", "ExecStart=", "--")):
             told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
-            assert told <= known_flags("serve" if command is None and line[0] == "E" else command and command[1]), line
+            known = known_flags("serve" if command is None and line[0] == "E" else command and command[1])
+            assert told <= (known | jobs_flags() if line.startswith(("penstock jobs", "--")) else known), line
 
 
 def present(page: Path) -> list[str]:
@@ -405,7 +424,7 @@ def test_every_test_a_page_names_exists():
 def test_every_variable_and_metric_a_page_names_exists(page):
     owners = (ps.ServiceOptions, ps.ServerOptions, CommandOptions, WorkOptions)
     variables = {environment_name(f.name) for owner in owners for f in dataclasses.fields(owner)}
-    variables |= set(re.findall(r"PENSTOCK_[A-Z_]+", (ROOT / "setup.py").read_text()))
+    variables |= set(re.findall(r"PENSTOCK_[A-Z_]+", (ROOT / "setup.py").read_text())) | {queue_url.VARIABLE}
     metrics = set(metric_rows())
     for line in code(page):
         assert set(re.findall(r"PENSTOCK_[A-Z_]+", line)) <= variables, line
@@ -483,6 +502,35 @@ def test_the_reference_has_every_public_name():
         called = inspect.getattr_static(ps.Service, name.partition(".")[2])
         for argument in inspect.signature(called).parameters if inspect.isfunction(called) else ():
             assert argument in ("self", "xs", "fields") or argument in told[name], (name, argument)
+
+
+def test_the_reference_has_every_name_of_the_queue_and_every_argument():
+    page = DOCS / "reference" / "jobs.md"
+    told = sections(page, 3)
+    text = page.read_text()
+    methods = {n: m for n, m in vars(JobQueue).items() if inspect.isfunction(m) and not n.startswith("_")}
+    for_other_doors = {"watch", "watch_result", "see_out"}
+    classes = {name for name in ps_jobs.__all__ if name not in ("connect", "connect_async", "Job")}
+    assert set(told) == {f"JobQueue.{n}" for n in methods if n not in for_other_doors} | {
+        "connect", "connect_async", "Job", "Errors",
+    }  # fmt: skip
+    for name in methods.keys() - for_other_doors:
+        for argument in inspect.signature(methods[name]).parameters:
+            assert argument == "self" or argument in told[f"JobQueue.{name}"], (name, argument)
+    assert classes - {"JobError"} == set(re.findall(r"^\| `(\w+)` \|", told["Errors"], re.MULTILINE))
+    named = set(re.findall(r"`(\w+)`", told["Job"]))
+    assert {*Job.__struct_fields__, *Attempt.__struct_fields__, *JobProblem.__struct_fields__} <= named
+    assert set(JobState) <= named
+    assert set(Stats.__struct_fields__) - set(JobState) <= set(re.findall(r"`(\w+)`", told["JobQueue.stats"]))
+    assert [scheme for scheme in urls.SCHEMES if f"`{scheme}://" not in text] == []
+
+
+def test_the_reference_has_every_command_of_the_queue_and_every_flag():
+    text = (DOCS / "reference" / "jobs.md").read_text()
+    assert re.findall(r"^\| `penstock jobs (\w+)", text, re.MULTILINE) == list(jobs_commands())
+    assert {flag for flag in jobs_flags() if flag.startswith("--")} - {"--help"} == set(
+        re.findall(r"`(--[a-z-]+)[` ]", text)
+    )
 
 
 def test_the_reference_has_every_error_with_its_status():
