@@ -106,12 +106,14 @@ class FakeTransfers:
         self.folder = folder
         self.inputs, self.parts, self.outputs, self.discarded = {}, {}, {}, []
         self.errors = []
+        self.finish_errors = []
         self.refused = ()
         self.puts = False
 
-    def _trouble(self):
-        if self.errors:
-            raise self.errors.pop(0)
+    @staticmethod
+    def _raise_next(errors):
+        if errors:
+            raise errors.pop(0)
 
     def check_input(self, url):
         if url in self.refused:
@@ -123,16 +125,17 @@ class FakeTransfers:
         return self.puts
 
     def download(self, url, job_id, fence, stopped):
-        self._trouble()
+        self._raise_next(self.errors)
         path = self.folder / f"{job_id}-{fence}"
         path.write_bytes(self.inputs[url])
         return Downloaded(path, len(self.inputs[url]), "")
 
     def write_output(self, url, job_id, fence, body, content_type, stopped):
-        self._trouble()
+        self._raise_next(self.errors)
         self.parts[url, job_id, fence] = body
 
     def finish_output(self, url, job_id, fence):
+        self._raise_next(self.finish_errors)
         self.outputs[url] = self.parts.pop((url, job_id, fence))
 
     def discard_output(self, url, job_id, fence):

@@ -123,6 +123,11 @@ class Upkeep:
     def _move(self, delivery: Delivery) -> bool:
         """Move one output, and remove what other attempts have left; returns whether it is done."""
         try:
+            self._transfers.check_output(delivery.output)
+        except TransferRefused as error:
+            log.error("the output of job %s is left to a consumer that may move it: %s", delivery.job_id, error)  # noqa: TRY400
+            return False
+        try:
             if delivery.fence:
                 self._transfers.finish_output(delivery.output, delivery.job_id, delivery.fence)
             for fence in range(delivery.first_fence, delivery.last_fence + 1):
@@ -131,9 +136,8 @@ class Upkeep:
         except TransferFailed as error:
             log.warning("the output of job %s is not in its place yet: %s", delivery.job_id, error)
             return False
-        except TransferRefused as error:
-            log.error("the output of job %s cannot be moved to its place here: %s", delivery.job_id, error)  # noqa: TRY400
-            return False
+        except TransferRefused as error:  # to ask again would be in vain
+            log.error("the output of job %s is lost: %s", delivery.job_id, error)  # noqa: TRY400
         return True
 
 

@@ -1,0 +1,39 @@
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.jobs.own_folder import OwnFolder
+
+
+def test_each_has_a_folder_of_its_own_for_this_user_alone(tmp_path):
+    common = tmp_path / "deep" / "spool"
+    one, two = OwnFolder(common, "spool"), OwnFolder(common, "spool")
+    assert one.path != two.path
+    assert {path.stat().st_mode & 0o777 for path in (common, one.path, two.path)} == {0o700}
+    (one.path / "file").write_bytes(b"x")
+    one.remove()
+    assert not one.path.exists()
+    assert two.path.exists()
+    two.remove()
+    assert list(common.iterdir()) == []
+
+
+def test_what_a_dead_process_has_left_is_removed_and_what_a_live_one_has_is_not(tmp_path):
+    live = OwnFolder(tmp_path, "spool")
+    dead = tmp_path / "penstock-dead"
+    dead.mkdir()
+    (dead / "lock").touch()
+    (dead / "1.result").write_bytes(b"x")
+    strange = tmp_path / "penstock-without-a-lock"
+    strange.mkdir()
+    new = OwnFolder(tmp_path, "spool")
+    assert not dead.exists()
+    assert live.path.exists()
+    assert strange.exists()
+    new.remove()
+    live.remove()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"spool: .*file/spool: Not a directory"):
+        OwnFolder(tmp_path / "file" / "spool", "spool")
