@@ -28,10 +28,10 @@ from typing import Any, Final
 from penstock.config import WorkOptions
 from penstock.core.clock import Clock
 from penstock.errors import StoreUnavailable
-from penstock.hosting.boot_clock import boot_seconds
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.fault_points import hit
 from penstock.hosting.guarded_log import guarded_logger
+from penstock.hosting.host_clock import boot_seconds
 from penstock.hosting.servable import Servable
 from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.commits import Commits

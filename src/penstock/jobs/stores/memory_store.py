@@ -12,16 +12,12 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.errors import JobConflict, JobNotFound
+from penstock.hosting.host_clock import boot_seconds
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed
 from penstock.jobs.stores.memory_job import MemoryJob, Moment
 from penstock.jobs.stores.urls import StoreUrl
-
-
-def _since_boot() -> float:
-    """Seconds on a clock that nobody sets, and that also counts while the machine sleeps, where there is one."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class MemoryStore:
@@ -34,7 +30,7 @@ class MemoryStore:
     """
 
     def __init__(
-        self, queue: str = "default", *, now: Callable[[], float] = _since_boot, wall: Callable[[], float] = time.time
+        self, queue: str = "default", *, now: Callable[[], float] = boot_seconds, wall: Callable[[], float] = time.time
     ) -> None:
         self.queue = queue
         self._now = now

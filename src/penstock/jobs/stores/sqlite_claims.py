@@ -9,10 +9,10 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
+from penstock.hosting.host_clock import Reading
 from penstock.jobs.rules.attempts import Cause, judge
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, ClaimedJob, Hold, Renewed
-from penstock.jobs.stores.host_clock import Reading
 from penstock.jobs.stores.sqlite_endings import Endings, read_held
 from penstock.jobs.stores.sqlite_passing import catch_up, is_due
 from penstock.jobs.stores.sqlite_rows import (

@@ -9,10 +9,10 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from penstock.hosting.host_clock import Reading
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import Answer, AttemptEnd
-from penstock.jobs.stores.host_clock import Reading
 from penstock.jobs.stores.sqlite_rows import (
     NAMES,
     NUMBERS,

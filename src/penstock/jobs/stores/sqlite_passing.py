@@ -11,7 +11,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any, Final
 
-from penstock.jobs.stores.host_clock import Reading
+from penstock.hosting.host_clock import Reading
 
 FALLEN_DUE: Final = "queue = ? AND state = 0 AND due <= ?"
 FALLEN_DUE_SINCE_BOOT: Final = "queue = ? AND state = 0 AND due IS NULL AND not_before <= ?"

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.errors import ConfigError, JobConflict, StoreUnavailable
+from penstock.hosting.host_clock import HostClock, Reading
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed
 from penstock.jobs.stores import sqlite_claims, sqlite_endings, sqlite_submitters
-from penstock.jobs.stores.host_clock import HostClock, Reading
 from penstock.jobs.stores.mounts import MOUNTINFO
 from penstock.jobs.stores.sqlite_file import BUSY_SECONDS, SqliteFile, unavailable
 from penstock.jobs.stores.sqlite_passing import catch_up, is_due

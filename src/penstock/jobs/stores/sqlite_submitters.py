@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.errors import JobConflict, JobNotFound
+from penstock.hosting.host_clock import Reading
 from penstock.jobs.job import Job, Stats
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import Delivery, NewJob
-from penstock.jobs.stores.host_clock import Reading
 from penstock.jobs.stores.sqlite_passing import catch_up, leave_deliveries
 from penstock.jobs.stores.sqlite_rows import NUMBERS, PLACES, STATES, chunks, jobs_where
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.jobs.stores.host_clock import HostClock
+from penstock.hosting.host_clock import HostClock
 from penstock.jobs.stores.sqlite_store import SqliteStore
 
 

@@ -9,10 +9,10 @@ import stat
 import pytest
 
 from penstock.errors import ConfigError, StoreUnavailable
+from penstock.hosting.host_clock import HostClock
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, NewJob
 from penstock.jobs.stores import sqlite_file, sqlite_writer
-from penstock.jobs.stores.host_clock import HostClock
 from penstock.jobs.stores.opening import open_store as open_by_url
 from penstock.jobs.stores.sqlite_schema import APPLICATION_ID, STEPS, bring_forward, check_identity
 
@@ -84,7 +84,7 @@ def test_the_clocks_of_this_host_run(monkeypatch, tmp_path):
     first, second = clock.read(), clock.read()
     assert second.boottime >= first.boottime > 0
     assert len(clock.boot_id) == 36
-    monkeypatch.setattr("penstock.jobs.stores.host_clock.BOOT_ID", tmp_path / "missing")
+    monkeypatch.setattr("penstock.hosting.host_clock.BOOT_ID", tmp_path / "missing")
     with pytest.raises(ConfigError, match="a queue in a file needs Linux"):
         HostClock.of_this_host()
 

@@ -13,11 +13,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import ConfigError
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def boot_seconds() -> float:
+    """The clock of leases in this process: `boottime`, or the monotonic clock on a system that has none."""
+    return time.clock_gettime(_CLOCK)
 
 
 class Reading(NamedTuple):
