@@ -5,6 +5,7 @@ Contract
 * `admit` sees a request's head before its body is read, and answers it or lets it pass.  Checked in this order: API
   key (401), path (404, or 308 where only the slash at its end is too much), method (405), formats (415, 406), timeout
   (400), state and room (503 or 429).
+* A path is looked up as it is first.  Only one that is not there is compared with the paths that have variables.
 * `handle` calls `reply` exactly once for each request that `admit` let pass, now or later, on the event loop.
 * Every request gets an id: the client's own if it is a proper one, else one of ours.
 * A single item costs dictionary look-ups and plain counters: no task, future, timer, uuid or log line.
@@ -37,6 +38,7 @@ from penstock.server.pages.health import JSON, Health
 from penstock.server.pages.metrics import Metrics
 from penstock.server.pages.openapi import openapi
 from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
+from penstock.server.protocols.route_table import RouteTable
 from penstock.server.protocols.service_routes import KINDS, routes_of
 from penstock.server.status import Problems
 
@@ -47,11 +49,18 @@ class App:
     """Answers the requests of one server for one or more services; with `only_probes`, no more than how they are."""
 
     def __init__(
-        self, services: Sequence[Servable], options: ServerOptions, clock: Clock, *, only_probes: bool = False
+        self,
+        services: Sequence[Servable],
+        options: ServerOptions,
+        clock: Clock,
+        others: Sequence[Route] = (),
+        *,
+        only_probes: bool = False,
     ) -> None:
         """Store the services; read the key file.  Raises ConfigError for a bad file or a name.
 
-        Services have different names, and none has that of a path of the server's own.
+        Services have different names, and none has that of a path of the server's own.  `others` are routes besides
+        those of the services and the pages.
         """
         names = [service.name for service in services]
         if not services or len(set(names)) < len(names):
@@ -69,35 +78,33 @@ class App:
         self._id_prefix = secrets.token_hex(6).encode() + b"-"
         self._count = count(1)
         self._calls = {} if only_probes else routes_of(self.services, self.problems, options)
-        self._routes: dict[bytes, Route] = {path.encode(): route for path, route in self._calls.items()}
         self._elsewhere = Traffic("", "")
         """Requests that no route took: unknown paths, refused keys, what the connection refused."""
         traffic = [self._elsewhere]
         self.metrics = Metrics(self.services, traffic)
         self.health = Health(self.services, self.problems, clock)
-        pages = self._probes()
-        if not only_probes:
-            pages |= self._documents()
-        _check_names(names, pages)
-        self._routes |= pages
-        traffic += [route.traffic for route in self._routes.values()]
+        own = [*self._probes(), *([] if only_probes else self._documents()), *others]
+        _check_names(names, own)
+        self._others = tuple(others)
+        self._table = RouteTable([*self._calls.values(), *own])
+        self._routes = self._table.fixed
+        traffic += [route.traffic for route in self._table.all]
         self._document: bytes | None = None
         self._page_bytes = 0
         self._page_bytes_limit = max(service.options.max_queued_bytes for service in services)
 
-    def _probes(self) -> dict[bytes, Route]:
+    def _probes(self) -> list[Route]:
         health, problems = self.health, self.problems
-        probes: dict[bytes, Route] = {
-            b"/livez": PageRoute("/livez", health.livez, problems, guarded=False, bounded=False),
-            b"/readyz": PageRoute("/readyz", health.readyz, problems, guarded=False, bounded=False),
-            b"/health": PageRoute("/health", health.health, problems),
-            b"/metrics": PageRoute("/metrics", self.metrics.page, problems),
-        }
-        return probes
+        return [
+            PageRoute("/livez", health.livez, problems, guarded=False, bounded=False),
+            PageRoute("/readyz", health.readyz, problems, guarded=False, bounded=False),
+            PageRoute("/health", health.health, problems),
+            PageRoute("/metrics", self.metrics.page, problems),
+        ]
 
-    def _documents(self) -> dict[bytes, Route]:
-        document: Route = PageRoute("/openapi.json", self._openapi, self.problems)
-        return {b"/openapi.json": document} | docs_routes(self.problems)
+    def _documents(self) -> list[Route]:
+        document = PageRoute("/openapi.json", self._openapi, self.problems)
+        return [document, *docs_routes(self.problems).values()]
 
     def renewals(self) -> list[Renewal]:
         """The file of API keys, if there is one.  Each request whose head comes afterwards is held to the new keys."""
@@ -119,8 +126,12 @@ class App:
             request.id = given
         route = self._routes.get(request.path)
         if route is None:
-            return self._no_route(request)
+            route = self._table.with_variables(request.path)
+            if route is None:
+                return self._no_route(request)
         if request.method != route.method or self._keys is not None or self._page_bytes > self._page_bytes_limit:
+            if request.method != route.method:
+                route = route.for_method(request.method)
             refusal = self._refuse(request, route)
             if refusal is not None:
                 return refusal
@@ -188,12 +199,10 @@ class App:
         The head was admitted while there was room.  Without this check many slow senders together could hold any number
         of bytes.  Finished answers have a bound of their own.
         """
-        route: Route | None = request.route
-        if isinstance(route, PageRoute):
-            return route.judge_body(request, own)
         engine = _engine(request)
         if engine is None:
-            return None
+            route: Route | None = request.route
+            return None if route is None else route.judge_body(request, own)
         held = engine.held_bytes - engine.answer_bytes
         if held <= engine.options.max_queued_bytes or held <= own:
             return None
@@ -250,11 +259,17 @@ class App:
         )
 
     def _no_route(self, request: HttpRequest) -> Response:
-        meant = self._routes.get(request.path[:-1]) if request.path.endswith(b"/") else None
+        meant = self._without_slash_route(request.path)
         refusal = self._refuse_key(request) if meant is None or meant.guarded else None
         if refusal is not None:
             return refusal
         return self._unknown(request) if meant is None else self._without_slash(request)
+
+    def _without_slash_route(self, path: bytes) -> Route | None:
+        """The route of `path` without the slash at its end, where it has one."""
+        if not path.endswith(b"/"):
+            return None
+        return self._routes.get(path[:-1]) or self._table.with_variables(path[:-1])
 
     def _without_slash(self, request: HttpRequest) -> Response:
         """Send the client to the same path without the slash at its end, with the same method, body and query.
@@ -289,14 +304,16 @@ class App:
 
     def _openapi(self, _request: HttpRequest) -> Response:
         if self._document is None:
-            document = openapi(self.services, self._calls, self.options, keys=self._keys is not None)
+            document = openapi(
+                self.services, self._calls, self.options, keys=self._keys is not None, others=self._others
+            )
             self._document = msgspec.json.encode(document)
         return Response(200, JSON, self._document)
 
 
-def _check_names(names: Sequence[str], pages: Iterable[bytes]) -> None:
+def _check_names(names: Sequence[str], own: Iterable[Route]) -> None:
     """ConfigError if a service's name is what a path of the server begins with: `/docs` and `/predict`, for two."""
-    taken = {path.decode().split("/")[1] for path in pages} | {kind.verb for kind in KINDS}
+    taken = {route.path.split("/")[1] for route in own} | {kind.verb for kind in KINDS}
     for name in names:
         if name in taken:
             raise ConfigError(f"a service cannot be served as {name!r}, because /{name} is a path of the server's own")

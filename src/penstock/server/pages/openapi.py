@@ -22,7 +22,7 @@ from penstock.config import ServerOptions
 from penstock.core.payload import join_payload
 from penstock.hosting.servable import Servable
 from penstock.hosting.service_health import version
-from penstock.server.protocols.route import ServiceRoute
+from penstock.server.protocols.route import Route, ServiceRoute
 from penstock.server.status import PROBLEM_JSON, phrase
 
 Json = dict[str, Any]
@@ -91,9 +91,17 @@ _PAGES = {
 
 
 def openapi(
-    services: Sequence[Servable], routes: Mapping[str, ServiceRoute], options: ServerOptions, *, keys: bool
+    services: Sequence[Servable],
+    routes: Mapping[str, ServiceRoute],
+    options: ServerOptions,
+    *,
+    keys: bool,
+    others: Sequence[Route] = (),
 ) -> Json:
-    """The document for `services`, whose calls are `routes` by path; with `keys`, an API key is asked for."""
+    """The document for `services`, whose calls are `routes` by path; with `keys`, an API key is asked for.
+
+    Of `others` it has what each says of itself.
+    """
     refusals = dict(_REFUSALS)
     refusals[422] = "The item is not valid input; `path` says where."
     if options.overload_status == 429:
@@ -109,6 +117,9 @@ def openapi(
             paths[path] = {"post": _call(route, types, refusals, named=len(services) > 1)}
     for path, (words, media, guarded) in _PAGES.items():
         paths[path] = {"get": _page(path, words, media, guarded=guarded and keys)}
+    for other in others:
+        if other.operation is not None:
+            paths.setdefault(other.path, {})[other.method.lower()] = other.operation
     document: Json = {
         "openapi": "3.1.0",
         "info": {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from penstock.codec.formats import Codec
 from penstock.codec.media_types import MAX_PARTS, MAX_VALUE_BYTES, answer_codec, content_codec, media_names, too_long
@@ -23,6 +23,7 @@ from penstock.errors import NotReady, RequestError
 from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.application import HttpRequest, Reply, Response
 from penstock.server.fields import read_length
+from penstock.server.path_pattern import PathPattern
 from penstock.server.status import Problems
 
 PAGE_BODY_BYTES: Final = 4096
@@ -65,15 +66,47 @@ class Formats:
 
 # Compiled, so each subclass must be in setup.py's list too: Python refuses an interpreted class below a compiled one.
 class Route:
-    """One path: the method it answers, and the numbers of its traffic."""
+    """A path and one method that it answers, and the numbers of its traffic.  HEAD is answered where GET is.
+
+    The path may have variables: ``/jobs/{id}``, see `PathPattern`.  `App` takes any number of routes besides its own.
+    """
 
     guarded = True
     """Whether this path asks for an API key on a server that has keys."""
 
     def __init__(self, method: str, service: str, path: str) -> None:
         self.method = method
-        self.allow = b"GET, HEAD, OPTIONS" if method == "GET" else b"%s, OPTIONS" % method.encode()
+        self.path = path
+        self.pattern = PathPattern(path)
+        self.allow = b""
+        """The methods of its path, as `RouteTable` finds them."""
+        self.same_path: tuple[Route, ...] = (self,)
+        """The routes of its path, one for each method."""
+        self.operation: dict[str, Any] | None = None
+        """What the OpenAPI document says of it, as an operation object, where `pages.openapi` does not know it."""
         self.traffic = Traffic(service, path)
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that it answers."""
+        return ["GET", "HEAD"] if self.method == "GET" else [self.method]
+
+    def for_method(self, method: str) -> Route:
+        """The route of the same path that answers `method`; this one where none does."""
+        for route in self.same_path:
+            if method in route.methods:
+                return route
+        return self
+
+    def values(self, request: HttpRequest) -> list[str]:
+        """What stands in the places of the path's variables, in their order."""
+        found: list[str] | None = self.pattern.values(request.path)
+        assert found is not None, "the request has another path"
+        return found
+
+    def judge_body(self, request: HttpRequest, nbytes: int) -> Response | None:  # noqa: ARG002
+        """The refusal of a request whose body has `nbytes` so far, asked where it is of no engine; None to go on."""
+        return None
 
     def admit(self, request: HttpRequest) -> Response | None:
         """The refusal of the request by its head, or None to go on."""
@@ -105,8 +138,9 @@ class PageRoute(Route):
         *,
         guarded: bool = True,
         bounded: bool = True,
+        method: str = "GET",
     ) -> None:
-        super().__init__("GET", "", path)
+        super().__init__(method, "", path)
         self.guarded = guarded
         self.bounded = bounded
         self._make = make
