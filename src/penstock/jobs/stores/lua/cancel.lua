@@ -1,4 +1,5 @@
 -- Cancel a job, or have its holder do so.  ARGV: its id.  The answer: what came of it, and the job as it is shown.
+write_though_full()
 local job = load(ARGV[1], 'spec')
 if not job then
   write_indexes()

@@ -127,6 +127,12 @@ local function enter_indexes(job, lease_end)
   end
 end
 
+-- Have this script write also where the server's memory is full: after a first write that needs none it may.  What gives
+-- memory back, and what holders say of the jobs they have, must not be refused then; new work is.
+local function write_though_full()
+  call('DEL', PREFIX .. 'nothing')
+end
+
 -- -- records ----------------------------------------------------------------------------------------------------------
 
 local MUST = {

@@ -1,7 +1,7 @@
 -- End attempts.  ARGV, for each: in MessagePack id, fence, state, cause or nil, whether it counts, whether the job is
 -- alone from now on, rest in seconds, the result's media type; then the problem or '', and the result.
 -- The answer, for each: 'ok' or 'lost'.
-call('DEL', PREFIX .. 'nothing')  -- after its first write a script may also write where the memory is full
+write_though_full()
 
 local function settle(job, ending, problem, result)
   local _, _, state, cause, counts, alone, rest, result_type = unpack(ending, 1, 8)

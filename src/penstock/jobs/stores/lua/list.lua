@@ -1,5 +1,6 @@
 -- Jobs in the order of their submission.  ARGV: a state or '', how many, the id behind which they begin or '', or the
 -- place in the order behind which they begin.  The answer: the jobs as they are shown, or nil where that job is not.
+write_though_full()
 local place_before = ARGV[4]
 if ARGV[3] ~= '' then
   place_before = call('ZSCORE', PREFIX .. 'order', ARGV[3])

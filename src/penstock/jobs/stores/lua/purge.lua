@@ -1,4 +1,5 @@
 -- Forget jobs.  ARGV: the least age in seconds, how many at most, their states.  The answer: how many they were.
+write_though_full()
 see_time_of_all()
 write_indexes()
 local youngest, left = now - ARGV[1], tonumber(ARGV[2])

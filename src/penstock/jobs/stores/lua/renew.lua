@@ -1,6 +1,6 @@
 -- Have leases end later.  ARGV: the lease in seconds, then id and fence for each.
 -- The answer, for each: 'ok', 'cancel' or 'lost'.
-call('DEL', PREFIX .. 'nothing')  -- after its first write a script may also write where the memory is full
+write_though_full()
 local lease_end = now + ARGV[1]
 local answer = {}
 for number = 2, #ARGV, 2 do

@@ -1,5 +1,6 @@
 -- Do what time does, and forget what ended long ago.  ARGV: seconds for each job or '', then a state and for how many
 -- seconds its jobs are kept, in pairs.  The answer: 1 where there may be more to do.
+write_though_full()
 local MOST_FORGOTTEN = 500
 if ARGV[1] ~= '' then call('HSET', META, 'seconds_per_job', ARGV[1]) end
 local more = see_time_of_all()

@@ -1,0 +1,85 @@
+"""A store in Redis is opened only where it can be used, and tells nobody its password."""
+
+from __future__ import annotations
+
+import pytest
+from redis_server import private_redis
+
+from penstock.errors import ConfigError, StoreUnavailable
+from penstock.jobs.store import NewJob
+from penstock.jobs.stores.opening import open_store
+
+PASSWORD = "open-sesame"
+
+
+@pytest.fixture(scope="module")
+def server():
+    with private_redis("--requirepass", PASSWORD) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    redis = pytest.importorskip("redis")
+    with redis.Redis(unix_socket_path=server.path, password=PASSWORD) as client:
+        yield client
+
+
+def refusal(call):
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert PASSWORD not in str(caught.value)
+    assert PASSWORD not in repr(caught.value)
+    return str(caught.value)
+
+
+def test_a_url_with_the_password_opens_the_queue_that_it_names(server):
+    store = open_store(f"unix://:{PASSWORD}@{server.path}?queue=mine")
+    assert store.queue == "mine"
+    assert PASSWORD not in repr(store)
+    assert PASSWORD not in repr(vars(store))
+    store.submit([NewJob("a")])
+    store.close()
+    other = open_store(f"unix://:{PASSWORD}@{server.path}?queue=other")
+    assert other.get(["a"]) == [None]
+    other.close()
+
+
+def test_without_the_password_or_with_another_one_it_is_not_opened(server):
+    assert "refuses the user or the password" in refusal(lambda: server.connect())
+    assert "refuses the user or the password" in refusal(lambda: server.connect(password="open-wheat"))
+
+
+def test_a_user_who_may_not_do_what_a_queue_needs_is_told_so(server, client):
+    client.acl_setuser("looker", enabled=True, passwords=["+look"], commands=["+info", "+get"], keys=["*"])
+    assert "does not let this user do" in refusal(lambda: server.connect(username="looker", password="look"))
+
+
+def test_a_server_that_is_too_old_is_refused(server, monkeypatch):
+    redis = pytest.importorskip("redis")
+    monkeypatch.setattr(redis.Redis, "info", lambda client, part: {"redis_version": "6.0.16", "run_id": "x"})
+    told = refusal(lambda: server.connect(password=PASSWORD))
+    assert told.endswith("redis.sock is version 6.0.16; at least 6.2 is needed")
+
+
+def test_a_queue_of_another_version_is_refused_and_left_alone(server, client):
+    key = "{penstock:later}:meta"
+    client.hset(key, "schema", "99")
+    told = refusal(lambda: server.connect("later", password=PASSWORD))
+    assert told.startswith("queue later in Redis at ")
+    assert told.endswith(" has schema 99, and this Penstock knows 1")
+    assert client.hgetall(key) == {b"schema": b"99"}
+
+
+def test_a_server_that_is_not_there_is_unavailable(tmp_path):
+    pytest.importorskip("redis")
+    with pytest.raises(StoreUnavailable, match="nothing.sock cannot be reached"):
+        open_store(f"unix://{tmp_path}/nothing.sock")
+
+
+@pytest.mark.parametrize("queue", ["", "a b", "a}b", "x" * 65])
+def test_a_queue_has_a_plain_name(queue):
+    pytest.importorskip("redis")
+    from penstock.jobs.stores.redis_ import connect_redis
+
+    assert "the name of a queue has 1 to 64 of" in refusal(lambda: connect_redis(queue))
