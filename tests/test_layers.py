@@ -55,7 +55,7 @@ HEAVY = {
     "httptools": {"server/http1/heads.py"},
     "uvloop": {"hosting/run.py", "blocking.py", "cli/reload.py"},
     "obstore": {"transfer/obstore_.py"},
-    "rich": {"cli/main.py", "cli/check.py", "cli/jobs_shown.py", "cli/jobs_submit.py"},
+    "rich": {"cli/main.py", "cli/check.py", "cli/doctor.py", "cli/jobs_shown.py", "cli/jobs_submit.py"},
     "argcomplete": {"cli/completion.py"},
     "watchfiles": {"cli/watched.py"},
     "redis": {"jobs/stores/redis_.py"},

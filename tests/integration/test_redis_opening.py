@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from redis_server import private_redis
 
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.jobs.store import NewJob
 from penstock.jobs.stores.opening import open_store
+from redis_server import private_redis
 
 PASSWORD = "open-sesame"
 
@@ -73,7 +73,7 @@ def test_a_queue_of_another_version_is_refused_and_left_alone(server, client):
 
 def test_a_server_that_is_not_there_is_unavailable(tmp_path):
     pytest.importorskip("redis")
-    with pytest.raises(StoreUnavailable, match="nothing.sock cannot be reached"):
+    with pytest.raises(StoreUnavailable, match=r"nothing\.sock cannot be reached"):
         open_store(f"unix://{tmp_path}/nothing.sock")
 
 

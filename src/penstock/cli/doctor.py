@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.errors import ConfigError, PenstockError
-from penstock.jobs.doctor import Advice, find_advice
+from penstock.errors import PenstockError
+from penstock.jobs.advice import Advice, find_advice
 from penstock.jobs.stores.opening import masked, open_store
 
 
-def examine_store(url: str, console: Console, *, as_json: bool) -> int:
+def diagnose(url: str, console: Console, *, as_json: bool) -> int:
     """Print what is right and what is wrong with the store at `url`; 0 if nothing is wrong, else 1.
 
     As JSON it is one object a line, with the fields of `Advice`.

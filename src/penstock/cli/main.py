@@ -34,7 +34,7 @@ from penstock.cli.options import (
     service_fields,
 )
 from penstock.cli.pools import resized
-from penstock.cli.queue_url import add_queue_flags
+from penstock.cli.queue_url import add_queue_flags, needed_queue_url
 from penstock.cli.saying import Say, say_object, say_text
 from penstock.cli.user_errors import UserCodeFailed
 from penstock.config import LogOptions, ServerOptions, ServiceOptions, WorkOptions
@@ -184,6 +184,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     checking.set_defaults(run=_check)
     add_jobs_command(commands)
+    looking = commands.add_parser(
+        "doctor",
+        help="look at how the store of a queue is set up",
+        description="Look at how the store of a queue is set up, and say what is wrong and what to do.",
+    )
+    add_queue_flags(looking)
+    looking.add_argument("--json", action="store_true", help="print one JSON object a line instead of a table")
+    looking.set_defaults(run=_look_at_store)
     return parser
 
 
@@ -328,6 +336,13 @@ def _check(arguments: argparse.Namespace) -> int:
     if not patience > 0:
         raise WronglyCalled(ConfigError(f"--timeout must be more than 0 seconds, got {patience:g}"))
     return check(arguments.service, patience, Console())
+
+
+def _look_at_store(arguments: argparse.Namespace) -> int:
+    from penstock.cli.doctor import diagnose
+
+    url = needed_queue_url(arguments.queue, arguments.queue_file, os.environ)
+    return diagnose(url, Console(), as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.errors import JobConflict, JobNotFound
 from penstock.hosting.host_clock import boot_seconds
+from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed
@@ -257,6 +258,11 @@ class MemoryStore:
             for delivery in [left for left in self._outbox if (left.job_id, left.last_fence) in made]:
                 self._outbox.remove(delivery)
                 self._lent.pop(delivery, None)
+
+    def advice(self) -> list[Advice]:
+        """See `penstock.jobs.advice.Advisable`."""
+        remedy = "the jobs are gone with the process: sqlite:///q.db keeps them"
+        return [Advice("durability", "in memory", wrong=True, remedy=remedy)]
 
     def close(self) -> None:
         """See `Store`."""

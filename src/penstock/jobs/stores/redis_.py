@@ -19,7 +19,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
 from penstock.errors import ConfigError, PenstockError
-from penstock.jobs.doctor import Advice
+from penstock.jobs.advice import Advice
 from penstock.jobs.stores.redis_advice import LEAST_VERSION, advise, read_version
 from penstock.jobs.stores.redis_refusals import explain_refusal
 from penstock.jobs.stores.redis_scripts import read_scripts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.jobs.doctor import Advice
+from penstock.jobs.advice import Advice
 
 LEAST_VERSION: Final = (6, 2)
 _FSYNC = {

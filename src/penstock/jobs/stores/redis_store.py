@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.errors import JobConflict, JobNotFound, StoreUnavailable
-from penstock.jobs.doctor import Advice
+from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause
 from penstock.jobs.rules.job_states import ENDED, JobState
@@ -233,7 +233,7 @@ class RedisStore:
             self._server.run("delivered", *map(records.delivery_word, deliveries))
 
     def advice(self) -> list[Advice]:
-        """See `penstock.jobs.doctor.Advisable`."""
+        """See `penstock.jobs.advice.Advisable`."""
         return self._server.advice()
 
     def close(self) -> None:

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import ConfigError, PenstockError, StoreUnavailable
+from penstock.jobs.advice import Advice
 from penstock.jobs.stores.mounts import MOUNTINFO, file_system, is_shared
+from penstock.jobs.stores.sqlite_advice import advise_on_file
 from penstock.jobs.stores.sqlite_schema import bring_forward, check_identity
 
 BUSY_SECONDS: Final = 5.0
@@ -132,6 +134,11 @@ class SqliteFile:
         """
         for connection in self._connections:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+    def advice(self) -> list[Advice]:
+        """What its place and the way it is written mean for jobs."""
+        kind = file_system(str(Path(self.path).parent), self._read_mounts())
+        return advise_on_file(self.path, kind, self._synchronous)
 
     def _check_place(self) -> None:
         path = Path(self.path)

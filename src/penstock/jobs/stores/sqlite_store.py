@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 
 from penstock.errors import ConfigError, JobConflict, StoreUnavailable
 from penstock.hosting.host_clock import HostClock, Reading
+from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed
@@ -238,6 +239,10 @@ class SqliteStore:
                 ).rowcount
             )
         )
+
+    def advice(self) -> list[Advice]:
+        """See `penstock.jobs.advice.Advisable`."""
+        return self._file.advice()
 
     def close(self) -> None:
         """See `Store.close`; in a fork it does nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -20,6 +20,7 @@ class Advice(msgspec.Struct, frozen=True):
     """What to do where it is wrong, or what to know where it is not."""
 
 
+@runtime_checkable
 class Advisable(Protocol):
     """A store that can tell how it is set up."""
 
@@ -29,3 +30,14 @@ class Advisable(Protocol):
         Raises:
             StoreUnavailable: the store cannot be reached.
         """
+
+
+def find_advice(store: object) -> list[Advice]:
+    """What `store` tells of its setup; a store that tells nothing is not wrong.
+
+    Raises:
+        StoreUnavailable: the store cannot be reached.
+    """
+    if isinstance(store, Advisable):
+        return store.advice()
+    return [Advice("store", type(store).__name__, remedy="it tells nothing of its setup")]

@@ -1,0 +1,30 @@
+"""Decide from what is known of a queue's file whether jobs are safe in it.  What cannot work at all is never opened."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.jobs.advice import Advice
+
+_IN_MEMORY: Final = frozenset(("tmpfs", "ramfs"))
+_MEANINGS: Final = {
+    "FULL": "each answer is on the disk: nothing that was answered is lost",
+    "NORMAL": "a power cut may lose the last moments; synchronous=FULL loses nothing, and is slower",
+}
+
+
+def advise_on_file(path: str, kind: str, synchronous: str) -> list[Advice]:
+    """What is right and what is wrong with a file that was opened.
+
+    Args:
+        path: where it is.
+        kind: the type of its file system, "" where nobody tells it.
+        synchronous: how SQLite writes it.
+    """
+    in_memory = kind in _IN_MEMORY
+    remedy = "its files are gone when the machine is started again: put the queue on a disk" if in_memory else ""
+    return [
+        Advice("file", path, remedy="it opens, and a short look found no damage"),
+        Advice("file system", kind or "unknown", in_memory, remedy),
+        Advice("synchronous", synchronous, remedy=_MEANINGS[synchronous]),
+    ]
