@@ -19,7 +19,8 @@ SHORT_TIMEOUT = 0.5
 
 @pytest.fixture
 def server():
-    with private_redis() as server:
+    # With `everysec` Redis may answer before it has written: it waits while an fsync of its goes on.
+    with private_redis("--appendfsync", "always") as server:
         yield server
 
 
@@ -218,10 +219,9 @@ def test_a_broken_job_that_is_retried_is_dead_once_more(store, client):
     ("options", "lease", "after"),
     [
         ({"delay": 0.001}, None, JobState.WAITING),
-        ({"deadline": 1.0}, None, JobState.EXPIRED),
         ({}, 0.001, JobState.LEASED),
     ],
-    ids=["due", "past its deadline", "lost"],
+    ids=["due", "lost"],
 )
 def test_a_broken_job_does_not_stop_what_time_does(store, client, options, lease, after):
     store.submit([NewJob(name, **options) for name in "bc"])
