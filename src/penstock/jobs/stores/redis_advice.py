@@ -10,7 +10,7 @@ from penstock.jobs.advice import Advice
 LEAST_VERSION: Final = (6, 2)
 _FSYNC = {
     "always": "each answer is on the disk: nothing that was answered is lost",
-    "everysec": "a crash or a power cut may lose the last second or two; appendfsync always loses nothing, and is slower",
+    "everysec": "a crash or a power cut may lose the last second or two; appendfsync always loses nothing, but is slow",
     "no": "the system writes when it likes: a power cut may lose half a minute",
 }
 
