@@ -14,7 +14,7 @@ import pytest
 import penstock
 from penstock.config import Batch, StageOptions
 from penstock.errors import ConfigError
-from penstock.runtime.spec import StageSpec, stage, with_workers
+from penstock.runtime.spec import StageSpec, stage, with_timeout, with_workers
 from penstock.worker.stage import Stage
 
 
@@ -242,3 +242,9 @@ def test_workers_that_differ_keep_their_number():
     assert with_workers(by_gpus, 2) == by_gpus
     with pytest.raises(ConfigError, match="stage 'count': workers=3 but gpus has 2 entries, one for each worker"):
         with_workers(by_gpus, 3)
+
+
+def test_a_host_may_bound_the_runs_of_a_stage_that_has_no_timeout_of_its_own():
+    spec = stage(lambda x: x, name="endless")
+    assert with_timeout(spec, 5.0).options.timeout == 5.0
+    assert with_timeout(with_timeout(spec, 5.0), 9.0).options.timeout == 5.0

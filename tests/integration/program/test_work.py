@@ -1,0 +1,210 @@
+"""`penstock work` as its user runs it, on a queue in a file."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import httpx
+import pytest
+from served import PENSTOCK, Program
+from waiting import until_now
+
+from penstock import jobs
+
+SERVICE = """
+import time
+from pathlib import Path
+
+import penstock as ps
+
+
+class Double(ps.Stage):
+    batch = ps.Batch(max_size=8)
+
+    def predict(self, xs: list[int]) -> list[int]:
+        return [2 * x for x in xs]
+
+
+class Count(ps.Stage):
+    def predict(self, path: Path) -> int:
+        return len(path.read_text().split())
+
+
+class Gate(ps.Stage):
+    def predict(self, name: str) -> str:
+        Path(f"{name}.begun").touch()
+        while not Path(f"{name}.go").exists():
+            time.sleep(0.01)
+        return name
+
+
+class Broken(ps.Stage):
+    def setup(self):
+        raise OSError("no model here")
+
+    def predict(self, x: int) -> int:
+        return x
+
+
+double = ps.Service(Double, name="double")
+count = ps.Service(Count, name="count")
+gate = ps.Service(Gate, name="gate")
+broken = ps.Service(Broken, name="broken")
+"""
+
+
+class Queue:
+    def __init__(self, folder):
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/q.db"
+        self.programs = []
+        (folder / "models.py").write_text(SERVICE)
+
+    def work(self, *words, env=None):
+        program = Program(self.folder, *PENSTOCK, "work", *words, env={"PENSTOCK_QUEUE": self.url, **(env or {})})
+        self.programs.append(program)
+        return program
+
+
+@pytest.fixture
+def queue(tmp_path):
+    made = Queue(tmp_path)
+    yield made
+    for program in made.programs:
+        program.destroy()
+
+
+def test_a_queue_is_worked_off_and_the_command_ends_when_it_is_empty(queue):
+    with jobs.connect(queue.url) as q:
+        submitted = q.submit_many([{"input": n} for n in range(50)])
+        program = queue.work("models:double", "--until-empty")
+        assert program.wait() == 0, program.output
+        assert [q.result(job) for job in submitted] == [2 * n for n in range(50)]
+    assert "working on sqlite:///" in program.output
+    assert program.output.rstrip().endswith("penstock: stopped")
+
+
+@pytest.mark.parametrize("name", ["models.py:double", "models:double"])
+def test_a_service_is_named_in_every_form_that_serve_takes(queue, name):
+    program = queue.work(name, "--until-empty")
+    assert program.wait() == 0, program.output
+
+
+def test_an_input_from_a_file_and_an_output_to_one(queue):
+    inside, outside = queue.folder / "in", queue.folder / "out"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "a.txt").write_text("one two three")
+    with jobs.connect(queue.url) as q:
+        job = q.submit(input_url=f"file://{inside}/a.txt", output=f"file://{outside}/a.json")
+        forbidden = q.submit(input_url=f"file://{queue.folder}/models.py")
+        flags = ("--allow-input", f"file://{inside}", "--allow-output", f"file://{outside}")
+        program = queue.work("models:count", "--until-empty", *flags)
+        assert program.wait() == 0, program.output
+        assert q.result(job) == f"file://{outside}/a.json"
+        with pytest.raises(jobs.JobFailed, match="allow-input"):
+            q.result(forbidden)
+    assert (outside / "a.json").read_text() == "3"
+    assert [path.name for path in outside.iterdir()] == ["a.json"]
+
+
+def test_sigterm_gives_back_what_has_not_begun_and_finishes_the_rest(queue):
+    with jobs.connect(queue.url) as q:
+        first, second = q.submit("first"), q.submit("second")
+        program = queue.work("models:gate")
+        until_now((queue.folder / "first.begun").exists, "the first job has begun")
+        until_now(lambda: q.get(second.id).state == "leased", "the second is held")
+        program.signal(signal.SIGTERM)
+        until_now(lambda: q.get(second.id).state == "waiting", "the second is given back")
+        assert q.get(second.id).attempts == {}
+        assert q.get(second.id).history[-1].cause == "released"
+        (queue.folder / "first.go").touch()
+        assert program.wait() == 0, program.output
+        assert q.result(first) == "first"
+
+
+def test_what_does_not_finish_within_the_drain_is_released_too(queue):
+    with jobs.connect(queue.url) as q:
+        job = q.submit("first")
+        program = queue.work("models:gate", "--drain", "0.2")
+        until_now((queue.folder / "first.begun").exists, "the job has begun")
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 0, program.output
+        assert (q.get(job.id).state, q.get(job.id).attempts) == ("waiting", {})
+
+
+def test_a_second_signal_ends_it_at_once(queue):
+    with jobs.connect(queue.url) as q:
+        q.submit("first")
+        program = queue.work("models:gate")
+        until_now((queue.folder / "first.begun").exists, "the job has begun")
+        program.signal(signal.SIGTERM)
+        program.wait_for("draining")
+        began = time.monotonic()
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 10.0
+
+
+def test_probes_and_metrics_are_answered_where_health_says_and_nothing_else(queue):
+    program = queue.work("models:double", "--health", "127.0.0.1:0")
+    address = program.wait_for(r"ready on (http://\S+)")[1]
+    with httpx.Client(base_url=address) as client:
+        assert client.get("/readyz").status_code == 200
+        assert client.get("/livez").status_code == 200
+        told = client.get("/health").json()
+        assert told["services"]["double"]["state"] == "ready"
+        assert told["jobs"]["store_up"] is True
+        until_now(lambda: 'penstock_jobs_state{queue="default"' in client.get("/metrics").text, "it was counted")
+        for path in ("/predict", "/docs", "/openapi.json"):
+            assert client.post(path, json=1).status_code == 404
+    program.signal(signal.SIGTERM)
+    assert program.wait() == 0
+
+
+def test_the_whole_app_is_served_beside_the_jobs_where_http_says(queue):
+    program = queue.work("models:double", "--http", "127.0.0.1:0")
+    address = program.wait_for(r"ready on (http://\S+)")[1]
+    with httpx.Client(base_url=address) as client, jobs.connect(queue.url) as q:
+        job = q.submit(4)
+        assert client.post("/predict", json=21).json() == 42
+        assert q.result(job, timeout=20) == 8
+    program.signal(signal.SIGTERM)
+    assert program.wait() == 0
+
+
+def test_under_json_every_line_is_an_object(queue):
+    with jobs.connect(queue.url) as q:
+        q.submit("not a number")
+        program = queue.work("models:double", "--until-empty", "--log-format", "json")
+        assert program.wait() == 0
+    assert [json.loads(line) for line in program.output.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        (["models:double", "--lease", "0.5"], 2, "lease must be at least 1"),
+        (["models:double", "--queue", "memory://"], 2, "--http HOST:PORT"),
+        (["models:double", "--queue", "nothing://x"], 2, "nothing"),
+        (["models:double", "--queue", "sqlite:////nowhere/at/all/q.db"], 1, "/nowhere/at/all"),
+        (["models:double", "--health", "8000x"], 1, "HOST:PORT"),
+        (["models:double", "--allow-input", "/data"], 1, "--allow-input"),
+        (["models:double", "--allow-net", "10.0.0.0/99"], 1, "allow_net"),
+        (["models:broken"], 1, "no model here"),
+        (["models:missing"], 1, "missing"),
+    ],
+)
+def test_what_cannot_work_is_told_at_the_start(queue, words, status, sentence):
+    program = queue.work(*words)
+    assert program.wait() == status, program.output
+    assert sentence in program.output
+    assert "Traceback" not in program.output or words == ["models:broken"]
+
+
+def test_without_a_queue_it_says_how_to_name_one(queue):
+    program = queue.work("models:double", env={"PENSTOCK_QUEUE": ""})
+    assert program.wait() == 2
+    assert "--queue URL" in program.output
