@@ -59,13 +59,16 @@ class Work:
         return cls(url, options, dataclasses.replace(server, uds=None))
 
     def bounded(self, services: Sequence[Service]) -> list[Service]:
-        """`services`, each stage without a timeout of its own with that of `--max-run`."""
+        """`services` as a consumer runs them.
+
+        A stage without a timeout of its own gets that of `--max-run`.  None is inline: no code of a stage runs in this
+        process, which has leases to keep.
+        """
         return [
             Service(
                 *[with_timeout(spec, self.options.max_run) for spec in service.stages],
                 name=service.name,
                 cpus=service.cpus,
-                inline=service.inline,
                 options=service.options,
             )
             for service in services

@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from penstock.errors import ConfigError, InvalidItem
@@ -66,6 +67,11 @@ def signature(target: type | Callable[..., Any], *, batched: bool) -> Signature:
         result = _without_invalid(_return_type(predict, name))
         result = _without_invalid(_element(result, f"{name} returns a batch")) if batched else result
     return Signature(item, result)
+
+
+def takes_file(type_: Any) -> bool:
+    """Whether an item of this type is a file that was fetched for it: no request can bring one, but a job can."""
+    return type_ is Path
 
 
 def alternatives(type_: Any) -> tuple[Any, ...]:

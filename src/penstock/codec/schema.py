@@ -15,6 +15,7 @@ from penstock.codec.annotations import (
     is_numpy_scalar,
     is_pydantic,
     signature,
+    takes_file,
     type_name,
 )
 from penstock.codec.custom import model_reader, read_custom
@@ -28,12 +29,14 @@ REF_TEMPLATE = "#/components/schemas/{name}"
 
 
 def accepts(item_type: Any) -> frozenset[Codec]:
-    """The formats a caller may send an item of this type in.
+    """The formats a caller may send an item of this type in; none where it is a file that a job has fetched.
 
     Raises:
         ConfigError: no JSON or MessagePack can be read as this type, for instance a union of two lists, or it needs
             an object that they cannot bring, as a `complex`.
     """
+    if takes_file(item_type):
+        return frozenset()
     if model_reader(item_type) is None:
         try:
             msgspec.json.Decoder(item_type, dec_hook=read_custom)

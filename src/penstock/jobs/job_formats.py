@@ -6,9 +6,9 @@ input as a file, and so only from an `input_url`.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
+from penstock.codec.annotations import takes_file
 from penstock.codec.formats import Codec
 from penstock.codec.media_types import answer_codec, content_codec, media_names, too_long
 from penstock.codec.schema import accepts, offers, signature
@@ -38,7 +38,7 @@ class JobTarget:
         self.service = service
         first, last = service.stages[0], service.stages[-1]
         item = signature(first.target, batched=first.batch is not None).item
-        self.takes_file = item is Path
+        self.takes_file = takes_file(item)
         self._accepts = frozenset((Codec.PICKLE,)) if self.takes_file else accepts(item)
         self._offers = offers(signature(last.target, batched=last.batch is not None).result)
         self._known: dict[tuple[str, str], JobFormats] = {}

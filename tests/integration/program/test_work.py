@@ -14,6 +14,7 @@ from waiting import until_now
 from penstock import jobs
 
 SERVICE = """
+import os
 import time
 from pathlib import Path
 
@@ -48,7 +49,13 @@ class Broken(ps.Stage):
         return x
 
 
+class WhoAmI(ps.Stage):
+    def predict(self, x: int) -> list[str]:
+        return [ps.current_requests()[0], str(os.getpid())]
+
+
 double = ps.Service(Double, name="double")
+whoami = ps.Service(WhoAmI, name="whoami", inline=True)
 count = ps.Service(Count, name="count")
 gate = ps.Service(Gate, name="gate")
 broken = ps.Service(Broken, name="broken")
@@ -171,6 +178,29 @@ def test_the_whole_app_is_served_beside_the_jobs_where_http_says(queue):
         job = q.submit(4)
         assert client.post("/predict", json=21).json() == 42
         assert q.result(job, timeout=20) == 8
+    program.signal(signal.SIGTERM)
+    assert program.wait() == 0
+
+
+def test_a_stage_is_told_the_id_of_its_job_and_never_runs_in_the_consumers_process(queue):
+    with jobs.connect(queue.url) as q:
+        job = q.submit(1)
+        program = queue.work("models:whoami", "--until-empty")
+        assert program.wait() == 0, program.output
+        name, pid = q.result(job)
+    assert name == job.id
+    assert int(pid) != program.pid
+
+
+def test_a_service_that_takes_files_takes_no_bodies_over_http(queue):
+    program = queue.work("models:count", "--http", "127.0.0.1:0")
+    address = program.wait_for(r"ready on (http://\S+)")[1]
+    with httpx.Client(base_url=address) as client:
+        for path in ("/predict", "/batch"):
+            answer = client.post(path, json="/etc/passwd")
+            assert answer.status_code == 415
+            assert "input_url" in answer.json()["detail"]
+        assert "requestBody" not in client.get("/openapi.json").json()["paths"]["/predict"]["post"]
     program.signal(signal.SIGTERM)
     assert program.wait() == 0
 

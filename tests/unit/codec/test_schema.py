@@ -4,6 +4,7 @@ import contextlib
 import datetime as dt
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol, TypedDict
 
 import msgspec
@@ -263,3 +264,7 @@ def test_every_format_can_be_read_and_written(codec):
         ItemDecoder(Any).decode(codec, b"")
     with contextlib.suppress(EncodeFailed):
         ItemEncoder(Any).encode(codec, None)
+
+
+def test_nobody_can_send_a_file_that_is_fetched_for_an_item():
+    assert accepts(Path) == frozenset()

@@ -283,6 +283,23 @@ async def test_a_results_memory_is_the_spools_while_the_store_is_gone(bench, tmp
     assert list((tmp_path / "spool").glob("*/*.result")) == []
 
 
+async def test_a_full_spool_stops_the_claims(bench, tmp_path):
+    work = await bench(spool=str(tmp_path / "spool"), max_spool=3)
+    work.submit("a", output="file:///out/a")
+    await work.turn()
+    work.transfers.errors = [TransferFailed("slow")] * 2
+    work.engine.of("a").settle(b"six")
+    await work.turn(0.01)
+    assert work.consumer.spool.full
+    work.submit("b")
+    await work.turn(1.0)
+    assert work.job("b").state is JobState.WAITING
+    for _ in range(5):
+        await work.turn(2.0)
+    assert work.transfers.outputs == {"file:///out/a": b"six"}
+    assert work.job("b").state is JobState.LEASED
+
+
 # -- transfers --------------------------------------------------------------------------------------------------------
 
 

@@ -221,12 +221,13 @@ def _call(route: ServiceRoute, types: ServiceTypes, refusals: Mapping[int, str],
     for status in sorted(refusals):
         if not (many and status == 422):  # in a batch an invalid item is an outcome
             answers[str(status)] = {"$ref": f"#/components/responses/Status{status}"}
+    body = _content(route.accepts, item, examples)
     return {
         "operationId": f"{route.service.name}_{verb}" if named else verb,
         "summary": "Many items in, their outcomes in order out" if many else "One item in, its result out",
         "tags": [route.service.name],
         "parameters": [{"$ref": f"#/components/parameters/{name}"} for name in _PARAMETERS],
-        "requestBody": {"required": True, "content": _content(route.accepts, item, examples)},
+        **({"requestBody": {"required": True, "content": body}} if body else {}),
         "responses": answers,
     }
 

@@ -58,7 +58,7 @@ class BatchRoute(ServiceRoute):
 
     def __init__(self, path: str, service: Servable, problems: Problems, options: ServerOptions) -> None:
         super().__init__(path, service, problems, options)
-        self.accepts = frozenset(_CODECS)
+        self.accepts = frozenset(_CODECS) if self.accepts else self.accepts
         self.offers = _CODECS
         self.max_items = options.max_batch_items
         self._executor: ThreadPoolExecutor | None = None

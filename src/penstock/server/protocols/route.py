@@ -225,6 +225,10 @@ class ServiceRoute(Route):
         if too_long(accept):
             return self.problems.refuse(406, f"the Accept {_TOO_LONG}", request.id)
         codec_in = content_codec(content_type)
+        if not self.accepts:
+            return self.problems.refuse(
+                415, "this service takes files, not bodies: submit a job with an input_url", request.id
+            )
         if codec_in is None or codec_in not in self.accepts:
             given = cut_middle((content_type or b"").decode("ascii", "replace"), _SHOWN_BYTES)
             names = media_names(self.accepts)

@@ -131,3 +131,39 @@ def test_the_whole_is_as_well_as_its_worst_service(fakes, states, worst):
 def test_nobody_may_keep_a_copy_of_an_answer_about_health(fakes):
     for path in ("/livez", "/readyz", "/health", "/metrics"):
         assert get(fakes, fakes.app(), path).headers[b"cache-control"] == b"no-store"
+
+
+class Part:
+    """A part of the host that is as a test says."""
+
+    name = "jobs"
+
+    def __init__(self, unready="", stuck=""):
+        self.unready, self.stuck = unready, stuck
+
+    def unready_because(self):
+        return self.unready
+
+    def stuck_because(self):
+        return self.stuck
+
+    def describe(self):
+        return {"held": 3}
+
+
+def test_a_part_of_the_host_can_be_unready_while_its_services_are_ready(fakes):
+    app = fakes.app(fakes.Service())
+    app.health.watch(Part(unready="the store is gone\nfor long"))
+    call = get(fakes, app, "/readyz")
+    assert (call.status, call.json["detail"]) == (503, "the store is gone")
+    assert get(fakes, app, "/livez").status == 200
+    assert get(fakes, app, "/health").json["jobs"] == {"held": 3}
+
+
+def test_a_process_of_which_a_part_is_stuck_is_not_alive(fakes):
+    app = fakes.app(fakes.Service())
+    app.health.watch(Part())
+    assert get(fakes, app, "/livez").status == 200
+    app.health.watch(Part(stuck="no attempt to claim has ended for 61 s"))
+    call = get(fakes, app, "/livez")
+    assert (call.status, call.json["detail"]) == (503, "no attempt to claim has ended for 61 s")
