@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.core.clock import Clock
-from penstock.errors import StoreUnavailable
+from penstock.errors import PenstockError
 from penstock.hosting.fault_points import hit
 from penstock.hosting.loop_clock import sleep_on
 from penstock.jobs.held_work import HeldWork, JobStep
 from penstock.jobs.rules.leases import reconnect_delay
-from penstock.jobs.store import Answer, AttemptEnd
+from penstock.jobs.store import STORE_TROUBLE, Answer, AttemptEnd
 
 MOST_AT_ONCE = 256
 """The most attempts that one call ends."""
@@ -38,7 +38,7 @@ class Commits:
         may_begin: Callable[[HeldWork], bool],
         load: Callable[[HeldWork], Awaitable[AttemptEnd]],
         ended: Callable[[HeldWork, Answer], None],
-        store_up: Callable[[StoreUnavailable | None], None],
+        store_up: Callable[[PenstockError | None], None],
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._end_attempts = end_attempts
@@ -85,7 +85,7 @@ class Commits:
         hit("before_commit")
         try:
             answers = await self._end_attempts([await self._load(job) for job in jobs])
-        except StoreUnavailable as error:
+        except STORE_TROUBLE as error:
             self._store_up(error)
             self._waiting.extendleft(reversed(jobs))
             return False

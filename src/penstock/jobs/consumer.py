@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from penstock.config import WorkOptions
 from penstock.core.clock import Clock
-from penstock.errors import StoreUnavailable
+from penstock.errors import PenstockError
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.fault_points import hit
 from penstock.hosting.guarded_log import guarded_logger
@@ -35,7 +35,7 @@ from penstock.hosting.host_clock import boot_seconds
 from penstock.hosting.servable import Servable
 from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.commits import Commits
-from penstock.jobs.held_work import HeldWork, Holding
+from penstock.jobs.held_work import HeldWork, Holding, JobStep
 from penstock.jobs.job_counters import JobCounters
 from penstock.jobs.job_formats import JobTarget
 from penstock.jobs.renewing import Renewing
@@ -44,7 +44,7 @@ from penstock.jobs.rules.job_states import ENDED
 from penstock.jobs.rules.leases import reconnect_delay
 from penstock.jobs.spool import Spool
 from penstock.jobs.steps import Steps
-from penstock.jobs.store import Answer, ClaimedJob, Renewed, Store
+from penstock.jobs.store import STORE_TROUBLE, Answer, ClaimedJob, Renewed, Store
 from penstock.jobs.upkeep import Upkeep
 from penstock.transfer.transfers import Transfers
 
@@ -100,7 +100,14 @@ class Consumer:
         folder = Path(options.spool) if options.spool is not None else None
         self.spool = Spool(folder, options.max_spool, self.holding, self._transfer_threads)
         self.renewing = Renewing(
-            open_store, self.holding, lease=options.lease, now=clock.now, boot=boot, told=self._told, draw=draw
+            open_store,
+            self.holding,
+            lease=options.lease,
+            now=clock.now,
+            boot=boot,
+            told=self._told,
+            died=self._thread_died,
+            draw=draw,
         )
         self._steps = Steps(
             self._targets,
@@ -117,6 +124,7 @@ class Consumer:
             fence_holds=self._fence_holds,
             commit=self._commit,
             dropped=self._drop,
+            broke=self._finish,
             downloads=self._downloads,
             draw=draw,
         )
@@ -198,7 +206,7 @@ class Consumer:
         self.renewing.stop()
         if len(self.holding):
             log.warning("%d jobs are still leased: others get them when their leases run out", len(self.holding))
-        with contextlib.suppress(StoreUnavailable):
+        with contextlib.suppress(*STORE_TROUBLE):
             await self._store_threads.run(self._the_store.close)
         self._end_threads()
         self.spool.close()
@@ -257,7 +265,7 @@ class Consumer:
             sent = self._boot()
             try:
                 claimed = await self._store_threads.run(partial(self._claim, asked, allowed.nbytes))
-            except StoreUnavailable as error:
+            except STORE_TROUBLE as error:
                 self._store_answered(error)
                 self._failures += 1
                 await self._wait(reconnect_delay(self._failures, self._draw()), alone=True)
@@ -323,7 +331,7 @@ class Consumer:
             return False
         try:
             stats = await self._store_threads.run(self._the_store.stats)
-        except StoreUnavailable:
+        except STORE_TROUBLE:
             return False
         if stats.scheduled or stats.waiting or stats.leased:
             return False
@@ -342,6 +350,7 @@ class Consumer:
 
     def _ended(self, job: HeldWork, answer: Answer) -> None:
         end = job.end
+        self.counters.step_ended(JobStep.COMMIT, self._clock.now() - job.step_began)
         if answer is Answer.OK and end is not None:
             if end.to in ENDED:
                 self.counters.run_ended(end.to)
@@ -377,6 +386,11 @@ class Consumer:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._take_news, news)
 
+    def _thread_died(self, error: Exception) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._finish, error)
+
     def _take_news(self, news: Sequence[tuple[HeldWork, Renewed]]) -> None:
         for job, renewed in news:
             if self.holding.get(job.hold) is not job:
@@ -385,7 +399,7 @@ class Consumer:
                 job.lost = True
                 log.warning("job %s is another's, or its run has ended: its work here is dropped", job.claimed.id)
                 self._steps.withdraw(job)
-            elif renewed.cancel and not job.cancelled and job.end is None:
+            elif renewed.cancel and not job.cancelled and job.step is not JobStep.COMMIT:
                 job.cancelled = True
                 self._steps.withdraw(job)
             elif renewed.answer is Answer.OK:
@@ -396,7 +410,7 @@ class Consumer:
         sent = self._boot()
         try:
             (renewed,) = await self._store_threads.run(lambda: self._the_store.renew([job.hold], self._options.lease))
-        except StoreUnavailable:
+        except STORE_TROUBLE:
             job.lease_until = min(job.lease_until, sent)  # nothing is put before the store has answered
             return False
         if renewed.answer is Answer.OK and not renewed.cancel:
@@ -417,7 +431,7 @@ class Consumer:
         """The store of this consumer, which is there once it was started."""
         return self._the_store
 
-    def _store_answered(self, error: StoreUnavailable | None) -> None:
+    def _store_answered(self, error: PenstockError | None) -> None:
         """Note that the store has answered, or that it has not, because of `error`."""
         if error is None:
             if self._down_since is not None:

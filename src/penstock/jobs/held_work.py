@@ -69,6 +69,11 @@ class HeldWork:
         return now - self.step_began > self.step_limit
 
     @property
+    def useless(self) -> bool:
+        """Whether its result is of no use to anybody."""
+        return self.lost or self.cancelled
+
+    @property
     def unwanted(self) -> bool:
         """Whether nobody wants what is being done for it."""
         return self.lost or self.cancelled or self.released

@@ -10,11 +10,10 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 
-from penstock.errors import StoreUnavailable
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.jobs.held_work import HeldWork, Holding
 from penstock.jobs.rules.leases import renewal_delay, retry_delay
-from penstock.jobs.store import Answer, Renewed, Store
+from penstock.jobs.store import STORE_TROUBLE, Answer, Renewed, Store
 
 log = guarded_logger("penstock.jobs")
 
@@ -28,7 +27,8 @@ class Renewing:
     """Renews what `holding` has.
 
     `open_store` opens the connection, in the thread.  `boot` is the clock of leases, `now` that of the steps.  `told`
-    is called in the thread with each answer that is not plainly OK, or that came after the lease had run out.
+    is called in the thread with each answer that is not plainly OK, or that came after the lease had run out.  `died`
+    is called there with what ended the thread by surprise.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Renewing:
         now: Callable[[], float],
         boot: Callable[[], float],
         told: Told,
+        died: Callable[[Exception], None],
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._open_store = open_store
@@ -48,6 +49,7 @@ class Renewing:
         self._now = now
         self._boot = boot
         self._told = told
+        self._died = died
         self._draw = draw
         self._store: Store | None = None
         self._failing = False
@@ -75,6 +77,8 @@ class Renewing:
         try:
             while not self._stopped.wait(delay):
                 delay = self.renew()
+        except Exception as error:  # noqa: BLE001  # a mistake of ours: without this thread all leases run out unseen
+            self._died(error)
         finally:
             if self._store is not None:
                 self._store.close()
@@ -95,7 +99,7 @@ class Renewing:
             if self._store is None:
                 self._store = self._open_store()
             answers = self._store.renew([job.hold for job in jobs], self._lease)
-        except StoreUnavailable as error:
+        except STORE_TROUBLE as error:
             self.answers[Answer.UNKNOWN] += len(jobs)
             if not self._failing:
                 self._failing = True

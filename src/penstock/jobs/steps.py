@@ -36,7 +36,6 @@ from penstock.errors import (
 )
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.fault_points import hit
-from penstock.hosting.loop_clock import sleep_on
 from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.held_work import HeldWork, Holding, JobStep
 from penstock.jobs.job import JobProblem
@@ -76,6 +75,7 @@ class Steps:
         fence_holds: Callable[[HeldWork], Coroutine[Any, Any, bool]],
         commit: Callable[[HeldWork], None],
         dropped: Callable[[HeldWork], None],
+        broke: Callable[[BaseException], None],
         downloads: int,
         draw: Callable[[], float] = random.random,
     ) -> None:
@@ -93,6 +93,7 @@ class Steps:
         self._fence_holds = fence_holds
         self._commit = commit
         self._dropped = dropped
+        self._broke = broke
         self._draw = draw
         self._download_slots = asyncio.Semaphore(downloads)
         self._roomier = asyncio.Event()
@@ -128,6 +129,7 @@ class Steps:
         elif job.resume is not None:
             resume, job.resume = job.resume, None
             resume()
+        self._roomier.set()  # it may wait for room
 
     def renewed(self, job: HeldWork) -> None:
         """Go on with `job`, whose lease can be relied on again."""
@@ -221,7 +223,13 @@ class Steps:
 
     def _computed(self, job: HeldWork, media: str, outcomes: list[Outcome]) -> None:
         job.ticket = job.engine = None
-        outcome = outcomes[0]
+        try:
+            self._take_outcome(job, media, outcomes[0])
+        except Exception as error:
+            self._broke(error)
+            raise
+
+    def _take_outcome(self, job: HeldWork, media: str, outcome: Outcome) -> None:
         if job.unwanted and not (job.released and isinstance(outcome, Result)):
             self._leave(job)
             return
@@ -264,7 +272,13 @@ class Steps:
                     continue  # lost: the next look at the lease says so; or unknown: it waits for a renewal
                 await self._threads.run(
                     partial(
-                        self._transfers.write_output, output, claimed.id, claimed.fence, body, media, lambda: job.lost
+                        self._transfers.write_output,
+                        output,
+                        claimed.id,
+                        claimed.fence,
+                        body,
+                        media,
+                        lambda: job.lost or job.cancelled,
                     )
                 )
             except TransferStopped:
@@ -279,7 +293,7 @@ class Steps:
                 # Half of the rest is certain: what is tried again and again from memory must not come in a burst.
                 rest = rest_bound(self._options.backoff, tries - 1) * (0.5 + 0.5 * self._draw())
                 job.enter(JobStep.UPLOAD, self._clock.now())
-                await sleep_on(self._clock, rest)
+                await self._rest(job, rest)
             except TransferRefused as error:
                 self._fail(job, error)
                 return
@@ -374,6 +388,17 @@ class Steps:
             self._leave(job)
         return wanted
 
+    async def _rest(self, job: HeldWork, seconds: float) -> None:
+        """Wait so long, or until `job` is withdrawn or its lease was renewed late."""
+        over = asyncio.get_running_loop().create_future()
+        job.resume = partial(_resolve, over)
+        timer = self._clock.call_later(seconds, job.resume)
+        try:
+            await over
+        finally:
+            timer.cancel()
+            job.resume = None
+
     def _spawn(self, job: HeldWork, steps: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(steps)
         self._tasks.add(task)
@@ -385,7 +410,7 @@ class Steps:
             job.released = True
             self._leave(job)
         elif (error := task.exception()) is not None:
-            raise error
+            self._broke(error)
 
 
 def cause_of(error: RequestError | TransferError) -> Cause | None:

@@ -40,12 +40,19 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from penstock.errors import ConfigError, StoreUnavailable
 from penstock.jobs.job import Job, JobProblem, Stats, StoredResult
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
 
 LEASE_RAN_OUT = JobProblem(type="", message="the lease ran out without a word of its holder")
 """The error of a job whose last attempt was lost."""
+
+STORE_TROUBLE = (StoreUnavailable, ConfigError)
+"""What a store that worked before may raise at any call: it is gone, or its setup was changed, a password for one.
+
+A holder goes on with what it has, and asks again.
+"""
 
 
 class Hold(NamedTuple):

@@ -13,13 +13,13 @@ from typing import Protocol
 
 from penstock.config import WorkOptions
 from penstock.core.clock import Clock
-from penstock.errors import StoreUnavailable, TransferFailed, TransferRefused
+from penstock.errors import TransferFailed, TransferRefused
 from penstock.hosting.fault_points import hit
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.job_counters import JobCounters
 from penstock.jobs.job_formats import JobTarget
-from penstock.jobs.store import Delivery, Store
+from penstock.jobs.store import STORE_TROUBLE, Delivery, Store
 from penstock.transfer.transfers import Transfers
 
 log = guarded_logger("penstock.jobs")
@@ -74,7 +74,7 @@ class Upkeep:
                 await self._tend()
                 while await self._deliver():
                     pass
-            except StoreUnavailable:
+            except STORE_TROUBLE:
                 pass  # the claim loop says so, and asks again
             await self._rest(ROUND_SECONDS * (0.8 + 0.4 * self._draw()))
 
@@ -101,7 +101,7 @@ class Upkeep:
         try:
             while await self._deliver():
                 pass
-        except StoreUnavailable:
+        except STORE_TROUBLE:
             return False
         return True
 

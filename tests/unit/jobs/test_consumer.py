@@ -11,6 +11,7 @@ from penstock.codec.formats import Codec
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import (
+    ConfigError,
     DeadlineExceeded,
     InvalidItem,
     NotReady,
@@ -232,6 +233,45 @@ async def test_who_commits_first_wins_over_a_cancel(bench):
     work.memory.cancel("a")
     work.engine.of("a").settle(b"6")
     await work.turn()
+    assert work.job().state is JobState.SUCCEEDED
+
+
+async def test_an_upload_is_given_up_for_a_job_that_is_to_be_cancelled(bench):
+    work = await bench(backoff=300.0)
+    work.submit(output="file:///out/a")
+    await work.turn()
+    work.transfers.errors = [TransferFailed("slow")] * 5
+    work.engine.of("a").settle(b"6")
+    await work.turn(0.01)
+    work.memory.cancel("a")
+    work.renew()
+    await work.turn(0.01)
+    assert work.job().state is JobState.CANCELLED
+    assert len(work.consumer.holding) == 0
+
+
+async def test_a_mistake_of_ours_ends_the_consumer(bench, monkeypatch):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    monkeypatch.setattr(work.consumer.holding, "resize", lambda job, nbytes: 1 // 0)
+    with pytest.raises(ZeroDivisionError):  # of the engine, which logs it
+        work.engine.of("a").settle(b"6")
+    with pytest.raises(ZeroDivisionError):
+        await work.consumer.finished()
+    monkeypatch.undo()
+
+
+async def test_a_store_whose_password_was_changed_is_a_store_that_is_gone(bench):
+    work = await bench()
+    work.submit()
+    await work.turn()
+    work.store.gone = ConfigError("WRONGPASS")
+    work.renew()
+    work.engine.of("a").settle(b"6")
+    await work.turn(3.0)
+    work.store.gone = None
+    await work.turn(6.0)
     assert work.job().state is JobState.SUCCEEDED
 
 

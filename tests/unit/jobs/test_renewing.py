@@ -33,6 +33,7 @@ class Round:
         self.holding = Holding()
         self.store = FakeStore()
         self.news = []
+        self.deaths = []
         self.jobs = {name: self.hold(name) for name in names}
         self.renewing = Renewing(
             lambda: self.store,
@@ -43,6 +44,7 @@ class Round:
             told=lambda news: self.news.extend(
                 (job.claimed.id, renewed.answer, renewed.cancel) for job, renewed in news
             ),
+            died=self.deaths.append,
             draw=lambda: 0.5,
         )
 
@@ -124,3 +126,12 @@ def test_with_nothing_held_nobody_is_asked():
     here = Round()
     here.renewing.renew()
     assert here.store.asked == []
+
+
+def test_a_mistake_that_ends_the_thread_is_told():
+    here = Round("a", lease=0.001)
+    here.store.answers = [KeyError("a mistake of ours")]
+    here.renewing.start()
+    here.renewing.join(10.0)
+    assert [type(error) for error in here.deaths] == [KeyError]
+    assert here.store.closed
