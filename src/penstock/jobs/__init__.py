@@ -21,10 +21,11 @@ from penstock.errors import (
 
 if TYPE_CHECKING:
     from penstock.jobs.job import Job
-    from penstock.jobs.submitting import connect
-    from penstock.jobs.submitting_async import connect_async
+    from penstock.jobs.submitting import JobQueue, connect
+    from penstock.jobs.submitting_async import AsyncJobQueue, connect_async
 
 __all__ = [
+    "AsyncJobQueue",
     "EndedWithoutResult",
     "Job",
     "JobCancelled",
@@ -33,6 +34,7 @@ __all__ = [
     "JobExpired",
     "JobFailed",
     "JobNotFound",
+    "JobQueue",
     "JobTooLarge",
     "StoreUnavailable",
     "connect",
@@ -41,7 +43,9 @@ __all__ = [
 
 # Loaded on first use: a consumer imports this package too, and submits nothing.
 _LATER = {
+    "AsyncJobQueue": "penstock.jobs.submitting_async",
     "Job": "penstock.jobs.job",
+    "JobQueue": "penstock.jobs.submitting",
     "connect": "penstock.jobs.submitting",
     "connect_async": "penstock.jobs.submitting_async",
 }
