@@ -93,5 +93,7 @@ class Stats(msgspec.Struct, frozen=True):
     """For how many seconds the oldest waiting job has waited since it was submitted or fell due; 0 without one."""
     backlog_seconds: float = 0.0
     """The waiting jobs times the seconds that the model takes for one."""
+    undelivered: int = 0
+    """The jobs whose run has ended and for whose outputs something is left to do: see `store.Delivery`."""
     paused: bool = False
     """Whether nothing is claimed until `resume`."""

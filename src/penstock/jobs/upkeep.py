@@ -27,7 +27,6 @@ log = guarded_logger("penstock.jobs")
 ROUND_SECONDS = 5.0
 """How often the queue is tended and counted."""
 DELIVERIES_AT_ONCE = 64
-DELIVERY_LEASE_SECONDS = 60.0
 
 
 class Tended(Protocol):
@@ -62,6 +61,8 @@ class Upkeep:
         self._draw = draw
         self._asked = asyncio.Event()
         self._speed = Speed()
+        self._left_to_others: set[tuple[str, int]] = set()
+        """The deliveries that this consumer may not make, by job and last fence."""
 
     def ask(self) -> None:
         """An output waits to be moved."""
@@ -97,20 +98,23 @@ class Upkeep:
         self._consumer.counters.stats = await self._threads.run(store.stats)
 
     async def deliver_all(self) -> bool:
-        """Move every output; returns whether none is left."""
+        """Move every output; returns whether none is left but those that this consumer may not move.
+
+        One that another consumer is moving is left: that consumer may have been killed.
+        """
         try:
             while await self._deliver():
                 pass
+            stats = await self._threads.run(self._consumer.store.stats)
         except STORE_TROUBLE:
             return False
-        return True
+        return stats.undelivered <= len(self._left_to_others)
 
     async def _deliver(self) -> bool:
         """Move some outputs; returns whether there may be more."""
         store = self._consumer.store
-        found = await self._threads.run(
-            partial(store.deliveries, limit=DELIVERIES_AT_ONCE, lease=DELIVERY_LEASE_SECONDS)
-        )
+        # Who is killed with a delivery holds it up no longer than a job.  One that is made twice does no harm.
+        found = await self._threads.run(partial(store.deliveries, limit=DELIVERIES_AT_ONCE, lease=self._options.lease))
         if not found:
             return False
         hit("before_delivery")
@@ -126,6 +130,7 @@ class Upkeep:
             self._transfers.check_output(delivery.output)
         except TransferRefused as error:
             log.error("the output of job %s is left to a consumer that may move it: %s", delivery.job_id, error)  # noqa: TRY400
+            self._left_to_others.add((delivery.job_id, delivery.last_fence))
             return False
         try:
             if delivery.fence:

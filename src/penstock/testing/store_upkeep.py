@@ -219,7 +219,7 @@ class UpkeepTests(StoreCase):
             assert left == {job_id: Delivery(job_id, PLACE, 0, 1, 1) for job_id in "abc"}
 
     def test_each_delivery_is_one_callers_until_its_lease_runs_out(self) -> None:
-        """It is given again until it was made; a job's purge does not forget it."""
+        """It is given again, and counted, until it was made; a job's purge does not forget it."""
         with self.opened() as store, self.opened_again(store) as other:
             store.submit([NewJob(job_id, output=PLACE) for job_id in "abc"])
             store.end_attempts([success(job.hold, b"") for job in take(store)])
@@ -229,10 +229,12 @@ class UpkeepTests(StoreCase):
             assert (len(first), len(second)) == (2, 1)
             assert {delivery.job_id for delivery in first + second} == {"a", "b", "c"}
             assert self.until(lambda: store.deliveries(limit=2, lease=SHORT)) == second
+            assert store.stats().undelivered == 3
             store.delivered(second)
             store.delivered(second + first[:1])
             self.pass_time(2 * SHORT)
             assert store.deliveries(limit=2, lease=SHORT) == []
+            assert other.stats().undelivered == 1
 
     def test_a_job_has_a_delivery_for_each_of_its_runs(self) -> None:
         """Who has made the first one late does not forget the second."""

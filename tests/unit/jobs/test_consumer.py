@@ -21,6 +21,7 @@ from penstock.errors import (
     WorkerLost,
 )
 from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.store import AttemptEnd
 
 
 async def test_a_job_goes_to_the_engine_and_its_result_to_the_store(bench):
@@ -497,6 +498,36 @@ async def test_it_ends_by_itself_when_nothing_is_left_if_it_was_told_to(bench):
     work.engine.of("b").settle(b"6")
     await work.turn(2.0)
     assert finished.done()
+
+
+async def left_by_another(bench):
+    """A bench that ends when nothing is left; a consumer that was killed has committed a job, and had its delivery."""
+    service = fake_service()
+    service.engine.state = State.STARTING
+    work = await bench(service, until_empty=True)
+    work.submit(output="file:///out/a")
+    (job,) = work.memory.claim("another", lease=9.0, limit=1, max_bytes=9, services=["double"])
+    work.transfers.parts["file:///out/a", "a", job.fence] = b"6"
+    work.memory.end_attempts([AttemptEnd(job.hold, JobState.SUCCEEDED)])
+    assert len(work.memory.deliveries(limit=9, lease=20.0)) == 1
+    service.engine.state = State.READY
+    return work, asyncio.ensure_future(work.consumer.finished())
+
+
+async def test_it_does_not_end_before_an_output_that_another_consumer_had_in_hand_is_in_its_place(bench):
+    work, finished = await left_by_another(bench)
+    await work.turn(19.0)
+    assert (finished.done(), work.transfers.outputs) == (False, {})
+    await work.turn(7.0)
+    assert (finished.done(), work.transfers.outputs) == (True, {"file:///out/a": b"6"})
+
+
+async def test_it_ends_although_an_output_is_left_that_it_may_not_move(bench):
+    work, finished = await left_by_another(bench)
+    work.transfers.refused = {"file:///out/a": TransferRefused("not allowed")}
+    await work.turn(27.0)
+    assert finished.done()
+    assert work.memory.stats().undelivered == 1
 
 
 async def test_a_step_that_passes_its_limit_is_told_and_not_renewed(bench):

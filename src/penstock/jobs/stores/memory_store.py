@@ -179,6 +179,7 @@ class MemoryStore:
                 **{str(state): states.count(state) for state in JobState},
                 oldest_waiting=max(waits, default=0.0),
                 backlog_seconds=len(waits) * self._seconds_per_job,
+                undelivered=len(self._outbox),
                 paused=self._paused,
             )
 

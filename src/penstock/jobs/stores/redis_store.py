@@ -167,10 +167,16 @@ class RedisStore:
 
     def stats(self) -> Stats:
         """See `Store`."""
-        *counts, oldest, seconds, paused = self._server.run("stats")
+        *counts, oldest, undelivered, seconds, paused = self._server.run("stats")
         by_state = dict(zip(_STATES, counts, strict=True))
         backlog = by_state["waiting"] * float(seconds)
-        return Stats(**by_state, oldest_waiting=float(oldest), backlog_seconds=backlog, paused=bool(paused))
+        return Stats(
+            **by_state,
+            oldest_waiting=float(oldest),
+            backlog_seconds=backlog,
+            undelivered=undelivered,
+            paused=bool(paused),
+        )
 
     # -- holders ----------------------------------------------------------------------------------------------------
 

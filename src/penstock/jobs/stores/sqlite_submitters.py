@@ -127,10 +127,12 @@ def count_jobs(connection: sqlite3.Connection, queue: int, now: Reading) -> Stat
         query = f"SELECT count(*) FROM jobs WHERE {ended}queue = ? AND state = {number}"  # noqa: S608
         (counts[state.value],) = connection.execute(query, (queue,)).fetchone()
     (since,) = connection.execute("SELECT min(since) FROM jobs WHERE queue = ? AND state = 1", (queue,)).fetchone()
+    (left,) = connection.execute("SELECT count(*) FROM deliveries WHERE queue = ?", (queue,)).fetchone()
     return Stats(
         **counts,
         oldest_waiting=0.0 if since is None else max(0.0, now.wall - since),
         backlog_seconds=counts["waiting"] * seconds,
+        undelivered=left,
         paused=bool(paused),
     )
 

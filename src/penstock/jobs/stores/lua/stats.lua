@@ -1,4 +1,5 @@
--- What lies in the queue.  The answer: a count for each of STATES, the oldest wait, seconds for each job, '1' if paused.
+-- What lies in the queue.  The answer: a count for each of STATES, the oldest wait, how many deliveries are left, seconds
+-- for each job, '1' if paused.
 local answer = {}
 for number, state in ipairs(STATES) do answer[number] = call('ZCARD', PREFIX .. 'state:' .. state) end
 local due = call('ZCOUNT', PREFIX .. 'scheduled', '-inf', now)  -- nobody has looked at them since they fell due
@@ -9,6 +10,7 @@ for _, index in ipairs({'since', 'scheduled'}) do
 end
 local found = call('HMGET', META, 'seconds_per_job', 'paused')
 answer[#answer + 1] = string.format('%.17g', now - since)
+answer[#answer + 1] = call('ZCARD', PREFIX .. 'deliveries')
 answer[#answer + 1] = found[1] or '0'
 answer[#answer + 1] = found[2] or ''
 return answer
