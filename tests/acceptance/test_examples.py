@@ -17,6 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 TARGETS = {
     "arithmetic": "main:service",
     "image_bytes": "service:service",
+    "job_queue": "service:service",
     "pydantic_service": "service:service",
     "sentence_embeddings": "service:service",
     "sklearn_pipeline": "service:service",
