@@ -142,7 +142,8 @@ class Consumer:
         self._changed = asyncio.Event()
         """Set when there may be more credit, or when the claim loop shall look again."""
         self._empty = asyncio.Event()
-        """Set when nothing is held."""
+        """Set when nothing is held, and no claim is under way that could bring something."""
+        self._claiming: asyncio.Task[None] | None = None
         self._finished: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -172,6 +173,7 @@ class Consumer:
             task = self._loop.create_task(work)
             task.add_done_callback(self._task_ended)
             self._tasks.append(task)
+        self._claiming = self._tasks[0]
 
     async def finished(self) -> None:
         """Returns when the queue is empty, if that is when to end; raises what a part of the consumer died of."""
@@ -292,10 +294,8 @@ class Consumer:
         for each in claimed:
             job = HeldWork(each, lease_until, now)
             self.holding.add(job)
-            if self._stopping:
-                self._release(job)
-            else:
-                self._steps.begin(job)
+            job.released = self._stopping
+            self._steps.begin(job)
 
     def _credit(self) -> Credit:
         ready = [t for t in self._targets.values() if (e := t.service.engine) is not None and e.state.serving]
@@ -371,8 +371,7 @@ class Consumer:
             self._transfer_threads.start(partial(self._transfers.discard_output, output, hold.job_id, hold.fence))
         self._steps.gave_back()
         self._changed.set()
-        if not len(self.holding):
-            self._empty.set()
+        self._look_whether_empty()
 
     def _release(self, job: HeldWork) -> None:
         if job.end is None:
@@ -462,10 +461,13 @@ class Consumer:
         self._woken = True
         self._changed.set()
 
+    def _look_whether_empty(self) -> None:
+        if not len(self.holding) and (self._claiming is None or self._claiming.done()):
+            self._empty.set()
+
     async def _until_empty(self, seconds: float) -> None:
-        if not len(self.holding):
-            return
         self._empty.clear()
+        self._look_whether_empty()
         timer = self._clock.call_later(seconds, self._empty.set)
         await self._empty.wait()
         timer.cancel()
@@ -482,5 +484,6 @@ class Consumer:
                 self._finished.set_exception(error)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._look_whether_empty()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._finish(error)

@@ -103,8 +103,11 @@ class Steps:
     # -- from outside -------------------------------------------------------------------------------------------------
 
     def begin(self, job: HeldWork) -> None:
-        """Take `job` through its steps."""
+        """Take `job` through its steps, or give it back at once where it was released before it began."""
         claimed = job.claimed
+        if job.unwanted:
+            self._leave(job)
+            return
         try:
             target = self._target(job)
             formats = target.formats(claimed.content_type, claimed.accept)

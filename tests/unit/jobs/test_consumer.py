@@ -482,6 +482,31 @@ async def test_what_has_not_finished_by_the_end_of_the_drain_is_released(bench):
     assert work.job().attempts == {}
 
 
+@pytest.mark.parametrize("more", [{}, {"input_url": "https://in/a"}])
+async def test_what_a_claim_brings_during_the_drain_is_given_back_before_the_end(bench, more):
+    work = await bench()
+    answered, run = asyncio.Event(), work.consumer._store_threads.run
+
+    async def answer_late(call):
+        result = await run(call)
+        if work.job() is not None and work.job().state is JobState.LEASED:
+            await answered.wait()
+        return result
+
+    work.consumer._store_threads.run = answer_late
+    work.submit(**more)
+    await work.turn(0.2)
+    assert (work.job().state, len(work.consumer.holding)) == (JobState.LEASED, 0)
+    task = await closing(work, 30.0)
+    await work.turn(5.0)
+    assert not task.done()
+    answered.set()
+    await work.turn(0.0)
+    await task
+    assert (work.job().state, work.job().history[-1].cause) == (JobState.WAITING, "released")
+    assert work.engine.tickets == []
+
+
 async def test_it_ends_by_itself_when_nothing_is_left_if_it_was_told_to(bench):
     service = fake_service()
     service.engine.state = State.STARTING
