@@ -168,6 +168,7 @@ class Consumer:
         self._finished = self._loop.create_future()
         self._store = await self._store_threads.run(self._open_store)
         await self._store_threads.run(self.spool.open)
+        hit("after_start")
         self.renewing.start()
         for work in (self._claim_loop(), self._commits.run(), self._upkeep.run()):
             task = self._loop.create_task(work)
@@ -198,7 +199,9 @@ class Consumer:
         for job in self.holding.jobs():
             if not self._begun(job):
                 self._release(job)
+        hit("before_drain")
         await self._until_empty(grace)
+        hit("after_drain")
         for job in self.holding.jobs():
             self._release(job)
         self._steps.cancel_tasks()

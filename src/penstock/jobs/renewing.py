@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 
+from penstock.hosting.fault_points import hit
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.jobs.held_work import HeldWork, Holding
 from penstock.jobs.rules.leases import renewal_delay, retry_delay
@@ -98,7 +99,9 @@ class Renewing:
         try:
             if self._store is None:
                 self._store = self._open_store()
+            hit("before_renewal")
             answers = self._store.renew([job.hold for job in jobs], self._lease)
+            hit("after_renewal")
         except STORE_TROUBLE as error:
             self.answers[Answer.UNKNOWN] += len(jobs)
             if not self._failing:
