@@ -140,6 +140,7 @@ class FakeTransfers:
 
     def discard_output(self, url, job_id, fence):
         self.discarded.append((url, job_id, fence))
+        self.parts.pop((url, job_id, fence), None)
 
 
 class TroubledStore:

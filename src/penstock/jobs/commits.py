@@ -83,8 +83,11 @@ class Commits:
     async def _commit(self, jobs: list[HeldWork]) -> bool:
         """Returns whether the store answered for all of them."""
         hit("before_commit")
+        ends = [await self._load(job) for job in jobs]
+        for job in jobs:
+            job.end_sent += 1
         try:
-            answers = await self._end_attempts([await self._load(job) for job in jobs])
+            answers = await self._end_attempts(ends)
         except STORE_TROUBLE as error:
             self._store_up(error)
             self._waiting.extendleft(reversed(jobs))

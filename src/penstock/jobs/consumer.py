@@ -346,7 +346,8 @@ class Consumer:
         self._commits.put(job)
 
     def _may_commit(self, job: HeldWork) -> bool:
-        if self._steps.may_begin(job) or self._stopping:  # at the end a late word is better than none
+        # At the end a late word is better than none, and what was sent already is no new step.
+        if job.end_sent or self._stopping or self._steps.may_begin(job):
             return True
         job.resume = partial(self._commits.put, job)
         return False
@@ -361,6 +362,8 @@ class Consumer:
                 self.counters.attempt_failed(end.cause)
             if job.claimed.output is not None:
                 self._upkeep.ask()
+        elif answer is Answer.LOST and job.end_sent == 1:
+            job.lost = True  # after a second time an earlier one may have ended it, and what it wrote may be needed
         self._drop(job)
 
     def _drop(self, job: HeldWork) -> None:
@@ -397,6 +400,8 @@ class Consumer:
         for job, renewed in news:
             if self.holding.get(job.hold) is not job:
                 continue
+            if renewed.answer is Answer.LOST and job.end_sent:
+                continue  # perhaps it has ended as the store was told: the answer to that says so
             if renewed.answer is Answer.LOST:
                 job.lost = True
                 log.warning("job %s is another's, or its run has ended: its work here is dropped", job.claimed.id)

@@ -29,7 +29,7 @@ class HeldWork:
     """
 
     __slots__ = (
-        "cancelled", "claimed", "end", "engine", "file", "hold", "lease_until", "lost", "nbytes", "released", "resume",
+        "cancelled", "claimed", "end", "end_sent", "engine", "file", "hold", "lease_until", "lost", "nbytes", "released", "resume",
         "step", "step_began", "step_limit", "ticket",
     )  # fmt: skip
 
@@ -51,6 +51,8 @@ class HeldWork:
         """Its input, where that was fetched into a file."""
         self.end: AttemptEnd | None = None
         """How the attempt ends, once that is decided."""
+        self.end_sent = 0
+        """How often the store was told of `end`: it may have heard it each time, whether or not it answered."""
         self.resume: Callable[[], None] | None = None
         """The step that waits for the next renewal, because the lease may have run out."""
         self.cancelled = False

@@ -16,6 +16,7 @@ from penstock.errors import (
     InvalidItem,
     NotReady,
     StageFailed,
+    StoreUnavailable,
     TransferFailed,
     TransferRefused,
     WorkerLost,
@@ -443,6 +444,73 @@ async def test_a_put_is_made_only_after_the_store_has_said_that_the_job_is_ours(
     work.renew()
     await work.turn(1.0)
     assert work.transfers.parts == {("https://out/a", "a", 1): b"6"} or work.transfers.outputs
+
+
+async def test_a_renewal_that_overtakes_a_commit_does_not_remove_what_was_committed(bench):
+    """The store says LOST of an attempt that it has just ended as it was told."""
+    work = await bench()
+    work.submit(output="file:///out/a")
+    await work.turn()
+    answered, run = asyncio.Event(), work.consumer._store_threads.run
+
+    async def answer_late(call):
+        result = await run(call)
+        if work.job().state is JobState.SUCCEEDED:
+            await answered.wait()
+        return result
+
+    work.consumer._store_threads.run = answer_late
+    work.engine.of("a").settle(b"6")
+    await work.turn(0.0)
+    assert work.job().state is JobState.SUCCEEDED
+    work.renew()
+    await work.turn(0.0)
+    answered.set()
+    await work.turn(6.0)
+    assert work.transfers.outputs == {"file:///out/a": b"6"}
+    assert work.consumer.counters.ended == {"succeeded": 1}
+
+
+async def test_a_commit_whose_answer_was_lost_is_told_again_although_the_lease_has_run_out(bench):
+    work = await bench()
+    work.submit(output="file:///out/a")
+    await work.turn()
+    end_attempts = work.memory.end_attempts
+
+    def unanswered(ends):
+        end_attempts(ends)
+        raise StoreUnavailable("gone")
+
+    work.memory.end_attempts = unanswered
+    work.engine.of("a").settle(b"6")
+    await work.turn(0.0)
+    assert work.job().state is JobState.SUCCEEDED
+    await work.turn(40.0)
+    work.renew()  # its attempt has ended, so the store says LOST
+    await work.turn(0.0)
+    work.memory.end_attempts = end_attempts
+    await work.turn(10.0)
+    assert len(work.consumer.holding) == 0
+    assert work.transfers.outputs == {"file:///out/a": b"6"}
+    assert work.consumer.counters.ended == {"succeeded": 1}
+
+
+async def test_what_a_late_attempt_wrote_is_removed_when_its_commit_is_refused(bench):
+    """Who has the job now has removed what older attempts left, and did not find this."""
+    work = await bench()
+    work.submit(output="file:///out/a")
+    await work.turn()
+    (job,) = work.consumer.holding.jobs()
+    work.engine.state = State.STARTING
+    await work.turn(31.0)
+    (other,) = work.memory.claim("other", lease=30, limit=1, max_bytes=99, services=["double"])
+    job.lease_until = work.clock.now() + 30.0  # as for one who was stopped on its way to the store
+    work.engine.of("a").settle(b"6")
+    await work.turn(0.1)
+    assert len(work.consumer.holding) == 0
+    assert ("file:///out/a", "a", job.hold.fence) in work.transfers.discarded
+    assert work.job().history[-1].fence == other.fence
+    assert work.job().state is JobState.LEASED
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
