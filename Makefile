@@ -8,7 +8,7 @@ ROUNDS ?= 5
 COUNT ?= 300
 SEED ?= 1
 
-.PHONY: help demo test test-others test-compiled check coverage lint types fix soak compiled bench bench-quick bench-against hops docs pictures browsers services mutants clean
+.PHONY: help demo test test-others test-compiled check coverage lint types fix soak faults compiled bench bench-quick bench-against hops docs pictures browsers services mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -64,6 +64,9 @@ fix: $(STAMP)  ## mend what a tool can mend
 
 soak: $(STAMP)  ## a million requests, chaos, and ten minutes of a night: not part of `test`
 	$(BIN)/python -m pytest -m soak --timeout 3000 tests
+
+faults: $(STAMP)  ## kill and stop consumers of jobs at each fault point, over each store: three minutes
+	$(BIN)/python -m pytest -n $(JOBS) -m "not soak" $(wildcard tests/faults/test_job_*.py)
 
 mutants: $(STAMP)  ## change the code COUNT times, drawn with SEED, and list what no unit test notices: an hour
 	$(BIN)/python tests/mutation/sample.py --count $(COUNT) --seed $(SEED) --jobs $(JOBS)
