@@ -29,8 +29,8 @@ class HeldWork:
     """
 
     __slots__ = (
-        "cancelled", "claimed", "end", "end_sent", "engine", "file", "hold", "lease_until", "lost", "nbytes", "released",
-        "resume", "step", "step_began", "step_limit", "ticket",
+        "cancelled", "claimed", "end", "end_sent", "engine", "file", "hold", "lease_until", "lost", "nbytes",
+        "released", "resume", "step", "step_began", "step_limit", "ticket",
     )  # fmt: skip
 
     def __init__(self, claimed: ClaimedJob, lease_until: float, now: float) -> None:
