@@ -1,18 +1,21 @@
 """`penstock work` with a history: ``python recorded_work.py work job_models:service --queue URL …``.
 
 What the consumer tells its store and every move of an output go into the file `JOBS_HISTORY`.  `JOBS_MUTANT` plants a
-mistake in the consumer, which the history must show.  Outputs that a killed consumer was about to move are another's
+mistake in the consumer, which the history must show, and `JOBS_BLOCKED_LOOP` keeps its event loop busy for so many
+seconds.  Outputs that a killed consumer was about to move are another's
 after `JOBS_DELIVERY_LEASE` seconds.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from penstock.cli import main, work
 from penstock.jobs import upkeep
+from penstock.jobs.consumer import Consumer
 from penstock.jobs.renewing import Renewing
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Hold, Store
@@ -86,6 +89,21 @@ def recorded(url: str) -> Any:
     return CommitsEarly(store) if MUTANT == "ack before commit" else store
 
 
+def block_the_loop(seconds: float) -> None:
+    """Have the event loop do nothing else for so long, once, after the first claim that brought something."""
+    begin = Consumer._begin
+
+    def begin_late(self: Consumer, claimed: Sequence[ClaimedJob], lease_until: float) -> None:
+        if claimed:
+            Consumer._begin = begin  # type: ignore[method-assign]
+        begin(self, claimed, lease_until)
+        end = time.monotonic() + seconds * bool(claimed)
+        while time.monotonic() < end:
+            pass
+
+    Consumer._begin = begin_late  # type: ignore[method-assign]
+
+
 def run() -> int:
     """Run the command line as `penstock` does."""
     work.open_store = recorded
@@ -93,6 +111,8 @@ def run() -> int:
     upkeep.DELIVERY_LEASE_SECONDS = float(os.environ.get("JOBS_DELIVERY_LEASE", "1"))
     if MUTANT == "no renewal":
         Renewing.start = lambda self: None  # type: ignore[method-assign]
+    if blocked := float(os.environ.get("JOBS_BLOCKED_LOOP", "0")):
+        block_the_loop(blocked)
     return main.main()
 
 

@@ -85,11 +85,19 @@ class Working(Program):
             self.process.send_signal(signal.SIGCONT)
             self.process.send_signal(signal.SIGSTOP)
             self._until_stopped()
+        with self.told_as_standing_still():
+            try:
+                yield
+            finally:
+                self.process.send_signal(signal.SIGCONT)
+
+    @contextmanager
+    def told_as_standing_still(self) -> Iterator[None]:
+        """For the block the history tells that it cannot renew."""
         end = log_to(self.queue.history, process=str(self.pid)).begin(Act.SUSPEND)
         try:
             yield
         finally:
-            self.process.send_signal(signal.SIGCONT)
             end()
 
     def end(self) -> str:
@@ -162,10 +170,20 @@ class Queue:
             self._results[job_id] = result
         return job_id
 
-    def submit_many(self, count: int, *, seconds: float = 0.02, prefix: str = "job", **more: Any) -> list[str]:
+    def submit_many(
+        self, count: int, *, seconds: float = 0.02, prefix: str = "job", expected: Any = None, **more: Any
+    ) -> list[str]:
         """Submit so many jobs, each third of them with files."""
         return [
-            self.submit(f"{prefix}-{n:03}", 2 * n, x=n, seconds=seconds, files=n % 3 == 0, **more) for n in range(count)
+            self.submit(
+                f"{prefix}-{n:03}",
+                2 * n if expected is None else expected,
+                x=n,
+                seconds=seconds,
+                files=n % 3 == 0,
+                **more,
+            )
+            for n in range(count)
         ]
 
     def jobs(self) -> list[Job]:

@@ -1,0 +1,179 @@
+"""Leases of real consumers: renewed whatever the process is busy with, and another's soon after its holder has died."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from worked import LEASE, queue_in
+
+from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.store import NewJob
+from penstock.testing.history import Act
+from redis_server import private_redis
+
+POLL = 0.02
+SLACK = 1.0
+"""Seconds that a machine on which other tests run may be late with what takes milliseconds."""
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.faults)])
+def queue(request, tmp_path):
+    if request.param == "sqlite":
+        with queue_in(tmp_path, f"sqlite:///{tmp_path}/q.db") as queue:
+            yield queue
+    else:
+        with private_redis() as server, queue_in(tmp_path, server.url) as queue:
+            yield queue
+
+
+def test_what_a_killed_consumer_held_is_claimed_within_a_lease_and_a_poll(queue):
+    """Measured in the history: from the last word of the dead to the next claim."""
+    first = queue.work().up()
+    gate = queue.folder / "open"
+    jobs = [queue.submit(f"job-{n}", 2 * n, x=n, gate=str(gate)) for n in range(8)]
+    queue.until(lambda: queue.states()[JobState.LEASED] == len(jobs), "all to be held")
+    other = queue.work().up()
+    first.kill()
+    gate.touch()
+    queue.until_done()
+    other.end()
+    queue.check(reclaim_within=POLL + SLACK)
+    words = [
+        event for event in queue.events() if event.process == str(first.pid) and event.act in (Act.CLAIM, Act.RENEW)
+    ]
+    last = max(event.at for event in words)
+    claims = {
+        part.job: event.at
+        for event in queue.events()
+        if event.act is Act.CLAIM and event.ended
+        for part in event.parts
+        if part.fence == 2
+    }
+    # Its model runs one batch at a time: what comes later than the first claim waited for room, and not for a lease.
+    assert min(claims.values()) - last <= LEASE + POLL + SLACK
+    assert claims.keys() == set(jobs)
+    assert {job.history[0].holder for job in queue.jobs()}.isdisjoint(job.history[1].holder for job in queue.jobs())
+
+
+def test_leases_are_renewed_while_the_event_loop_is_busy(queue):
+    busy = queue.work(JOBS_BLOCKED_LOOP=str(3 * LEASE)).up()
+    queue.submit_many(4)
+    queue.until(lambda: any(event.act is Act.CLAIM and event.parts for event in queue.events()), "a claim")
+    other = queue.work().up()
+    queue.until_done()
+    busy.end()
+    other.end()
+    queue.check()
+    assert {len(job.history) for job in queue.jobs()} == {1}
+
+
+def test_what_waits_behind_a_long_batch_keeps_its_lease(queue):
+    """Batches of more than a lease, with the next one sent ahead and one more held."""
+    working = queue.work().up()
+    queue.submit_many(12, seconds=0.4)
+    queue.until_done()
+    working.end()
+    queue.check()
+    assert {len(job.history) for job in queue.jobs()} == {1}
+    assert not any(job.attempts for job in queue.jobs())
+
+
+def test_a_consumer_that_is_restarted_at_once_waits_for_the_leases_of_its_former_life(queue):
+    """Its name is another one, so nobody takes it for who held the jobs."""
+    first = queue.work(faults="before_commit=kill").up()
+    queue.submit_many(4)
+    first.until_dead()
+    queue.finish()
+    queue.check()
+    for job in queue.jobs():
+        assert len({attempt.holder for attempt in job.history}) == len(job.history)
+    assert any(len(job.history) == 2 for job in queue.jobs())
+
+
+class Halfway(ThreadingHTTPServer):
+    """Answers with `body`, and takes what is put; the first exchange of each kind stops half-way until `go_on`."""
+
+    body = b'{"x": 21, "seconds": 0.01}'
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Exchange)
+        self.met = {"GET": threading.Event(), "PUT": threading.Event()}
+        self.go_on = threading.Event()
+        self.put = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def stop_halfway(self, method: str) -> None:
+        if not self.met[method].is_set():
+            self.met[method].set()
+            self.go_on.wait(30)
+
+
+class Exchange(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = self.server.body
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[:10])
+        self.wfile.flush()
+        self.server.stop_halfway("GET")
+        self.wfile.write(body[10:])
+
+    def do_PUT(self) -> None:
+        self.server.stop_halfway("PUT")
+        self.server.put.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the consumer was killed
+            super().handle()
+
+    def log_message(self, *words) -> None:
+        """Nothing is logged."""
+
+
+@contextmanager
+def halfway():
+    server = Halfway()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.go_on.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_consumer_that_is_killed_in_the_middle_of_a_transfer_costs_one_attempt(queue, method):
+    with halfway() as server:
+        more = (
+            {"input_url": f"{server.url}/in"}
+            if method == "GET"
+            else {"body": server.body, "output": f"{server.url}/out"}
+        )
+        queue.store.submit([NewJob("job", digest="job", **more)])
+        first = queue.work("--allow-net", "127.0.0.0/8").up()
+        assert server.met[method].wait(20)
+        first.kill()
+        server.go_on.set()
+        queue.work("--until-empty", "--allow-net", "127.0.0.0/8").until_empty()
+        queue.check()
+        job = queue.job("job")
+        assert (job.state, job.attempts) == (JobState.SUCCEEDED, {"lost": 1})
+        if method == "PUT":  # at least once: what the dead consumer had sent may have arrived as well
+            assert ("/out", b"42") in server.put
+        else:
+            assert queue.store.result("job").body == b"42"

@@ -1,0 +1,54 @@
+"""Mistakes planted in real consumers: the history tells of each."""
+
+from __future__ import annotations
+
+import pytest
+from worked import queue_in
+
+
+@pytest.fixture
+def queue(tmp_path):
+    with queue_in(tmp_path, f"sqlite:///{tmp_path}/q.db") as queue:
+        yield queue
+
+
+def told_of(queue, **how):
+    with pytest.raises(AssertionError) as told:
+        queue.check(**how)
+    return str(told.value)
+
+
+def test_who_acknowledges_before_it_computes_is_told(queue):
+    working = queue.work(mutant="ack before commit").up()
+    queue.submit_many(8)
+    queue.until_ended()
+    working.kill()
+    assert "before the model had run" in told_of(queue)
+
+
+def test_who_commits_without_a_fence_is_told(queue):
+    armed = queue.work(mutant="unfenced commit", faults="before_commit=stop").up()
+    queue.submit("job", 6, x=3, seconds=1.0)
+    with armed.suspended(by=None):
+        other = queue.work().up()
+        queue.until(lambda: len(queue.job("job").history) == 2, "another claim")
+    queue.until_ended()
+    armed.kill()
+    other.kill()
+    assert "was taken from fence 1 after the next claim" in told_of(queue)
+
+
+def test_who_does_not_renew_is_told(queue):
+    working = queue.work(mutant="no renewal").up()
+    queue.submit("job", 6, x=3, seconds=1.5)
+    queue.until(lambda: len(queue.job("job").history) == 2, "another claim")
+    working.kill()
+    assert "was not renewed in time" in told_of(queue, finished=False)
+
+
+def test_who_moves_an_output_before_the_commit_is_told(queue):
+    working = queue.work(mutant="output moved early").up()
+    queue.submit_many(4)
+    queue.until_ended()
+    working.kill()
+    assert "had its output moved before" in told_of(queue)
