@@ -205,17 +205,19 @@ async def test_past_its_local_deadline_nothing_new_begins_until_a_renewal_says_o
 
 async def test_a_claim_whose_answer_took_longer_than_its_lease_begins_nothing_before_a_renewal(bench):
     work = await bench()
-    run = work.consumer._store_threads.run
+    answered, run = asyncio.Event(), work.consumer._store_threads.run
 
     async def answer_late(call):
         result = await run(call)
-        if work.job() is not None and not len(work.consumer.holding):
-            await work.clock.advance(31.0)
+        if work.job() is not None:
+            await answered.wait()
         return result
 
     work.consumer._store_threads.run = answer_late
     work.submit()
-    await work.turn()
+    await work.turn(31.0)
+    answered.set()
+    await work.turn(0.0)
     assert len(work.consumer.holding) == 1
     assert work.engine.tickets == []
     work.renew()
