@@ -420,6 +420,17 @@ def test_every_test_a_page_names_exists():
         assert re.search(rf"def {name.removesuffix('…')}{'' if name.endswith('…') else chr(92) + '('}", tests), name
 
 
+def test_every_test_that_the_page_on_jobs_names_is_in_its_file():
+    folders = (ROOT / "tests", ROOT / "src" / "penstock" / "testing")
+    sources = {path.name: path.read_text() for folder in folders for path in folder.rglob("*.py")}
+    named = [name for name in present(DOCS / "explanation" / "jobs.md") if re.search(r"(^test|::)", name)]
+    assert len(named) > 60
+    for name in named:
+        file, _, test = name.partition("::")
+        ending = "" if test.endswith("…") else "\\("
+        assert re.search(f"def {test.removesuffix('…')}{ending}" if test else "def test_", sources[file]), name
+
+
 @each(PAGES)
 def test_every_variable_and_metric_a_page_names_exists(page):
     owners = (ps.ServiceOptions, ps.ServerOptions, CommandOptions, WorkOptions)
