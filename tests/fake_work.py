@@ -71,6 +71,8 @@ class FakeEngine:
         self.state = State.READY
         self.refuses = None
         self.tickets = []
+        self.begins = 0
+        """How many further tickets a worker takes at the end of the turn in which they come."""
         self.stages = [SimpleNamespace(name="double", counters=StageCounters())]
 
     def submit(self, payloads, codec_in, codec_out, deadline, done, request_id=b"", **more):
@@ -79,6 +81,9 @@ class FakeEngine:
         given = {"codec_in": codec_in, "codec_out": codec_out, "deadline": deadline, **more}
         ticket = Ticket(bytes(payloads[0]), request_id.decode(), given, done)
         self.tickets.append(ticket)
+        if self.begins:
+            self.begins -= 1
+            asyncio.get_running_loop().call_soon(setattr, ticket, "begun", True)
         return ticket
 
     def begun(self, ticket):

@@ -125,6 +125,7 @@ class Consumer:
             commit=self._commit,
             dropped=self._drop,
             broke=self._finish,
+            moved_on=self._look_soon,
             downloads=self._downloads,
             draw=draw,
         )
@@ -148,6 +149,7 @@ class Consumer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._look_is_due = False
         self._fetches = False
         """Whether a job that was claimed lately has an input to be fetched."""
         self._turned = clock.now()
@@ -472,6 +474,16 @@ class Consumer:
     def _look_whether_empty(self) -> None:
         if not len(self.holding) and (self._claiming is None or self._claiming.done()):
             self._empty.set()
+
+    def _look_soon(self) -> None:
+        """Have the claim loop look for credit when the engine has sent what it has, which is when the model begins."""
+        if not self._look_is_due and self._loop is not None:
+            self._look_is_due = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._look_is_due = False
+        self._changed.set()
 
     async def _until_empty(self, seconds: float) -> None:
         self._empty.clear()

@@ -55,7 +55,8 @@ class Steps:
     """The steps of the jobs of one consumer.  Everything but the transport is called on the event loop's thread.
 
     `threads` are those of transfers.  `fence_holds` asks the store whether the job is
-    still ours.  `wall` tells Unix seconds, and `boot` the time on the clock of leases.
+    still ours.  `moved_on` is called when the model may have begun with further jobs.  `wall` tells Unix seconds, and
+    `boot` the time on the clock of leases.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Steps:
         commit: Callable[[HeldWork], None],
         dropped: Callable[[HeldWork], None],
         broke: Callable[[BaseException], None],
+        moved_on: Callable[[], None],
         downloads: int,
         draw: Callable[[], float] = random.random,
     ) -> None:
@@ -94,6 +96,7 @@ class Steps:
         self._commit = commit
         self._dropped = dropped
         self._broke = broke
+        self._moved_on = moved_on
         self._draw = draw
         self._download_slots = asyncio.Semaphore(downloads)
         self._roomier = asyncio.Event()
@@ -223,9 +226,12 @@ class Steps:
             )
         except RequestError as error:
             self._fail(job, error)
+        else:
+            self._moved_on()
 
     def _computed(self, job: HeldWork, media: str, outcomes: list[Outcome]) -> None:
         job.ticket = job.engine = None
+        self._moved_on()
         try:
             self._take_outcome(job, media, outcomes[0])
         except Exception as error:

@@ -72,6 +72,15 @@ async def test_what_is_held_and_not_begun_is_one_batch_for_each_worker(bench):
     assert len(work.engine.tickets) == 9
 
 
+async def test_the_next_batch_is_claimed_as_soon_as_the_model_has_begun_with_this_one(bench):
+    work = await bench(fake_service(max_size=3))
+    work.engine.begins = 3
+    for n in range(20):
+        work.submit(f"j{n:02}")
+    await work.turn()
+    assert len(work.engine.tickets) == 6
+
+
 async def test_with_a_concurrency_of_one_a_job_goes_through_alone_end_to_end(bench):
     work = await bench(fake_service(max_size=32), concurrency=1)
     work.submit("a")
