@@ -19,6 +19,7 @@ from penstock.jobs.stores.sqlite_rows import (
     NUMBERS,
     PLACES,
     LastClaim,
+    change_jobs,
     chunks,
     read_counts,
     write_counts,
@@ -107,7 +108,7 @@ def claim_jobs(
         taken.append(each)
     bodies = _bodies(connection, [each.seq for each in taken if each.size])
     until = now.boottime + lease
-    changes: list[tuple[Any, ...]] = []
+    changes: list[tuple[tuple[Any, ...], int]] = []
     claimed: list[ClaimedJob] = []
     for each in taken:
         counts, alone, problem = read_counts(each.attempts), bool(each.alone), each.problem
@@ -117,7 +118,7 @@ def claim_jobs(
         history = each.history
         if each.claimed is not None:
             history = write_history(history, LastClaim(*each[-6:]), now.wall)
-        changes.append((holder, now.wall, until, write_counts(counts), alone, problem, history, each.seq))
+        changes.append(((holder, now.wall, until, write_counts(counts), alone, problem, history), each.seq))
         claimed.append(
             ClaimedJob(
                 each.id,
@@ -134,10 +135,11 @@ def claim_jobs(
                 each.output,
             )
         )
-    connection.executemany(
-        "UPDATE jobs SET state = 2, fence = fence + 1, first_fence = ifnull(first_fence, fence + 1), claim_run = run, "
-        "holder = ?, claimed = ?, claim_ended = NULL, cause = NULL, lease_until = ?, attempts = ?, alone = ?, "
-        "problem = ?, history = ? WHERE seq = ?",
+    change_jobs(
+        connection,
+        "state = 2, fence = fence + 1, first_fence = ifnull(first_fence, fence + 1), claim_run = run, holder = ?, "
+        "claimed = ?, claim_ended = NULL, cause = NULL, lease_until = ?, attempts = ?, alone = ?, problem = ?, "
+        "history = ?",
         changes,
     )
     return claimed
@@ -156,9 +158,7 @@ def renew_leases(
         held.update({(id_, fence): (seq, cancelling) for id_, fence, seq, cancelling in rows})
     found = [held.get((hold.job_id, hold.fence)) for hold in holds]
     until = now.boottime + lease
-    connection.executemany(
-        "UPDATE jobs SET lease_until = ? WHERE seq = ?", [(until, each[0]) for each in found if each is not None]
-    )
+    change_jobs(connection, "lease_until = ?", [((until,), each[0]) for each in found if each is not None])
     return [Renewed(Answer.LOST) if each is None else Renewed(Answer.OK, bool(each[1])) for each in found]
 
 

@@ -17,6 +17,7 @@ from penstock.jobs.stores.sqlite_rows import (
     NAMES,
     NUMBERS,
     PLACES,
+    change_jobs,
     chunks,
     read_counts,
     write_counts,
@@ -77,7 +78,7 @@ class Endings:
     def __init__(self, queue: int, now: Reading) -> None:
         self._queue = queue
         self._now = now
-        self._jobs: list[tuple[Any, ...]] = []
+        self._jobs: list[tuple[tuple[Any, ...], int]] = []
         self._results: list[tuple[int, bytes]] = []
         self._unneeded: list[tuple[int]] = []
         self._deliveries: list[tuple[Any, ...]] = []
@@ -105,28 +106,27 @@ class Endings:
         if ended and job.output is not None:
             fence = job.fence if state == _SUCCEEDED else 0
             self._deliveries.append((self._queue, job.id, job.fence, job.first_fence, fence, job.output))
-        self._jobs.append(
-            (
-                state,
-                wall,
-                cause,
-                wall if ended else None,
-                boottime + end.rest if rests else None,
-                wall + end.rest if rests else None,
-                attempts,
-                1 if job.alone or end.alone else 0,
-                problem,
-                end.content_type if state == _SUCCEEDED else None,
-                job.seq,
-            )
+        values = (
+            state,
+            wall,
+            cause,
+            wall if ended else None,
+            boottime + end.rest if rests else None,
+            wall + end.rest if rests else None,
+            attempts,
+            1 if job.alone or end.alone else 0,
+            problem,
+            end.content_type if state == _SUCCEEDED else None,
         )
+        self._jobs.append((values, job.seq))
         return cause
 
     def make(self, connection: sqlite3.Connection) -> None:
         """Write everything."""
-        connection.executemany(
-            "UPDATE jobs SET state = ?, claim_ended = ?, cause = ?, ended = ?, due = ?, not_before = ?, attempts = ?, "
-            "alone = ?, problem = ?, result_type = ?, lease_until = NULL WHERE seq = ?",
+        change_jobs(
+            connection,
+            "state = ?, claim_ended = ?, cause = ?, ended = ?, due = ?, not_before = ?, attempts = ?, alone = ?, "
+            "problem = ?, result_type = ?, lease_until = NULL",
             self._jobs,
         )
         connection.executemany("INSERT OR REPLACE INTO bodies VALUES (?, ?)", self._results)

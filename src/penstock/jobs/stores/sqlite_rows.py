@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -103,6 +103,21 @@ def chunks(values: Sequence[T]) -> Iterator[list[T | None]]:
     rest = iter(values)
     while part := list(islice(rest, CHUNK)):
         yield [*part, *([None] * (CHUNK - len(part)))]
+
+
+def change_jobs(connection: sqlite3.Connection, columns: str, changes: Iterable[tuple[tuple[Any, ...], int]]) -> None:
+    """Give the columns of rows new values; `columns` is SQL of ours, a change the values for it and the row's `seq`.
+
+    One statement changes all rows that get the same values.  Most of those do that are claimed or end together, and a
+    statement for each of them takes much longer.
+    """
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for values, seq in changes:
+        alike.setdefault(values, []).append(seq)
+    statement = f"UPDATE jobs SET {columns} WHERE seq IN ({PLACES})"  # noqa: S608
+    for values, seqs in alike.items():
+        for places in chunks(seqs):
+            connection.execute(statement, (*values, *places))
 
 
 def _history(older: str | None, last: LastClaim, ended: float | None) -> tuple[Attempt, ...]:
