@@ -53,11 +53,17 @@ local function call_in_slices(command, key, words)
 end
 
 local function write_indexes()
+  local texts = {}  -- of scores: many of a call are the same moment, and a number takes long to write
   for index, changed in pairs(changes) do
     local added, gone = {}, {}
     for member, score in pairs(changed) do
       if score then
-        added[#added + 1] = score
+        local text = texts[score]
+        if not text then
+          text = type(score) == 'number' and string.format('%.17g', score) or score
+          texts[score] = text
+        end
+        added[#added + 1] = text
         added[#added + 1] = member
       else
         gone[#gone + 1] = member
@@ -154,8 +160,9 @@ local function is_readable(job, id)
   for field, kind in pairs(MUST) do
     if type(job[field]) ~= kind then return false end
   end
-  for field, kind in pairs(MAY) do
-    if job[field] ~= nil and type(job[field]) ~= kind then return false end
+  for field, value in pairs(job) do
+    local kind = MAY[field]
+    if kind and type(value) ~= kind then return false end
   end
   for _, field in ipairs(ALSO[job.state]) do
     if job[field] == nil then return false end
