@@ -49,7 +49,7 @@ from penstock.cli import queue_url
 from penstock.cli.main import _parser
 from penstock.cli.options import CommandOptions
 from penstock.codec import media_types
-from penstock.config import WorkOptions, environment_name
+from penstock.config import QueueOptions, WorkOptions, environment_name
 from penstock.core.batching import Reason
 from penstock.core.state import State
 from penstock.hosting.fault_log import FaultLog
@@ -469,9 +469,12 @@ def options() -> Iterator[tuple[str, str, object, bool]]:
         ("Service options", ps.ServiceOptions),
         ("Server options", ps.ServerOptions),
         ("Command options", CommandOptions),
+        ("Queue options", QueueOptions),
         ("Work options", WorkOptions),
     ):
         for f in dataclasses.fields(owner):
+            if f.name not in owner.__annotations__:
+                continue  # it stands with the options of the class that it comes from
             yield heading, f.name, f.default, owner is not ps.Batch
     for heading, function in (("Stage", ps.stage), ("Service", ps.Service)):
         for p in inspect.signature(function).parameters.values():

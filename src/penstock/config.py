@@ -399,7 +399,30 @@ DAY_SECONDS = 86_400.0
 
 @_checked_fields
 @dataclass(frozen=True, slots=True)
-class WorkOptions:
+class QueueOptions:
+    """What jobs may name, and how large they may be: for those who let jobs in, and those who work on them."""
+
+    max_inline: int = option(256 * KIB, "largest input and result that the store keeps itself", minimum=1)
+    allow_input: str | None = option(
+        None, "prefixes of file:// and s3:// from which inputs may be read, with commas between; none: no such input"
+    )
+    allow_output: str | None = option(
+        None, "prefixes of file:// and s3:// below which outputs may be written, with commas between"
+    )
+    allow_net: str | None = option(
+        None, "networks that are not public and that http(s) inputs and outputs may reach, as 10.1.0.0/16"
+    )
+    allow_file_from_http: bool = option(
+        False, "let those who submit over HTTP name file:// too, below the allowed prefixes"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@_checked_fields
+@dataclass(frozen=True, slots=True)
+class WorkOptions(QueueOptions):
     """How a consumer takes jobs out of a queue, and what it may do for them."""
 
     concurrency: int = option(
@@ -414,7 +437,6 @@ class WorkOptions:
     )
     download_timeout: float = option(60.0, "longest an input may take to fetch, and an output to store", minimum=0.1)
     max_input: int = option(GIB, "largest input that is fetched", minimum=1)
-    max_inline: int = option(256 * KIB, "largest input and result that the store keeps itself", minimum=1)
     max_held_bytes: int = option(
         256 * MIB, "most bytes of inputs and results held in memory; one job may pass it", minimum=1
     )
@@ -428,21 +450,12 @@ class WorkOptions:
     )
     keep: float = option(7 * DAY_SECONDS, "seconds that ended jobs and their results are kept", minimum=0)
     keep_dead: float = option(30 * DAY_SECONDS, "seconds that dead jobs are kept", minimum=0)
-    allow_input: str | None = option(
-        None, "prefixes of file:// and s3:// from which inputs may be read, with commas between; none: no such input"
-    )
-    allow_output: str | None = option(
-        None, "prefixes of file:// and s3:// below which outputs may be written, with commas between"
-    )
-    allow_net: str | None = option(
-        None, "networks that are not public and that http(s) inputs and outputs may reach, as 10.1.0.0/16"
-    )
     until_empty: bool = option(False, "end when nothing is scheduled, waiting or leased")
     http: str | None = option(None, "HOST:PORT at which the services are served over HTTP as well; none by default")
     health: str | None = option(None, "HOST:PORT at which probes and /metrics are answered, and nothing else")
 
     def __post_init__(self) -> None:
-        check_options(self)
+        QueueOptions.__post_init__(self)
         if math.inf in (self.lease, self.poll):
             raise ConfigError("lease and poll must be finite: a job whose holder died would never be another's")
 

@@ -31,8 +31,7 @@ from penstock.runtime.spec import with_timeout
 from penstock.server.app import App
 from penstock.server.http1.listener import Listener
 from penstock.service import Service
-from penstock.transfer.addresses import parse_nets
-from penstock.transfer.allowed_places import AllowedPlaces
+from penstock.transfer.place_rules import PlaceRules
 from penstock.transfer.transfers import TransferOptions, Transfers
 
 
@@ -124,11 +123,12 @@ class Work:
 
     def _transfer_options(self, folder: Path) -> TransferOptions:
         given = self.options
+        rules = PlaceRules.parse(given.allow_input, given.allow_output, given.allow_net)
         return TransferOptions(
             folder,
-            allowed_inputs=AllowedPlaces.parse(given.allow_input or "", "--allow-input"),
-            allowed_outputs=AllowedPlaces.parse(given.allow_output or "", "--allow-output"),
-            allowed_nets=parse_nets(given.allow_net or ""),
+            allowed_inputs=rules.inputs,
+            allowed_outputs=rules.outputs,
+            allowed_nets=rules.nets,
             max_input=given.max_input,
             timeout=given.download_timeout,
         )

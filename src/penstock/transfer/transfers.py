@@ -21,19 +21,19 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from penstock.config import MIB, SECONDS, check_options, option
 from penstock.errors import ConfigError, TransferFailed, TransferRefused
 from penstock.transfer import files
-from penstock.transfer.addresses import Network, why_refused
+from penstock.transfer.addresses import Network
 from penstock.transfer.allowed_places import AllowedPlaces
 from penstock.transfer.fetcher import Fetcher
 from penstock.transfer.outgoing import Outgoing
-from penstock.transfer.part_names import encode_id, is_part, part_name
-from penstock.transfer.places import FilePlace, ObjectPlace, Place, WebPlace, parse_file_or_object
+from penstock.transfer.part_names import encode_id, part_name
+from penstock.transfer.place_rules import PlaceRules
+from penstock.transfer.places import FilePlace, ObjectPlace, WebPlace, parse_file_or_object
 from penstock.transfer.time_limit import TimeLimit
 
 if TYPE_CHECKING:
@@ -66,6 +66,11 @@ class TransferOptions:
     def __post_init__(self) -> None:
         check_options(self)
         SECONDS.take("timeout", self.timeout)
+
+    @property
+    def rules(self) -> PlaceRules:
+        """Which URLs may be transferred."""
+        return PlaceRules(self.allowed_inputs, self.allowed_outputs, self.allowed_nets)
 
 
 @dataclass(frozen=True)
@@ -100,41 +105,22 @@ class Transfers:
 
     def __init__(self, options: TransferOptions, fetcher: Fetcher | None = None) -> None:
         self.options = options
+        self._rules = options.rules
         self._fetcher = fetcher or Fetcher(options.allowed_nets)
         _make_private(options.folder)
-        if any(
-            isinstance(prefix, ObjectPlace)
-            for allowed in (options.allowed_inputs, options.allowed_outputs)
-            for prefix in allowed.prefixes
-        ):
+        prefixes = (*options.allowed_inputs.prefixes, *options.allowed_outputs.prefixes)
+        if any(isinstance(prefix, ObjectPlace) for prefix in prefixes):
             self._objects  # noqa: B018  # whether the library is there is asked at start, and not of the first job
 
     # -- what may be named --------------------------------------------------------------------------------------------
 
     def check_input(self, url: str) -> None:
         """Raise TransferRefused where `url` can never be an input.  No name is looked up, and nothing is opened."""
-        self._checked(url, self.options.allowed_inputs)
+        self._rules.check_input(url)
 
     def check_output(self, url: str) -> None:
         """Raise TransferRefused where `url` can never be an output.  No name is looked up, and nothing is opened."""
-        place = self._checked(url, self.options.allowed_outputs)
-        if not isinstance(place, WebPlace) and is_part(place.name):
-            raise TransferRefused(f"{place}: names that begin with a dot and end with .part are kept for parts")
-
-    def _checked(self, url: str, allowed: AllowedPlaces) -> Place:
-        place = parse_file_or_object(url)
-        match place:
-            case FilePlace():
-                allowed.root_of(place)
-            case ObjectPlace():
-                allowed.root_of(place)
-            case WebPlace():
-                with contextlib.suppress(ValueError):  # a name, which is looked up when it is connected to
-                    ip_address(place.host)
-                    reason = why_refused(place.host, self.options.allowed_nets)
-                    if reason:
-                        raise TransferRefused(f"{place}: {reason}; --allow-net allows networks")
-        return place
+        self._rules.check_output(url)
 
     @staticmethod
     def is_put_in_place(url: str) -> bool:
@@ -165,7 +151,7 @@ class Transfers:
         return FetchedInput(b"".join(pieces), content_type)
 
     def _get(self, url: str, write: Callable[[bytes], object], stopped: Stopped, most_bytes: int) -> str:
-        place = self._checked(url, self.options.allowed_inputs)
+        place = self._rules.check_input(url)
         limit = TimeLimit(str(place), self.options.timeout, stopped)
         limit.left()
         match place:
@@ -193,8 +179,7 @@ class Transfers:
 
         Raises TransferRefused, TransferFailed and TransferStopped.
         """
-        self.check_output(url)
-        place = parse_file_or_object(url)
+        place = self._rules.check_output(url)
         limit = TimeLimit(str(place), self.options.timeout, stopped)
         limit.left()
         outgoing = Outgoing(source, content_type)
@@ -212,7 +197,7 @@ class Transfers:
 
         Raises TransferFailed, and TransferRefused where there is neither, so that it can never be done.
         """
-        match self._checked(url, self.options.allowed_outputs):
+        match self._rules.check_output(url):
             case FilePlace() as place:
                 root = self.options.allowed_outputs.root_of(place)
                 files.finish_part(root, place, part_name(place.name, job_id, fence))
@@ -226,7 +211,7 @@ class Transfers:
 
         Raises TransferFailed and TransferRefused.
         """
-        match self._checked(url, self.options.allowed_outputs):
+        match self._rules.check_output(url):
             case FilePlace() as place:
                 root = self.options.allowed_outputs.root_of(place)
                 files.discard_part(root, place, part_name(place.name, job_id, fence))
