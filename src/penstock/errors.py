@@ -70,6 +70,14 @@ class InvalidItem(RequestError):
         return f"{self.reason} at `{self.path}`" if self.path else self.reason
 
 
+class FormatNotTaken(InvalidItem):
+    """The service takes no input of this media type."""
+
+
+class FormatNotGiven(InvalidItem):
+    """The service gives no result of this media type."""
+
+
 class Overloaded(RequestError):
     """The service holds as much work as it may; try again later.
 
@@ -221,7 +229,16 @@ class EndedWithoutResult(JobError):
 
 
 class JobFailed(EndedWithoutResult):
-    """The job is dead: it used up its attempts, or its input was not valid."""
+    """The job is dead: it used up its attempts, or its input was not valid.
+
+    `cause` is the cause of its attempts that ended it, as `input` or `crash`; "" where that is not known.
+    """
+
+    def __init__(
+        self, message: str = "", *, job_id: str = "", type_name: str = "", traceback: str = "", cause: str = ""
+    ) -> None:
+        super().__init__(message, job_id=job_id, type_name=type_name, traceback=traceback)
+        self.cause = cause
 
 
 class JobCancelled(EndedWithoutResult):

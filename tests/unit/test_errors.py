@@ -14,6 +14,8 @@ from penstock.errors import (
     ConfigError,
     DeadlineExceeded,
     EndedWithoutResult,
+    FormatNotGiven,
+    FormatNotTaken,
     InvalidItem,
     JobCancelled,
     JobConflict,
@@ -62,7 +64,17 @@ def test_an_error_survives_being_pickled(kind):
 
 
 def test_the_tree_is_what_callers_catch():
-    endings = {InvalidItem, Overloaded, DeadlineExceeded, StageFailed, WorkerLost, NotReady, Cancelled}
+    endings = {
+        InvalidItem,
+        FormatNotTaken,
+        FormatNotGiven,
+        Overloaded,
+        DeadlineExceeded,
+        StageFailed,
+        WorkerLost,
+        NotReady,
+        Cancelled,
+    }
     assert {kind for kind in EVERY if issubclass(kind, RequestError)} == endings | {RequestError}
     assert {kind for kind in EVERY if not issubclass(kind, RequestError)} == {
         PenstockError,

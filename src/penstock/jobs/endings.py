@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +12,7 @@ from penstock.codec.formats import Codec
 from penstock.codec.media_types import content_codec
 from penstock.errors import ConfigError, EndedWithoutResult, JobCancelled, JobExpired, JobFailed, JobNotFound
 from penstock.jobs.job import Job, StoredResult
+from penstock.jobs.rules.attempts import MOST_ATTEMPTS
 from penstock.jobs.rules.job_states import JobState
 
 _WITHOUT_RESULT: Final[dict[JobState, type[EndedWithoutResult]]] = {
@@ -33,10 +35,18 @@ def refuse_without_result(job: Job) -> None:
         return
     problem = job.error
     told = f"job {job.id} is {job.state.value}"
-    if problem is None:
-        raise kind(told, job_id=job.id)
-    reason = f"{problem.type}: {problem.message}" if problem.type else problem.message
-    raise kind(f"{told}: {reason}", job_id=job.id, type_name=problem.type, traceback=problem.traceback)
+    details: dict[str, Any] = {"job_id": job.id}
+    if problem is not None:
+        told += f": {problem.type}: {problem.message}" if problem.type else f": {problem.message}"
+        details |= {"type_name": problem.type, "traceback": problem.traceback}
+    if kind is JobFailed:
+        details["cause"] = cause_of_death(job.attempts)
+    raise kind(told, **details)
+
+
+def cause_of_death(attempts: Mapping[str, int]) -> str:
+    """The cause whose last allowed attempt is among `attempts`, by count; "" where none is."""
+    return next((cause for cause, most in MOST_ATTEMPTS.items() if attempts.get(cause, 0) >= most), "")
 
 
 def no_such_job(job_id: str) -> JobNotFound:

@@ -13,7 +13,7 @@ from penstock.codec.formats import Codec
 from penstock.codec.media_types import answer_codec, content_codec, media_names, too_long
 from penstock.codec.schema import accepts, offers, signature
 from penstock.codec.text import cut_middle
-from penstock.errors import InvalidItem
+from penstock.errors import FormatNotGiven, FormatNotTaken
 from penstock.hosting.servable import Servable
 
 _MOST_PAIRS = 128
@@ -50,15 +50,16 @@ class JobTarget:
         return first.workers * (first.batch.max_size if first.batch is not None else 1)
 
     def check_inline(self) -> None:
-        """Do nothing, or raise InvalidItem where an input must come from a URL."""
+        """Do nothing, or raise FormatNotTaken where an input must come from a URL."""
         if self.takes_file:
-            raise InvalidItem(f"service {self.service.name!r} takes a file: submit the job with an input_url")
+            raise FormatNotTaken(f"service {self.service.name!r} takes a file: submit the job with an input_url")
 
     def formats(self, content_type: str, accept: str) -> JobFormats:
         """The formats for an input of `content_type` whose result is to be one of `accept`.
 
         Raises:
-            InvalidItem: the service does not take the one, or cannot give the other.
+            FormatNotTaken: the service does not take the one.
+            FormatNotGiven: it cannot give the other.
         """
         found = self._known.get((content_type, accept))
         if found is None:
@@ -75,13 +76,13 @@ class JobTarget:
             codec = Codec.PICKLE  # of the path, made here; see `Steps`
         if codec is None or codec not in self._accepts:
             shown = cut_middle(content_type, _SHOWN_BYTES)
-            raise InvalidItem(
+            raise FormatNotTaken(
                 f"service {self.service.name!r} does not take the content type {shown!r}; it takes "
                 f"{media_names(self._accepts)}"
             )
         answer = None if too_long(wanted) else answer_codec(wanted, self._preferred(codec))
         if answer is None:
-            raise InvalidItem(
+            raise FormatNotGiven(
                 f"service {self.service.name!r} gives nothing of {cut_middle(accept, _SHOWN_BYTES)!r}; it gives "
                 f"{media_names(self._offers)}"
             )

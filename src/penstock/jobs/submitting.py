@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 import msgspec
 
 from penstock.errors import ConfigError, InvalidItem, JobTooLarge
-from penstock.jobs.endings import no_such_job
+from penstock.jobs.endings import no_such_job, refuse_without_result
 from penstock.jobs.inputs import InputBody, encode_input
-from penstock.jobs.job import Job, Stats
+from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.job_options import JobOptions, read_job_options
 from penstock.jobs.new_jobs import MAX_INLINE, new_job
 from penstock.jobs.rules.job_states import JobState
@@ -33,6 +33,9 @@ from penstock.spelling import nearest
 
 Jobs: TypeAlias = list[Job]
 """In a class with a method `list` that name is the method's."""
+
+Found: TypeAlias = list[Job | None]
+"""Likewise."""
 
 MOST_LISTED = 10_000
 """The most jobs that one call of `list` gives."""
@@ -211,6 +214,26 @@ class JobQueue:
         if found is None:
             raise no_such_job(job_id)
         return found
+
+    def look(self, job_ids: Sequence[str]) -> Found:
+        """The jobs of these ids as they are now, None for each that is not there: for a caller who asks for many."""
+        return self._store().get(job_ids)
+
+    def stored_result(self, job: Job | str) -> StoredResult | None:
+        """The result as the store has it, for a caller who passes it on; None while the job has not ended.
+
+        Raises:
+            JobFailed, JobCancelled, JobExpired: it ended without one.
+            JobNotFound: there is no such job.
+        """
+        found = self.get(job)
+        if not found.has_ended:
+            return None
+        refuse_without_result(found)
+        stored = self._store().result(found.id)
+        if stored is None:
+            raise no_such_job(found.id)  # somebody has purged it between the two questions
+        return stored
 
     def result(self, job: Job | str, timeout: float | None = None) -> Any:
         """Wait until the job has ended, and give its result; of one with an `output`, the output's URL.

@@ -383,7 +383,7 @@ async def test_an_awaited_queue_says_when_it_is_not_connected_and_when_this_is_a
 
 def test_the_awaited_queue_is_called_as_the_other_is():
     for name, method in vars(JobQueue).items():
-        if not name.startswith("_") and name not in ("watch", "watch_result", "see_out"):
+        if not name.startswith("_") and name not in ("watch", "watch_result", "see_out", "look", "stored_result"):
             theirs = inspect.signature(getattr(AsyncJobQueue, name)).parameters.values()
             ours = inspect.signature(method).parameters.values()
             assert [(p.name, p.kind, p.default) for p in theirs] == [(p.name, p.kind, p.default) for p in ours], name
