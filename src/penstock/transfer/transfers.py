@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from penstock.config import MIB, SECONDS, check_options, option
-from penstock.errors import ConfigError, TransferFailed, TransferRefused
+from penstock.errors import ConfigError, TransferFailed
 from penstock.transfer import files
 from penstock.transfer.addresses import Network
 from penstock.transfer.allowed_places import AllowedPlaces
