@@ -62,6 +62,7 @@ COMPILED = [
     "server/http1/unread.py",
     "server/path_pattern.py",
     "server/protocols/batch.py",
+    "server/protocols/later.py",
     "server/protocols/predict.py",
     "server/protocols/route.py",
     "server/protocols/route_table.py",

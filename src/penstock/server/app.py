@@ -33,10 +33,12 @@ from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.access_log import write_line
 from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Reply, Response
 from penstock.server.auth import ApiKeys, has_key, read_keys
+from penstock.server.jobs_port import JobsPort
 from penstock.server.pages.docs import docs_routes
 from penstock.server.pages.health import JSON, Health
 from penstock.server.pages.metrics import Metrics
 from penstock.server.pages.openapi import openapi
+from penstock.server.protocols.job_routes import job_routes
 from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
 from penstock.server.protocols.route_table import RouteTable
 from penstock.server.protocols.service_routes import KINDS, routes_of
@@ -56,11 +58,12 @@ class App:
         others: Sequence[Route] = (),
         *,
         only_probes: bool = False,
+        jobs: JobsPort | None = None,
     ) -> None:
         """Store the services; read the key file.  Raises ConfigError for a bad file or a name.
 
         Services have different names, and none has that of a path of the server's own.  `others` are routes besides
-        those of the services and the pages.
+        those of the services and the pages.  With `jobs` clients may submit to that queue, and ask for its jobs.
         """
         names = [service.name for service in services]
         if not services or len(set(names)) < len(names):
@@ -83,9 +86,10 @@ class App:
         traffic = [self._elsewhere]
         self.metrics = Metrics(self.services, traffic)
         self.health = Health(self.services, self.problems, clock)
-        own = [*self._probes(), *([] if only_probes else self._documents()), *others]
+        self._others = (*others, *(() if jobs is None else job_routes(jobs, self.problems)))
+        self._schemas = {} if jobs is None else jobs.schemas()
+        own = [*self._probes(), *([] if only_probes else self._documents()), *self._others]
         _check_names(names, own)
-        self._others = tuple(others)
         self._table = RouteTable([*self._calls.values(), *own])
         self._routes = self._table.fixed
         traffic += [route.traffic for route in self._table.all]
@@ -202,7 +206,10 @@ class App:
         engine = _engine(request)
         if engine is None:
             route: Route | None = request.route
-            return None if route is None else route.judge_body(request, own)
+            judged = None if route is None else route.judge_body(request, own)
+            if judged is None and self._page_bytes > self._page_bytes_limit and self._page_bytes > own:
+                return self.problems.answer(Overloaded("Too many bytes of pages are held."), request)
+            return judged
         held = engine.held_bytes - engine.answer_bytes
         if held <= engine.options.max_queued_bytes or held <= own:
             return None
@@ -242,7 +249,7 @@ class App:
             return refusal
         if request.method != route.method and not (route.method == "GET" and request.method == "HEAD"):
             return self._other_method(request, route)
-        if self._page_bytes > self._page_bytes_limit and isinstance(route, PageRoute) and route.bounded:
+        if self._page_bytes > self._page_bytes_limit and route.bounded:
             return self.problems.answer(Overloaded("Too many pages lie unread."), request)
         return None
 
@@ -305,7 +312,12 @@ class App:
     def _openapi(self, _request: HttpRequest) -> Response:
         if self._document is None:
             document = openapi(
-                self.services, self._calls, self.options, keys=self._keys is not None, others=self._others
+                self.services,
+                self._calls,
+                self.options,
+                keys=self._keys is not None,
+                others=self._others,
+                schemas=self._schemas,
             )
             self._document = msgspec.json.encode(document)
         return Response(200, JSON, self._document)

@@ -12,6 +12,7 @@ from functools import partial
 
 from penstock.config import LogOptions, ServerOptions
 from penstock.hosting.build import why_not_compiled
+from penstock.hosting.doors import Doors
 from penstock.hosting.logs import log, set_up_logging
 from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.run import run_until_signal
@@ -20,6 +21,7 @@ from penstock.hosting.stdio import fill_standard_streams, write_stderr_line
 from penstock.server.app import App
 from penstock.server.http1.binding import tls_context
 from penstock.server.http1.listener import Listener
+from penstock.server.jobs_port import JobsPort
 
 Ready = Callable[[list[str]], None]
 """Called once with the addresses, when every service is ready."""
@@ -32,14 +34,16 @@ def serve(
     *,
     sockets: Sequence[socket.socket] = (),
     see_out: float = 0.0,
+    jobs: JobsPort | None = None,
 ) -> None:
     """Serve `services` on a new event loop; returns after a drain.
 
     `sockets` listen already, and stay open when this ends: whoever made them keeps them.  Before the drain, clients
-    that are connected are answered for `see_out` seconds more, each once.
+    that are connected are answered for `see_out` seconds more, each once.  With `jobs` clients may submit to that
+    queue.
 
     Raises:
-        ConfigError: an option or a service is not valid.
+        ConfigError: an option, a service or the store of `jobs` is not valid.
         StartFailed: the port cannot be opened or a stage cannot be set up.
     """
     fill_standard_streams()
@@ -48,17 +52,16 @@ def serve(
         log.warning("%s", why)
     # Under JSON every line is an object.
     announce = on_ready or partial(_announce, log.info if options.log_format == "json" else write_stderr_line)
-    clock = LoopClock()
-    app = App(services, options, clock)
+    app = App(services, options, LoopClock(), jobs=jobs)
     for service in services:
         service.logs = LogOptions(options.log_format, options.log_level)
         service.served = True
     workers = sum(stage.workers for service in services for stage in service.stages)
-    listener = Listener(app, options, clock, workers=workers, sockets=sockets)
+    listener = Listener(app, options, app.clock, workers=workers, sockets=sockets)
     app.metrics.watch(listener)
     run_until_signal(
         services,
-        listener,
+        listener if jobs is None else Doors([listener], [jobs]),
         drain=options.drain,
         on_ready=lambda: announce(listener.addresses),
         on_end=app.problems.faults.flush,

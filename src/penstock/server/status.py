@@ -17,11 +17,23 @@ from penstock.config import ServerOptions
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
+    EndedWithoutResult,
+    FormatNotGiven,
+    FormatNotTaken,
     InvalidItem,
+    JobCancelled,
+    JobConflict,
+    JobExpired,
+    JobFailed,
+    JobNotFound,
+    JobTooLarge,
     NotReady,
     Overloaded,
+    PenstockError,
     RequestError,
     StageFailed,
+    StoreUnavailable,
+    TransferRefused,
     WorkerLost,
 )
 from penstock.hosting.fault_log import FaultLog
@@ -42,6 +54,23 @@ KINDS: dict[type[RequestError], tuple[str, str]] = {
     RequestError: ("failed", "Request failed"),
 }
 """The last part of a problem's ``type`` and its ``title``.  Clients compare them: never rename one."""
+
+
+JOB_KINDS: dict[type[PenstockError], tuple[str, str, int]] = {
+    FormatNotTaken: ("format-not-taken", "Format not taken", 415),
+    FormatNotGiven: ("format-not-given", "Format not given", 406),
+    JobNotFound: ("job-not-found", "No such job", 404),
+    JobConflict: ("job-conflict", "Job conflict", 409),
+    JobTooLarge: ("job-too-large", "Input too large", 413),
+    JobFailed: ("job-failed", "Job failed", 500),  # 422 where its input was at fault
+    JobCancelled: ("job-cancelled", "Job cancelled", 410),
+    JobExpired: ("job-expired", "Job expired", 410),
+    StoreUnavailable: ("store-unavailable", "Queue unavailable", 503),
+    TransferRefused: ("place-refused", "Place refused", 422),
+}
+"""The same of what becomes of calls about jobs, and the status of each."""
+BY_INPUT = "input"
+"""The cause of a dead job whose input was at fault."""
 
 
 def phrase(status: int) -> str:
@@ -103,6 +132,29 @@ class Problems:
         request_id = request.id.decode()
         problem = self.describe(error, request_id, request_id)
         self.faults.report(error, (request_id,))
+        return respond(problem)
+
+    def job_answer(self, error: PenstockError, request: HttpRequest) -> Response:
+        """The answer to a call about jobs that ended with `error`; one that is in no table is a bad parameter."""
+        row = next((JOB_KINDS[cls] for cls in type(error).__mro__ if cls in JOB_KINDS), None)
+        if row is None:
+            if isinstance(error, RequestError):
+                return self.answer(error, request)
+            return self.refuse(400, str(error), request.id)
+        kind, title, status = row
+        if isinstance(error, JobFailed) and error.cause == BY_INPUT:
+            status = 422
+        problem: dict[str, Any] = {
+            "type": f"urn:penstock:problem:{kind}",
+            "title": title,
+            "status": status,
+            "detail": one_line(str(error.args[0])),  # without a traceback, which the job has
+            "request_id": request.id.decode(),
+        }
+        if isinstance(error, EndedWithoutResult):
+            problem["id"] = error.job_id
+        if error.retryable:
+            problem["retry_after"] = 1
         return respond(problem)
 
     def refuse(

@@ -178,8 +178,8 @@ class Fakes:
     Service = FakeService
     StillClock = StillClock
 
-    def app(self, *services: FakeService, clock: Any = None, others: Any = (), **options: Any) -> App:
-        return App(services or (FakeService(),), ServerOptions(**options), clock or LoopClock(), others)
+    def app(self, *services: FakeService, clock: Any = None, others: Any = (), jobs: Any = None, **options: Any) -> App:
+        return App(services or (FakeService(),), ServerOptions(**options), clock or LoopClock(), others, jobs=jobs)
 
     def call(self, app, method="POST", path="/predict", body=b"[1.0]", arrived=None, **headers) -> Call:
         """Send a request as a carrier would: `content_type="…"` is the header ``content-type``."""

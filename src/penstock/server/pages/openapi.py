@@ -97,10 +97,11 @@ def openapi(
     *,
     keys: bool,
     others: Sequence[Route] = (),
+    schemas: Mapping[str, Any] | None = None,
 ) -> Json:
     """The document for `services`, whose calls are `routes` by path; with `keys`, an API key is asked for.
 
-    Of `others` it has what each says of itself.
+    Of `others` it has what each says of itself; `schemas` are those that they refer to, by name.
     """
     refusals = dict(_REFUSALS)
     refusals[422] = "The item is not valid input; `path` says where."
@@ -108,18 +109,18 @@ def openapi(
         refusals[429] = "The service is full. Try again later."
     if keys:
         refusals[401] = "No accepted API key came with the request."
-    schemas: Json = {"Problem": _PROBLEM}
+    components: Json = {"Problem": _PROBLEM, **(schemas or {})}
     paths: Json = {}
     for service in services:
         own = _own_routes(service, routes)
-        types = ServiceTypes(service, schemas, prefix="" if len(services) == 1 else f"{service.name}.")
+        types = ServiceTypes(service, components, prefix="" if len(services) == 1 else f"{service.name}.")
         for path, route in own.items():
             paths[path] = {"post": _call(route, types, refusals, named=len(services) > 1)}
     for path, (words, media, guarded) in _PAGES.items():
         paths[path] = {"get": _page(path, words, media, guarded=guarded and keys)}
     for other in others:
         if other.operation is not None:
-            paths.setdefault(other.path, {})[other.method.lower()] = other.operation
+            paths.setdefault(other.path, {})[other.method.lower()] = _operation(other.operation, keys=keys)
     document: Json = {
         "openapi": "3.1.0",
         "info": {
@@ -130,7 +131,7 @@ def openapi(
         "servers": [{"url": "."}],  # relative to this document, so it is right under every mount point
         "paths": paths,
         "components": {
-            "schemas": schemas,
+            "schemas": components,
             "responses": {f"Status{status}": _problem(status, words) for status, words in refusals.items()},
             "parameters": _PARAMETERS,
         },
@@ -139,6 +140,14 @@ def openapi(
         document["components"]["securitySchemes"] = _SECURITY
         document["security"] = [{"bearer": []}, {"api_key": []}]
     return document
+
+
+def _operation(told: Mapping[str, Any], *, keys: bool) -> Json:
+    """What a route says of itself, with the refusal that only servers with keys have."""
+    if not keys:
+        return dict(told)
+    refused = {"401": {"$ref": "#/components/responses/Status401"}}
+    return {**told, "responses": {**told.get("responses", {}), **refused}}
 
 
 def _description(services: Sequence[Servable]) -> str:

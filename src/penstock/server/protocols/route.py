@@ -73,6 +73,8 @@ class Route:
 
     guarded = True
     """Whether this path asks for an API key on a server that has keys."""
+    bounded = False
+    """Whether it is refused while too many bytes of pages lie unread."""
 
     def __init__(self, method: str, service: str, path: str) -> None:
         self.method = method
@@ -125,10 +127,7 @@ class Route:
 
 
 class PageRoute(Route):
-    """A page that needs no model: health, metrics, documents.
-
-    `bounded` says that it is refused while too many bytes of pages lie unread.
-    """
+    """A page that needs no model: health, metrics, documents."""
 
     def __init__(
         self,

@@ -1,0 +1,165 @@
+"""`/jobs`: submit jobs to a queue over HTTP, ask for them, cancel and retry them.
+
+What can be refused is refused by the head, before the body is sent: a parameter that is not known, a format that the
+service does not take, a place that is not allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, Final
+
+from penstock.errors import ConfigError, JobTooLarge, PenstockError
+from penstock.server.application import HttpRequest, Response
+from penstock.server.jobs_port import JobsPort, JobView
+from penstock.server.pages.jobs_document import (
+    LISTING,
+    LONGEST_WAIT_SECONDS,
+    MOST_LISTED,
+    NONE,
+    SUBMITTING,
+    WAITING,
+    operations,
+    types,
+)
+from penstock.server.protocols.later import LaterRoute
+from penstock.server.protocols.route import Route
+from penstock.server.query import read_query
+from penstock.server.status import Problems
+
+JSON: Final = b"application/json"
+SUBMIT: Final = ("POST", "/jobs")
+_FRESH: Final = ((b"cache-control", b"no-store"),)
+_DEFAULT_LISTED: Final = 100
+
+Answer = Callable[[HttpRequest], Coroutine[Any, Any, Response]]
+
+
+def job_routes(port: JobsPort, problems: Problems) -> list[Route]:
+    """The routes of the queue behind `port`."""
+    calls = JobCalls(port, problems)
+    routes: list[Route] = []
+    for (method, path), told in operations(port.max_inline).items():
+        bound: dict[str, Any] = {"max_body": port.max_inline, "too_large": calls.too_large}
+        route = LaterRoute(
+            method,
+            path,
+            calls.answer(method, path),
+            problems,
+            judge=calls.judge(method, path),
+            **(bound if (method, path) == SUBMIT else {}),
+        )
+        route.operation = told
+        routes.append(route)
+    return routes
+
+
+class JobCalls:
+    """What each route does."""
+
+    def __init__(self, port: JobsPort, problems: Problems) -> None:
+        self._port = port
+        self._problems = problems
+        self._calls = {
+            SUBMIT: (self._submit, SUBMITTING),
+            ("GET", "/jobs"): (self._list, LISTING),
+            ("GET", "/jobs/{id}"): (self._get, NONE),
+            ("DELETE", "/jobs/{id}"): (self._cancel, NONE),
+            ("GET", "/jobs/{id}/result"): (self._result, WAITING),
+            ("POST", "/jobs/{id}/retry"): (self._retry, NONE),
+        }
+
+    def answer(self, method: str, path: str) -> Answer:
+        """What answers this route."""
+        return partial(self._guarded, self._calls[method, path][0])
+
+    def judge(self, method: str, path: str) -> Callable[[HttpRequest], Response | None]:
+        """What judges the heads of this route; the options that the query names are in `HttpRequest.formats` then."""
+        return partial(self._judge, types(self._calls[method, path][1]), submits=(method, path) == SUBMIT)
+
+    def too_large(self, request: HttpRequest) -> Response:
+        """The refusal of an input that is too large."""
+        detail = (
+            f"The input has more than {self._port.max_inline} bytes: put it into a file or a bucket, and submit its "
+            "input_url."
+        )
+        return self._problems.job_answer(JobTooLarge(detail), request)
+
+    # -- heads --------------------------------------------------------------------------------------------------------
+
+    def _judge(self, known: Mapping[str, type], request: HttpRequest, *, submits: bool) -> Response | None:
+        try:
+            given = read_query(request.query, known)
+            if submits:
+                self._add_headers(given, request.headers)
+                self._port.check(given)
+            else:
+                _check_bounds(given)
+        except PenstockError as error:
+            return self._problems.job_answer(error, request)
+        request.formats = given
+        return None
+
+    def _add_headers(self, given: dict[str, Any], headers: Mapping[bytes, bytes]) -> None:
+        """Add what the headers say of a job to what the query says."""
+        content_type = headers.get(b"content-type")
+        if content_type:
+            given["content_type"] = content_type.decode("latin-1")
+        key = headers.get(b"idempotency-key")
+        if key is not None:
+            text = key.decode("latin-1")
+            if given.setdefault("key", text) != text:
+                raise ConfigError("the parameter 'key' and the header Idempotency-Key name two keys; give one")
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    async def _guarded(self, call: Answer, request: HttpRequest) -> Response:
+        try:
+            return await call(request)
+        except PenstockError as error:
+            return self._problems.job_answer(error, request)
+
+    async def _submit(self, request: HttpRequest) -> Response:
+        job = await self._port.submit(bytes(request.body), request.formats)
+        return _shown(202, job, ((b"location", f"/jobs/{job.id}".encode()),))
+
+    async def _list(self, request: HttpRequest) -> Response:
+        given = request.formats
+        limit = given.get("limit", _DEFAULT_LISTED)
+        jobs = await self._port.list_jobs(given.get("state"), limit, given.get("after"))
+        return Response(200, JSON, b'{"jobs":' + jobs + b"}", _FRESH)
+
+    async def _get(self, request: HttpRequest) -> Response:
+        return _shown(200, await self._port.get(_id(request)))
+
+    async def _result(self, request: HttpRequest) -> Response:
+        job = await self._port.get(_id(request), request.formats.get("wait", 0.0))
+        found = await self._port.result(job.id) if job.ended else None
+        if found is None:
+            return _shown(202, job)
+        return Response(200, found.content_type.encode("latin-1"), found.body, _FRESH)
+
+    async def _cancel(self, request: HttpRequest) -> Response:
+        job = await self._port.cancel(_id(request))
+        return _shown(200 if job.ended else 202, job)
+
+    async def _retry(self, request: HttpRequest) -> Response:
+        return _shown(202, await self._port.retry(_id(request)))
+
+
+def _shown(status: int, job: JobView, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Response:
+    return Response(status, JSON, job.text, (*_FRESH, *headers))
+
+
+def _id(request: HttpRequest) -> str:
+    route: Route = request.route
+    (job_id,) = route.values(request)
+    return job_id
+
+
+def _check_bounds(given: Mapping[str, Any]) -> None:
+    if not 0 <= given.get("wait", 0) <= LONGEST_WAIT_SECONDS:
+        raise ConfigError(f"wait is seconds from 0 to {LONGEST_WAIT_SECONDS:g}, got {given['wait']:g}; ask again then")
+    if not 1 <= given.get("limit", 1) <= MOST_LISTED:
+        raise ConfigError(f"limit must be from 1 to {MOST_LISTED}, got {given['limit']}")
