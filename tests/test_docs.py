@@ -59,7 +59,8 @@ from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.stores import urls
 from penstock.jobs.submitting import JobQueue
 from penstock.server.app import App
-from penstock.server.status import KINDS, Problems
+from penstock.server.pages import jobs_document
+from penstock.server.status import JOB_KINDS, KINDS, Problems
 from penstock.testing.virtual_clock import VirtualClock
 
 ROOT = Path(__file__).parents[1]
@@ -462,6 +463,11 @@ def sections(page: Path, level: int) -> dict[str, str]:
     return found
 
 
+def chapter(page: Path, heading: str) -> str:
+    """The text from a heading of level 2 to the next one."""
+    return page.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
 def options() -> Iterator[tuple[str, str, object, bool]]:
     """Section, name, default, and whether it is also a flag and a variable."""
     for heading, owner in (
@@ -523,7 +529,7 @@ def test_the_reference_has_every_name_of_the_queue_and_every_argument():
     told = sections(page, 3)
     text = page.read_text()
     methods = {n: m for n, m in vars(JobQueue).items() if inspect.isfunction(m) and not n.startswith("_")}
-    for_other_doors = {"watch", "watch_result", "see_out"}
+    for_other_doors = {"watch", "watch_result", "see_out", "look", "stored_result"}
     for_all = {"connect", "connect_async", "Job", "JobQueue", "AsyncJobQueue"}
     assert for_all <= set(re.findall(r"\bjobs\.(\w+)", text)) | {"Job"}
     classes = set(ps_jobs.__all__) - for_all
@@ -574,7 +580,7 @@ def test_the_reference_has_every_status_http_refuses_with():
 
 
 def test_the_reference_tells_each_kind_of_503_from_the_others():
-    rows = re.findall(r"^\| 503 \| `([^`]+)`", (DOCS / "reference" / "http.md").read_text(), flags=re.MULTILINE)
+    rows = re.findall(r"^\| 503 \| `([^`]+)`", chapter(DOCS / "reference" / "http.md", "Statuses"), re.MULTILINE)
     problems = Problems(ps.ServerOptions(), FaultLog(VirtualClock()))
     kinds = [f"urn:penstock:problem:{urn}" for kind, (urn, _) in KINDS.items() if problems.status(kind()) == 503]
     assert sorted(rows) == sorted([*kinds, "about:blank"])
@@ -582,12 +588,34 @@ def test_the_reference_tells_each_kind_of_503_from_the_others():
 
 def test_the_reference_has_every_path_and_every_media_type():
     text = (DOCS / "reference" / "http.md").read_text()
-    told = set(re.findall(r"^\| `(?:GET|POST) (/\S+)` \|", text, flags=re.MULTILINE))
+    told = set(
+        re.findall(r"^\| `(?:GET|POST) (/\S+)` \|", chapter(DOCS / "reference" / "http.md", "Routes"), re.MULTILINE)
+    )
     app = App([ps.Service(ps.stage(round))], ps.ServerOptions(), VirtualClock())
     paths = {path.decode() for path in app._routes}
     assert told == {path for path in paths if not path.startswith("/docs/")}  # what the page at /docs loads
     for name in media_types._NAMES:
         assert f"`{name.decode()}`" in text, name
+
+
+def test_the_reference_has_every_call_of_a_queue_with_its_parameters_and_problems():
+    told = chapter(DOCS / "reference" / "http.md", "Jobs")
+    queries = {
+        "POST /jobs": jobs_document.SUBMITTING,
+        "GET /jobs": jobs_document.LISTING,
+        "GET /jobs/{id}/result": jobs_document.WAITING,
+    }
+    calls = {f"{method} {path}" for method, path in jobs_document.operations(1)}
+    assert set(re.findall(r"^\| `((?:GET|POST|DELETE) [^`]+)` \|", told, re.MULTILINE)) == calls
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \| `(\w+ /[^`]+)` \|", told, re.MULTILINE)
+    for call, parameters in queries.items():
+        assert {name for names, of in rows if of == call for name in re.findall(r"`(\w+)`", names)} == set(parameters)
+    assert f"{jobs_document.LONGEST_WAIT_SECONDS:g} at most" in told
+    assert f"{jobs_document.MOST_LISTED} at most" in told
+    rows = re.findall(r"^\| ([0-9, ]+) \| `urn:penstock:problem:([a-z-]+)` \|", told, re.MULTILINE)
+    assert {(urn, str(status)) for urn, _, status in JOB_KINDS.values()} <= {
+        (urn, status) for statuses, urn in rows for status in statuses.split(", ")
+    }
 
 
 def metric_rows(chapters: str = "all") -> dict[str, str]:

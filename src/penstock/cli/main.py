@@ -30,14 +30,15 @@ from penstock.cli.options import (
     command_options,
     misspelt_variables,
     near_flags,
+    queue_options,
     server_options,
     service_fields,
 )
 from penstock.cli.pools import resized
-from penstock.cli.queue_url import add_queue_flags, needed_queue_url
+from penstock.cli.queue_url import add_queue_flags, needed_queue_url, read_queue_url
 from penstock.cli.saying import Say, say_object, say_text
 from penstock.cli.user_errors import UserCodeFailed
-from penstock.config import LogOptions, ServerOptions, ServiceOptions, WorkOptions
+from penstock.config import LogOptions, QueueOptions, ServerOptions, ServiceOptions, WorkOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.signals import hold_signals, ignore_held_signals
 from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, write_stderr_line
@@ -156,6 +157,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serving = commands.add_parser("serve", help="serve services over HTTP", description="Serve services over HTTP.")
     serving.add_argument("services", nargs="+", metavar="module:service", help=WHAT_A_SERVICE_IS)
+    add_queue_flags(serving)
+    add_flags(serving, QueueOptions, "jobs (with --queue)")
     add_flags(serving, CommandOptions, "command")
     add_flags(serving, ServerOptions, "server")
     add_flags(serving, ServiceOptions, "service (for every service named)")
@@ -198,7 +201,23 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(arguments: argparse.Namespace) -> int:
     own = command_options(arguments, os.environ)
     options = server_options(arguments, os.environ)
+    _check_queue(arguments, options)
     return _serve_reloading(arguments, options) if own.reload else _serve_with(arguments, options)
+
+
+def _check_queue(arguments: argparse.Namespace, options: ServerOptions) -> str | None:
+    """The URL of the queue to which clients may submit, or None; raises WronglyCalled where they may not."""
+    from penstock.cli.jobs_door import check_closed, check_worked_on
+
+    queue_options(arguments, os.environ)
+    url = read_queue_url(arguments.queue, arguments.queue_file, os.environ)
+    if url is not None:
+        try:
+            check_worked_on(url)
+            check_closed(options.host, uds=options.uds, has_keys=options.api_key_file is not None)
+        except ConfigError as error:
+            raise WronglyCalled(error) from None
+    return url
 
 
 def _serve_reloading(arguments: argparse.Namespace, options: ServerOptions) -> int:
@@ -282,8 +301,10 @@ def _run_server(
 ) -> int:
     """Serve until told to stop; `say` writes a line for the operator."""
     from penstock.hosting.guarded_log import enable_loggers
+    from penstock.hosting.loop_clock import LoopClock
     from penstock.server.serve import serve
 
+    url = _check_queue(arguments, options)
     services = load_services(arguments)
     enable_loggers()
     hold_signals()
@@ -295,7 +316,12 @@ def _run_server(
             if not address.startswith("unix:"):
                 say(f"documentation at {address}/docs")
 
-    serve(services, options, ready, sockets=sockets, see_out=see_out)
+    jobs = None
+    if url is not None:
+        from penstock.cli.jobs_door import open_port
+
+        jobs = open_port(url, services, queue_options(arguments, os.environ), LoopClock())
+    serve(services, options, ready, sockets=sockets, see_out=see_out, jobs=jobs)
     say("stopped")
     return 0
 

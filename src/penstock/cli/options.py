@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.cli.pools import Pools, parse_pools
 from penstock.config import (
+    QueueOptions,
     ServerOptions,
     ServiceOptions,
     WorkOptions,
@@ -54,7 +55,7 @@ class CommandOptions:
         return parse_pools(self.workers)
 
 
-OWNERS = (CommandOptions, ServerOptions, ServiceOptions, WorkOptions)
+OWNERS = (CommandOptions, ServerOptions, ServiceOptions, QueueOptions, WorkOptions)
 """The classes whose fields are flags of some command, and variables."""
 
 
@@ -94,6 +95,14 @@ def command_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -
     """The command's own options, checked; raises WronglyCalled."""
     try:
         return CommandOptions(**chosen(arguments, CommandOptions, environ))
+    except ConfigError as error:
+        raise WronglyCalled(error) from None
+
+
+def queue_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -> QueueOptions:
+    """What jobs may name, checked; raises WronglyCalled."""
+    try:
+        return QueueOptions(**chosen(arguments, QueueOptions, environ))
     except ConfigError as error:
         raise WronglyCalled(error) from None
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from penstock.cli.jobs_door import check_closed, open_port
 from penstock.cli.options import WronglyCalled, server_options, work_options
 from penstock.cli.queue_url import needed_queue_url
 from penstock.cli.saying import Say
@@ -30,6 +31,7 @@ from penstock.jobs.stores.urls import MEMORY, read_store_url
 from penstock.runtime.spec import with_timeout
 from penstock.server.app import App
 from penstock.server.http1.listener import Listener
+from penstock.server.jobs_port import JobsPort
 from penstock.service import Service
 from penstock.transfer.place_rules import PlaceRules
 from penstock.transfer.transfers import TransferOptions, Transfers
@@ -55,6 +57,11 @@ class Work:
                     "a queue in memory is seen by this process only: with memory:// jobs come over --http HOST:PORT"
                 )
             )
+        if options.http is not None:
+            try:
+                check_closed(read_address(options.http)[0], uds=None, has_keys=server.api_key_file is not None)
+            except ConfigError as error:
+                raise WronglyCalled(error) from None
         return cls(url, options, dataclasses.replace(server, uds=None))
 
     def bounded(self, services: Sequence[Service]) -> list[Service]:
@@ -92,11 +99,12 @@ class Work:
         downloads = OwnFolder(Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}"), "the folder for downloads")
         transfers = Transfers(self._transfer_options(downloads.path))
         consumer = Consumer(services, partial(open_store, self.url), self.options, clock=clock, transfers=transfers)
+        jobs = None if self.options.http is None else open_port(self.url, services, self.options, clock)
         listeners: list[Listener] = []
         renewals: list[Renewal] = []
-        for address, whole in ((self.options.http, True), (self.options.health, False)):
+        for address, port in ((self.options.http, jobs), (self.options.health, None)):
             if address is not None:
-                listener, found = self._listener(services, consumer, address, clock, whole=whole)
+                listener, found = self._listener(services, consumer, address, clock, port)
                 listeners.append(listener)
                 renewals += found
         doors: list[Door] = [*listeners, consumer]
@@ -110,7 +118,7 @@ class Work:
         try:
             run_until_signal(
                 services,
-                Doors(doors),
+                Doors(doors, [] if jobs is None else [jobs]),
                 drain=self.options.drain,
                 on_ready=ready,
                 on_end=consumer.faults.flush,
@@ -134,14 +142,17 @@ class Work:
         )
 
     def _listener(
-        self, services: Sequence[Service], consumer: Consumer, address: str, clock: LoopClock, *, whole: bool
+        self, services: Sequence[Service], consumer: Consumer, address: str, clock: LoopClock, jobs: JobsPort | None
     ) -> tuple[Listener, list[Renewal]]:
-        """A listener at `address`, of the whole app or of probes and metrics only, and what SIGHUP reads again."""
+        """A listener at `address`, and what SIGHUP reads again.
+
+        It is the whole app, with `jobs`; without them probes and metrics only.
+        """
         host, port = read_address(address)
         options = dataclasses.replace(self.server, host=host, port=port, drain=self.options.drain)
-        if not whole:  # whoever may reach it may ask: probes have no keys
+        if jobs is None:  # whoever may reach it may ask: probes have no keys
             options = dataclasses.replace(options, api_key_file=None, tls_cert=None, tls_key=None)
-        app = App(services, options, clock, only_probes=not whole)
+        app = App(services, options, clock, only_probes=jobs is None, jobs=jobs)
         app.health.watch(consumer)
         app.metrics.collect_from(JobCollector(consumer))
         listener = Listener(app, options, clock, workers=sum(s.workers for v in services for s in v.stages))

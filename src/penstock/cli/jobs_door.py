@@ -1,0 +1,57 @@
+"""Open a queue to those who come over HTTP: which queue, and whether this address may have it.
+
+Who may submit jobs may have this host read and write what the options allow, and fill a disk.  So a queue is open to
+others than those on this host only to those with an API key.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Sequence
+from functools import partial
+
+from penstock.config import QueueOptions
+from penstock.core.clock import Clock
+from penstock.errors import ConfigError
+from penstock.hosting.servable import Servable
+from penstock.jobs.queue_port import QueuePort
+from penstock.jobs.stores.urls import MEMORY, read_store_url
+from penstock.jobs.submitting import connect
+
+
+def open_port(url: str, services: Sequence[Servable], options: QueueOptions, clock: Clock) -> QueuePort:
+    """The queue at `url`, for the clients of `services`; it is connected to at its start.
+
+    Raises:
+        ConfigError: an option cannot be read.
+    """
+    return QueuePort(partial(connect, url, max_inline=options.max_inline), services, options, clock=clock)
+
+
+def check_worked_on(url: str) -> None:
+    """Do nothing, or raise ConfigError where nobody could ever work on what `penstock serve` would submit."""
+    if read_store_url(url).scheme == MEMORY:
+        raise ConfigError(
+            "a queue in memory is seen by this process only, and `penstock serve` works on no jobs: "
+            "`penstock work --queue memory:// --http HOST:PORT` does both"
+        )
+
+
+def check_closed(host: str, *, uds: str | None, has_keys: bool) -> None:
+    """Do nothing, or raise ConfigError where anybody on a network could submit jobs at `host` without an API key."""
+    if uds is None and not has_keys and not _is_loopback(host):
+        raise ConfigError(
+            f"jobs at {host} would be open to everybody who reaches this address: name --api-key-file, or listen on "
+            "127.0.0.1 or on a Unix socket"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether every address of `host` is of this machine alone; one that cannot be looked up is not."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        return False
+    addresses = [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
+    return all(address.is_loopback for address in addresses)
