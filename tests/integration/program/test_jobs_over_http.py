@@ -1,0 +1,319 @@
+"""Jobs over HTTP: `penstock serve --queue` beside `penstock work`, on a queue in a file."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import signal
+import time
+from contextlib import ExitStack
+
+import httpx
+import pytest
+from served import PENSTOCK, Program, request, run, serving, write_module
+from waiting import until_now
+
+ARRAYS = """
+import numpy as np
+from numpy.typing import NDArray
+
+import penstock as ps
+
+
+class Twice(ps.Stage):
+    def predict(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        return 2 * x
+
+
+service = ps.Service(Twice, name="twice")
+"""
+TYPE = {"content-type": "application/json"}
+
+
+class Farm:
+    """A folder with a queue, servers that let jobs in, and consumers that work on them."""
+
+    def __init__(self, folder, stack):
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/q.db"
+        self._stack = stack
+
+    def serve(self, *options, **more):
+        return self._stack.enter_context(serving(self.folder, "--queue", self.url, *options, **more))
+
+    def work(self, name="orders:service", *options):
+        program = Program(self.folder, *PENSTOCK, "work", name, "--queue", self.url, "--poll", "0.02",
+                          "--backoff", "0.01", "--lease", "2", *options)  # fmt: skip
+        self._stack.callback(program.destroy)
+        program.wait_for("working on")
+        return program
+
+
+@pytest.fixture
+def farm(tmp_path):
+    with ExitStack() as stack:
+        yield Farm(tmp_path, stack)
+
+
+def submit(server, order, query="", **headers):
+    answer = server.http.post(
+        f"/jobs{query}", json=order, headers={name.replace("_", "-"): text for name, text in headers.items()}
+    )
+    assert answer.status_code == 202, answer.text
+    assert answer.headers["location"] == f"/jobs/{answer.json()['id']}"
+    return answer.json()
+
+
+def result(server, job, wait=20):
+    return server.http.get(f"/jobs/{job['id']}/result", params={"wait": wait}, timeout=40)
+
+
+def test_a_job_is_worked_on_elsewhere_and_outlives_the_server(farm):
+    server = farm.serve()
+    job = submit(server, {"value": 3.0}, "?priority=2")
+    assert (job["state"], job["priority"]) == ("waiting", 2)
+    assert server.http.get(f"/jobs/{job['id']}").json() == job
+    assert result(server, job, wait=0).status_code == 202
+    server.hang_up()
+    server.stop()
+    server.signalled = True
+    farm.work()
+    again = farm.serve()
+    found = result(again, job)
+    assert (found.status_code, found.json(), found.headers["content-type"]) == (200, 3.0, "application/json")
+    assert [each["state"] for each in again.http.get("/jobs").json()["jobs"]] == ["succeeded"]
+
+
+def test_each_end_has_its_status(farm):
+    server = farm.serve("--timeout", "5")
+    farm.work()
+    dead = submit(server, {"do": "raise"})
+    refused = submit(server, {"do": "refuse"})
+    wrong = submit(server, ["no order"])
+    for job, status, kind in ((dead, 500, "job-failed"), (refused, 422, "job-failed"), (wrong, 422, "job-failed")):
+        found = result(server, job)
+        assert (found.status_code, found.json()["type"]) == (status, f"urn:penstock:problem:{kind}"), found.text
+        assert found.json()["id"] == job["id"]
+    assert "Traceback" not in result(server, dead).text
+    shown = server.http.get(f"/jobs/{dead['id']}").json()
+    assert (shown["attempts"], shown["error"]["type"]) == ({"application": 3}, "builtins.RuntimeError")
+    expired = submit(server, {}, f"?delay=1&deadline={time.time() + 0.05}")
+    assert result(server, expired).status_code == 410
+    assert server.http.get("/jobs/nobody/result").status_code == 404
+    again = server.http.post(f"/jobs/{dead['id']}/retry")
+    assert (again.status_code, again.json()["run"]) == (202, 2)
+    assert result(server, dead).status_code == 500
+    assert server.http.post(f"/jobs/{submit(server, {})['id']}/retry").status_code == 409
+
+
+def test_a_job_is_cancelled_in_each_state(farm):
+    server = farm.serve()
+    waiting, scheduled = submit(server, {}), submit(server, {}, "?delay=60")
+    for job in (waiting, scheduled):
+        cancelled = server.http.delete(f"/jobs/{job['id']}")
+        assert (cancelled.status_code, cancelled.json()["state"]) == (200, "cancelled")
+        assert server.http.delete(f"/jobs/{job['id']}").status_code == 200
+        assert result(server, job).status_code == 410
+    farm.work()
+    leased = submit(server, {"do": "hold", "value": 1.0})
+    until_now(lambda: (farm.folder / "ran").exists(), "the job to run", context=lambda: server.output)
+    answer = server.http.delete(f"/jobs/{leased['id']}")
+    assert (answer.status_code, answer.json()["state"]) == (202, "leased")
+    ended = result(server, leased)
+    assert ended.status_code == 410, ended.text
+    server.open_gate()
+    done = submit(server, {"value": 2.0})
+    assert result(server, done).status_code == 200
+    assert server.http.delete(f"/jobs/{done['id']}").status_code == 409
+
+
+def test_a_submission_that_is_made_again_is_the_same_job(farm):
+    server = farm.serve()
+    first = submit(server, {"value": 1.0}, idempotency_key="k 1")
+    assert submit(server, {"value": 1.0}, "?key=k%201")["id"] == first["id"]
+    other = server.http.post("/jobs", json={"value": 2.0}, headers={"idempotency-key": "k 1"})
+    assert (other.status_code, other.json()["type"]) == (409, "urn:penstock:problem:job-conflict")
+    named = submit(server, {"value": 1.0}, "?id=mine")
+    assert named["id"] == "mine"
+    assert server.http.post("/jobs?id=mine", json={"value": 3.0}).status_code == 409
+    assert len(server.http.get("/jobs").json()["jobs"]) == 2
+
+
+def test_pages_of_jobs_follow_each_other(farm):
+    server = farm.serve()
+    ids = [submit(server, {"value": n})["id"] for n in range(5)]
+    first = server.http.get("/jobs?limit=3&state=waiting").json()["jobs"]
+    rest = server.http.get(f"/jobs?limit=3&after={first[-1]['id']}").json()["jobs"]
+    assert [job["id"] for job in first + rest] == ids
+    assert server.http.get("/jobs?after=nobody").status_code == 404
+    assert server.http.get("/jobs?state=wating").status_code == 400
+    head = server.http.head("/jobs?limit=1")
+    assert (head.status_code, head.content) == (200, b"")
+
+
+def test_arrays_come_and_go_as_npy(farm):
+    np = pytest.importorskip("numpy")
+    from penstock.codec import numpy_
+    from penstock.core.payload import join_payload
+
+    server = farm.serve(source=ARRAYS)
+    farm.work("model:service")
+    body = bytes(join_payload(numpy_.write_npy(np.array([1, 2], dtype=np.float32))))
+    answer = server.http.post(
+        "/jobs?accept=application/x-npy", content=body, headers={"content-type": "application/x-npy"}
+    )
+    found = result(server, answer.json())
+    assert found.headers["content-type"] == "application/x-npy"
+    assert numpy_.read_npy(found.content, np.ndarray).tolist() == [2.0, 4.0]
+    assert result(server, submit(server, [4.0])).json() == [8.0]
+
+
+def test_what_is_too_large_is_refused_before_it_is_read_and_as_it_comes(farm):
+    server = farm.serve("--max-inline", "1000")
+    wire = server.wire().send(b"POST /jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\nExpect: 100-continue\r\n\r\n")
+    assert wire.answer().status == 413
+
+    def pieces():
+        for _ in range(20):
+            yield b" " * 100
+
+    answer = server.http.post("/jobs", content=pieces(), headers=TYPE)
+    assert (answer.status_code, answer.json()["type"]) == (413, "urn:penstock:problem:job-too-large")
+    assert server.http.post("/predict", content=b" " * 2000 + b"{}", headers=TYPE).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "headers", "status"),
+    [
+        ("?prioritx=1", b"{}", TYPE, 400),
+        ("?priority=1&priority=1", b"{}", TYPE, 400),
+        ("?service=other", b"{}", TYPE, 400),
+        ("?id=a%2Fb", b"{}", TYPE, 400),
+        ("?accept=audio/wav", b"{}", TYPE, 406),
+        ("", b"{", TYPE, 422),
+        ("", b'{"value": NaN}', TYPE, 422),
+        ("", b"RIFF", {"content-type": "audio/wav"}, 415),
+        ("?input_url=file:///etc/passwd", b"", {}, 422),
+        ("?input_url=http://169.254.169.254/", b"", {}, 422),
+        ("?input_url=s3://elsewhere/a", b"", {}, 422),
+        ("?output=file:///tmp/a", b"{}", TYPE, 422),
+        ("?input_url=https://example.org/a", b"{}", TYPE, 400),
+        ("?deadline=60", b"{}", TYPE, 400),
+    ],
+)
+def test_bad_input_is_refused_at_submit(shared_farm, query, body, headers, status):
+    answer = shared_farm.http.post(f"/jobs{query}", content=body, headers=headers)
+    assert answer.status_code == status, answer.text
+    assert shared_farm.http.get("/jobs").json() == {"jobs": []}
+
+
+@pytest.fixture(scope="module")
+def shared_farm(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shared_farm")
+    with serving(folder, "--queue", f"sqlite:///{folder}/q.db", "--allow-input", "s3://in/") as server:
+        yield server
+
+
+def test_a_job_with_files_says_where_its_output_is(farm):
+    places = ("--allow-input", f"file://{farm.folder}/in", "--allow-output", f"file://{farm.folder}/out")
+    server = farm.serve(*places, "--allow-file-from-http")
+    farm.work("orders:service", *places)
+    (farm.folder / "in").mkdir()
+    (farm.folder / "out").mkdir()
+    (farm.folder / "in" / "a.json").write_text('{"value": 7.0}')
+    output = f"file://{farm.folder}/out/a.json"
+    answer = server.http.post("/jobs", params={"input_url": f"file://{farm.folder}/in/a.json", "output": output})
+    assert answer.status_code == 202, answer.text
+    found = result(server, answer.json())
+    assert (found.status_code, found.json()) == (200, {"output": output})
+    path = farm.folder / "out" / "a.json"
+    until_now(path.exists, "the output", context=lambda: server.output)
+    assert json.loads(path.read_text()) == 7.0
+
+
+def test_of_several_services_a_job_says_which(farm):
+    server = farm.serve(services=("service", "two_stages"))
+    farm.work("orders:two_stages")
+    unnamed = server.http.post("/jobs", json={})
+    assert (unnamed.status_code, "orders, chain" in unnamed.json()["detail"]) == (400, True)
+    job = submit(server, {"value": 1.0}, "?service=chain")
+    assert result(server, job).json() == 101.0
+
+
+def test_many_wait_at_once_and_each_gets_its_own(farm):
+    server = farm.serve()
+    jobs = [submit(server, {"value": n}) for n in range(40)]
+    with (
+        concurrent.futures.ThreadPoolExecutor(40) as clients,
+        httpx.Client(base_url=server.address, timeout=40) as http,
+    ):
+        asked = [clients.submit(http.get, f"/jobs/{job['id']}/result?wait=30") for job in jobs]
+        farm.work()
+        assert [each.result().json() for each in asked] == [float(n) for n in range(40)]
+
+
+def test_a_client_that_waits_may_leave_and_a_drain_lets_the_others_go(farm):
+    server = farm.serve()
+    job = submit(server, {})
+    asked = request("GET", f"/jobs/{job['id']}/result?wait=60", b"")
+    leaver, waiter = server.wire().send(asked), server.wire().send(asked)
+    refused = server.http.get(f"/jobs/{job['id']}/result?wait=61")
+    assert refused.status_code == 400
+    leaver.drop()
+    server.until(lambda: server.metric("penstock_http_requests_total", route="/jobs/{id}/result", status="499") == 1)
+    began = time.monotonic()
+    server.signal(signal.SIGTERM)
+    answer = waiter.answer()
+    assert (answer.status, answer.json()["id"]) == (202, job["id"])
+    assert server.wait() == 0
+    assert time.monotonic() - began < 20
+
+
+def test_keys_are_asked_for_at_jobs(farm):
+    (farm.folder / "keys").write_text("k" * 32)
+    server = farm.serve("--api-key-file", "keys", where=("--host", "0.0.0.0", "--port", "0"))
+    assert server.http.post("/jobs", json={}).status_code == 401
+    assert server.http.get("/jobs/a").status_code == 401
+    assert server.http.get("/jobs", headers={"x-api-key": "k" * 32}).json() == {"jobs": []}
+
+
+def test_a_unix_socket_needs_no_keys(farm):
+    server = farm.serve(where=("--uds", str(farm.folder / "jobs.sock"), "--host", "0.0.0.0"))
+    assert submit(server, {})["state"] == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0"), "--api-key-file"),
+        (("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0", "--reload"), "--api-key-file"),
+        (("work", "orders:service", "--queue", "sqlite:///q.db", "--http", "0.0.0.0:0"), "--api-key-file"),
+        (("work", "orders:service", "--queue", "memory://", "--http", "[::]:0"), "--api-key-file"),
+        (("serve", "orders:service", "--queue", "memory://"), "penstock work"),
+        (("serve", "orders:service", "--queue", "sqlit:///q.db"), "did you mean sqlite"),
+        (("serve", "orders:service", "--queue", "sqlite:///no/such/q.db", "--port", "0"), "folder"),
+        (("serve", "orders:service", "--queue", "sqlite:///q.db", "--allow-input", "https://a"), "--allow-input"),
+    ],
+)
+def test_what_may_not_be_is_no_start(tmp_path, arguments, words):
+    write_module(tmp_path)
+    status, output = run(tmp_path, *arguments)
+    assert status in (1, 2), output
+    assert words in output
+    assert "Traceback" not in output
+    assert "ready on" not in output
+
+
+def test_one_process_does_it_all_with_a_queue_in_memory(tmp_path):
+    write_module(tmp_path)
+    program = Program(tmp_path, *PENSTOCK, "work", "orders:service", "--queue", "memory://", "--http", "127.0.0.1:0")
+    try:
+        url = program.wait_for(r"ready on (http\S+)")[1]
+        with httpx.Client(base_url=url, timeout=40) as http:
+            job = http.post("/jobs", json={"value": 5.0}).json()
+            assert http.get(f"/jobs/{job['id']}/result?wait=30").json() == 5.0
+            assert http.post("/predict", json={"value": 6.0}).json() == 6.0
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 0
+    finally:
+        program.destroy()

@@ -1,0 +1,31 @@
+import pytest
+
+from penstock.cli.jobs_door import check_closed, check_worked_on
+from penstock.errors import ConfigError
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])
+def test_this_host_alone_needs_no_key(host):
+    check_closed(host, uds=None, has_keys=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "192.0.2.1", "2001:db8::1", "no.such.host.invalid"])
+def test_an_address_beyond_needs_keys_or_is_a_socket(host):
+    with pytest.raises(ConfigError, match="--api-key-file"):
+        check_closed(host, uds=None, has_keys=False)
+    check_closed(host, uds=None, has_keys=True)
+    check_closed(host, uds="/run/p.sock", has_keys=False)
+
+
+@pytest.mark.parametrize("others", [["127.0.0.1", "10.0.0.1"], ["fe80::1%eth0"]])
+def test_a_name_that_has_an_address_beyond_is_beyond(others, monkeypatch):
+    found = [(2, 1, 6, "", (address, 0)) for address in others]
+    monkeypatch.setattr("penstock.cli.jobs_door.socket.getaddrinfo", lambda *_, **__: found)
+    with pytest.raises(ConfigError):
+        check_closed("localhost", uds=None, has_keys=False)
+
+
+def test_what_nobody_could_work_on_is_not_served():
+    check_worked_on("sqlite:///q.db")
+    with pytest.raises(ConfigError, match="penstock work"):
+        check_worked_on("memory://")
