@@ -63,6 +63,10 @@ class LaterRoute(Route):
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Begin to answer."""
+        refusal = self.judge_body(request, len(request.body))  # one in chunks may have come whole, at once
+        if refusal is not None:
+            reply(refusal)
+            return
         task = asyncio.get_running_loop().create_task(self._answer(request))
         request.ticket = task
         task.add_done_callback(partial(self._answered, request, reply))

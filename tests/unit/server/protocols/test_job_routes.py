@@ -133,6 +133,8 @@ async def test_an_input_that_is_too_large_is_refused_by_its_length_and_as_it_com
     call = await ask(port, "POST", "/jobs", content_length="101")
     assert (call.status, call.refused, port.calls) == (413, True, [])
     assert "input_url" in call.json["detail"]
+    call = await ask(port, "POST", "/jobs", b"1" * 101)  # in chunks, all at once
+    assert (call.status, [name for name, *_ in port.calls]) == (413, ["check"])
     app = fakes.app(jobs=port)
     request = fakes.call(app, "POST", "/jobs").request
     assert app.overfull(request, 100) is None
