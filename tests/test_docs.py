@@ -12,6 +12,11 @@ folder of their own:
                               served); every `curl` from here on is asked, and a ``json`` block
                               after one is its answer, where "..." stands for anything
     <!-- client -->           run it against that server
+    <!-- shell -->            run each line in a shell; none may fail.  A ``text`` block right after it is what the last
+                              line prints, and a ``json`` block is it too
+    <!-- fails -->            run its one line, whose exit status is 1
+    <!-- work: ARGS -->       `penstock work ARGS` in the background, until it works
+    <!-- kill -->             once a job has succeeded, that one and its workers are killed
     <!-- metrics -->          lines that stand in the answer to the `curl` before
 
 A picture, behind `<!-- picture: NAME -->`, is what `docs/pictures.py` draws from the sources.
@@ -39,6 +44,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from programs import MarkedProgram
 from waiting import until_now
 
 import penstock as ps
@@ -203,6 +209,9 @@ class Reader:
         """What the server has written."""
         self.reloads = False
         self.printed: str | None = None
+        self.environ = {**os.environ, "PATH": f"{PENSTOCK.parent}:{os.environ['PATH']}"}
+        """What `export` has changed in the shell."""
+        self.consumer: MarkedProgram | None = None
         self.answer: httpx.Response | None = None
 
     def do(self, block: Block) -> None:
@@ -210,6 +219,8 @@ class Reader:
         self.printed = None
         if block.verb:
             getattr(self, f"do_{block.verb}")(block)
+        elif block.kind == "json" and printed is not None:
+            assert same(json.loads(block.text), json.loads(printed)), printed
         elif block.kind == "text" and printed is not None:
             assert printed in (block.text, without_time(block.text))
         elif block.kind == "json":
@@ -262,6 +273,41 @@ class Reader:
         self.stack.close()
         self.client, self.lines = self.stack.enter_context(served(block.argument, self.folder))
         self.reloads = "--reload" in block.argument
+
+    def do_shell(self, block: Block) -> None:
+        for line in block.text.splitlines():
+            name, separator, value = line.removeprefix("export ").partition("=")
+            if separator and line.startswith("export "):
+                self.environ[name] = value
+            else:
+                done = self._shell(line)
+                assert done.returncode == 0, done.stdout + done.stderr
+                self.printed = done.stdout
+
+    def do_fails(self, block: Block) -> None:
+        done = self._shell(block.text.strip())
+        assert done.returncode == 1, done.stdout + done.stderr
+
+    def do_work(self, block: Block) -> None:
+        assert block.text.strip() == f"penstock work {block.argument}"
+        command = [str(PENSTOCK), "work", *shlex.split(block.argument)]
+        self.consumer = MarkedProgram(command, self.folder, self.environ)
+        self.stack.callback(self.consumer.destroy)
+        self.consumer.wait_for("working on", START_LIMIT)
+
+    def do_kill(self, block: Block) -> None:  # noqa: ARG002  # a reader finds the process by its name
+        assert self.consumer is not None
+        until_now(self._succeeded, "a job that has succeeded", START_LIMIT, lambda: self.consumer.output)
+        self.consumer.destroy()
+
+    def _succeeded(self) -> int:
+        return int(json.loads(self._shell("penstock jobs stats --json").stdout)["succeeded"])
+
+    def _shell(self, line: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-o", "pipefail", "-c", line]
+        return subprocess.run(
+            command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=50, check=False
+        )
 
     def do_metrics(self, block: Block) -> None:
         assert self.answer is not None
