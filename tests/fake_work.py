@@ -31,6 +31,11 @@ class DoubleAll:
         return [2 * x for x in xs]
 
 
+class Count:
+    def predict(self, body: bytes) -> int:
+        return len(body)
+
+
 class Measure:
     def predict(self, path: Path) -> int:
         return path.stat().st_size
@@ -114,6 +119,8 @@ class FakeTransfers:
         self.finish_errors = []
         self.refused = ()
         self.puts = False
+        self.content_type = ""
+        """What a server says of every input."""
 
     @staticmethod
     def _raise_next(errors):
@@ -133,7 +140,7 @@ class FakeTransfers:
         self._raise_next(self.errors)
         path = self.folder / f"{job_id}-{fence}"
         path.write_bytes(self.inputs[url])
-        return Downloaded(path, len(self.inputs[url]), "")
+        return Downloaded(path, len(self.inputs[url]), self.content_type)
 
     def write_output(self, url, job_id, fence, body, content_type, stopped):
         self._raise_next(self.errors)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fake_work import Measure, fake_service
+from fake_work import Count, Measure, fake_service
 from penstock.codec.formats import Codec
 from penstock.core.lanes import Lane
 from penstock.core.state import State
@@ -158,6 +158,20 @@ async def test_a_content_type_that_the_service_does_not_take_is_the_jobs_fault(b
     assert work.job().state is JobState.DEAD
     assert "audio/wav" in work.job().error.message
     assert work.engine.tickets == []
+
+
+async def test_where_the_job_does_not_say_it_the_content_type_is_the_servers(bench):
+    work = await bench(fake_service(Count))
+    work.transfers.inputs["https://in/a"] = b"12"
+    work.transfers.content_type = "application/octet-stream"
+    work.submit("a", b"", content_type="", input_url="https://in/a")
+    await work.turn()
+    assert work.engine.of("a").given["codec_in"] is Codec.RAW
+    work.transfers.content_type = "audio/wav"
+    work.submit("b", b"", content_type="", input_url="https://in/a")
+    await work.turn(2.0)
+    assert work.job("b").state is JobState.DEAD
+    assert "audio/wav" in work.job("b").error.message
 
 
 async def test_a_job_that_names_no_service_needs_that_there_is_but_one(bench):
