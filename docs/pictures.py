@@ -24,6 +24,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from layer_rules import FRONT, LEVELS, Graph, Tree, import_graph, layer_of, read_tree, shortest_path, without
 from penstock.core.item import OFFER, SEND, ItemState
 from penstock.core.moves import IllegalMove, Move
+from penstock.jobs.rules import job_states
+from penstock.jobs.rules.attempts import Cause, judge
+from penstock.jobs.rules.job_states import JobState
 from penstock.runtime import worker_slot
 from penstock.runtime.worker_slot import SlotState
 from penstock.server.http1.states import MOVES, ConnectionState
@@ -108,13 +111,46 @@ def slot_moves() -> list[Row]:
     return legal_moves(tables, SlotState)
 
 
-def state_diagram(moves: Iterable[Row]) -> str:
+def causes_of_ends() -> tuple[list[str], list[str], list[str]]:
+    """The causes by which an attempt may end its run, by which the job rests, and by which it waits again at once."""
+    lasts = [c for c in Cause if judge({c: 99}, c, alone=True, backoff=1, draw=1).dead]
+    goes_on = {c: judge({}, c, alone=True, backoff=1, draw=1) for c in Cause if c is not Cause.LOST}  # a claim finds it
+    rests = [c for c, judged in goes_on.items() if judged.rest]
+    return lasts, rests, [c for c, judged in goes_on.items() if not judged.rest and not judged.dead]
+
+
+def job_moves() -> list[Row]:
+    """The moves of a job, each with what causes it."""
+    lasts, rests, at_once = map(", ".join, causes_of_ends())
+    why = {
+        job_states.FALL_DUE: "its moment has come",
+        job_states.CLAIM: "by a consumer",
+        job_states.RELEASE: at_once,
+        job_states.POSTPONE: rests,
+        job_states.SUCCEED: "its holder commits a result",
+        job_states.GIVE_UP: f"the last {lasts}",
+        job_states.CANCEL: "its submitter asks",
+        job_states.EXPIRE: "its deadline has passed",
+        job_states.RETRY: "somebody asks",
+    }
+    rows = []
+    for move in job_states.MOVES:
+        for name, start, end in legal_moves([move], JobState):
+            cause = f"{Cause.LOST}, its lease ran out" if start == end else why[move]
+            rows.append((f"{name} ({cause})", start, end))
+    return rows
+
+
+def state_diagram(
+    moves: Iterable[Row], *, begins: Sequence[str] = (), ends: Sequence[str] = (), stays: bool = False
+) -> str:
     """A Mermaid state diagram of legal moves.
 
-    Life begins in the state that the first row starts from, and ends in each state that no row leaves.  Moves between
-    the same two states share an arrow.  A move that stays where it is has none.
+    Life begins in the states `begins`, without them in that which the first row starts from, and ends in the states
+    `ends`, without them in each that no row leaves.  Moves between the same two states share an arrow.  A move that
+    stays where it is has one only with `stays`.
     """
-    rows = [row for row in moves if row[1] != row[2]]
+    rows = [row for row in moves if stays or row[1] != row[2]]
     names = dict.fromkeys(state for _, *states in rows for state in states)
     ids = {name: name.replace(" ", "_") for name in names}
     arrows: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -122,10 +158,10 @@ def state_diagram(moves: Iterable[Row]) -> str:
         arrows[start, end].append(name)
     lines = ["stateDiagram-v2"]
     lines += [f'    state "{name}" as {ids[name]}' for name in names if ids[name] != name]
-    lines.append(f"    [*] --> {ids[rows[0][1]]}")
+    lines += [f"    [*] --> {ids[name]}" for name in begins or [rows[0][1]]]
     lines += [f"    {ids[start]} --> {ids[end]}: {', '.join(labels)}" for (start, end), labels in arrows.items()]
     left = {start for _, start, _ in rows}
-    lines += [f"    {ids[name]} --> [*]" for name in names if name not in left]
+    lines += [f"    {ids[name]} --> [*]" for name in names if (name in ends if ends else name not in left)]
     return "\n".join(lines) + "\n"
 
 
@@ -135,6 +171,9 @@ PICTURES = {
     "layers": lambda: layer_picture(read_tree()),
     "states of an item": lambda: state_diagram(item_moves()),
     "states of a worker's slot": lambda: state_diagram(slot_moves()),
+    "states of a job": lambda: state_diagram(
+        job_moves(), begins=["scheduled", "waiting"], ends=[word(state) for state in job_states.ENDED], stays=True
+    ),
     "states of a connection": lambda: state_diagram(legal_moves(MOVES, ConnectionState)),
 }
 

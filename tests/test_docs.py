@@ -61,6 +61,7 @@ from penstock.core.state import State
 from penstock.hosting.fault_log import FaultLog
 from penstock.jobs.job import Attempt, Job, JobProblem, Stats
 from penstock.jobs.job_metrics import JobCollector
+from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.stores import urls
 from penstock.jobs.submitting import JobQueue
@@ -407,7 +408,8 @@ def test_every_command_a_page_names_exists(page):
         assert own is None or own[1] in jobs_commands(), line
         if line.startswith(("penstock serve", "penstock work", "penstock jobs", "ExecStart=", "--")):
             told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
-            known = known_flags("serve" if command is None and line[0] == "E" else command and command[1])
+            started = re.match(r"ExecStart=\S*penstock (\w+)", line) or command
+            known = known_flags(started and started[1])
             assert told <= (known | jobs_flags() if line.startswith(("penstock jobs", "--")) else known), line
 
 
@@ -787,6 +789,25 @@ def test_moves_between_two_states_share_an_arrow_and_one_that_stays_has_none():
         "    up --> gone: stop, abandon",
         "    gone --> [*]",
     ]
+
+
+def test_a_diagram_may_say_where_life_begins_and_ends_and_show_moves_that_stay():
+    rows = [("claim", "open", "held"), ("claim", "held", "held"), ("end", "held", "dead"), ("retry", "dead", "open")]
+    assert pictures.state_diagram(rows, begins=["open"], ends=["dead"], stays=True).splitlines() == [
+        "stateDiagram-v2",
+        "    [*] --> open",
+        "    open --> held: claim",
+        "    held --> held: claim",
+        "    held --> dead: end",
+        "    dead --> open: retry",
+        "    dead --> [*]",
+    ]
+
+
+def test_every_cause_of_an_attempts_end_is_in_the_picture_of_a_job():
+    ends, rests, at_once = pictures.causes_of_ends()
+    assert set(ends) | set(rests) | set(at_once) == set(Cause)
+    assert (ends, at_once) == ([cause for cause in Cause if cause is not Cause.RELEASED], [Cause.RELEASED])
 
 
 def test_every_move_of_a_worker_is_drawn():
