@@ -42,9 +42,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from programs import MarkedProgram
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from programs import MarkedProgram
 from waiting import until_now
 
 import penstock as ps
@@ -296,7 +296,7 @@ class Reader:
         self.stack.callback(self.consumer.destroy)
         self.consumer.wait_for("working on", START_LIMIT)
 
-    def do_kill(self, block: Block) -> None:  # noqa: ARG002  # a reader finds the process by its name
+    def do_kill(self, block: Block) -> None:
         assert self.consumer is not None
         until_now(self._succeeded, "a job that has succeeded", START_LIMIT, lambda: self.consumer.output)
         self.consumer.destroy()
