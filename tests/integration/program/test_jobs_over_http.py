@@ -317,3 +317,15 @@ def test_one_process_does_it_all_with_a_queue_in_memory(tmp_path):
         assert program.wait() == 0
     finally:
         program.destroy()
+
+
+def test_a_server_that_reloads_keeps_the_queue_and_sends_no_waiter_away_late(farm):
+    server = farm.serve("--reload")
+    job = submit(server, {"value": 1.0})
+    wire = server.wire().send(request("GET", f"/jobs/{job['id']}/result?wait=60", b""))
+    source = farm.folder / "orders.py"
+    source.write_text(source.read_text() + "\nedited = True\n")
+    assert wire.answer().status == 202
+    server.hang_up()
+    server.until(lambda: server.output.count("ready on") == 2)
+    assert server.http.get(f"/jobs/{job['id']}").json()["state"] == "waiting"

@@ -82,6 +82,7 @@ _JOBS: Final[Json] = {
 _PROBLEM: Final[Json] = {PROBLEM_JSON.decode(): {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _REFUSALS: Final = {
     400: "A parameter is not known, is there twice, or has a value that it cannot have.",
+    403: "A browser sends it for a page of another site, and without an API key.",
     404: "There is no such job.",
     406: "The service gives nothing of what the parameter `accept` names.",
     409: "Another job has this key or id, or the job's state does not allow what is asked.",
@@ -109,7 +110,7 @@ def operations(max_inline: int) -> dict[tuple[str, str], Json]:
     return {
         ("POST", "/jobs"): {
             **_operation(
-                "jobs_submit", "Submit a job", SUBMITTING, (400, 406, 409, 413, 415, 422, 503), _KEY_HEADER,
+                "jobs_submit", "Submit a job", SUBMITTING, (400, 403, 406, 409, 413, 415, 422, 503), _KEY_HEADER,
                 ok={"202": {**_answer("The job is kept.", _JOB), "headers": _location()}},
             ),
             "requestBody": body,
@@ -133,7 +134,7 @@ def operations(max_inline: int) -> dict[tuple[str, str], Json]:
             },
         ),
         ("POST", "/jobs/{id}/retry"): _operation(
-            "jobs_retry", "Begin the next run of a job that ended without a result", NONE, (400, 404, 409, 503), _ID,
+            "jobs_retry", "Begin the next run of a job without a result", NONE, (400, 403, 404, 409, 503), _ID,
             ok={"202": _answer("The job waits again.", _JOB)},
         ),
     }  # fmt: skip

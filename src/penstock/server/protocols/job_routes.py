@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from penstock.errors import ConfigError, JobTooLarge, PenstockError
 from penstock.server.application import HttpRequest, Response
+from penstock.server.auth import has_key
 from penstock.server.jobs_port import JobsPort, JobView
 from penstock.server.pages.jobs_document import (
     LISTING,
@@ -89,6 +90,9 @@ class JobCalls:
     # -- heads --------------------------------------------------------------------------------------------------------
 
     def _judge(self, known: Mapping[str, type], request: HttpRequest, *, submits: bool) -> Response | None:
+        if request.method == "POST" and _is_from_elsewhere(request.headers):
+            detail = "a page of another site cannot change jobs without an API key"
+            return self._problems.refuse(403, detail, request.id)
         try:
             given = read_query(request.query, known)
             if submits:
@@ -146,6 +150,14 @@ class JobCalls:
 
     async def _retry(self, request: HttpRequest) -> Response:
         return _shown(202, await self._port.retry(_id(request)))
+
+
+def _is_from_elsewhere(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a browser sends this for a page of another site, which its user need not know of.
+
+    It asks for no leave before it sends a POST without a body.  A page that names a key was given one.
+    """
+    return headers.get(b"sec-fetch-site") == b"cross-site" and not has_key(headers)
 
 
 def _shown(status: int, job: JobView, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Response:

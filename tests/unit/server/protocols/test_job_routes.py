@@ -141,6 +141,15 @@ async def test_an_input_that_is_too_large_is_refused_by_its_length_and_as_it_com
     assert app.overfull(request, 101).status == 413
 
 
+@pytest.mark.parametrize("path", ["/jobs?input_url=s3%3A%2F%2Fb%2Fk", "/jobs/a/retry"])
+async def test_a_page_of_another_site_changes_nothing_behind_its_readers_back(ask, path):
+    port = FakePort()
+    call = await ask(port, "POST", path, sec_fetch_site="cross-site")
+    assert (call.status, call.refused, port.calls) == (403, True, [])
+    for headers in ({"sec_fetch_site": "same-origin"}, {"sec_fetch_site": "cross-site", "x_api_key": "k"}, {}):
+        assert (await ask(port, "POST", path, **headers)).status == 202
+
+
 async def test_jobs_are_listed(ask):
     port = FakePort(list_jobs=b"[1,2]")
     assert (await ask(port, "GET", "/jobs?state=dead&limit=7&after=b")).json == {"jobs": [1, 2]}
@@ -264,7 +273,7 @@ def test_every_call_is_in_the_document_with_its_parameters_and_statuses(fakes, t
     document = fakes.call(fakes.app(jobs=FakePort()), "GET", "/openapi.json").json
     submit = document["paths"]["/jobs"]["post"]
     assert {p["name"] for p in submit["parameters"]} == {"Idempotency-Key", *jobs_document.SUBMITTING}
-    assert set(submit["responses"]) == {"202", "400", "406", "409", "413", "415", "422", "503"}
+    assert set(submit["responses"]) == {"202", "400", "403", "406", "409", "413", "415", "422", "503"}
     result = document["paths"]["/jobs/{id}/result"]["get"]
     assert set(result["responses"]) == {"200", "202", "400", "404", "410", "422", "500", "503"}
     assert [p["name"] for p in result["parameters"]] == ["id", "wait"]
