@@ -1,8 +1,11 @@
-"""Name what an attempt writes before it is committed.  Pure: the name follows from the place, the job and the fence.
+"""Name the files of an attempt: its input, and what it writes before it is committed.
+
+Pure: a name follows from the place, the job and the fence.
 
 Contract
 --------
 * No two attempts, of whatever jobs, have one name beside one place, and no place has the name of a part.
+* No two attempts have one name for their downloads.
 * A name is at most 255 bytes long, as file systems have it.
 """
 
@@ -12,6 +15,8 @@ import hashlib
 from urllib.parse import quote
 
 LONGEST_NAME_BYTES = 255
+LONGEST_ID_BYTES = 100
+"""The longest encoded id that the name of a download has whole."""
 KEPT_CHARACTERS = 40
 """How much of a long name is kept, so that somebody who lists the folder knows what it is; 160 bytes at most."""
 
@@ -28,6 +33,18 @@ def part_name(name: str, job_id: str, fence: int) -> str:
         return whole
     digest = hashlib.sha256(f"{len(name)}:{name}{job_id}".encode()).hexdigest()[:32]
     return f".{name[:KEPT_CHARACTERS]}.={digest}.{fence}.part"  # an encoded id has no `=`
+
+
+def download_name(job_id: str, fence: int) -> str:
+    """The name, without a suffix, of the file into which attempt `fence` of a job fetches its input: ``JOB.FENCE``.
+
+    A long id is cut, and has a hash of itself behind it: many ids may begin alike.
+    """
+    encoded = encode_id(job_id)
+    if len(encoded) > LONGEST_ID_BYTES:
+        digest = hashlib.sha256(job_id.encode()).hexdigest()[:32]
+        encoded = f"{encoded[:KEPT_CHARACTERS]}={digest}"  # an encoded id has no `=`
+    return f"{encoded}.{fence}"
 
 
 def encode_id(job_id: str) -> str:

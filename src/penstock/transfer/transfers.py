@@ -31,7 +31,7 @@ from penstock.transfer.addresses import Network
 from penstock.transfer.allowed_places import AllowedPlaces
 from penstock.transfer.fetcher import Fetcher
 from penstock.transfer.outgoing import Outgoing
-from penstock.transfer.part_names import encode_id, part_name
+from penstock.transfer.part_names import download_name, part_name
 from penstock.transfer.place_rules import PlaceRules
 from penstock.transfer.places import FilePlace, ObjectPlace, WebPlace, parse_file_or_object
 from penstock.transfer.time_limit import TimeLimit
@@ -137,7 +137,7 @@ class Transfers:
         """
         place = parse_file_or_object(url)
         suffix = Path(place.name).suffix
-        name = f"{encode_id(job_id)[:100]}.{fence}{suffix if _SUFFIX.fullmatch(suffix) else ''}"
+        name = f"{download_name(job_id, fence)}{suffix if _SUFFIX.fullmatch(suffix) else ''}"
         path = self.options.folder / name
         with _new_file(path, str(place)) as file:
             content_type = self._get(url, file.write, stopped, self.options.max_input)

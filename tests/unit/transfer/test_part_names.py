@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.transfer.part_names import is_part, part_name
+from penstock.transfer.part_names import download_name, is_part, part_name
 
 NAMES = st.text("ab.%=/0", min_size=1, max_size=6)
 ATTEMPTS = st.tuples(NAMES, NAMES, st.integers(1, 12))
@@ -40,3 +40,15 @@ def test_a_part_is_known_by_its_name():
     assert is_part(part_name("a", "b", 1))
     assert not is_part("a.part")
     assert not is_part(".a")
+
+
+def test_a_download_is_named_for_its_job_and_its_fence():
+    assert download_name("job/../1", 7) == "job%2F%2E%2E%2F1.7"
+    assert download_name("j" * 100, 7) == "j" * 100 + ".7"
+
+
+def test_no_two_downloads_have_one_name_however_long_their_ids_are():
+    ids = ["x" * 127 + end for end in "ab"] + ["." * 127 + end for end in "ab"] + ["x" * 100]
+    names = {download_name(job_id, fence) for job_id in ids for fence in (1, 2)}
+    assert len(names) == 2 * len(ids)
+    assert max(map(len, names)) <= 120
