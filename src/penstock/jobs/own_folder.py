@@ -34,9 +34,7 @@ class OwnFolder:
                 raise ConfigError(f"{what}: {common} belongs to another user")
             common.chmod(0o700)
             _remove_left(common)
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=common))
-            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self.path, self._lock = _make(common)
         except OSError as error:
             raise ConfigError(f"{what}: {common}: {error.strerror}") from None
 
@@ -44,6 +42,20 @@ class OwnFolder:
         """Remove it with all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def _make(common: Path) -> tuple[Path, int]:
+    """A new folder, and the lock of it.
+
+    Another process that starts can find the lock before it is taken here, and remove the folder: then another is made.
+    """
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=common))
+        lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return path, lock
+        os.close(lock)
 
 
 def _remove_left(common: Path) -> None:

@@ -1,3 +1,6 @@
+import fcntl
+import shutil
+
 import pytest
 
 from penstock.errors import ConfigError
@@ -31,6 +34,24 @@ def test_what_a_dead_process_has_left_is_removed_and_what_a_live_one_has_is_not(
     assert strange.exists()
     new.remove()
     live.remove()
+
+
+def test_a_folder_that_another_process_removes_before_it_is_locked_is_made_once_more(tmp_path, monkeypatch):
+    real = fcntl.flock
+    removed = []
+
+    def late(lock, how):
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            shutil.rmtree(removed[0])
+        real(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    folder = OwnFolder(tmp_path, "spool")
+    assert folder.path.exists()
+    assert removed == [path for path in removed if path != folder.path]
+    folder.remove()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
