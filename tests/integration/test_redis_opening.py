@@ -83,3 +83,15 @@ def test_a_queue_has_a_plain_name(queue):
     from penstock.jobs.stores.redis_ import connect_redis
 
     assert "the name of a queue has 1 to 64 of" in refusal(lambda: connect_redis(queue))
+
+
+def test_a_server_that_refuses_us_while_we_use_it_is_unavailable(server, client):
+    client.acl_setuser("later", enabled=True, passwords=["+later"], commands=["+@all"], keys=["*"])
+    store = server.connect(username="later", password="later")
+    store.submit([NewJob("b")])
+    client.acl_setuser("later", commands=["-evalsha"])
+    with pytest.raises(StoreUnavailable, match="does not let this user do"):
+        store.get(["b"])
+    client.acl_setuser("later", commands=["+evalsha"])
+    assert [job.id for job in store.get(["b"])] == ["b"]
+    store.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors import StoreUnavailable
+from penstock.errors import ConfigError, StoreUnavailable
 from penstock.jobs.held_work import HeldWork, Holding, JobStep
 from penstock.jobs.renewing import MOST_AT_ONCE, Renewing
 from penstock.jobs.store import Answer, ClaimedJob, Renewed
@@ -91,6 +91,15 @@ def test_a_failed_renewal_changes_no_lease_and_is_tried_again_sooner(caplog):
     assert here.renewing.renew() == 10.0
     warnings = [record for record in caplog.records if "cannot be renewed" in record.message]
     assert len(warnings) == 1
+
+
+def test_a_store_that_refuses_us_is_asked_again():
+    here = Round("a")
+    here.store.answers = [ConfigError("refuses the password")]
+    assert here.renewing.renew() == 1.5
+    assert here.renewing.answers[Answer.UNKNOWN] == 1
+    assert here.renewing.renew() == 10.0
+    assert here.jobs["a"].lease_until == 130.0
 
 
 def test_only_news_are_told():

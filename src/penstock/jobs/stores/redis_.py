@@ -3,6 +3,8 @@
 Contract
 --------
 * A server is looked at before it is used: its version, and the schema of the queue; also after it was restarted.
+* A server that was used and refuses us later is not available, as one that is gone: whoever holds jobs goes on with
+  them, and asks again.
 * A call that loses its connection is made once more at once.  Every call ends within a few times the timeout.
 * No message and no `repr` has a password.
 """
@@ -18,7 +20,7 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, PenstockError, StoreUnavailable
 from penstock.jobs.advice import Advice
 from penstock.jobs.stores.redis_advice import LEAST_VERSION, advise, read_version
 from penstock.jobs.stores.redis_refusals import explain_refusal
@@ -103,11 +105,11 @@ class RedisServer:
             except RedisError as error:
                 failures += 1
                 if failures > 2 or (failures > 1 and type(error) is Disconnected):
-                    raise self._explained(error) from None
+                    raise self._not_now(error) from None
                 if isinstance(error, NoScriptError):
                     self.prepare()  # it was restarted
                 elif type(error) is not Disconnected:
-                    raise self._explained(error) from None
+                    raise self._not_now(error) from None
 
     def prepare(self) -> None:
         """See that we can use the server and the queue in it, and have the server know the scripts.
@@ -154,6 +156,9 @@ class RedisServer:
         except ResponseError:
             return {}  # hosted servers have no CONFIG, and some users may not ask
         return {str(name): str(value) for each in found for name, value in each.items()}
+
+    def _not_now(self, error: RedisError) -> StoreUnavailable:
+        return StoreUnavailable(str(self._explained(error)))
 
     def _explained(self, error: RedisError) -> PenstockError:
         return explain_refusal(repr(self), type(error).__name__, str(error), self._timeout)
