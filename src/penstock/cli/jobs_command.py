@@ -20,7 +20,7 @@ from penstock.cli.jobs_submit import submit_from
 from penstock.cli.options import WronglyCalled, flag_name
 from penstock.cli.queue_url import add_queue_flags, needed_queue_url
 from penstock.errors import ConfigError, JobConflict, JobError, JobNotFound, PenstockError
-from penstock.hosting.stdio import write_stderr_line
+from penstock.hosting.stdio import fill_standard_streams, write_stderr_line
 from penstock.jobs.endings import refuse_without_result
 from penstock.jobs.job import Job
 from penstock.jobs.new_jobs import MAX_INLINE
@@ -104,6 +104,9 @@ def _add_submit(own: Any) -> None:
 
 
 def _run(action: Action, arguments: argparse.Namespace) -> int:
+    fill_standard_streams()
+    if sys.stdout is None:  # it was closed when Python started
+        raise PenstockError("standard output is closed, and nothing was done: what the command finds would be lost")
     url = needed_queue_url(arguments.queue, arguments.queue_file, os.environ)
     if "max_inline" in arguments:
         arguments.max_inline = _number(arguments, "max_inline", int)

@@ -115,6 +115,8 @@ def _read_input(file: str, max_inline: int) -> bytes:
 def _opened(file: str) -> Iterator[IO[bytes]]:
     try:
         if file == STANDARD_INPUT:
+            if sys.stdin is None:  # it was closed when Python started
+                raise PenstockError("standard input is closed: there is no input to read")
             yield sys.stdin.buffer
         else:
             with Path(file).open("rb") as stream:

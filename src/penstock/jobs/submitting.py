@@ -372,6 +372,8 @@ def _id_of(job: object) -> str:
     if isinstance(job, Job):
         return job.id
     if isinstance(job, str) and job:
+        if not job.isprintable():  # no id has such characters, and half of a surrogate pair reaches no store
+            raise no_such_job(job)
         return job
     raise ConfigError(f"a job is given as a Job or by its id, got {job!r}")
 

@@ -99,3 +99,22 @@ def test_a_reader_that_leaves_costs_no_traceback(environment, url):
     )
     assert done.stdout.count("\n") == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "told"),
+    [
+        (["status", b"\xff"], "", "there is no job '\\udcff'"),
+        (["submit", "--jsonl", "-"], "<&-", "standard input is closed"),
+        (["submit", "--file", "-"], "<&-", "standard input is closed"),
+        (["submit", "1"], ">&-", "standard output is closed"),
+    ],
+)
+def test_bytes_that_are_no_text_and_streams_that_are_closed_are_told_in_a_line(environment, url, words, closed, told):
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *words, "--queue-file", "queue"]
+    found = subprocess.run(command, cwd=environment, capture_output=True, timeout=PATIENCE_SECONDS)
+    lines = found.stderr.decode().splitlines()
+    assert (found.returncode, len(lines)) == (1, 1), lines
+    assert told in lines[0]
+    with jobs.connect(url) as q:
+        assert q.list() == []

@@ -259,12 +259,13 @@ def test_a_store_that_is_gone_for_a_while_is_asked_again(q, store, world):
 # -- everything else --------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_is_not_there_is_told(q):
+@pytest.mark.parametrize("name", ["nobody", "\udcff", "a\0b"])
+def test_a_job_that_is_not_there_is_told(q, name):
     for call in (q.get, q.result, q.cancel, q.retry, lambda job_id: q.wait([job_id])):
         with pytest.raises(jobs.JobNotFound):
-            call("nobody")
+            call(name)
     with pytest.raises(jobs.JobNotFound):
-        q.list(after="nobody")
+        q.list(after=name)
 
 
 @pytest.mark.parametrize(
