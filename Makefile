@@ -62,7 +62,7 @@ fix: $(STAMP)  ## mend what a tool can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: $(STAMP)  ## a million requests, chaos, and ten minutes of a night: not part of `test`
+soak: $(STAMP)  ## a million requests, 200 000 jobs, chaos, and ten minutes of a night: not part of `test`
 	$(BIN)/python -m pytest -m soak --timeout 3000 tests
 
 faults: $(STAMP)  ## kill and stop consumers of jobs at each fault point, over each store: three minutes
