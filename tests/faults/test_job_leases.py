@@ -60,7 +60,7 @@ def test_what_a_killed_consumer_held_is_claimed_within_a_lease_and_a_poll(queue)
 
 
 def test_leases_are_renewed_while_the_event_loop_is_busy(queue):
-    busy = queue.work(JOBS_BLOCKED_LOOP=str(3 * LEASE)).up()
+    busy = queue.work(JOBS_BLOCKED_LOOP=str(2 * LEASE)).up()
     queue.submit_many(4)
     queue.until(lambda: any(event.act is Act.CLAIM and event.parts for event in queue.events()), "a claim")
     other = queue.work().up()
@@ -72,9 +72,9 @@ def test_leases_are_renewed_while_the_event_loop_is_busy(queue):
 
 
 def test_what_waits_behind_a_long_batch_keeps_its_lease(queue):
-    """Batches of more than a lease, with the next one sent ahead and one more held."""
+    """Batches of four that take longer than a lease; the second is sent ahead of its turn."""
     working = queue.work().up()
-    queue.submit_many(12, seconds=0.4)
+    queue.submit_many(8, seconds=LEASE / 3)
     queue.until_done()
     working.end()
     queue.check()

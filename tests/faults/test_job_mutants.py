@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from worked import queue_in
+from worked import LEASE, queue_in
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_who_commits_without_a_fence_is_told(queue):
 
 def test_who_does_not_renew_is_told(queue):
     working = queue.work(mutant="no renewal").up()
-    queue.submit("job", 6, x=3, seconds=1.5)
+    queue.submit("job", 6, x=3, seconds=1.5 * LEASE)
     queue.until(lambda: len(queue.job("job").history) == 2, "another claim")
     working.kill()
     assert "was not renewed in time" in told_of(queue, finished=False)

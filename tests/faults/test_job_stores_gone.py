@@ -57,9 +57,7 @@ def test_a_consumer_that_is_cut_off_goes_on_when_the_store_is_back(proxy, queue,
     queue.submit_many(JOBS, seconds=SLOW)
     queue.until(lambda: queue.states()[JobState.SUCCEEDED] >= 4, "some jobs to be done")
     getattr(proxy, how)()
-    with (
-        cut_off.told_as_standing_still()
-    ):  # in a black hole a renewal hangs for the 5 s of a call, and the lease is 1 s
+    with cut_off.told_as_standing_still():  # in a black hole a renewal hangs for the 5 s of a call, longer than a lease
         other = queue.work().up()
         queue.until_done()
         other.end()
