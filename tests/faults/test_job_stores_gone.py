@@ -50,7 +50,7 @@ def test_a_redis_that_is_killed_and_restarted_is_found_again_with_all_that_it_ha
         queue.check()
 
 
-@pytest.mark.parametrize("how", ["refuse", "swallow"])
+@pytest.mark.parametrize("how", ["refuse", pytest.param("swallow", marks=pytest.mark.faults)])
 def test_a_consumer_that_is_cut_off_goes_on_when_the_store_is_back(proxy, queue, how):
     """Another has taken what it held; it claims again, and nothing of its late results is taken."""
     cut_off = queue.work(url=f"redis://127.0.0.1:{proxy.port}/0").up()
@@ -72,7 +72,7 @@ def test_a_consumer_that_is_cut_off_goes_on_when_the_store_is_back(proxy, queue,
 
 
 @pytest.mark.parametrize(
-    "script", ["end", "claim", *(pytest.param(each, marks=pytest.mark.faults) for each in ("renew", "delivered"))]
+    "script", ["end", *(pytest.param(each, marks=pytest.mark.faults) for each in ("claim", "renew", "delivered"))]
 )
 def test_a_call_whose_answer_is_lost_is_made_again_and_done_once(proxy, queue, script):
     working = queue.work(url=f"redis://127.0.0.1:{proxy.port}/0").up()
