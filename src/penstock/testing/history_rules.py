@@ -166,7 +166,9 @@ def holders_renew(history: History, _: Bounds) -> Iterator[Breach]:
         words.sort(key=lambda done: done.begun.at)
         for before, after in pairwise(words):
             stood = sum(_overlap(stop, before.begun, after.begun) for stop in stops.get(process, []))
-            if after.begun.at - before.begun.at - stood > attempt.claim.begun.lease:
+            # A lease runs from some moment between the two lines of what gave it.
+            given = before.begun if before.ended is None else before.ended
+            if after.begun.at - given.at - stood > attempt.claim.begun.lease:
                 yield Breach("I5", job, f"was not renewed in time by fence {fence}", (before, after))
                 break
 
