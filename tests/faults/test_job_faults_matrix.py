@@ -62,7 +62,7 @@ def test_no_job_is_lost_or_done_twice_when_a_consumer_fails(queue, point, action
     armed = queue.work(faults=f"{point}={action}:{visit}")
     if point != "after_start":
         armed.up()
-    queue.submit_many(JOBS)
+    queue.submit_many(JOBS, seconds=0.1 if "renewal" in point else 0.02)  # something is held when a renewal is due
     other = queue.work()
     if point in IN_DRAIN:
         queue.until(lambda: any(job.has_ended for job in queue.jobs()), "something to be done")

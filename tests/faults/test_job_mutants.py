@@ -42,6 +42,8 @@ def test_who_does_not_renew_is_told(queue):
     working = queue.work(mutant="no renewal").up()
     queue.submit("job", 6, x=3, seconds=1.5 * LEASE)
     queue.until(lambda: len(queue.job("job").history) == 2, "another claim")
+    queue.submit("later", 0, x=0)
+    queue.until(lambda: queue.job("later").history, "a claim that shows that it lives")
     working.kill()
     assert "was not renewed in time" in told_of(queue, finished=False)
 

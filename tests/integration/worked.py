@@ -82,11 +82,11 @@ class Working(Program):
         if by is not None:
             self.process.send_signal(by)
         self._until_stopped()
-        while not self.queue.writable():
-            self.process.send_signal(signal.SIGCONT)
-            self.process.send_signal(signal.SIGSTOP)
-            self._until_stopped()
         with self.told_as_standing_still():
+            while not self.queue.writable():
+                self.process.send_signal(signal.SIGCONT)
+                self.process.send_signal(signal.SIGSTOP)
+                self._until_stopped()
             try:
                 yield
             finally:
@@ -232,7 +232,7 @@ class Queue:
         """Whether nobody keeps a queue in a file locked for longer than a write takes."""
         if not self.url.startswith("sqlite:"):
             return True
-        with contextlib.closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=0.5)) as connection:
+        with contextlib.closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=0.2)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError:
