@@ -113,21 +113,20 @@ class Steps:
             return
         try:
             target = self._target(job)
+            formats = target.formats(claimed.content_type, claimed.accept)
             if claimed.output is not None:
                 self._transfers.check_output(claimed.output)
             if claimed.input_url is not None:
                 self._transfers.check_input(claimed.input_url)
             else:
                 target.check_inline()
-            if claimed.input_url is None or claimed.content_type:
-                formats = target.formats(claimed.content_type, claimed.accept)
         except (InvalidItem, TransferRefused) as error:
             self._fail(job, error)
             return
         if claimed.input_url is None:
             self._compute(job, target, formats, claimed.body)
         else:
-            self._spawn(job, self._download(job, target, claimed.input_url))
+            self._spawn(job, self._download(job, target, formats, claimed.input_url))
 
     def withdraw(self, job: HeldWork) -> None:
         """Stop what is being done for `job`: it is lost, to be cancelled, or released."""
@@ -159,7 +158,7 @@ class Steps:
 
     # -- fetch --------------------------------------------------------------------------------------------------------
 
-    async def _download(self, job: HeldWork, target: JobTarget, url: str) -> None:
+    async def _download(self, job: HeldWork, target: JobTarget, formats: JobFormats, url: str) -> None:
         async with self._download_slots:
             if not await self._lease(job):
                 return
@@ -185,12 +184,15 @@ class Steps:
                 await self._roomier.wait()
             self._holding.resize(job, got.nbytes)
             payload = await self._threads.run(got.path.read_bytes)
-        try:
-            formats = target.formats(job.claimed.content_type or got.content_type, job.claimed.accept)
-        except InvalidItem as error:
-            self._fail(job, error)
-            return
-        self._compute(job, target, formats, payload)
+        if job.claimed.content_type or not got.content_type:
+            chosen = formats
+        else:
+            try:
+                chosen = target.formats(got.content_type, job.claimed.accept)
+            except InvalidItem as error:
+                self._fail(job, error)
+                return
+        self._compute(job, target, chosen, payload)
 
     # -- compute ------------------------------------------------------------------------------------------------------
 
