@@ -1,5 +1,6 @@
 """Embed each text of a folder: `python embed.py TEXTS RESULTS`.  Killed and started again, it goes on where it was."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -39,7 +40,7 @@ def show(queue: jobs.JobQueue, worker: subprocess.Popen[bytes]) -> None:
             time.sleep(0.2)
 
 
-def main(texts: Path, results: Path) -> int:
+def main(texts: Path, results: Path) -> int | str:
     results.mkdir(parents=True, exist_ok=True)
     url = f"sqlite:///{quote(str(results / 'queue.db'))}"
     command = [sys.executable, "-m", "penstock", "work", "service:service", "--queue", url, "--until-empty"]
@@ -47,12 +48,11 @@ def main(texts: Path, results: Path) -> int:
     with jobs.connect(url) as queue, (results / "work.log").open("ab") as log:
         queue.submit_many(describe(text, results) for text in sorted(texts.glob("*.txt")))
         worker = subprocess.Popen([*command, *allowed], cwd=Path(__file__).parent, stderr=log)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the consumer hears Ctrl-C: it ends what it has begun, and stops
         show(queue, worker)
         for job in (dead := queue.list(state="dead")):
             print(f"{job.input_url}: {job.error.message if job.error else ''}")
-    if worker.returncode:
-        print(f"the consumer has failed: see {log.name}")
-    return 1 if dead or worker.returncode else 0
+    return f"the consumer has failed: see {log.name}" if worker.returncode else min(1, len(dead))
 
 
 if __name__ == "__main__":

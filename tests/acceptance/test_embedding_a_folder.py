@@ -103,6 +103,23 @@ def test_killed_half_way_it_goes_on_and_does_nothing_twice(start, tmp_path):
         assert [attempt.cause for attempt in job.history] == ["lost"] * (job.id in in_hand) + ["succeeded"]
 
 
+def test_ctrl_c_ends_it_in_order_and_the_next_start_does_the_rest(start, tmp_path):
+    for number in range(TEXTS):
+        (tmp_path / "texts" / f"{number}.txt").write_text(text_of(number))
+    results = tmp_path / "results"
+    first = start()
+    until_now(lambda: list(results.glob("*.npy")), "some results", 40, lambda: first.output)
+    os.killpg(first.process.pid, signal.SIGINT)
+    assert first.process.wait(20) == 0, first.output
+    assert not first.survivors()
+    first.read_to_end()
+    assert "Traceback" not in first.output
+    second = start()
+    assert second.process.wait(30) == 0, second.output
+    assert len(list(results.glob("*.npy"))) == TEXTS
+    assert (tmp_path / "calls").read_text().count("\n") == TEXTS
+
+
 def test_the_results_are_those_of_the_model(start, tmp_path):
     (tmp_path / "texts" / "a.txt").write_text("water")
     (tmp_path / "texts" / "b.txt").write_text("waters")
