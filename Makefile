@@ -8,7 +8,7 @@ ROUNDS ?= 5
 COUNT ?= 300
 SEED ?= 1
 
-.PHONY: help demo test test-others test-compiled check coverage lint types fix soak faults compiled bench bench-quick bench-against hops docs pictures browsers services mutants clean
+.PHONY: help demo test test-others test-compiled check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs hops docs pictures browsers services mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -80,6 +80,9 @@ bench-quick: compiled $(VENV)/.bench  ## the same, in about one
 bench-against: compiled  ## measure against the commit REF=..., interleaved, within limits, ONLY=log-1,log-256 or all: ten minutes
 	$(if $(REF),,$(error say which commit: make bench-against REF=HEAD))
 	$(BIN)/python bench/against.py $(REF) --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
+
+bench-jobs: compiled  ## measure the job queue against a floor that only claims and commits, and its promises: ten minutes
+	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/jobs.py --rounds $(ROUNDS)
 
 hops: compiled  ## the CPU budget of a request, hop by hop
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/hops.py --loaded

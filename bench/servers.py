@@ -84,7 +84,7 @@ class Server:
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
-        self.port = _free_port()
+        self.port = free_port()
         self._log = tempfile.NamedTemporaryFile(prefix=f"penstock-bench-{subject.name}-", suffix=".log")  # noqa: SIM115  # lives as long as the server
         self._process = subprocess.Popen(
             [subject.build.python, *subject.command(self.port)],
@@ -165,7 +165,8 @@ class Server:
         self._log.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of the loopback that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
