@@ -183,7 +183,11 @@ class Steps:
                 self._roomier.clear()
                 await self._roomier.wait()
             self._holding.resize(job, got.nbytes)
-            payload = await self._threads.run(got.path.read_bytes)
+            try:
+                payload = await self._threads.run(got.read)
+            except TransferError as error:
+                self._fail(job, error)
+                return
         if job.claimed.content_type or not got.content_type:
             chosen = formats
         else:

@@ -82,6 +82,13 @@ class Downloaded:
     content_type: str
     """As the web server or the object store says it; "" where nobody does."""
 
+    def read(self) -> bytes:
+        """Its bytes.  Raises TransferFailed where the file is gone: somebody may have tidied up the folder."""
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise TransferFailed(f"what was downloaded cannot be read: {error.strerror or error}") from None
+
     def remove(self) -> None:
         """Delete the file; harmless if it is gone."""
         self.path.unlink(missing_ok=True)
@@ -141,7 +148,8 @@ class Transfers:
         path = self.options.folder / name
         with _new_file(path, str(place)) as file:
             content_type = self._get(url, file.write, stopped, self.options.max_input)
-        return Downloaded(path, path.stat().st_size, content_type)
+            nbytes = file.tell()
+        return Downloaded(path, nbytes, content_type)
 
     def read(self, url: str, stopped: Stopped = never, most_bytes: int | None = None) -> FetchedInput:
         """Fetch an input into memory; at most `most_bytes`, or `max_input` without.  Raises as `download` does."""

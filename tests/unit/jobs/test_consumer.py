@@ -427,6 +427,23 @@ async def test_a_fetch_that_fails_ends_the_attempt(bench, error, state, attempts
     assert (work.job().state, work.job().attempts) == (state, attempts)
 
 
+async def test_a_download_that_somebody_removes_before_it_is_read_is_fetched_again(bench):
+    work = await bench(max_held_bytes=4)
+    work.transfers.inputs["https://in/b"] = b"1234"
+    work.submit("a", b"12345")
+    await work.turn()
+    work.engine.of("a").begun = True
+    work.submit("b", b"", input_url="https://in/b")
+    work.consumer.holding.resize(work.consumer.holding.jobs()[0], 3)  # room for a claim, and none for the input
+    await work.turn(1.5)
+    (download,) = work.transfers.folder.iterdir()
+    download.unlink()
+    work.engine.of("a").settle(b"1")
+    await work.turn(0.1)
+    assert (work.job("b").state, work.job("b").attempts) == (JobState.SCHEDULED, {"transfer": 1})
+    assert "cannot be read" in work.job("b").error.message
+
+
 async def test_a_place_that_is_not_allowed_is_refused_before_anything_is_done(bench):
     work = await bench()
     work.transfers.refused = {"file:///etc/passwd": TransferRefused("not allowed")}
