@@ -6,6 +6,9 @@ import itertools
 
 import pytest
 
+from penstock.errors import ConfigError
+from penstock.jobs.store import NewJob
+from penstock.jobs.stores.redis_store import MOST_SUBMITTED
 from penstock.testing.stores import StoreSuite
 from redis_server import private_redis
 
@@ -14,6 +17,16 @@ from redis_server import private_redis
 def redis():
     with private_redis() as server:
         yield server
+
+
+def test_one_call_submits_no_more_than_the_server_does_soon(redis):
+    store = redis.connect("large")
+    many = [NewJob(id=str(n), digest=str(n)) for n in range(MOST_SUBMITTED + 1)]
+    with pytest.raises(ConfigError, match="at most 10000 jobs"):
+        store.submit(many)
+    assert store.stats().waiting == 0
+    assert len(store.submit(many[:-1])) == MOST_SUBMITTED
+    store.close()
 
 
 class TestRedisStore(StoreSuite):

@@ -97,7 +97,7 @@ class Consumer:
         self._downloads = max(LEAST_DOWNLOADS, min(MOST_DOWNLOADS, per_batch))
         self._store_threads = threads(4, "penstock-store")
         self._transfer_threads = threads(2 * self._downloads, "penstock-transfer")
-        folder = Path(options.spool) if options.spool is not None else None
+        folder = Path(options.spool).resolve() if options.spool is not None else None
         self.spool = Spool(folder, options.max_spool, self.holding, self._transfer_threads)
         self.renewing = Renewing(
             open_store,
@@ -501,6 +501,7 @@ class Consumer:
             if error is None:
                 self._finished.set_result(None)
             else:
+                log.error("the consumer ends, after a drain, because of a mistake in it: %r", error)
                 self._finished.set_exception(error)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -29,9 +30,11 @@ class OwnFolder:
 
     def __init__(self, common: Path, what: str) -> None:
         try:
-            common.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if common.stat().st_uid != os.geteuid():
-                raise ConfigError(f"{what}: {common} belongs to another user")
+            with suppress(FileExistsError):
+                common.mkdir(mode=0o700, parents=True)
+            found = common.lstat()  # no link is followed: in a folder that all may write to, anybody can put one there
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                raise ConfigError(f"{what}: {common} is no folder of this user's own")
             common.chmod(0o700)
             _remove_left(common)
             self.path, self._lock = _make(common)

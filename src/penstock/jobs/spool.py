@@ -17,6 +17,8 @@ from penstock.hosting.guarded_log import guarded_logger
 from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.held_work import HeldWork, Holding
 from penstock.jobs.own_folder import OwnFolder
+from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd
 
 log = guarded_logger("penstock.jobs")
@@ -78,13 +80,19 @@ class Spool:
         self._holding.resize(job, 0)
 
     async def load(self, job: HeldWork) -> AttemptEnd:
-        """The end of `job` with its result, wherever that lies."""
+        """The end of `job` with its result, wherever that lies; a release where somebody has removed the file."""
         end = job.end
         assert end is not None
         found = self._files.get(job)
         if found is None:
             return end
-        return msgspec.structs.replace(end, result=await self._threads.run(found[0].read_bytes))
+        try:
+            result = await self._threads.run(found[0].read_bytes)
+        except OSError as error:
+            log.error("the spool has lost the result of job %s, which is computed again: %s", job.claimed.id, error)  # noqa: TRY400
+            job.end = AttemptEnd(job.hold, JobState.WAITING, cause=Cause.RELEASED)
+            return job.end
+        return msgspec.structs.replace(end, result=result)
 
     def forget(self, job: HeldWork) -> None:
         """Remove what lies here for `job`."""

@@ -280,7 +280,10 @@ class Steps:
             self._enter(job, JobStep.UPLOAD, self._options.download_timeout + STEP_GRACE_SECONDS)
             hit("before_upload")
             try:
-                body = (await self._spool.load(job)).result
+                end = await self._spool.load(job)
+                if end.to is not JobState.SUCCEEDED:
+                    self._end(job, end)
+                    return
                 if self._transfers.is_put_in_place(output) and not await self._fence_holds(job):
                     continue  # lost: the next look at the lease says so; or unknown: it waits for a renewal
                 await self._threads.run(
@@ -289,7 +292,7 @@ class Steps:
                         output,
                         claimed.id,
                         claimed.fence,
-                        body,
+                        end.result,
                         media,
                         lambda: job.lost or job.cancelled,
                     )

@@ -182,6 +182,7 @@ class Store(Protocol):
 
         Raises:
             JobConflict: a job with the same key or id has another digest, or the key is one job's and the id another's.
+            ConfigError: they are more than the store takes at a time, which is 10 000 at least.
         """
 
     def get(self, job_ids: Sequence[str]) -> list[Job | None]:

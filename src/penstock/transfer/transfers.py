@@ -145,6 +145,8 @@ class Transfers:
         place = parse_file_or_object(url)
         suffix = Path(place.name).suffix
         name = f"{download_name(job_id, fence)}{suffix if _SUFFIX.fullmatch(suffix) else ''}"
+        with contextlib.suppress(OSError):  # what removes old files from temporary folders may have taken it
+            self.options.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.options.folder / name
         with _new_file(path, str(place)) as file:
             content_type = self._get(url, file.write, stopped, self.options.max_input)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,15 @@ def test_a_page_is_downloaded_into_a_file_of_its_own(tmp_path):
 def test_a_suffix_that_may_mean_something_to_a_shell_is_left_out(tmp_path, name):
     with web_server(lambda asked: asked.answer(body=b"abc")) as server:
         assert open_door(tmp_path).download(f"{server.url}/{name}", "job", 3).path.name == "job.3"
+
+
+def test_a_folder_for_downloads_that_somebody_has_removed_is_made_again(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_bytes(b"abc")
+    transfers = open_door(tmp_path, f"file://{tmp_path}/in")
+    shutil.rmtree(transfers.options.folder)
+    assert transfers.download(f"file://{tmp_path}/in/a", "job", 1).path.read_bytes() == b"abc"
+    assert transfers.options.folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_download_that_fails_leaves_nothing(tmp_path):

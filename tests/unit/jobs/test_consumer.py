@@ -370,6 +370,23 @@ async def test_a_results_memory_is_the_spools_while_the_store_is_gone(bench, tmp
     assert list((tmp_path / "spool").glob("*/*.result")) == []
 
 
+async def test_a_result_that_the_spool_has_lost_is_computed_again(bench, tmp_path):
+    work = await bench(spool=str(tmp_path / "spool"))
+    work.submit("a", output="file:///out/a")
+    await work.turn()
+    work.transfers.errors = [TransferFailed("slow")]
+    work.engine.of("a").settle(b"six")
+    await work.turn(0.01)
+    for path in (tmp_path / "spool").glob("*/*.result"):
+        path.unlink()
+    await work.turn(5.0)
+    assert work.job().attempts == {}
+    assert len(work.engine.tickets) == 2
+    work.engine.of("a").settle(b"six")
+    await work.turn(6.0)
+    assert work.transfers.outputs == {"file:///out/a": b"six"}
+
+
 async def test_a_full_spool_stops_the_claims(bench, tmp_path):
     work = await bench(spool=str(tmp_path / "spool"), max_spool=3)
     work.submit("a", output="file:///out/a")

@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from penstock.errors import JobConflict, JobNotFound, StoreUnavailable
+from penstock.errors import ConfigError, JobConflict, JobNotFound, StoreUnavailable
 from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause
@@ -30,6 +30,8 @@ from penstock.jobs.stores import redis_records as records
 
 T = TypeVar("T")
 
+MOST_SUBMITTED: Final = 10_000
+"""The most jobs that one call submits: all or none are kept, so it is one script, and others wait for its end."""
 _SHOWN_AT_ONCE: Final = 100
 _RENEWED_AT_ONCE: Final = 500
 _ENDED_AT_ONCE: Final = 64
@@ -82,6 +84,10 @@ class RedisStore:
         """See `Store`."""
         if not jobs:
             return []
+        if len(jobs) > MOST_SUBMITTED:
+            raise ConfigError(
+                f"one call submits at most {MOST_SUBMITTED} jobs to Redis, this one {len(jobs)}: split it"
+            )
         found = self._server.run("submit", *itertools.chain.from_iterable(map(records.submission_words, jobs)))
         if isinstance(found, int):
             new = jobs[found - 1]
