@@ -27,7 +27,6 @@ from typing import Any, Final
 
 from penstock.config import WorkOptions
 from penstock.core.clock import Clock
-from penstock.errors import PenstockError
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.fault_points import hit
 from penstock.hosting.guarded_log import guarded_logger
@@ -41,10 +40,10 @@ from penstock.jobs.job_formats import JobTarget
 from penstock.jobs.renewing import Renewing
 from penstock.jobs.rules.credit import Credit, credit
 from penstock.jobs.rules.job_states import ENDED
-from penstock.jobs.rules.leases import reconnect_delay
 from penstock.jobs.spool import Spool
 from penstock.jobs.steps import Steps
 from penstock.jobs.store import STORE_TROUBLE, Answer, ClaimedJob, Renewed, Store
+from penstock.jobs.store_watch import StoreWatch
 from penstock.jobs.upkeep import Upkeep
 from penstock.transfer.transfers import Transfers
 
@@ -59,8 +58,6 @@ TICK_SECONDS: Final = 1.0
 """How often the claim loop looks again where nothing has told it to."""
 STUCK_SECONDS: Final = 60.0
 """After so long without a turn of the claim loop the process is no longer alive: each of its calls ends sooner."""
-DOWN_SECONDS: Final = 30.0
-"""For how long a store may be gone until the process is no longer ready."""
 
 
 class Consumer:
@@ -84,6 +81,7 @@ class Consumer:
     ) -> None:
         self.holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self.counters = JobCounters()
+        self.store_watch = StoreWatch(clock.now)
         self.faults = FaultLog(clock, log)
         self.holding = Holding()
         self._targets = {service.name: JobTarget(service) for service in services}
@@ -135,7 +133,7 @@ class Consumer:
             may_begin=self._may_commit,
             load=self.spool.load,
             ended=self._ended,
-            store_up=self._store_answered,
+            store_up=self.store_watch.answered,
             draw=draw,
         )
         self._upkeep = Upkeep(self, list(self._targets.values()), transfers, options, self._store_threads, clock, draw)
@@ -153,9 +151,6 @@ class Consumer:
         self._fetches = False
         """Whether a job that was claimed lately has an input to be fetched."""
         self._turned = clock.now()
-        self._down_since: float | None = None
-        self._down_why = ""
-        self._failures = 0
 
     # -- the door -----------------------------------------------------------------------------------------------------
 
@@ -229,10 +224,7 @@ class Consumer:
 
     def unready_because(self) -> str:
         """Why no work should come here, or ""."""
-        down = self._down_since
-        if down is None or self._clock.now() - down < DOWN_SECONDS:
-            return ""
-        return f"the store of jobs has not answered for {self._clock.now() - down:.0f} s: {self._down_why}"
+        return self.store_watch.unready_because()
 
     def stuck_because(self) -> str:
         """Why this process will not go on by itself, or ""."""
@@ -252,8 +244,8 @@ class Consumer:
             "queue": self.queue,
             "held": len(self.holding),
             "held_bytes": self.holding.nbytes,
-            "store_up": self.counters.store_up,
-            "store_error": self._down_why,
+            "store_up": self.store_watch.up,
+            "store_error": self.store_watch.why,
             "waiting": stats.waiting if stats is not None else None,
             "oldest_waiting_seconds": stats.oldest_waiting if stats is not None else None,
         }
@@ -273,19 +265,17 @@ class Consumer:
             try:
                 claimed = await self._store_threads.run(partial(self._claim, asked, allowed.nbytes))
             except STORE_TROUBLE as error:
-                self._store_answered(error)
-                self._failures += 1
-                await self._wait(reconnect_delay(self._failures, self._draw()), alone=True)
+                await self._wait(self.store_watch.claim_failed(error, self._draw()), alone=True)
                 continue
-            self._failures = 0
-            self._store_answered(None)
+            self.store_watch.claim_answered()
             hit("after_claim")
             self._begin(claimed, sent + self._options.lease)
-            if len(claimed) < asked:
-                if not claimed and self._options.until_empty and await self._all_done():
-                    self._finish(None)
-                    return
-                await self._wait(self._options.poll, alone=True)
+            if claimed:
+                continue  # there may be more, also where there were fewer than asked for: bytes are bounded, too
+            if self._options.until_empty and await self._all_done():
+                self._finish(None)
+                return
+            await self._wait(self._options.poll, alone=True)
 
     def _claim(self, limit: int, max_bytes: int) -> list[ClaimedJob]:
         return self._the_store.claim(
@@ -439,20 +429,6 @@ class Consumer:
     def store(self) -> Store:
         """The store of this consumer, which is there once it was started."""
         return self._the_store
-
-    def _store_answered(self, error: PenstockError | None) -> None:
-        """Note that the store has answered, or that it has not, because of `error`."""
-        if error is None:
-            if self._down_since is not None:
-                log.info("the store answers again, after %.1f s", self._clock.now() - self._down_since)
-            self._down_since, self._down_why = None, ""
-            self.counters.store_up = True
-            return
-        if self._down_since is None:
-            self._down_since = self._clock.now()
-            log.warning("the store does not answer: %s; it is asked again, and what is held goes on", error)
-        self._down_why = str(error)
-        self.counters.store_up = False
 
     async def _wait(self, seconds: float, *, alone: bool = False) -> None:
         """Wait so long, or until something has changed; with `alone`, until this consumer shall stop."""

@@ -19,8 +19,6 @@ class JobCounters:
         """Seconds that each step took."""
         self.stats: Stats | None = None
         """What lay in the queue when it was last asked; None before the first answer."""
-        self.store_up = True
-        """Whether the store answered the last call."""
 
     def run_ended(self, state: str) -> None:
         """Count a run that this consumer has ended."""

@@ -13,6 +13,7 @@ from penstock.jobs.held_work import Holding
 from penstock.jobs.job_counters import JobCounters
 from penstock.jobs.renewing import Renewing
 from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.store_watch import StoreWatch
 
 
 class Counted(Protocol):
@@ -21,6 +22,7 @@ class Counted(Protocol):
     counters: JobCounters
     holding: Holding
     renewing: Renewing
+    store_watch: StoreWatch
 
     @property
     def queue(self) -> str:
@@ -76,7 +78,7 @@ class JobCollector(Collector):
         yield steps
         yield from self._stats(queue)
         yield _gauge(
-            "penstock_jobs_store_up", "1 if the store answered the last call.", queue, float(counters.store_up)
+            "penstock_jobs_store_up", "1 if the store answered the last call.", queue, float(consumer.store_watch.up)
         )
 
     def _stats(self, queue: str) -> Iterator[Metric]:

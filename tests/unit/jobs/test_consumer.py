@@ -81,6 +81,18 @@ async def test_the_next_batch_is_claimed_as_soon_as_the_model_has_begun_with_thi
     assert len(work.engine.tickets) == 6
 
 
+async def test_a_claim_that_bytes_have_cut_short_is_followed_by_the_next_at_once(bench):
+    work = await bench(fake_service(max_size=8), max_held_bytes=10)
+    for n in range(4):
+        work.submit(f"j{n}", b"1234567")
+    await work.turn()
+    assert [ticket.job_id for ticket in work.engine.tickets] == ["j0", "j1"]  # the second passes the bound alone
+    work.engine.of("j0").settle(b"6")
+    work.engine.of("j1").settle(b"6")
+    await work.turn(0.01)
+    assert [ticket.job_id for ticket in work.engine.tickets] == ["j0", "j1", "j2", "j3"]
+
+
 async def test_with_a_concurrency_of_one_a_job_goes_through_alone_end_to_end(bench):
     work = await bench(fake_service(max_size=32), concurrency=1)
     work.submit("a")
@@ -344,14 +356,14 @@ async def test_a_store_that_is_gone_for_half_a_minute_makes_the_process_unready_
     work.lose_store()
     await work.turn(20.0)
     assert work.consumer.unready_because() == ""
-    assert not work.consumer.counters.store_up
+    assert not work.consumer.store_watch.up
     await work.turn(20.0)
     assert "has not answered" in work.consumer.unready_because()
     assert work.consumer.stuck_because() == ""
     work.store.gone = None
     await work.turn(10.0)
     assert work.consumer.unready_because() == ""
-    assert work.consumer.counters.store_up
+    assert work.consumer.store_watch.up
 
 
 async def test_a_results_memory_is_the_spools_while_the_store_is_gone(bench, tmp_path):
