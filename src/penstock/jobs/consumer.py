@@ -301,18 +301,11 @@ class Consumer:
             held=len(jobs),
             begun=sum([self._begun(job) for job in jobs]),
             held_bytes=self.holding.nbytes,
-            window=sum([self._window(target) for target in ready]),
+            window=sum([target.batch_items for target in ready]),
             downloads=self._downloads if self._fetches else 0,
             concurrency=self._options.concurrency,
             max_bytes=self._options.max_held_bytes,
         )
-
-    def _window(self, target: JobTarget) -> int:
-        """The items of one batch for each worker of the first stage that is up; one worker at least."""
-        service = target.service
-        first = service.stages[0]
-        size = first.batch.max_size if first.batch is not None else 1
-        return size * first.workers
 
     def _begun(self, job: HeldWork) -> bool:
         """Whether the model has begun with `job`."""

@@ -45,7 +45,7 @@ class JobTarget:
 
     @property
     def batch_items(self) -> int:
-        """How many items the first stage takes at a time, over all of its workers that are described."""
+        """The items of one batch for each worker of the first stage."""
         first = self.service.stages[0]
         return first.workers * (first.batch.max_size if first.batch is not None else 1)
 

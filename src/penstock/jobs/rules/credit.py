@@ -37,7 +37,7 @@ def credit(
         held: the jobs that are held, in whatever step.
         begun: how many of them the model has begun with.
         held_bytes: the bytes of inputs and results that are held.
-        window: the items of one batch for each worker of the first stage that is up.
+        window: the items of one batch for each worker of the first stage.
         downloads: how many inputs are fetched at a time; 0 where no job needs that.
         concurrency: the most jobs that may be held; 0 is no such limit.
         max_bytes: the most bytes that may be held; one job may pass it.
