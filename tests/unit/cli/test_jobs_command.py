@@ -189,6 +189,7 @@ def test_on_a_terminal_jobs_stand_in_a_table_and_what_it_might_obey_is_escaped(j
     die(store, "[red]too\x1b[2J long")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("LINES", "50")  # rich takes a width for a dumb terminal only together with a height
     _, out, _ = jobs("dead")
     assert "attempts" in out
     assert job_id in out
