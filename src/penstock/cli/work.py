@@ -16,13 +16,11 @@ from penstock.cli.queue_url import needed_queue_url
 from penstock.cli.saying import Say
 from penstock.config import LogOptions, ServerOptions, WorkOptions
 from penstock.errors import ConfigError
-from penstock.hosting.build import why_not_compiled
 from penstock.hosting.doors import Doors
-from penstock.hosting.logs import log, set_up_logging
 from penstock.hosting.loop_clock import LoopClock
+from penstock.hosting.preparing import prepare_host
 from penstock.hosting.renewal import Renewal
 from penstock.hosting.run import Door, run_until_signal
-from penstock.hosting.stdio import fill_standard_streams
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.job_metrics import JobCollector
 from penstock.jobs.own_folder import OwnFolder
@@ -88,14 +86,8 @@ class Work:
             StartFailed: an address cannot be opened, or a stage cannot be set up.
             StoreUnavailable: the store cannot be reached at the start.
         """
-        fill_standard_streams()
-        set_up_logging(self.server.log_format, self.server.log_level)
-        if why := why_not_compiled():
-            log.warning("%s", why)
+        prepare_host(services, LogOptions(self.server.log_format, self.server.log_level))
         clock = LoopClock()
-        for service in services:
-            service.logs = LogOptions(self.server.log_format, self.server.log_level)
-            service.served = True
         downloads = OwnFolder(Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}"), "the folder for downloads")
         transfers = Transfers(self._transfer_options(downloads.path))
         consumer = Consumer(services, partial(open_store, self.url), self.options, clock=clock, transfers=transfers)

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock.config import LogOptions, ServerOptions
-from penstock.hosting.build import why_not_compiled
 from penstock.hosting.doors import Doors
-from penstock.hosting.logs import log, set_up_logging
+from penstock.hosting.logs import log
 from penstock.hosting.loop_clock import LoopClock
+from penstock.hosting.preparing import prepare_host
 from penstock.hosting.run import run_until_signal
 from penstock.hosting.servable import Servable
-from penstock.hosting.stdio import fill_standard_streams, write_stderr_line
+from penstock.hosting.stdio import write_stderr_line
 from penstock.server.app import App
 from penstock.server.http1.binding import tls_context
 from penstock.server.http1.listener import Listener
@@ -46,16 +46,10 @@ def serve(
         ConfigError: an option, a service or the store of `jobs` is not valid.
         StartFailed: the port cannot be opened or a stage cannot be set up.
     """
-    fill_standard_streams()
-    set_up_logging(options.log_format, options.log_level)
-    if why := why_not_compiled():
-        log.warning("%s", why)
+    prepare_host(services, LogOptions(options.log_format, options.log_level))
     # Under JSON every line is an object.
     announce = on_ready or partial(_announce, log.info if options.log_format == "json" else write_stderr_line)
     app = App(services, options, LoopClock(), jobs=jobs)
-    for service in services:
-        service.logs = LogOptions(options.log_format, options.log_level)
-        service.served = True
     workers = sum(stage.workers for service in services for stage in service.stages)
     listener = Listener(app, options, app.clock, workers=workers, sockets=sockets)
     app.metrics.watch(listener)
