@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -38,29 +38,28 @@ class JobCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every family once."""
         consumer, counters, queue = self._consumer, self._consumer.counters, self._consumer.queue
-        ended = CounterMetricFamily(
+        yield _counter(
             "penstock_jobs_ended",
             "Runs of jobs that this consumer has ended, by the state that they ended in.",
-            labels=("queue", "outcome"),
+            queue,
+            "outcome",
+            counters.ended,
         )
-        for outcome, n in sorted(counters.ended.items()):
-            ended.add_metric((queue, outcome), n)
-        attempts = CounterMetricFamily(
+        yield _counter(
             "penstock_jobs_attempts",
             "Attempts of this consumer that failed or were released, by cause. application: a stage raised. crash: a "
             "worker died or hung. transfer: an input or output could not be moved. input: the job is at fault itself.",
-            labels=("queue", "cause"),
+            queue,
+            "cause",
+            counters.attempts,
         )
-        for cause, n in sorted(counters.attempts.items()):
-            attempts.add_metric((queue, cause), n)
-        renewals = CounterMetricFamily(
+        yield _counter(
             "penstock_jobs_renewals",
             "Leases renewed, by answer. unknown: the store did not answer. lost: another consumer has the job.",
-            labels=("queue", "answer"),
+            queue,
+            "answer",
+            {answer.value: n for answer, n in consumer.renewing.answers.items()},
         )
-        for answer, n in self._consumer.renewing.answers.items():
-            renewals.add_metric((queue, answer.value), n)
-        yield from (ended, attempts, renewals)
         yield _gauge("penstock_jobs_held", "Jobs that this consumer has leased.", queue, len(consumer.holding))
         yield _gauge(
             "penstock_jobs_held_bytes",
@@ -105,6 +104,13 @@ class JobCollector(Collector):
                 queue,
                 stats.backlog_seconds,
             )
+
+
+def _counter(name: str, words: str, queue: str, label: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, words, labels=("queue", label))
+    for value, n in sorted(counts.items()):
+        family.add_metric((queue, value), n)
+    return family
 
 
 def _gauge(name: str, words: str, queue: str, value: float) -> Metric:

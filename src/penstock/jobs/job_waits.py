@@ -21,13 +21,11 @@ from penstock.errors import JobNotFound, Overloaded, StoreUnavailable
 from penstock.hosting.loop_clock import sleep_on
 from penstock.jobs.endings import no_such_job
 from penstock.jobs.job import Job
+from penstock.jobs.rules.pauses import IDS_IN_LOOK, longer_pause
 
 TICK_SECONDS: Final = 0.02
 """How often the poller looks whose turn it is, and the first interval of a wait."""
 LONGEST_PAUSE_SECONDS: Final = 0.25
-PAUSE_GROWTH: Final = 1.5
-IDS_IN_LOOK: Final = 500
-"""The most jobs that are asked for at once.  The longest interval grows with each as many waits more."""
 
 Look = Callable[[Sequence[str]], Awaitable[list[Job | None]]]
 """The jobs of these ids as they are now; None for each that is not there."""
@@ -135,5 +133,4 @@ class JobWaits:
 
     def _look_later(self, wait: _Wait) -> None:
         heapq.heappush(self._due, (self._clock.now() + wait.pause, next(self._order), wait))
-        longest = LONGEST_PAUSE_SECONDS * (1 + len(self._waits) // IDS_IN_LOOK)
-        wait.pause = min(wait.pause * PAUSE_GROWTH, longest)
+        wait.pause = longer_pause(wait.pause, LONGEST_PAUSE_SECONDS, len(self._waits))

@@ -132,9 +132,8 @@ class Steps:
         """Stop what is being done for `job`: it is lost, to be cancelled, or released."""
         if job.ticket is not None:
             job.engine.cancel(job.ticket)
-        elif job.resume is not None:
-            resume, job.resume = job.resume, None
-            resume()
+        else:
+            self.renewed(job)  # it waits no longer for that: it looks whether it is wanted
         self._roomier.set()  # it may wait for room
 
     def renewed(self, job: HeldWork) -> None:
@@ -294,7 +293,7 @@ class Steps:
                         claimed.fence,
                         end.result,
                         media,
-                        lambda: job.lost or job.cancelled,
+                        lambda: job.useless,
                     )
                 )
             except TransferStopped:
@@ -399,7 +398,7 @@ class Steps:
             renewed = asyncio.get_running_loop().create_future()
             job.resume = partial(_resolve, renewed)
             await renewed
-        wanted = not (job.lost or job.cancelled or (job.released and job.end is None))
+        wanted = not (job.useless or (job.released and job.end is None))
         if not wanted:
             self._leave(job)
         return wanted

@@ -16,13 +16,11 @@ from penstock.errors import ConfigError, StoreUnavailable
 from penstock.jobs.endings import no_such_job, read_result, refuse_without_result
 from penstock.jobs.job import Job, StoredResult
 from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.rules.pauses import IDS_IN_LOOK, longer_pause
 from penstock.jobs.store import Store
 
 FIRST_PAUSE_SECONDS: Final = 0.01
 LONGEST_PAUSE_SECONDS: Final = 0.2
-PAUSE_GROWTH: Final = 1.5
-IDS_IN_LOOK: Final = 500
-"""The most jobs that are asked for at once.  The longest pause grows with each as many jobs more."""
 _NAMED_IDS: Final = 5
 
 
@@ -90,8 +88,7 @@ class Watch:
         if left is not None and left <= 0:
             raise TimeoutError(self._words(missing)) from self._unreachable
         pause = self._pause
-        longest = LONGEST_PAUSE_SECONDS * (1 + len(missing) // IDS_IN_LOOK)
-        self._pause = min(pause * PAUSE_GROWTH, longest)
+        self._pause = longer_pause(pause, LONGEST_PAUSE_SECONDS, len(missing))
         return pause if left is None else min(pause, left)
 
     def _words(self, missing: Sequence[str]) -> str:

@@ -10,8 +10,9 @@ import pytest
 from penstock.errors import JobNotFound, Overloaded, StoreUnavailable
 from penstock.jobs import job_waits
 from penstock.jobs.job import Job
-from penstock.jobs.job_waits import IDS_IN_LOOK, JobWaits
+from penstock.jobs.job_waits import JobWaits
 from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.rules.pauses import IDS_IN_LOOK
 from penstock.testing.virtual_clock import VirtualClock, rest
 
 
