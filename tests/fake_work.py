@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
-from penstock.config import Batch, ServiceOptions, WorkOptions
+from penstock.config import Batch, ServiceOptions
 from penstock.core.counters import StageCounters
 from penstock.core.outcome import Failure, Result
 from penstock.core.state import State
@@ -17,6 +17,7 @@ from penstock.errors import Cancelled, StoreUnavailable
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.store import NewJob
 from penstock.jobs.stores.memory_store import MemoryStore
+from penstock.jobs.work_options import WorkOptions
 from penstock.testing.virtual_clock import VirtualClock, rest
 from penstock.transfer.transfers import Downloaded
 

@@ -55,7 +55,7 @@ from penstock.cli import queue_url
 from penstock.cli.main import _parser
 from penstock.cli.options import CommandOptions
 from penstock.codec import media_types
-from penstock.config import QueueOptions, WorkOptions, environment_name
+from penstock.config import environment_name
 from penstock.core.batching import Reason
 from penstock.core.state import State
 from penstock.hosting.fault_log import FaultLog
@@ -65,6 +65,7 @@ from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.stores import urls
 from penstock.jobs.submitting import JobQueue
+from penstock.jobs.work_options import QueueOptions, WorkOptions
 from penstock.server.app import App
 from penstock.server.pages import jobs_document
 from penstock.server.status import JOB_KINDS, KINDS, Problems

@@ -11,13 +11,13 @@ import socket
 from collections.abc import Sequence
 from functools import partial
 
-from penstock.config import QueueOptions
 from penstock.core.clock import Clock
 from penstock.errors import ConfigError
 from penstock.hosting.servable import Servable
 from penstock.jobs.queue_port import QueuePort
 from penstock.jobs.stores.urls import MEMORY, read_store_url
 from penstock.jobs.submitting import connect
+from penstock.jobs.work_options import QueueOptions
 
 
 def open_port(url: str, services: Sequence[Servable], options: QueueOptions, clock: Clock) -> QueuePort:

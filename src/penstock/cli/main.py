@@ -38,10 +38,11 @@ from penstock.cli.pools import resized
 from penstock.cli.queue_url import add_queue_flags, needed_queue_url, read_queue_url
 from penstock.cli.saying import Say, say_object, say_text
 from penstock.cli.user_errors import UserCodeFailed
-from penstock.config import LogOptions, QueueOptions, ServerOptions, ServiceOptions, WorkOptions
+from penstock.config import LogOptions, ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.signals import hold_signals, ignore_held_signals
 from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, write_stderr_line
+from penstock.jobs.work_options import QueueOptions, WorkOptions
 from penstock.service import Service
 
 WHAT_A_SERVICE_IS = (

@@ -12,10 +12,8 @@ from typing import Any
 
 from penstock.cli.pools import Pools, parse_pools
 from penstock.config import (
-    QueueOptions,
     ServerOptions,
     ServiceOptions,
-    WorkOptions,
     check_options,
     environment_name,
     from_environment,
@@ -23,6 +21,7 @@ from penstock.config import (
     parse_option,
 )
 from penstock.errors import ConfigError
+from penstock.jobs.work_options import QueueOptions, WorkOptions
 from penstock.spelling import is_slip, nearest
 
 

@@ -14,7 +14,7 @@ from penstock.cli.jobs_door import check_closed, open_port
 from penstock.cli.options import WronglyCalled, server_options, work_options
 from penstock.cli.queue_url import needed_queue_url
 from penstock.cli.saying import Say
-from penstock.config import LogOptions, ServerOptions, WorkOptions
+from penstock.config import LogOptions, ServerOptions
 from penstock.errors import ConfigError
 from penstock.hosting.doors import Doors
 from penstock.hosting.loop_clock import LoopClock
@@ -26,6 +26,7 @@ from penstock.jobs.job_metrics import JobCollector
 from penstock.jobs.own_folder import OwnFolder
 from penstock.jobs.stores.opening import open_store
 from penstock.jobs.stores.urls import MEMORY, read_store_url
+from penstock.jobs.work_options import WorkOptions
 from penstock.runtime.spec import with_timeout
 from penstock.server.app import App
 from penstock.server.http1.listener import Listener

@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.config import WorkOptions
 from penstock.core.clock import Clock
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.fault_points import hit
@@ -45,6 +44,7 @@ from penstock.jobs.steps import Steps
 from penstock.jobs.store import STORE_TROUBLE, Answer, ClaimedJob, Renewed, Store
 from penstock.jobs.store_watch import StoreWatch
 from penstock.jobs.upkeep import Upkeep
+from penstock.jobs.work_options import WorkOptions
 from penstock.transfer.transfers import Transfers
 
 log = guarded_logger("penstock.jobs")

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.config import QueueOptions
 from penstock.core.clock import Clock
 from penstock.errors import StoreUnavailable
 from penstock.hosting.guarded_log import guarded_logger
@@ -23,6 +22,7 @@ from penstock.jobs.job_waits import JobWaits
 from penstock.jobs.queue_calls import QueueCalls
 from penstock.jobs.submit_rules import MISSING_TYPE, SubmitRules
 from penstock.jobs.submitting import JobQueue
+from penstock.jobs.work_options import QueueOptions
 
 log = guarded_logger("penstock.jobs")
 

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any
 
 from penstock.codec import pickle_
-from penstock.config import WorkOptions
 from penstock.core.clock import Clock
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
@@ -45,6 +44,7 @@ from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause, judge, rest_bound
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.spool import Spool
 from penstock.jobs.store import AttemptEnd
+from penstock.jobs.work_options import WorkOptions
 from penstock.transfer.transfers import Transfers
 
 STEP_GRACE_SECONDS = 15.0

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.config import QueueOptions
 from penstock.errors import ConfigError, TransferRefused
 from penstock.hosting.servable import Servable
 from penstock.jobs.job_formats import JobTarget
 from penstock.jobs.job_options import read_job_options
+from penstock.jobs.work_options import QueueOptions
 from penstock.spelling import nearest
 from penstock.transfer.place_rules import PlaceRules
 from penstock.transfer.places import FilePlace, parse_file_or_object

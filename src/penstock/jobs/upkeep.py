@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from penstock.config import WorkOptions
 from penstock.core.clock import Clock
 from penstock.errors import TransferFailed, TransferRefused
 from penstock.hosting.fault_points import hit
@@ -20,6 +19,7 @@ from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.job_counters import JobCounters
 from penstock.jobs.job_formats import JobTarget
 from penstock.jobs.store import STORE_TROUBLE, Delivery, Store
+from penstock.jobs.work_options import WorkOptions
 from penstock.transfer.transfers import Transfers
 
 log = guarded_logger("penstock.jobs")

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from fake_work import Double, InlineThreads, Measure, fake_service
-from penstock.config import QueueOptions
 from penstock.errors import (
     ConfigError,
     FormatNotGiven,
@@ -28,6 +27,7 @@ from penstock.jobs.store import AttemptEnd
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.jobs.submit_rules import SubmitRules
 from penstock.jobs.submitting import JobQueue
+from penstock.jobs.work_options import QueueOptions
 from penstock.testing.virtual_clock import VirtualClock
 
 JSON = {"content_type": "application/json"}
