@@ -57,7 +57,7 @@ def test_a_consumer_that_is_cut_off_goes_on_when_the_store_is_back(proxy, queue,
     queue.submit_many(JOBS, seconds=SLOW)
     queue.until(lambda: queue.states()[JobState.SUCCEEDED] >= 4, "some jobs to be done")
     getattr(proxy, how)()
-    with cut_off.told_as_standing_still():  # in a black hole a renewal hangs for the 5 s of a call, longer than a lease
+    with cut_off.told_as_standing_still():  # in a black hole no renewal is answered
         other = queue.work().up()
         queue.until_done()
         other.end()
@@ -69,6 +69,21 @@ def test_a_consumer_that_is_cut_off_goes_on_when_the_store_is_back(proxy, queue,
     cut_off.end()
     queue.check()
     assert max(job.attempts.get("lost", 0) for job in queue.jobs()) == 1
+
+
+@pytest.mark.faults
+def test_a_renewal_that_is_never_answered_leaves_time_for_another(proxy, queue):
+    holder = queue.work("--lease", "3", url=f"redis://127.0.0.1:{proxy.port}/0").up()
+    proxy.swallow_once(read_scripts()["renew"].sha.encode())
+    job = queue.submit("long", 2, x=1, seconds=6.0)
+    queue.until_called(job)
+    other = queue.work("--lease", "3").up()
+    queue.until_done()
+    holder.wait_for("leases cannot be renewed")
+    for working in (holder, other):
+        working.end()
+    queue.check()
+    assert queue.calls(job) == 1
 
 
 @pytest.mark.parametrize(

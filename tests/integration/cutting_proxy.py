@@ -19,6 +19,7 @@ class CuttingProxy:
         self._refuses = False
         self._swallows = False
         self._cut_at = b""
+        self._swallow_at = b""
         self.cuts = 0
         """How many answers were cut off."""
         self._spawn(self._accept)
@@ -33,6 +34,10 @@ class CuttingProxy:
     def swallow(self) -> None:
         """Take what is sent, and pass nothing on in either direction: no reset tells anybody."""
         self._swallows = True
+
+    def swallow_once(self, word: bytes) -> None:
+        """Take the next request with `word` in it, and pass nothing more on over its connection."""
+        self._swallow_at = word
 
     def cut_answers(self, word: bytes) -> None:
         """Pass on requests with `word` in them, and reset their connections once the server has answered."""
@@ -90,6 +95,11 @@ class CuttingProxy:
             while piece := source.recv(1 << 16):
                 if self._swallows:
                     continue
+                if to_server and self._swallow_at and self._swallow_at in piece:
+                    self._swallow_at = b""
+                    while source.recv(1 << 16):
+                        pass
+                    break
                 if to_server and self._cut_at and self._cut_at in piece:
                     asked.set()
                 elif not to_server and asked.is_set():

@@ -80,9 +80,9 @@ class WithoutFence:
         return self._store.end_attempts(moved)
 
 
-def recorded(url: str) -> Any:
+def recorded(url: str, **options: float) -> Any:
     """The store, with what changes jobs written down, and with the mistake that is planted."""
-    store: Any = open_store(url)
+    store: Any = open_store(url, **options)
     if MUTANT == "unfenced commit":
         store = WithoutFence(store)
     store = RecordedStore(store, LOG)

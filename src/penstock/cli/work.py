@@ -24,6 +24,7 @@ from penstock.hosting.run import Door, run_until_signal
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.job_metrics import JobCollector
 from penstock.jobs.own_folder import OwnFolder
+from penstock.jobs.rules.leases import longest_call
 from penstock.jobs.stores.opening import open_store
 from penstock.jobs.stores.urls import MEMORY, read_store_url
 from penstock.jobs.work_options import WorkOptions
@@ -91,7 +92,8 @@ class Work:
         clock = LoopClock()
         downloads = OwnFolder(Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}"), "the folder for downloads")
         transfers = Transfers(self._transfer_options(downloads.path))
-        consumer = Consumer(services, partial(open_store, self.url), self.options, clock=clock, transfers=transfers)
+        connect = partial(open_store, self.url, timeout=longest_call(self.options.lease))
+        consumer = Consumer(services, connect, self.options, clock=clock, transfers=transfers)
         jobs = None if self.options.http is None else open_port(self.url, services, self.options, clock)
         listeners: list[Listener] = []
         renewals: list[Renewal] = []

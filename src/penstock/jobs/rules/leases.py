@@ -16,11 +16,17 @@ from typing import Final
 SPREAD: Final = 0.2
 """How far a renewal may be from each third of the lease, as a part of that third."""
 LONGEST_RETRY_SECONDS: Final = 2.0
+LONGEST_CALL_SECONDS: Final = 5.0
 
 
 def renewal_delay(lease: float, draw: float) -> float:
     """The seconds from one renewal to the next; `draw` is drawn evenly between 0 and 1."""
     return lease / 3 * (1 - SPREAD + 2 * SPREAD * draw)
+
+
+def longest_call(lease: float) -> float:
+    """The seconds that a call to a store's server may take: one that is never answered must leave time for another."""
+    return min(lease / 3, LONGEST_CALL_SECONDS)
 
 
 def retry_delay(lease: float, draw: float) -> float:

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import importlib.util
 from importlib import import_module
+from typing import Final
 
 from penstock.errors import ConfigError
 from penstock.jobs.store import Store
 from penstock.jobs.stores.urls import MEMORY, SQLITE, StoreUrl, masked, read_store_url
 
-__all__ = ["masked", "open_store", "read_store_url"]
+__all__ = ["TIMEOUT_SECONDS", "masked", "open_store", "read_store_url"]
+
+TIMEOUT_SECONDS: Final = 5.0
+"""How long a server may take to connect, and how long to answer a call."""
 
 
-def open_store(url: str) -> Store:
+def open_store(url: str, *, timeout: float = TIMEOUT_SECONDS) -> Store:
     """A connection of its own to the queue that `url` names.
+
+    `timeout` is how many seconds a server may take to connect, and to answer a call; a file has no such limit.
 
     * ``memory://`` or ``memory://NAME``: in this process only; the same URL is the same store.
     * ``sqlite:///q.db``: a file below the current folder; ``sqlite:////path/q.db``: one with an absolute path.
@@ -37,10 +43,10 @@ def open_store(url: str) -> Store:
         return _opened("sqlite_store", "open_sqlite_store", place)
     if importlib.util.find_spec("redis") is None:
         raise ConfigError(f"{place.shown} needs the library redis: pip install 'penstock[redis]'")
-    return _opened("redis_", "open_redis_store", place)
+    return _opened("redis_", "open_redis_store", place, timeout=timeout)
 
 
-def _opened(module: str, function: str, place: StoreUrl) -> Store:
+def _opened(module: str, function: str, place: StoreUrl, **options: float) -> Store:
     """What a store's module makes of `place`."""
-    store: Store = getattr(import_module(f"penstock.jobs.stores.{module}"), function)(place)
+    store: Store = getattr(import_module(f"penstock.jobs.stores.{module}"), function)(place, **options)
     return store

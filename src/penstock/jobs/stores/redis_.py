@@ -22,6 +22,7 @@ from redis.retry import Retry
 
 from penstock.errors import ConfigError, PenstockError, StoreUnavailable
 from penstock.jobs.advice import Advice
+from penstock.jobs.stores.opening import TIMEOUT_SECONDS
 from penstock.jobs.stores.redis_advice import LEAST_VERSION, advise, read_version
 from penstock.jobs.stores.redis_refusals import explain_refusal
 from penstock.jobs.stores.redis_scripts import read_scripts
@@ -30,15 +31,13 @@ from penstock.jobs.stores.urls import QUEUE_NAME, StoreUrl
 
 SCHEMA: Final = "1"
 """The version of the records and indexes that the scripts keep."""
-TIMEOUT_SECONDS: Final = 5.0
-"""How long it may take to connect, and how long to answer."""
 
 _SCRIPTS = read_scripts()
 _TOLD: Final = ("server", "memory", "persistence", "replication")
 """The parts of INFO that an advice needs."""
 
 
-def open_redis_store(place: StoreUrl) -> RedisStore:
+def open_redis_store(place: StoreUrl, *, timeout: float = TIMEOUT_SECONDS) -> RedisStore:
     """The store that a URL names; see `connect_redis`."""
     parse_url: Any = redis.connection.parse_url  # it has no types
     try:
@@ -49,7 +48,7 @@ def open_redis_store(place: StoreUrl) -> RedisStore:
         parts["unix_socket_path"] = parts.pop("path")
     if parts.pop("connection_class", None) is SSLConnection:
         parts["ssl"] = True
-    return connect_redis(place.queue, **parts)
+    return connect_redis(place.queue, timeout=timeout, **parts)
 
 
 def connect_redis(queue: str = "default", *, timeout: float = TIMEOUT_SECONDS, **server: Any) -> RedisStore:

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.jobs.rules.leases import reconnect_delay, renewal_delay, retry_delay
+from penstock.jobs.rules.leases import longest_call, reconnect_delay, renewal_delay, retry_delay
 
 
 def test_a_lease_is_renewed_each_third_give_or_take_a_fifth():
@@ -12,6 +12,12 @@ def test_a_lease_is_renewed_each_third_give_or_take_a_fifth():
 @pytest.mark.parametrize("lease", [1.0, 30.0, 3600.0])
 def test_two_renewals_that_fail_leave_time_for_a_third(lease):
     assert renewal_delay(lease, 1.0) + 2 * retry_delay(lease, 1.0) < 0.6 * lease
+
+
+@pytest.mark.parametrize("lease", [1.0, 15.0, 3600.0])
+def test_a_renewal_that_is_never_answered_leaves_time_for_another(lease):
+    assert renewal_delay(lease, 1.0) + longest_call(lease) + retry_delay(lease, 1.0) < 0.9 * lease
+    assert longest_call(lease) <= 5.0
 
 
 def test_a_long_lease_is_tried_again_within_seconds():
