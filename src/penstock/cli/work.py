@@ -97,11 +97,13 @@ class Work:
         jobs = None if self.options.http is None else open_port(self.url, services, self.options, clock)
         listeners: list[Listener] = []
         renewals: list[Renewal] = []
+        faults = [consumer.faults]
         for address, port in ((self.options.http, jobs), (self.options.health, None)):
             if address is not None:
-                listener, found = self._listener(services, consumer, address, clock, port)
+                app, listener = self._listener(services, consumer, address, clock, port)
                 listeners.append(listener)
-                renewals += found
+                renewals += [*listener.renewals(), *app.renewals()]
+                faults.append(app.problems.faults)
         doors: list[Door] = [*listeners, consumer]
         shown = read_store_url(self.url).shown
 
@@ -110,13 +112,17 @@ class Work:
                 say(f"ready on {address}")
             say(f"working on {shown}")
 
+        def flush() -> None:
+            for each in faults:
+                each.flush()
+
         try:
             run_until_signal(
                 services,
                 Doors(doors, [] if jobs is None else [jobs]),
                 drain=self.options.drain,
                 on_ready=ready,
-                on_end=consumer.faults.flush,
+                on_end=flush,
                 renewals=renewals,
                 shows_loading=self.server.log_format == "text",
                 until=consumer.finished,
@@ -138,11 +144,8 @@ class Work:
 
     def _listener(
         self, services: Sequence[Service], consumer: Consumer, address: str, clock: LoopClock, jobs: JobsPort | None
-    ) -> tuple[Listener, list[Renewal]]:
-        """A listener at `address`, and what SIGHUP reads again.
-
-        It is the whole app, with `jobs`; without them probes and metrics only.
-        """
+    ) -> tuple[App, Listener]:
+        """An app and its listener at `address`: with `jobs` the whole app, without them probes and metrics only."""
         host, port = read_address(address)
         options = dataclasses.replace(self.server, host=host, port=port, drain=self.options.drain)
         if jobs is None:  # whoever may reach it may ask: probes have no keys
@@ -152,7 +155,7 @@ class Work:
         app.metrics.collect_from(JobCollector(consumer))
         listener = Listener(app, options, clock, workers=sum(s.workers for v in services for s in v.stages))
         app.metrics.watch(listener)
-        return listener, [*listener.renewals(), *app.renewals()]
+        return app, listener
 
 
 def read_address(text: str) -> tuple[str, int]:

@@ -35,6 +35,8 @@ class Count(ps.Stage):
 
 class Gate(ps.Stage):
     def predict(self, name: str) -> str:
+        if name == "bad":
+            raise ValueError(name)
         Path(f"{name}.begun").touch()
         while not Path(f"{name}.go").exists():
             time.sleep(0.01)
@@ -153,6 +155,22 @@ def test_a_second_signal_ends_it_at_once(queue):
         program.signal(signal.SIGTERM)
         assert program.wait() == 128 + signal.SIGTERM
         assert time.monotonic() - began < 10.0
+
+
+def test_a_second_signal_loses_no_count_of_failed_requests(queue):
+    with jobs.connect(queue.url) as q:
+        q.submit("first")
+        program = queue.work("models:gate", "--http", "127.0.0.1:0", "--workers", "2")
+        address = program.wait_for(r"ready on (http://\S+)")[1]
+        until_now((queue.folder / "first.begun").exists, "the job has begun")
+        with httpx.Client(base_url=address) as client:
+            for _ in range(40):
+                assert client.post("/predict", json="bad").status_code == 500
+        program.signal(signal.SIGTERM)
+        program.wait_for("draining")
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 128 + signal.SIGTERM
+        assert "more failures of the kind builtins.ValueError" in program.output
 
 
 def test_probes_and_metrics_are_answered_where_health_says_and_nothing_else(queue):
