@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.cli import main, work
 from penstock.jobs import upkeep
-from penstock.jobs.consumer import Consumer
+from penstock.jobs.claiming import Claiming
 from penstock.jobs.renewing import Renewing
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Hold, Store
@@ -91,17 +91,17 @@ def recorded(url: str, **options: float) -> Any:
 
 def block_the_loop(seconds: float) -> None:
     """Have the event loop do nothing else for so long, once, after the first claim that brought something."""
-    begin = Consumer._begin
+    begin = Claiming._begin
 
-    def begin_late(self: Consumer, claimed: Sequence[ClaimedJob], lease_until: float) -> None:
+    def begin_late(self: Claiming, claimed: Sequence[ClaimedJob], lease_until: float) -> None:
         if claimed:
-            Consumer._begin = begin  # type: ignore[method-assign]
+            Claiming._begin = begin  # type: ignore[method-assign]
         begin(self, claimed, lease_until)
         end = time.monotonic() + seconds * bool(claimed)
         while time.monotonic() < end:
             pass
 
-    Consumer._begin = begin_late  # type: ignore[method-assign]
+    Claiming._begin = begin_late  # type: ignore[method-assign]
 
 
 def run() -> int:

@@ -5,8 +5,6 @@ its event loop.  What may block runs in threads, a bounded number of them: claim
 
 Contract
 --------
-* Nothing is claimed unless a service is READY or BUSY.
-* What is held and not begun is bounded (`rules/credit.py`).
 * A store that is gone ends nothing: what is held goes on, and the store is asked again with growing rests.
 * `close` gives back at once what has not begun, and lets the rest go on for as long as it was given.
 """
@@ -32,12 +30,12 @@ from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.host_clock import boot_seconds
 from penstock.hosting.servable import Servable
 from penstock.jobs.call_threads import CallThreads
+from penstock.jobs.claiming import Claiming
 from penstock.jobs.commits import Commits
 from penstock.jobs.held_work import HeldWork, Holding, JobStep
 from penstock.jobs.job_counters import JobCounters
 from penstock.jobs.job_formats import JobTarget
 from penstock.jobs.renewing import Renewing
-from penstock.jobs.rules.credit import Credit, credit
 from penstock.jobs.rules.job_states import ENDED
 from penstock.jobs.spool import Spool
 from penstock.jobs.steps import Steps
@@ -52,10 +50,6 @@ log = guarded_logger("penstock.jobs")
 LEAST_DOWNLOADS: Final = 8
 MOST_DOWNLOADS: Final = 64
 """How many inputs are fetched at a time: one for each item of a batch of every worker, within these bounds."""
-MOST_CLAIMED: Final = 1024
-"""The most jobs that one call claims."""
-TICK_SECONDS: Final = 1.0
-"""How often the claim loop looks again where nothing has told it to."""
 STUCK_SECONDS: Final = 60.0
 """After so long without a turn of the claim loop the process is no longer alive: each of its calls ends sooner."""
 
@@ -88,13 +82,12 @@ class Consumer:
         self._options = options
         self._clock = clock
         self._boot = boot
-        self._draw = draw
         self._open_store = open_store
         self._store: Store | None = None
         per_batch = sum(target.batch_items for target in self._targets.values())
-        self._downloads = max(LEAST_DOWNLOADS, min(MOST_DOWNLOADS, per_batch))
+        downloads = max(LEAST_DOWNLOADS, min(MOST_DOWNLOADS, per_batch))
         self._store_threads = threads(4, "penstock-store")
-        self._transfer_threads = threads(2 * self._downloads, "penstock-transfer")
+        self._transfer_threads = threads(2 * downloads, "penstock-transfer")
         folder = Path(options.spool).resolve() if options.spool is not None else None
         self.spool = Spool(folder, options.max_spool, self.holding, self._transfer_threads)
         self.renewing = Renewing(
@@ -105,6 +98,20 @@ class Consumer:
             boot=boot,
             told=self._told,
             died=self._thread_died,
+            draw=draw,
+        )
+        self._claiming = Claiming(
+            list(self._targets.values()),
+            self.holding,
+            options,
+            claim=self._claim,
+            begin=self._begin,
+            is_done=self._all_done,
+            spool=self.spool,
+            store_watch=self.store_watch,
+            downloads=downloads,
+            clock=clock,
+            boot=boot,
             draw=draw,
         )
         self._steps = Steps(
@@ -123,12 +130,12 @@ class Consumer:
             commit=self._commit,
             dropped=self._drop,
             broke=self._finish,
-            moved_on=self._look_soon,
-            downloads=self._downloads,
+            moved_on=self._claiming.look_soon,
+            downloads=downloads,
             draw=draw,
         )
         self._commits = Commits(
-            lambda ends: self._store_threads.run(lambda: self._the_store.end_attempts(ends)),
+            lambda ends: self._store_threads.run(lambda: self.store.end_attempts(ends)),
             clock=clock,
             may_begin=self._may_commit,
             load=self.spool.load,
@@ -138,19 +145,12 @@ class Consumer:
         )
         self._upkeep = Upkeep(self, list(self._targets.values()), transfers, options, self._store_threads, clock, draw)
         self._transfers = transfers
-        self._changed = asyncio.Event()
-        """Set when there may be more credit, or when the claim loop shall look again."""
         self._empty = asyncio.Event()
         """Set when nothing is held, and no claim is under way that could bring something."""
-        self._claiming: asyncio.Task[None] | None = None
+        self._claims: asyncio.Task[None] | None = None
         self._finished: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._stopping = False
-        self._look_is_due = False
-        self._fetches = False
-        """Whether a job that was claimed lately has an input to be fetched."""
-        self._turned = clock.now()
 
     # -- the door -----------------------------------------------------------------------------------------------------
 
@@ -167,11 +167,11 @@ class Consumer:
         await self._store_threads.run(self.spool.open)
         hit("after_start")
         self.renewing.start()
-        for work in (self._claim_loop(), self._commits.run(), self._upkeep.run()):
+        for work in (self._claim_all(), self._commits.run(), self._upkeep.run()):
             task = self._loop.create_task(work)
             task.add_done_callback(self._task_ended)
             self._tasks.append(task)
-        self._claiming = self._tasks[0]
+        self._claims = self._tasks[0]
 
     async def finished(self) -> None:
         """Returns when the queue is empty, if that is when to end; raises what a part of the consumer died of."""
@@ -180,8 +180,7 @@ class Consumer:
 
     def stop_accepting(self) -> None:
         """Claim nothing more."""
-        self._stopping = True
-        self._changed.set()
+        self._claiming.stop()
 
     async def see_out(self, seconds: float) -> None:  # noqa: ARG002  # jobs have nobody who waits on a connection
         """Claim nothing more."""
@@ -194,7 +193,7 @@ class Consumer:
             self._end_threads()
             return
         for job in self.holding.jobs():
-            if not self._begun(job):
+            if not job.begun:
                 self._release(job)
         hit("before_drain")
         await self._until_empty(grace)
@@ -209,7 +208,7 @@ class Consumer:
         if len(self.holding):
             log.warning("%d jobs are still leased: others get them when their leases run out", len(self.holding))
         with contextlib.suppress(*STORE_TROUBLE):
-            await self._store_threads.run(self._the_store.close)
+            await self._store_threads.run(self.store.close)
         self._end_threads()
         self.spool.close()
         self.renewing.join(1.0)
@@ -229,8 +228,8 @@ class Consumer:
     def stuck_because(self) -> str:
         """Why this process will not go on by itself, or ""."""
         now = self._clock.now()
-        if self._loop is not None and not self._stopping and now - self._turned > STUCK_SECONDS:
-            return f"no attempt to claim has ended for {now - self._turned:.0f} s"
+        if self._loop is not None and not self._claiming.stopped and now - self._claiming.turned > STUCK_SECONDS:
+            return f"no attempt to claim has ended for {now - self._claiming.turned:.0f} s"
         for job in self.holding.jobs():
             if job.overdue(now):
                 return f"job {job.claimed.id} has been in the step {job.step} for {now - job.step_began:.0f} s"
@@ -252,73 +251,25 @@ class Consumer:
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
-    async def _claim_loop(self) -> None:
-        while not self._stopping:
-            self._turned = self._clock.now()
-            self._changed.clear()
-            allowed = self._credit()
-            if not allowed.jobs:
-                await self._wait(TICK_SECONDS)
-                continue
-            asked = min(allowed.jobs, MOST_CLAIMED)
-            sent = self._boot()
-            try:
-                claimed = await self._store_threads.run(partial(self._claim, asked, allowed.nbytes))
-            except STORE_TROUBLE as error:
-                await self._wait(self.store_watch.claim_failed(error, self._draw()), alone=True)
-                continue
-            self.store_watch.claim_answered()
-            hit("after_claim")
-            self._begin(claimed, sent + self._options.lease)
-            if claimed:
-                continue  # there may be more, also where there were fewer than asked for: bytes are bounded, too
-            if self._options.until_empty and await self._all_done():
-                self._finish(None)
-                return
-            await self._wait(self._options.poll, alone=True)
+    async def _claim_all(self) -> None:
+        if await self._claiming.run():
+            self._finish(None)
 
-    def _claim(self, limit: int, max_bytes: int) -> list[ClaimedJob]:
-        return self._the_store.claim(
-            self.holder, lease=self._options.lease, limit=limit, max_bytes=max_bytes, services=list(self._targets)
+    async def _claim(self, limit: int, max_bytes: int) -> list[ClaimedJob]:
+        lease, services = self._options.lease, list(self._targets)
+        return await self._store_threads.run(
+            lambda: self.store.claim(self.holder, lease=lease, limit=limit, max_bytes=max_bytes, services=services)
         )
 
-    def _begin(self, claimed: Sequence[ClaimedJob], lease_until: float) -> None:
-        now = self._clock.now()
-        if claimed:
-            self._fetches = any(job.input_url is not None for job in claimed)
-        for each in claimed:
-            job = HeldWork(each, lease_until, now)
-            self.holding.add(job)
-            job.released = self._stopping
-            self._steps.begin(job)
-
-    def _credit(self) -> Credit:
-        ready = [t for t in self._targets.values() if (e := t.service.engine) is not None and e.state.serving]
-        if len(ready) < len(self._targets) or self.spool.full:
-            return Credit(0, 0)
-        jobs = self.holding.jobs()
-        return credit(
-            held=len(jobs),
-            begun=sum([self._begun(job) for job in jobs]),
-            held_bytes=self.holding.nbytes,
-            window=sum([target.batch_items for target in ready]),
-            downloads=self._downloads if self._fetches else 0,
-            concurrency=self._options.concurrency,
-            max_bytes=self._options.max_held_bytes,
-        )
-
-    def _begun(self, job: HeldWork) -> bool:
-        """Whether the model has begun with `job`."""
-        if job.end is not None:
-            return True
-        return job.ticket is not None and bool(job.engine.begun(job.ticket))
+    def _begin(self, job: HeldWork) -> None:
+        self._steps.begin(job)
 
     async def _all_done(self) -> bool:
         """Whether nothing is scheduled, waiting or leased, and every output is in its place."""
         if len(self.holding):
             return False
         try:
-            stats = await self._store_threads.run(self._the_store.stats)
+            stats = await self._store_threads.run(self.store.stats)
         except STORE_TROUBLE:
             return False
         if stats.scheduled or stats.waiting or stats.leased:
@@ -332,7 +283,7 @@ class Consumer:
 
     def _may_commit(self, job: HeldWork) -> bool:
         # At the end a late word is better than none, and what was sent already is no new step.
-        if job.end_sent or self._stopping or self._steps.may_begin(job):
+        if job.end_sent or self._claiming.stopped or self._steps.may_begin(job):
             return True
         job.resume = partial(self._commits.put, job)
         return False
@@ -361,7 +312,7 @@ class Consumer:
             output, hold = job.claimed.output, job.hold
             self._transfer_threads.start(partial(self._transfers.discard_output, output, hold.job_id, hold.fence))
         self._steps.gave_back()
-        self._changed.set()
+        self._claiming.look()
         self._look_whether_empty()
 
     def _release(self, job: HeldWork) -> None:
@@ -401,7 +352,7 @@ class Consumer:
         """Whether the store says that `job` is still ours."""
         sent = self._boot()
         try:
-            (renewed,) = await self._store_threads.run(lambda: self._the_store.renew([job.hold], self._options.lease))
+            (renewed,) = await self._store_threads.run(lambda: self.store.renew([job.hold], self._options.lease))
         except STORE_TROUBLE:
             job.lease_until = min(job.lease_until, sent)  # nothing is put before the store has answered
             return False
@@ -414,45 +365,14 @@ class Consumer:
     # -- how ----------------------------------------------------------------------------------------------------------
 
     @property
-    def _the_store(self) -> Store:
+    def store(self) -> Store:
+        """The store of this consumer, which is there once it was started."""
         assert self._store is not None, "the consumer was never started"
         return self._store
 
-    @property
-    def store(self) -> Store:
-        """The store of this consumer, which is there once it was started."""
-        return self._the_store
-
-    async def _wait(self, seconds: float, *, alone: bool = False) -> None:
-        """Wait so long, or until something has changed; with `alone`, until this consumer shall stop."""
-        timer = self._clock.call_later(seconds, self._wake if alone else self._changed.set)
-        self._woken = False
-        try:
-            while not (self._stopping or self._woken):
-                await self._changed.wait()
-                if not alone:
-                    return
-                self._changed.clear()
-        finally:
-            timer.cancel()
-
-    def _wake(self) -> None:
-        self._woken = True
-        self._changed.set()
-
     def _look_whether_empty(self) -> None:
-        if not len(self.holding) and (self._claiming is None or self._claiming.done()):
+        if not len(self.holding) and (self._claims is None or self._claims.done()):
             self._empty.set()
-
-    def _look_soon(self) -> None:
-        """Have the claim loop look for credit when the engine has sent what it has, which is when the model begins."""
-        if not self._look_is_due and self._loop is not None:
-            self._look_is_due = True
-            self._loop.call_soon(self._look)
-
-    def _look(self) -> None:
-        self._look_is_due = False
-        self._changed.set()
 
     async def _until_empty(self, seconds: float) -> None:
         self._empty.clear()

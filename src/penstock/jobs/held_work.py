@@ -71,6 +71,11 @@ class HeldWork:
         return now - self.step_began > self.step_limit
 
     @property
+    def begun(self) -> bool:
+        """Whether the model has begun with it."""
+        return self.end is not None or (self.ticket is not None and bool(self.engine.begun(self.ticket)))
+
+    @property
     def useless(self) -> bool:
         """Whether its result is of no use to anybody."""
         return self.lost or self.cancelled

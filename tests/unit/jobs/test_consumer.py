@@ -729,5 +729,18 @@ async def test_a_step_that_passes_its_limit_is_told_and_not_renewed(bench):
 
 async def test_a_claim_loop_that_makes_no_turn_is_stuck(bench):
     work = await bench()
-    work.consumer._turned = work.clock.now() - 61.0
+    await work.turn(59.0)
+    answered = asyncio.Event()
+
+    async def answer_late(call):
+        await answered.wait()
+        return []
+
+    work.consumer._store_threads.run = answer_late
+    await work.turn(59.0)
+    assert work.consumer.stuck_because() == ""
+    await work.turn(3.0)
     assert "no attempt to claim" in work.consumer.stuck_because()
+    answered.set()
+    await work.turn(1.0)
+    assert work.consumer.stuck_because() == ""
