@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-JOBS ?= 2
+# One more than a small machine has cores: for a third of their time tests wait.
+JOBS ?= 3
 ROUNDS ?= 5
 COUNT ?= 300
 SEED ?= 1
 
-.PHONY: help demo test test-others test-compiled check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs hops docs pictures browsers services mutants clean
+.PHONY: help demo test test-others test-compiled test-sources check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs hops docs pictures browsers services mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,18 +32,21 @@ demo: $(VENV)/.demo  ## serve a real sentence-embedding model on 127.0.0.1:8000
 test: $(STAMP)  ## run every test
 	$(BIN)/python -m pytest -n $(JOBS)
 
-check: lint types coverage test-others test-compiled  ## every static check, then every test, each on the builds it needs
+check: lint types coverage test-others test-compiled  ## every static check, then every test; what an install does, on an install's build
 
 coverage: $(STAMP)  ## the unit tests, which must take every branch of what decides
 	@mkdir -p build/coverage
 	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term tests/unit
 
 test-others: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/unit tests bench
+	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/unit --ignore=tests/integration --ignore=tests/faults tests bench
 
-test-compiled: compiled  ## the tests of what Penstock does once more, over the compiled build
+test-compiled: compiled  ## the tests of what Penstock does, over the compiled build
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
 		tests/unit tests/conformance tests/integration tests/faults
+
+test-sources: $(STAMP)  ## the tests with whole processes, over the sources: what a machine without a compiler runs
+	$(BIN)/python -m pytest -n $(JOBS) tests/integration tests/faults
 
 compiled: $(STAMP) build/compiled/.built  ## build in build/compiled what an install makes
 
