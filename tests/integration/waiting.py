@@ -13,6 +13,8 @@ PATIENCE_SECONDS = 15.0
 """Seconds; only a broken test waits this long."""
 PAUSE = 0.002
 """Seconds between two looks."""
+LONGEST_PAUSE = 0.02
+"""To which it grows outside event loops, where a look may cost a process as much CPU as what it waits for."""
 
 
 async def until(
@@ -33,8 +35,9 @@ def until_now(
     context: Callable[[], str] = lambda: "",
 ) -> T:
     """As `until`, without an event loop; a failure also tells the `context`."""
-    deadline = time.monotonic() + patience
+    deadline, pause = time.monotonic() + patience, PAUSE
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"waited in vain for {what or condition}\n{context()}"
-        time.sleep(PAUSE)
+        time.sleep(pause)
+        pause = min(1.2 * pause, LONGEST_PAUSE)
     return answer

@@ -136,7 +136,10 @@ def reloaded(tmp_path):
 
 
 class Asker:
-    """A client that asks all the time, on connections that it keeps or on a new one each time; failures are kept."""
+    """A client that asks all the time, on connections that it keeps or on a new one each time; failures are kept.
+
+    It pauses after each answer, for as long as some take: else two of them leave no CPU to what is tested.
+    """
 
     def __init__(self, address, *, keep):
         self._keep = keep
@@ -170,6 +173,7 @@ class Asker:
             self.failures.append(f"{answer.status}: {body}")
         if not self._keep:
             connection.close()
+        self._over.wait(0.005)
 
     def end(self):
         self._over.set()
