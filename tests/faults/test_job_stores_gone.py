@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from cutting_proxy import CuttingProxy
@@ -123,7 +123,8 @@ def test_a_consumer_that_may_open_no_more_files_goes_on_when_it_may(tmp_path):
         queue.submit_many(3)
         queue.until_done()  # what a consumer opens once is open
         _, most = resource.prlimit(working.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(working.pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{working.pid}/fd")), most))
+        opened = len(list(Path(f"/proc/{working.pid}/fd").iterdir()))
+        resource.prlimit(working.pid, resource.RLIMIT_NOFILE, (opened, most))
         queue.submit_many(JOBS, prefix="later")
         queue.until(lambda: any(job.attempts.get("transfer") for job in queue.jobs()), "an input that was not read")
         resource.prlimit(working.pid, resource.RLIMIT_NOFILE, (most, most))

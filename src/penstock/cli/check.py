@@ -24,8 +24,6 @@ from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, d
 from penstock.errors import ConfigError, PenstockError
 from penstock.runtime.process import describe_exit
 
-STEP_SECONDS = 60.0
-"""How long one step of a check may take, unless `--timeout` says otherwise."""
 _LONGEST_POLL_MILLISECONDS = 2**31 - 1
 """The longest wait that poll(2) takes."""
 

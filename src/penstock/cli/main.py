@@ -15,10 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
-
 import penstock
-from penstock.cli.check import STEP_SECONDS, check
 from penstock.cli.ending import end_in_time
 from penstock.cli.find_service import load_service
 from penstock.cli.first_process import leave_first_process
@@ -45,6 +42,10 @@ from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams
 from penstock.jobs.work_options import QueueOptions, WorkOptions
 from penstock.service import Service
 
+# rich, and what needs it, is imported where it is used: it took a third of the time in which `serve` and `work` start.
+
+CHECK_STEP_SECONDS = 60.0
+"""How long one step of a check may take, unless `--timeout` says otherwise."""
 WHAT_A_SERVICE_IS = (
     "module:service or file.py:service; a function without arguments that makes the service; or only the module, where "
     "it has but one service"
@@ -117,6 +118,8 @@ def run_command(command: Callable[[], int]) -> int:
 
 def _complain(error: PenstockError) -> None:
     with contextlib.suppress(OSError):  # nobody reads it
+        from rich.console import Console
+
         Console(stderr=True).print(f"penstock: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -183,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     checking.add_argument(
         "--timeout",
         metavar="SECONDS",
-        default=str(STEP_SECONDS),
+        default=str(CHECK_STEP_SECONDS),
         help="longest one step may take: the import, the setup, one example in one format (default %(default)s)",
     )
     checking.set_defaults(run=_check)
@@ -356,6 +359,10 @@ def _work(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from penstock.cli.check import check
+
     try:
         patience = float(arguments.timeout)
     except ValueError:
@@ -366,6 +373,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _look_at_store(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
     from penstock.cli.doctor import diagnose
 
     url = needed_queue_url(arguments.queue, arguments.queue_file, os.environ)

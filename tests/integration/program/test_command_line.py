@@ -598,6 +598,12 @@ def test_the_version_and_the_first_line_say_which_build_runs_on_what(serve):
     assert json.loads(server.output.splitlines()[0])["message"] == f"version {words}"
 
 
+def test_a_start_loads_nothing_of_what_draws_tables():
+    asked = "import sys, penstock.cli.main, penstock.cli.work, penstock.server.serve; print('rich' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_the_versions_of_libraries_are_read_only_when_they_are_asked_for():
     asked = "import sys; from penstock.cli.main import _parser; _parser(); print('importlib.metadata' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
