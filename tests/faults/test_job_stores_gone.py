@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from cutting_proxy import CuttingProxy
@@ -110,24 +109,6 @@ def test_a_consumer_whose_store_is_a_file_on_a_full_disk_goes_on_when_there_is_r
         resource.prlimit(working.pid, resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
         working.wait_for("the store does not answer: .*disk")
         resource.prlimit(working.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        queue.until_done()
-        working.end()
-        queue.check()
-        assert {queue.calls(job.id) for job in queue.jobs()} == {1}
-
-
-@pytest.mark.faults
-def test_a_consumer_that_may_open_no_more_files_goes_on_when_it_may(tmp_path):
-    with queue_in(tmp_path, f"sqlite:///{tmp_path}/q.db") as queue:
-        working = queue.work("--backoff", "1").up()
-        queue.submit_many(3)
-        queue.until_done()  # what a consumer opens once is open
-        _, most = resource.prlimit(working.pid, resource.RLIMIT_NOFILE)
-        opened = len(list(Path(f"/proc/{working.pid}/fd").iterdir()))
-        resource.prlimit(working.pid, resource.RLIMIT_NOFILE, (opened, most))
-        queue.submit_many(JOBS, prefix="later")
-        queue.until(lambda: any(job.attempts.get("transfer") for job in queue.jobs()), "an input that was not read")
-        resource.prlimit(working.pid, resource.RLIMIT_NOFILE, (most, most))
         queue.until_done()
         working.end()
         queue.check()

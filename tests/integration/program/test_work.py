@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -117,6 +119,24 @@ def test_an_input_from_a_file_and_an_output_to_one(queue):
             q.result(forbidden)
     assert (outside / "a.json").read_text() == "3"
     assert [path.name for path in outside.iterdir()] == ["a.json"]
+
+
+def test_a_consumer_that_may_open_no_more_files_goes_on_when_it_may(queue):
+    text = queue.folder / "a.txt"
+    text.write_text("one two three")
+    with jobs.connect(queue.url) as q:
+        program = queue.work("models:count", "--allow-input", f"file://{queue.folder}/", "--backoff", "0.5")
+        assert q.result(q.submit(input_url=f"file://{text}"), timeout=30) == 3  # what is opened once is open
+        _, most = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
+        opened = len(list(Path(f"/proc/{program.pid}/fd").iterdir()))
+        resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (opened, most))
+        job = q.submit(input_url=f"file://{text}")
+        until_now(lambda: q.get(job.id).attempts.get("transfer"), "an input that was not read")
+        resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (most, most))
+        assert q.result(job, timeout=30) == 3
+        assert set(q.get(job.id).attempts) == {"transfer"}
+    program.signal(signal.SIGTERM)
+    assert program.wait() == 0
 
 
 def test_sigterm_gives_back_what_has_not_begun_and_finishes_the_rest(queue):
