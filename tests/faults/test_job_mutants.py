@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from worked import LEASE, queue_in
 
+from penstock.testing.history_events import Act
+
 
 @pytest.fixture
 def queue(tmp_path):
@@ -32,6 +34,12 @@ def test_who_commits_without_a_fence_is_told(queue):
     with armed.suspended(by=None):
         other = queue.work().up()
         queue.until(lambda: len(queue.job("job").history) == 2, "another claim")
+
+    def has_committed():
+        return any(part.fence == 1 for e in queue.events() if e.act is Act.END and e.ended for part in e.parts)
+
+    # The end of the job is not enough: who is killed then has not written down that the store took its word.
+    queue.until(has_committed, "the commit of who had stopped")
     queue.until_ended()
     armed.kill()
     other.kill()
