@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 from penstock.codec.formats import MEDIA_TYPES
 from penstock.codec.media_types import answer_codec, content_codec, too_long
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, TransferRefused
 from penstock.jobs.stores.urls import masked
 from penstock.spelling import nearest
+from penstock.transfer.places import parse_file_or_object
 
 MOST_PRIORITY: Final = 1_000_000_000
 LONGEST_DELAY_SECONDS: Final = 10 * 366 * 86400.0
@@ -117,12 +118,14 @@ def _check_key(key: object) -> None:
 
 
 def _check_url(name: str, url: object) -> None:
-    """Whether the URL may be used is decided by the consumer; here it is told that it is none at all."""
+    """Whether the URL may be used is decided by the consumer; here it is told that it can never be one."""
     if url is None:
         return
     if not isinstance(url, str) or not 0 < len(url) <= LONGEST_URL or not url.isprintable():
         shown = masked(url)[:200] if isinstance(url, str) else url
-        raise ConfigError(f"{name} must be a URL of at most {LONGEST_URL} characters, got {shown!r}")
+        raise ConfigError(
+            f"{name} must be a URL of at most {LONGEST_URL} characters that can be printed, got {shown!r}"
+        )
     scheme, separator, rest = url.partition("://")
     try:
         urlsplit(url)
@@ -134,6 +137,10 @@ def _check_url(name: str, url: object) -> None:
         near = nearest(scheme.lower(), URL_SCHEMES, _LIKELY_NAME)
         hint = f": did you mean {near}://?" if near else f"; there are {', '.join(f'{s}://' for s in URL_SCHEMES)}"
         raise ConfigError(f"{name}: there is no {scheme}:// here{hint}")
+    try:
+        parse_file_or_object(url)
+    except TransferRefused as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
 def _check_content_type(content_type: object, *, inline: bool) -> None:

@@ -151,6 +151,15 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     """The media type of the result."""
 
 
+def wrote_nothing(end: AttemptEnd, first_fence: int | None) -> bool:
+    """Whether no attempt of a run that ends as `end` says has left anything at its output.
+
+    A job whose input or output is refused dies at its first attempt, and nothing is left to deliver: its output may be
+    a place that no consumer may ever write to.
+    """
+    return end.to is JobState.DEAD and end.cause is Cause.INPUT and end.hold.fence == first_fence
+
+
 class Delivery(msgspec.Struct, frozen=True):
     """What is left to do for the outputs of a job whose run has ended.
 

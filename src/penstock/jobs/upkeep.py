@@ -129,8 +129,10 @@ class Upkeep:
         try:
             self._transfers.check_output(delivery.output)
         except TransferRefused as error:
-            log.error("the output of job %s is left to a consumer that may move it: %s", delivery.job_id, error)  # noqa: TRY400
-            self._left_to_others.add((delivery.job_id, delivery.last_fence))
+            left = (delivery.job_id, delivery.last_fence)
+            if left not in self._left_to_others:
+                self._left_to_others.add(left)
+                log.error("the output of job %s is left to a consumer that may move it: %s", delivery.job_id, error)  # noqa: TRY400
             return False
         try:
             if delivery.fence:
@@ -142,7 +144,8 @@ class Upkeep:
             log.warning("the output of job %s is not in its place yet: %s", delivery.job_id, error)
             return False
         except TransferRefused as error:  # to ask again would be in vain
-            log.error("the output of job %s is lost: %s", delivery.job_id, error)  # noqa: TRY400
+            what = "is lost" if delivery.fence else "had nothing to be moved, and what is beside it stays"
+            log.error("the output of job %s %s: %s", delivery.job_id, what, error)  # noqa: TRY400
         return True
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from penstock.errors import JobConflict, JobNotFound
 from penstock.jobs.job import Stats
+from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import Answer, Delivery, Hold, NewJob, Store
+from penstock.jobs.store import Answer, AttemptEnd, Delivery, Hold, NewJob, Store
 from penstock.testing.store_case import (
     LONG,
     SHORT,
@@ -217,6 +218,20 @@ class UpkeepTests(StoreCase):
             assert store.purge(JobState.WAITING, 0.0) == 1
             left = {delivery.job_id: delivery for delivery in store.deliveries(limit=10, lease=LONG)}
             assert left == {job_id: Delivery(job_id, PLACE, 0, 1, 1) for job_id in "abc"}
+
+    def test_a_run_that_was_at_fault_from_the_beginning_leaves_nothing(self) -> None:
+        """Its first attempt wrote nothing; a later one comes after others that may have."""
+        with self.opened() as store:
+            store.submit([NewJob(job_id, output=PLACE) for job_id in "ab"])
+            holds = {job.id: job.hold for job in take(store)}
+            refused = AttemptEnd(holds["a"], JobState.DEAD, cause=Cause.INPUT, counts=True)
+            store.end_attempts([refused, handed_back(holds["b"])])
+            again = AttemptEnd(take_one(store).hold, JobState.DEAD, cause=Cause.INPUT, counts=True)
+            store.end_attempts([again])
+            assert store.deliveries(limit=10, lease=LONG) == [Delivery("b", PLACE, 0, 1, 2)]
+            store.retry("a")
+            store.end_attempts([success(take_one(store).hold, b"")])
+            assert store.deliveries(limit=10, lease=LONG) == [Delivery("a", PLACE, 2, 2, 2)]
 
     def test_each_delivery_is_one_callers_until_its_lease_runs_out(self) -> None:
         """It is given again, and counted, until it was made; a job's purge does not forget it."""

@@ -37,10 +37,16 @@ ONE = InputBody(b"1", "application/json")
         ({"input_url": "http://[a"}, "input_url must be a URL such as"),
         ({"input_url": "htps://host/a"}, "there is no htps:// here: did you mean https://?"),
         ({"output": "ftp://me:geheim@host/a"}, "output: there is no ftp:// here; there are file://, s3://"),
-        ({"output": 3}, "output must be a URL of at most 8192 characters, got 3"),
+        (
+            {"input_url": "http://x:99999/"},
+            "http://x:99999/: what stands before the path is no host and no port",
+        ),
+        ({"output": "file:///out/../x"}, "output: file:///out/../x: a path here has no `..`"),
+        ({"output": "file:///out/"}, "output: file:///out/ names a folder"),
+        ({"output": 3}, "output must be a URL of at most 8192 characters that can be printed, got 3"),
         ({"content_type": "text/csv"}, "no service reads the content type 'text/csv'; there are application/json"),
         ({"content_type": "  "}, "no service reads"),
-        ({"content_type": "a\nb", "input_url": "s3://a/b"}, "content_type must be a media type"),
+        ({"content_type": "a\nb", "input_url": "s3://in/b"}, "content_type must be a media type"),
         ({"accept": "text/html"}, "no service writes results as 'text/html'"),
         ({"accept": "ä"}, "accept must be media types"),
     ],
@@ -59,7 +65,7 @@ def test_what_is_allowed_at_its_limits_is_taken():
 
 def test_a_file_at_a_url_may_be_of_any_type():
     assert (
-        new_job(None, JobOptions(input_url="s3://a/b.wav", content_type="audio/wav"), now=NOW).content_type
+        new_job(None, JobOptions(input_url="s3://in/b.wav", content_type="audio/wav"), now=NOW).content_type
         == "audio/wav"
     )
     assert new_job(None, JobOptions(input_url="file:///a"), now=NOW).body == b""
@@ -82,7 +88,7 @@ def test_an_unknown_option_is_told_with_the_one_that_is_near(name, words):
 
 def test_a_job_has_one_input():
     with pytest.raises(ConfigError, match="both given"):
-        new_job(ONE, JobOptions(input_url="s3://a/b"), now=NOW)
+        new_job(ONE, JobOptions(input_url="s3://in/b"), now=NOW)
     with pytest.raises(ConfigError, match="a job needs an input, or an input_url"):
         new_job(None, JobOptions(), now=NOW)
 
@@ -120,8 +126,8 @@ def test_a_digest_is_of_the_input_and_of_every_option_that_makes_it_another_job(
             (ONE, JobOptions(priority=1)),
             (ONE, JobOptions(service="a")),
             (ONE, JobOptions(accept="application/json")),
-            (ONE, JobOptions(output="s3://a/b")),
-            (None, JobOptions(input_url="s3://a/b")),
+            (ONE, JobOptions(output="s3://in/b")),
+            (None, JobOptions(input_url="s3://in/b")),
         )
     ]
     assert len(set(digests)) == len(digests)

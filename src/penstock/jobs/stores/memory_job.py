@@ -27,7 +27,7 @@ from penstock.jobs.rules.job_states import (
     SUCCEED,
     JobState,
 )
-from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, ClaimedJob, Delivery, NewJob, Renewed
+from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, ClaimedJob, Delivery, NewJob, Renewed, wrote_nothing
 
 HELD_MOVES = {
     JobState.WAITING: RELEASE,
@@ -243,7 +243,8 @@ class MemoryJob:
         if state is JobState.SUCCEEDED and end is not None:
             self.error = None
             self.result = StoredResult(end.result, end.content_type, self.new.output)
-        self._leave_delivery()
+        if end is None or not wrote_nothing(end, self.first_fence):
+            self._leave_delivery()
 
     def forget(self) -> None:
         """Its store forgets it."""

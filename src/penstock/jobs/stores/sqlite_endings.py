@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from penstock.hosting.host_clock import Reading
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import ENDED, JobState
-from penstock.jobs.store import Answer, AttemptEnd
+from penstock.jobs.store import Answer, AttemptEnd, wrote_nothing
 from penstock.jobs.stores.sqlite_rows import (
     NAMES,
     NUMBERS,
@@ -103,7 +103,7 @@ class Endings:
                 self._results.append((job.seq, end.result))
             else:
                 self._unneeded.append((job.seq,))
-        if ended and job.output is not None:
+        if ended and job.output is not None and not wrote_nothing(end, job.first_fence):
             fence = job.fence if state == _SUCCEEDED else 0
             self._deliveries.append((self._queue, job.id, job.fence, job.first_fence, fence, job.output))
         values = (

@@ -137,7 +137,7 @@ def test_fences_of_a_forgotten_job_never_come_again(store):
 def test_each_run_leaves_a_delivery_of_its_own(store):
     submit(store, "a", output="file:///out")
     (first,) = claim(store)
-    store.end_attempts([AttemptEnd(first.hold, JobState.DEAD, Cause.INPUT)])
+    store.end_attempts([AttemptEnd(first.hold, JobState.DEAD, Cause.APPLICATION)])
     store.retry("a")
     (second,) = claim(store)
     succeed(store, [second])

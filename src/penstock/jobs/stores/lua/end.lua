@@ -20,6 +20,8 @@ local function settle(job, ending, problem, result)
     extra = {'problem', problem}
   end
   if state == 'scheduled' then job.due = now + rest end
+  -- Its only attempt was at fault from the beginning, and wrote nothing: see `wrote_nothing` in jobs/store.py.
+  if state == 'dead' and cause == 'input' and job.fence == job.first_fence then job.first_fence = nil end
   end_attempt(job, state, ENDED[state] and state or cause or state, extra)
 end
 
