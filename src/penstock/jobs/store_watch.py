@@ -42,6 +42,7 @@ class StoreWatch:
             return
         if self._since is None:
             self._since = self._now()
+        if str(error) != self.why:
             log.warning("the store does not answer: %s; it is asked again, and what is held goes on", error)
         self.why = str(error)
 

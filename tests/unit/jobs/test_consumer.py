@@ -23,6 +23,7 @@ from penstock.errors import (
 )
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd
+from penstock.jobs.store_watch import StoreWatch
 
 
 async def test_a_job_goes_to_the_engine_and_its_result_to_the_store(bench):
@@ -744,3 +745,13 @@ async def test_a_claim_loop_that_makes_no_turn_is_stuck(bench):
     answered.set()
     await work.turn(1.0)
     assert work.consumer.stuck_because() == ""
+
+
+def test_a_store_that_is_gone_for_another_reason_says_so_once(caplog):
+    watch = StoreWatch(lambda: 0.0)
+    for why in ("cut off", "cut off", "replaced", "replaced"):
+        watch.answered(StoreUnavailable(why))
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "the store does not answer: cut off",
+        "the store does not answer: replaced",
+    ]

@@ -120,7 +120,8 @@ class SqliteFile:
         except OSError as error:
             raise StoreUnavailable(f"{self.path} is not there any more: {error.strerror}") from error
         if (found.st_dev, found.st_ino) != self._identity:
-            raise StoreUnavailable(f"{self.path} was replaced by another file while it was open; open the queue again")
+            what = "was replaced by another file while it was open"
+            raise StoreUnavailable(f"{self.path} {what}: open the queue again, or restart this process")
 
     def leave(self) -> None:
         """Take note that the connections were closed."""
