@@ -80,7 +80,7 @@ def bind_tcp(host: str, port: int) -> list[socket.socket]:
         except OSError as error:
             for opened in sockets:
                 opened.close()
-            hint = "; --port takes another one, --port 0 a free one" if error.errno == errno.EADDRINUSE else ""
+            hint = "; name another port, or 0 for a free one" if error.errno == errno.EADDRINUSE else ""
             raise _refusal(f"{host}:{port}", error, hint) from None
         sock.setblocking(False)
         port = sock.getsockname()[1]

@@ -147,7 +147,7 @@ def test_a_port_that_is_taken_is_named_and_no_socket_stays_open(opened, monkeypa
     monkeypatch.setattr(binding.socket, "getaddrinfo", lambda *_, **__: found)
     before = open_files()
     words = f"cannot listen on h:{port}: something else listens there already"
-    with pytest.raises(StartFailed, match=rf"^{words}; --port takes another one, --port 0 a free one$"):
+    with pytest.raises(StartFailed, match=rf"^{words}; name another port, or 0 for a free one$"):
         bind_tcp("h", port)
     assert open_files() == before
 
