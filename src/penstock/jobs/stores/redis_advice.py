@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from penstock.config import MIB
 from penstock.jobs.advice import Advice
 
 LEAST_VERSION: Final = (6, 2)
@@ -28,7 +29,7 @@ def advise(info: Mapping[str, str], settings: Mapping[str, str]) -> list[Advice]
         info: what INFO tells.
         settings: what CONFIG GET tells; empty where we may not ask.
     """
-    return [_version(info), _policy(info, settings), *_append_only(info, settings), _writes(info)]
+    return [_version(info), _policy(info, settings), *_memory(info), *_append_only(info, settings), _writes(info)]
 
 
 def _version(info: Mapping[str, str]) -> Advice:
@@ -42,6 +43,16 @@ def _policy(info: Mapping[str, str], settings: Mapping[str, str]) -> Advice:
     wrong = found != "noeviction"
     remedy = "a server that is full throws jobs away: CONFIG SET maxmemory-policy noeviction, and in redis.conf"
     return Advice("maxmemory-policy", found, wrong, remedy if wrong else "")
+
+
+def _memory(info: Mapping[str, str]) -> list[Advice]:
+    """How full the server is, where it has a limit."""
+    used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    if not most:
+        return []
+    remedy = "new jobs are refused: purge those that have ended, or CONFIG SET maxmemory to more, and in redis.conf"
+    found = f"{used / MIB:.1f} of {most / MIB:.1f} MiB"
+    return [Advice("memory", found, used >= most, remedy if used >= most else "")]
 
 
 def _append_only(info: Mapping[str, str], settings: Mapping[str, str]) -> list[Advice]:

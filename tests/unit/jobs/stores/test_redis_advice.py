@@ -39,6 +39,8 @@ def test_a_server_as_it_should_be_has_nothing_wrong():
         ({"aof_enabled": "0"}, {"appendonly": "no"}),
         ({"aof_last_write_status": "err"}, {"disk": "aof_last_write_status not ok"}),
         ({"role": "slave"}, {"role": "replica"}),
+        ({"used_memory": "3355443", "maxmemory": "1048576"}, {"memory": "3.2 of 1.0 MiB"}),
+        ({"used_memory": "1048575", "maxmemory": "1048576"}, {}),
     ],
 )
 def test_what_may_lose_jobs_is_wrong(told, found):
