@@ -192,6 +192,8 @@ def _result(queue: JobQueue, arguments: argparse.Namespace) -> int:
     stored = watch.stored
     assert stored is not None, "a job that has succeeded has a result"
     if stored.output is not None:
+        if arguments.file is not None:
+            raise JobError(f"the queue has no result to write to a file: it is at {stored.output}")
         write_lines([stored.output])
     elif arguments.file is not None:
         _write_file(arguments.file, stored.body)

@@ -67,7 +67,10 @@ def submit_from(queue: JobQueue, arguments: argparse.Namespace) -> int:
         job = _checked(queue.submit, _read_input(arguments.file, arguments.max_inline), **options)
     else:
         job = _checked(queue.submit, **options)
-    show_jobs([job], as_json=arguments.json) if arguments.json else write_lines([job.id])
+    try:
+        show_jobs([job], as_json=True) if arguments.json else write_lines([job.id])
+    except PenstockError as error:
+        raise PenstockError(f"job {job.id} was submitted, but {error}") from None
     return 0
 
 

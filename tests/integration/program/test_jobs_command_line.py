@@ -118,3 +118,12 @@ def test_bytes_that_are_no_text_and_streams_that_are_closed_are_told_in_a_line(e
     assert told in lines[0]
     with jobs.connect(url) as q:
         assert q.list() == []
+
+
+def test_a_job_whose_id_cannot_be_written_is_said_to_be_submitted(environment, url):
+    command = ["sh", "-c", 'exec "$@" >/dev/full', "sh", *COMMAND, "submit", "1", "--id", "a", "--queue", url]
+    found = subprocess.run(command, cwd=environment, capture_output=True, timeout=PATIENCE_SECONDS, text=True)
+    assert (found.returncode, found.stderr.count("\n")) == (1, 1), found.stderr
+    assert "job a was submitted, but what was found cannot be written: No space left on device" in found.stderr
+    with jobs.connect(url) as q:
+        assert [job.id for job in q.list()] == ["a"]

@@ -251,6 +251,9 @@ def test_a_result_that_lies_elsewhere_is_its_url(jobs, store):
     jobs("submit", "1", "--id", "a", "--output", "s3://out/a")
     end(store, content_type="application/json")
     assert jobs("result", "a")[:2] == (0, "s3://out/a\n")
+    status, out, err = jobs("result", "a", "--file", "here")
+    assert (status, out) == (1, "")
+    assert "it is at s3://out/a" in err
 
 
 def test_what_has_not_ended_in_time_is_a_failure(jobs):
