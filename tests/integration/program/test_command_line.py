@@ -138,7 +138,7 @@ def test_a_port_in_use_is_a_sentence_and_exit_1(module):
         port = taken.getsockname()[1]
         status, output = run(module(), "serve", "orders:service", "--port", str(port))
     assert status == 1
-    says(output, f"cannot listen on 127.0.0.1:{port}: something else listens there already; --port takes another")
+    says(output, f"cannot listen on 127.0.0.1:{port}: something else listens there already; name another port")
 
 
 @pytest.mark.parametrize(
