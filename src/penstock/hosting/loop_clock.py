@@ -29,9 +29,13 @@ class LoopClock:
 
 async def sleep_on(clock: Clock, seconds: float) -> None:
     """Wait until `seconds` have passed on `clock`."""
-    over = asyncio.Event()
-    timer = clock.call_later(seconds, over.set)
+    await wait_on(clock, asyncio.Event(), seconds)
+
+
+async def wait_on(clock: Clock, event: asyncio.Event, seconds: float) -> None:
+    """Wait for `event`, which is set once `seconds` have passed on `clock`."""
+    timer = clock.call_later(seconds, event.set)
     try:
-        await over.wait()
+        await event.wait()
     finally:
         timer.cancel()

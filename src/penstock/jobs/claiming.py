@@ -16,6 +16,7 @@ from typing import Final
 
 from penstock.core.clock import Clock
 from penstock.hosting.fault_points import hit
+from penstock.hosting.loop_clock import wait_on
 from penstock.jobs.held_work import HeldWork, Holding
 from penstock.jobs.job_formats import JobTarget
 from penstock.jobs.rules.credit import NO_CREDIT, Credit, credit
@@ -101,7 +102,7 @@ class Claiming:
             self._changed.clear()
             allowed = self._credit()
             if not allowed.jobs:
-                await self._wait(self._changed, TICK_SECONDS)
+                await wait_on(self._clock, self._changed, TICK_SECONDS)
                 continue
             sent = self._boot()
             try:
@@ -148,12 +149,4 @@ class Claiming:
         """Wait so long, or until this is stopped."""
         self._rested.clear()
         if not self.stopped:
-            await self._wait(self._rested, seconds)
-
-    async def _wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Wait for `event`, which is set after so long."""
-        timer = self._clock.call_later(seconds, event.set)
-        try:
-            await event.wait()
-        finally:
-            timer.cancel()
+            await wait_on(self._clock, self._rested, seconds)

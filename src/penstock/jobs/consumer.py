@@ -28,6 +28,7 @@ from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.fault_points import hit
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.host_clock import boot_seconds
+from penstock.hosting.loop_clock import wait_on
 from penstock.hosting.servable import Servable
 from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.claiming import Claiming
@@ -377,9 +378,7 @@ class Consumer:
     async def _until_empty(self, seconds: float) -> None:
         self._empty.clear()
         self._look_whether_empty()
-        timer = self._clock.call_later(seconds, self._empty.set)
-        await self._empty.wait()
-        timer.cancel()
+        await wait_on(self._clock, self._empty, seconds)
 
     def _end_threads(self) -> None:
         self._store_threads.end()

@@ -15,6 +15,7 @@ from penstock.core.clock import Clock
 from penstock.errors import TransferFailed, TransferRefused
 from penstock.hosting.fault_points import hit
 from penstock.hosting.guarded_log import guarded_logger
+from penstock.hosting.loop_clock import wait_on
 from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.job_counters import JobCounters
 from penstock.jobs.job_formats import JobTarget
@@ -80,10 +81,8 @@ class Upkeep:
             await self._rest(ROUND_SECONDS * (0.8 + 0.4 * self._draw()))
 
     async def _rest(self, seconds: float) -> None:
-        timer = self._clock.call_later(seconds, self._asked.set)
-        await self._asked.wait()
+        await wait_on(self._clock, self._asked, seconds)
         self._asked.clear()
-        timer.cancel()
 
     async def _tend(self) -> None:
         store, options = self._consumer.store, self._options

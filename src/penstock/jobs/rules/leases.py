@@ -17,6 +17,7 @@ SPREAD: Final = 0.2
 """How far a renewal may be from each third of the lease, as a part of that third."""
 LONGEST_RETRY_SECONDS: Final = 2.0
 LONGEST_CALL_SECONDS: Final = 5.0
+"""How long a store's server may take to connect, and how long to answer a call."""
 
 
 def renewal_delay(lease: float, draw: float) -> float:

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 from importlib import import_module
-from typing import Final
 
 from penstock.errors import ConfigError
+from penstock.jobs.rules.leases import LONGEST_CALL_SECONDS
 from penstock.jobs.store import Store
 from penstock.jobs.stores.urls import MEMORY, SQLITE, StoreUrl, masked, read_store_url
 
-__all__ = ["TIMEOUT_SECONDS", "masked", "open_store", "read_store_url"]
-
-TIMEOUT_SECONDS: Final = 5.0
-"""How long a server may take to connect, and how long to answer a call."""
+__all__ = ["masked", "open_store", "read_store_url"]
 
 
-def open_store(url: str, *, timeout: float = TIMEOUT_SECONDS) -> Store:
+def open_store(url: str, *, timeout: float = LONGEST_CALL_SECONDS) -> Store:
     """A connection of its own to the queue that `url` names.
 
     `timeout` is how many seconds a server may take to connect, and to answer a call; a file has no such limit.

@@ -22,7 +22,7 @@ from redis.retry import Retry
 
 from penstock.errors import ConfigError, PenstockError, StoreUnavailable
 from penstock.jobs.advice import Advice
-from penstock.jobs.stores.opening import TIMEOUT_SECONDS
+from penstock.jobs.rules.leases import LONGEST_CALL_SECONDS
 from penstock.jobs.stores.redis_advice import LEAST_VERSION, advise, read_version
 from penstock.jobs.stores.redis_refusals import explain_refusal
 from penstock.jobs.stores.redis_scripts import read_scripts
@@ -37,7 +37,7 @@ _TOLD: Final = ("server", "memory", "persistence", "replication")
 """The parts of INFO that an advice needs."""
 
 
-def open_redis_store(place: StoreUrl, *, timeout: float = TIMEOUT_SECONDS) -> RedisStore:
+def open_redis_store(place: StoreUrl, *, timeout: float = LONGEST_CALL_SECONDS) -> RedisStore:
     """The store that a URL names; see `connect_redis`."""
     parse_url: Any = redis.connection.parse_url  # it has no types
     try:
@@ -51,7 +51,7 @@ def open_redis_store(place: StoreUrl, *, timeout: float = TIMEOUT_SECONDS) -> Re
     return connect_redis(place.queue, timeout=timeout, **parts)
 
 
-def connect_redis(queue: str = "default", *, timeout: float = TIMEOUT_SECONDS, **server: Any) -> RedisStore:
+def connect_redis(queue: str = "default", *, timeout: float = LONGEST_CALL_SECONDS, **server: Any) -> RedisStore:
     """A store of the queue `queue` on the Redis server that `server` says.
 
     Args:
