@@ -191,7 +191,11 @@ def test_client_batches_gather_together_no_more_than_one_may(serve):
 
 
 class SlowReader(threading.Thread):
-    """Asks for a large answer, and reads 100 kB of it a second until the connection ends."""
+    """Asks for a large answer, and reads at most 500 kB of it a second until the connection ends.
+
+    That is slow for the answer, and fast enough never to count as gone: what a client takes is seen in steps of up to
+    200 KiB, and one at least has to be seen within UNREAD_SECONDS.
+    """
 
     def __init__(self, server, size):
         super().__init__()
@@ -203,7 +207,7 @@ class SlowReader(threading.Thread):
         with contextlib.suppress(OSError):
             while piece := self.wire.sock.recv(10_000):
                 self.taken += len(piece)
-                time.sleep(0.1)
+                time.sleep(0.02)
         self.over.set()
 
 
