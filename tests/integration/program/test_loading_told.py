@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import termios
@@ -55,7 +56,7 @@ def loading(tmp_path):
     with serving(tmp_path, source=SLOW, where=("--uds", "socket"), ready=False) as server:
         server.wait_for("starting mine")
         (tmp_path / "half").touch()
-        until_now((tmp_path / "socket").exists)
+        until_now(lambda: _is_listened_at(tmp_path / "socket"))
         server.address = f"unix:{tmp_path / 'socket'}"
         yield server
         server.open_gate()
@@ -180,7 +181,7 @@ def test_on_a_terminal_one_line_changes_and_no_other_is_garbled(on_terminal, tmp
 def test_no_line_changes_where_none_can_or_may(on_terminal, options, env, tmp_path):
     terminal = on_terminal(*options, env=env)
     until_now(lambda: b"starting mine" in terminal.written, patience=START_LIMIT)
-    until_now((tmp_path / "socket").exists)
+    until_now(lambda: _is_listened_at(tmp_path / "socket"))
     began = time.monotonic()
     until_now(lambda: _told_seconds(tmp_path) >= 2, context=lambda: f"{time.monotonic() - began} s")
     (tmp_path / "half").touch()
@@ -189,10 +190,16 @@ def test_no_line_changes_where_none_can_or_may(on_terminal, options, env, tmp_pa
     assert b"\x1b" not in terminal.written
 
 
+def _is_listened_at(path):
+    """Whether somebody listens at a Unix socket: its file is there a moment earlier."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock, contextlib.suppress(OSError):
+        sock.connect(str(path))
+        return True
+    return False
+
+
 def _told_seconds(folder):
     """How long the model loads, as the server says."""
-    import socket
-
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as sock:
         sock.settimeout(PATIENCE_SECONDS)
         sock.connect(str(folder / "socket"))
