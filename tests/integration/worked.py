@@ -215,10 +215,14 @@ class Queue:
         self.until(ended, "all jobs to end", patience)
 
     def until_done(self) -> None:
-        """Wait until all jobs have ended, and no output and no part is left to be moved or removed."""
+        """Wait until all jobs have ended, and no output and no part is left to be moved or removed.
+
+        The store has been told so, too: where it was gone at that moment, a consumer looks again some seconds later.
+        """
         self.until_ended()
         named = {Path(job.output.removeprefix("file://")) for job in self.jobs() if job.output is not None}
         self.until(lambda: set(self.outputs.iterdir()) == named, "the outputs to be in their places")
+        self.until(lambda: self.store.stats().undelivered == 0, "the store to know that they are")
 
     def until_called(self, job_id: str) -> None:
         """Wait until the model has begun with a job."""
@@ -267,7 +271,7 @@ class Queue:
             body = stored.body if job.output is None else Path(job.output.removeprefix("file://")).read_bytes()
             assert json.loads(body) == self._results[job.id]
         assert [path.name for path in self.outputs.iterdir() if path.name.startswith(".")] == []
-        assert self.store.deliveries(limit=100, lease=1.0) == []
+        assert self.store.stats().undelivered == 0
         assert not self.states()[JobState.LEASED]
 
 
