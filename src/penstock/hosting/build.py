@@ -48,7 +48,8 @@ def why_not_compiled(package: Path | None = None) -> str:
     reason = path.read_text(errors="replace").strip().rstrip(".")
     return (
         f"this install of Penstock is plain Python, at about twice the cost of a request, because compiling failed: "
-        f"{reason}. Install a C compiler and the headers of Python, then install Penstock again"
+        f"{reason}. Install a C compiler and the headers of Python, then install Penstock again; with "
+        f"PENSTOCK_COMPILE=1 and `pip install -v` it shows what fails"
     )
 
 
