@@ -9,6 +9,7 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
+from penstock.codec.annotations import signature
 from penstock.config import Batch, ServiceOptions
 from penstock.core.counters import StageCounters
 from penstock.core.outcome import Failure, Result
@@ -106,8 +107,11 @@ class FakeEngine:
 def fake_service(target=None, name="double", workers=1, max_size=None):
     target = target or (DoubleAll if max_size else Double)
     batch = Batch(max_size=max_size) if max_size else None
-    stage = SimpleNamespace(name="first", target=target, workers=workers, batch=batch, examples=())
-    return SimpleNamespace(name=name, options=ServiceOptions(), engine=FakeEngine(), stages=[stage])
+    types = signature(target, batched=batch is not None)
+    stage = SimpleNamespace(
+        name="first", target=target, workers=workers, batch=batch, examples=(), signature=lambda: types
+    )
+    return SimpleNamespace(name=name, version="", options=ServiceOptions(), engine=FakeEngine(), stages=[stage])
 
 
 class FakeTransfers:

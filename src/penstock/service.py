@@ -41,6 +41,9 @@ T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9._-]+")
 """What a service's name is: a part of a path, the same in a request, a log line and a process list."""
 
+LONGEST_VERSION = 128
+"""In characters: a sha256 in hex, and room for more."""
+
 LOOP_CHECK_SECONDS = 0.5
 """How often a `stop` on another event loop checks that the service's own loop still runs.
 
@@ -60,6 +63,7 @@ class Service:
         cpus: cores the coordinator is pinned to while the service runs.
         inline: run every worker as a thread of this process, for a debugger; env, cpus, gpus and the retry after a
             death do not apply.
+        version: which version this is, in your words, as a commit: `/health`, OpenAPI and a metric say it.
         options: a `ServiceOptions`, or its fields one by one: max_queued, max_queued_bytes, timeout, validate,
             validate_results, allow_nan.
 
@@ -77,6 +81,7 @@ class Service:
         name: str = "service",
         cpus: Sequence[int] | None = None,
         inline: bool = False,
+        version: str = "",
         options: ServiceOptions | None = None,
         **fields: Any,
     ) -> None:
@@ -90,6 +95,7 @@ class Service:
         self.name = name
         self.stages: tuple[StageSpec, ...] = tuple(s if isinstance(s, StageSpec) else stage(s) for s in stages)
         self.inline = inline
+        self.version = _checked_version(name, version)
         self.cpus = _cores(name, cpus)
         self.options = _options(name, options, fields)
         names = [spec.name for spec in self.stages]
@@ -122,7 +128,7 @@ class Service:
         workers = _workers(self, fields.pop("workers", None))
         options = _options(self.name, None, {**dataclasses.asdict(self.options), **fields})
         stages = [with_workers(spec, workers[spec.name]) if spec.name in workers else spec for spec in self.stages]
-        return Service(*stages, name=self.name, cpus=self.cpus, inline=inline, options=options)
+        return Service(*stages, name=self.name, cpus=self.cpus, inline=inline, version=self.version, options=options)
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -294,6 +300,14 @@ class Service:
         self._check_import()  # before the port is opened: the process that started the worker has it
         _check_serving_place(self.name)
         serve([self], _make_options(ServerOptions, "serve", options), on_ready)
+
+
+def _checked_version(name: str, version: Any) -> str:
+    if not isinstance(version, str) or not version.isprintable() or len(version) > LONGEST_VERSION:
+        raise ConfigError(
+            f"service {name!r}: version is a text of at most {LONGEST_VERSION} printable characters, got {version!r}"
+        )
+    return version
 
 
 def _check_serving_place(name: str) -> None:

@@ -160,11 +160,20 @@ def test_a_service_is_served_in_the_main_thread_only():
 
 
 def test_a_configured_service_differs_in_what_was_asked_for_only():
-    before = ps.Service(double, name="one", cpus=[0], max_queued=3, validate=True)
+    before = ps.Service(double, name="one", cpus=[0], version="7", max_queued=3, validate=True)
     after = before.configured(max_queued=4, inline=True)
     assert after.options == ps.ServiceOptions(max_queued=4, validate=True)
     assert (after.name, after.cpus, after.stages, after.inline) == ("one", (0,), before.stages, True)
+    assert after.version == "7"
     assert (before.options.max_queued, before.inline) == (3, False)
+
+
+@pytest.mark.parametrize("version", [None, 7, "two\nlines", "x" * 129])
+def test_a_version_is_a_short_text(version):
+    with pytest.raises(ps.ConfigError, match="service 'here': version is a text of at most 128 printable characters"):
+        ps.Service(double, name="here", version=version)
+    assert ps.Service(double).version == ""
+    assert ps.Service(double, version="x" * 128).version == "x" * 128
 
 
 @pytest.mark.parametrize("drain", [None, math.nan, -1, -math.inf, True, "30"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from penstock.codec.annotations import Signature
 from penstock.codec.formats import Codec
 from penstock.config import Batch, LogOptions, ServiceOptions
 from penstock.core.counters import ServiceCounters, StageCounters
@@ -184,6 +185,9 @@ class StageDescription(Protocol):
     def examples(self) -> Sequence[Any]:
         """Inputs of this stage."""
 
+    def signature(self) -> Signature:
+        """The type of one item and of one result; raises ConfigError where an annotation says neither."""
+
 
 class Servable(Protocol):
     """A service that a host can feed."""
@@ -196,6 +200,10 @@ class Servable(Protocol):
     @property
     def name(self) -> str:
         """The service's name: in its metrics, and in its routes where there are several services."""
+
+    @property
+    def version(self) -> str:
+        """Which version of the service this is, in its author's words; "" where they say nothing."""
 
     @property
     def options(self) -> ServiceOptions:

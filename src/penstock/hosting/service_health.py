@@ -43,9 +43,11 @@ def describe_process(services: Sequence[Servable], uptime: float) -> dict[str, A
 def describe_service(service: Servable) -> dict[str, Any]:
     """What one service is doing, in the words of the glossary."""
     engine = service.engine
+    told: dict[str, Any] = {"state": State.STARTING, "version": service.version, "reason": ""}
     if engine is None:
-        return {"state": State.STARTING, "reason": "", "queued": 0, "in_flight": 0, "bytes": 0, "stages": {}}
+        return {**told, "queued": 0, "in_flight": 0, "bytes": 0, "stages": {}}
     return {
+        **told,
         "state": engine.state,
         "reason": one_line(engine.reason),
         "queued": engine.queued,

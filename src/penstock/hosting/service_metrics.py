@@ -44,6 +44,7 @@ class ServiceCollector(Collector):
             value={"version": self._version, "compiled": "true" if is_compiled() else "false"},
         )
         yield _dropped_lines()
+        yield _versions(self._services)
         yield _states(self._services)
         running = [(service, engine) for service in self._services if (engine := service.engine) is not None]
         yield from _service_families(running)
@@ -60,6 +61,17 @@ def _dropped_lines() -> Metric:
         "could not be written. The log has a line where they are missing. Lines of workers are not counted here.",
         value=dropped_lines(),
     )
+
+
+def _versions(services: Sequence[Servable]) -> Metric:
+    family = InfoMetricFamily(
+        "penstock_service",
+        "Which version of each service runs, in the words of its author; of a trained model its artifact's digest.",
+        labels=("service",),
+    )
+    for service in services:
+        family.add_metric((service.name,), {"version": service.version})
+    return family
 
 
 def _states(services: Sequence[Servable]) -> Metric:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from penstock.codec.annotations import takes_file
 from penstock.codec.formats import Codec
 from penstock.codec.media_types import answer_codec, content_codec, media_names, too_long
-from penstock.codec.schema import accepts, offers, signature
+from penstock.codec.schema import accepts, offers
 from penstock.codec.text import cut_middle
 from penstock.errors import FormatNotGiven, FormatNotTaken
 from penstock.hosting.servable import Servable
@@ -36,11 +36,10 @@ class JobTarget:
 
     def __init__(self, service: Servable) -> None:
         self.service = service
-        first, last = service.stages[0], service.stages[-1]
-        item = signature(first.target, batched=first.batch is not None).item
+        item = service.stages[0].signature().item
         self.takes_file = takes_file(item)
         self._accepts = frozenset((Codec.PICKLE,)) if self.takes_file else accepts(item)
-        self._offers = offers(signature(last.target, batched=last.batch is not None).result)
+        self._offers = offers(service.stages[-1].signature().result)
         self._known: dict[tuple[str, str], JobFormats] = {}
 
     @property

@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
+from penstock.codec.annotations import Signature
 from penstock.config import Batch, StageOptions, checked_keywords, whole_number
 from penstock.errors import ConfigError
 from penstock.runtime.gpus import VARIABLE, Gpus, check_environments, read_gpus, variable_of
 from penstock.runtime.stage_check import check_calls, check_target, examples_of
 from penstock.runtime.stage_hooks import check_hooks
+from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.loading import check_setup
+from penstock.worker.stage import Declaration
 
 Cores: TypeAlias = frozenset[int] | None
 """The cores a worker is pinned to, or None."""
@@ -38,6 +41,16 @@ class StageSpec:
     batch: Batch | None = None
     examples: tuple[Any, ...] = ()
     options: StageOptions = field(default_factory=StageOptions)
+    declared: Declaration = field(default_factory=Declaration)
+    """What the stage says of itself with this `setup`."""
+
+    def signature(self) -> Signature:
+        """The type of one item and of one result.
+
+        Raises:
+            ConfigError: an annotation cannot be resolved, or is no batch where the stage takes batches.
+        """
+        return declared_signature(self.target, self.declared, batched=self.batch is not None)
 
     @property
     def policy(self) -> Batch:
@@ -107,14 +120,15 @@ def stage(
     given = locals()  # first, so that it has only the arguments; `_options` looks the options up in it by name
     check_target(target)
     label = _label(target, name)
-    policy = _policy(label, target, batch)
+    arguments = _setup_arguments(label, setup)
+    check_setup(label, target, arguments)
+    declared = declaration_of(target, arguments)
+    policy = _policy(label, target, declared.batch if batch is None else batch)
     check_calls(label, target, batched=policy is not None)
     check_hooks(label, target, batched=policy is not None)
     pinned = None if cpus is None else tuple(_cores(label, entry) for entry in cpus)
     given_gpus = read_gpus(label, gpus)
     count = _count(label, workers, {"gpus": given_gpus or None, "cpus": pinned})
-    arguments = _setup_arguments(label, setup)
-    check_setup(label, target, arguments)
     environments = _environments(label, env, count)
     check_environments(label, given_gpus, environments)
     return StageSpec(
@@ -126,8 +140,9 @@ def stage(
         env=environments,
         gpus=given_gpus,
         batch=policy,
-        examples=examples_of(label, target),
+        examples=examples_of(label, target if declared.examples is None else declared),
         options=_options(label, given),
+        declared=declared,
     )
 
 

@@ -69,7 +69,8 @@ class App:
         if not services or len(set(names)) < len(names):
             raise ConfigError(
                 f"an app needs services with different names, got {names}: give each its own, "
-                "penstock.Service(..., name=...)"
+                "penstock.Service(..., name=...); an artifact is served under the name it was saved with, or under "
+                "that of penstock.export.load(..., name=...)"
             )
         self.options = options
         self.services = tuple(services)

@@ -68,7 +68,7 @@ def _main_reference(name: str, qualname: str) -> StageRef:
     return StageRef("__main__", qualname, main_path=os.fsencode(Path(path).resolve()))
 
 
-def load(ref: StageRef) -> Any:
+def import_target(ref: StageRef) -> Any:
     """Import the target of `ref`, in a worker process."""
     ImportState.importing = True
     try:

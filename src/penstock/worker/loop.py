@@ -17,7 +17,7 @@ import msgspec
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
-from penstock.codec.schema import Signature, offers, signature, type_name
+from penstock.codec.schema import Signature, offers, type_name
 from penstock.codec.type_check import misfit
 from penstock.errors import ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
@@ -25,7 +25,8 @@ from penstock.transport.channel import WorkerEnd
 from penstock.transport.framing import Frame, Kind, encode_control
 from penstock.transport.messages import Hello, Launch, pack, unpack
 from penstock.worker.current_call import announce
-from penstock.worker.loading import load
+from penstock.worker.declared import declaration_of, declared_signature
+from penstock.worker.loading import import_target
 from penstock.worker.problems import SINGLE_ITEM, USER_ERRORS, describe_error
 from penstock.worker.runner import Runner
 from penstock.worker.stage import WorkerInfo, make_stage
@@ -79,11 +80,15 @@ def work(
 def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tuple[Any, Runner, Signature]:
     if target is None:
         sys.path[:] = map(os.fsdecode, launch.sys_path)
-        target = load(launch.ref)
+        target = import_target(launch.ref)
     on_loaded()
     stage = make_stage(target)
     stage.worker = WorkerInfo(launch.stage, launch.index, launch.count, launch.gpus)
-    types = signature(target, batched=launch.batched)
+    arguments = pickle.loads(launch.setup)  # noqa: S301  # written by our own coordinator
+    declared = declaration_of(target, arguments)
+    if declared.examples is not None:
+        stage.examples = declared.examples
+    types = declared_signature(target, declared, batched=launch.batched)
     runner = Runner(
         stage,
         name=launch.stage,
@@ -95,7 +100,7 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
         validates=launch.validate and launch.first,
     )
     announce(runner.current, launch.service, launch.stage, launch.index)
-    stage.setup(**pickle.loads(launch.setup))  # noqa: S301  # written by our own coordinator
+    stage.setup(**arguments)
     on_loaded()
     return stage, runner, types
 

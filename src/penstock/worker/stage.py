@@ -24,6 +24,23 @@ class WorkerInfo:
     """The GPUs that `penstock.stage(gpus=...)` gives it, as they were named there; its own number 0 is the first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a stage says of itself for one `setup`, where that differs from one setup to another; see `Stage.declare`.
+
+    None: what the class and its annotations say.
+    """
+
+    item: Any = None
+    """The type of one item."""
+    result: Any = None
+    """The type of one result."""
+    examples: Sequence[Any] | None = None
+    """Inputs of the stage."""
+    batch: Batch | None = None
+    """The batch policy; one that is given to `penstock.stage` wins."""
+
+
 class Stage:
     """One step of a service.  Subclass it; each worker process makes one object of the class.
 
@@ -34,7 +51,7 @@ class Stage:
     These are optional.  ``setup(self, **kwargs)`` runs once in the worker, before anything else.
     ``preprocess(self, x)`` and ``postprocess(self, y)``, or ``postprocess(self, y, pre)``, run for each item, before
     and after `predict`; `pre` is what `preprocess` made of the item.  ``teardown(self)`` runs once, when the worker
-    ends in good order.
+    ends in good order.  ``declare(cls, **kwargs)``, a classmethod, is given what `setup` will be given.
     """
 
     batch: ClassVar[Batch | None] = None
@@ -43,6 +60,15 @@ class Stage:
     """Inputs of this stage: each worker runs them, alone and as a full batch, before it is ready."""
     worker: WorkerInfo
     """Which worker this is; set before `setup` is called."""
+
+    @classmethod
+    def declare(cls, *args: Any, **kwargs: Any) -> Declaration:  # noqa: ARG003  # any signature overrides this one
+        """What this stage takes and gives with these arguments of `setup`, where only they tell.
+
+        It is called when the stage is described, and once more in each worker, because types do not travel: it has to
+        say the same there.  It loads no more than it needs to say so.
+        """
+        return Declaration()
 
     def setup(self, *args: Any, **kwargs: Any) -> None:  # any signature overrides this one
         """Load what `predict` needs; called once with the arguments given to `penstock.stage(setup=...)`."""

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.config import ServerOptions, ServiceOptions
+from penstock.codec.annotations import signature
+from penstock.config import Batch, ServerOptions, ServiceOptions
 from penstock.core.counters import ServiceCounters, StageCounters
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Result
@@ -107,14 +108,27 @@ class FakeEngine:
         return self.answer_bytes > self.options.max_queued_bytes
 
 
+@dataclass
+class FakeStage:
+    name: str
+    target: Any
+    batch: Batch | None = None
+    examples: list[Any] = field(default_factory=list)
+
+    def signature(self):
+        return signature(self.target, batched=self.batch is not None)
+
+
 class FakeService:
-    def __init__(self, target=Echo, *, last=None, name="echo", batch=None, examples=(), started=True, **options):
+    def __init__(
+        self, target=Echo, *, last=None, name="echo", batch=None, examples=(), started=True, version="", **options
+    ):
         self.name = name
+        self.version = version
         self.options = ServiceOptions(**options)
-        spec = SimpleNamespace(name="echo", target=target, batch=batch, examples=list(examples))
-        self.stages = [spec]
+        self.stages = [FakeStage("echo", target, batch, list(examples))]
         if last is not None:
-            self.stages.append(SimpleNamespace(name="last", target=last, batch=None, examples=[]))
+            self.stages.append(FakeStage("last", last))
         self.engine = FakeEngine(self.options) if started else None
         self.calls: list[Any] = []
         self.broken: Exception | None = None

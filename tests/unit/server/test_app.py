@@ -101,7 +101,8 @@ def test_several_services_each_have_their_own_paths_and_no_plain_ones(fakes):
 
 
 def test_services_of_one_name_and_no_services_are_refused(fakes):
-    with pytest.raises(ConfigError, match=r"different names, got .*: .* penstock\.Service\(.*name="):
+    words = r"different names, got .*: .* penstock\.Service\(.*name=.*artifact .* penstock\.export\.load\(.*name="
+    with pytest.raises(ConfigError, match=words):
         fakes.app(fakes.Service(), fakes.Service())
 
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.transport.messages import StageRef
 from penstock.worker import loading
-from penstock.worker.loading import MAIN_NAME, ImportState, check_setup, load, pack_setup, reference
+from penstock.worker.loading import MAIN_NAME, ImportState, check_setup, import_target, pack_setup, reference
 from penstock.worker.stage import Stage
 
 SCRIPT = """
@@ -63,7 +63,7 @@ def test_a_nested_class_travels_with_its_outer_ones(importable):
     name = importable(SCRIPT, "penstock_test_nested")
     module = __import__(name)
     assert reference(module.Model.Inner) == StageRef(name, "Model.Inner")
-    assert load(reference(module.Model.Inner)) is module.Model.Inner
+    assert import_target(reference(module.Model.Inner)) is module.Model.Inner
 
 
 def test_a_local_class_is_refused_with_the_two_ways_out():
@@ -135,7 +135,7 @@ def test_a_class_of_a_notebook_is_refused(main, file):
 def test_the_main_script_is_imported_under_another_name_so_that_it_does_not_start_itself(main, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    model = load(StageRef("__main__", "Model", main_path=os.fsencode(script)))
+    model = import_target(StageRef("__main__", "Model", main_path=os.fsencode(script)))
     found = sys.modules["__main__"]
     assert found.name == MAIN_NAME
     assert found.Model is model
@@ -146,7 +146,7 @@ def test_the_main_script_is_imported_under_another_name_so_that_it_does_not_star
 
 def test_a_main_module_is_imported_under_another_name(main, importable):
     name = importable(SCRIPT, "penstock_test_main_module")
-    model = load(StageRef("__main__", "Model", main_module=name))
+    model = import_target(StageRef("__main__", "Model", main_module=name))
     assert sys.modules["__main__"].Model is model
     assert sys.modules["__main__"].name == MAIN_NAME
 
@@ -155,13 +155,13 @@ def test_a_class_that_exists_only_under_the_guard_is_not_found(main, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     with pytest.raises(ConfigError, match='has no Guarded in the worker: is it defined only under `if __name__ == "__'):
-        load(StageRef("__main__", "Guarded", main_path=os.fsencode(script)))
+        import_target(StageRef("__main__", "Guarded", main_path=os.fsencode(script)))
 
 
 def test_an_import_that_fails_is_told_as_it_is_and_leaves_no_trace(importable):
     name = importable("1 / 0", "penstock_test_broken")
     with pytest.raises(ZeroDivisionError):
-        load(StageRef(name, "Model"))
+        import_target(StageRef(name, "Model"))
     assert not ImportState.importing
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import MEDIA_TYPES, Codec
-from penstock.codec.schema import json_schema, signature
+from penstock.codec.schema import json_schema
 from penstock.config import ServerOptions
 from penstock.core.payload import join_payload
 from penstock.hosting.servable import Servable
@@ -125,7 +125,7 @@ def openapi(
         "openapi": "3.1.0",
         "info": {
             "title": ", ".join(service.name for service in services),
-            "version": version(),
+            "version": _version_of(services),
             "description": _description(services),
         },
         "servers": [{"url": "."}],  # relative to this document, so it is right under every mount point
@@ -140,6 +140,12 @@ def openapi(
         document["components"]["securitySchemes"] = _SECURITY
         document["security"] = [{"bearer": []}, {"api_key": []}]
     return document
+
+
+def _version_of(services: Sequence[Servable]) -> str:
+    """The version of the only service; Penstock's own where there are several, or it says none."""
+    own = services[0].version if len(services) == 1 else ""
+    return own or version()
 
 
 def _operation(told: Mapping[str, Any], *, keys: bool) -> Json:
@@ -187,10 +193,9 @@ class ServiceTypes:
 
     def __init__(self, service: Servable, schemas: Json, *, prefix: str) -> None:
         first, last = service.stages[0], service.stages[-1]
-        item = signature(first.target, batched=first.batch is not None).item
-        result = signature(last.target, batched=last.batch is not None).result
+        item = first.signature().item
         self.item = _add_schema(item, schemas, prefix)
-        self.result = _add_schema(result, schemas, prefix)
+        self.result = _add_schema(last.signature().result, schemas, prefix)
         self.examples = list(_examples(item, first.examples))
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 
 from penstock.codec.formats import Codec
 from penstock.codec.media_types import MAX_PARTS, MAX_VALUE_BYTES, answer_codec, content_codec, media_names, too_long
-from penstock.codec.schema import accepts, offers, signature
+from penstock.codec.schema import accepts, offers
 from penstock.codec.text import cut_middle
 from penstock.config import ServerOptions
 from penstock.core.counters import SECONDS, Histogram
@@ -174,9 +174,8 @@ class ServiceRoute(Route):
         super().__init__("POST", service.name, path)
         self.service = service
         self.problems = problems
-        first, last = service.stages[0], service.stages[-1]
-        self.accepts = accepts(signature(first.target, batched=first.batch is not None).item)
-        self.offers = offers(signature(last.target, batched=last.batch is not None).result)
+        self.accepts = accepts(service.stages[0].signature().item)
+        self.offers = offers(service.stages[-1].signature().result)
         self._timeout = service.options.timeout
         self._max_body = options.max_body
         self._formats: dict[tuple[bytes | None, bytes | None], Formats] = {}

@@ -67,6 +67,7 @@ def test_health_is_always_200_with_the_state(fakes, state):
 
 def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
     service = fakes.Service()
+    service.version = "of-today"
     service.engine.queued, service.engine.held_bytes = 9, 1234
     body = get(fakes, fakes.app(service), "/health").json
     assert body["uptime"] >= 0
@@ -74,6 +75,7 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
     assert body["compiled"] is is_compiled()
     assert body["services"]["echo"] == {
         "state": "ready",
+        "version": "of-today",
         "reason": "",
         "queued": 9,
         "in_flight": 2,

@@ -219,6 +219,14 @@ def test_no_name_can_break_the_text(fakes, accept):
     assert value(found, "penstock_http_requests_total", service=name, route="/predict") == 1
 
 
+def test_each_service_tells_its_version(fakes):
+    service = fakes.Service(name="ours")
+    service.version = "of-today"
+    found = scrape(fakes, fakes.app(service, fakes.Service(name="other")))
+    assert value(found, "penstock_service_info", service="ours", version="of-today") == 1
+    assert value(found, "penstock_service_info", service="other", version="") == 1
+
+
 def test_a_service_without_an_engine_is_starting_and_breaks_nothing(fakes):
     found = scrape(fakes, fakes.app(fakes.Service(started=False)))
     assert value(found, "penstock_state", state="starting") == 1

@@ -10,10 +10,12 @@ import msgspec
 import pytest
 
 from penstock.config import Batch
+from penstock.hosting.service_health import version
+from penstock.runtime.spec import stage
 from penstock.server.pages import docs
 from penstock.server.pages.docs import ASSETS, OWN
 from penstock.server.pages.openapi import docstring
-from penstock.worker.stage import Stage
+from penstock.worker.stage import Declaration, Stage
 
 
 class Point(msgspec.Struct):
@@ -318,3 +320,29 @@ def test_the_bundle_is_one_that_reads_openapi_3_1(fakes):
     bundle = fakes.call(fakes.app(), "GET", "/docs/swagger-ui-bundle.js").response.body
     assert b"SwaggerUIBundle" in bundle
     assert b"jsonSchemaDialect" in bundle
+
+
+class Declared(Stage):
+    @classmethod
+    def declare(cls):
+        return Declaration(item=Point, result=int, examples=[{"x": 1.0}])
+
+    def predict(self, point):
+        return 1
+
+
+def test_what_a_stage_declares_is_what_the_document_says(fakes):
+    service = fakes.Service()
+    service.stages = [stage(Declared)]
+    doc = document(fakes, service)
+    content = doc["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]
+    assert content["schema"] == {"$ref": "#/components/schemas/Point"}
+    assert content["examples"]["example1"]["value"] == {"x": 1.0}
+
+
+def test_the_version_is_that_of_the_only_service(fakes):
+    ours, other = fakes.Service(name="ours"), fakes.Service(name="other")
+    assert document(fakes, ours)["info"]["version"] == version()
+    ours.version = "of-today"
+    assert document(fakes, ours)["info"]["version"] == "of-today"
+    assert document(fakes, ours, other)["info"]["version"] == version()
