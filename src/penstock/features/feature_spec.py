@@ -1,0 +1,215 @@
+"""The features of a model, as they are declared, fitted and encoded: `Features`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.errors import ConfigError
+from penstock.features.columns import Array
+from penstock.features.encoding import EncodedRows, EncodingPlan, id_count, raw_columns
+from penstock.features.framework_parts import load_part
+from penstock.features.item_type import make_item_type
+from penstock.features.kinds import Kind
+from penstock.features.learning import learn
+from penstock.features.learnt import Statistics, check_statistics, needs_fit
+from penstock.features.spec_checks import check_spec
+from penstock.features.spec_json import spec_from_json, spec_to_json
+from penstock.features.tables import plain_rows, read_table
+from penstock.features.tensors import Tensor
+
+if TYPE_CHECKING:
+    import msgspec
+
+
+class Features:
+    """The features of a model: what it is given, from what, and how.
+
+    A spec does not change.  `fit` gives a new one that has learnt from a table what has to be learnt; a spec with
+    nothing to learn is fitted from the beginning.
+
+    Args:
+        kinds: the features by name, in the order of the model's inputs.
+        join: the name of one float32 input that has all numbers and one-hot rows side by side, in declared order; None
+            makes each an input of its own.
+
+    Raises:
+        ConfigError: the features cannot stand in one spec.
+    """
+
+    __slots__ = ("_item_type", "_join", "_kinds", "_plan", "_statistics")
+
+    def __init__(self, kinds: Mapping[str, Kind], *, join: str | None = None) -> None:
+        if not isinstance(kinds, Mapping):
+            raise ConfigError(f"features are a dict of kinds by name, got {type(kinds).__name__}")
+        check_spec(kinds, join)
+        self._kinds = MappingProxyType(dict(kinds))
+        self._join = join
+        learnt = None if any(map(needs_fit, kinds.values())) else {name: Statistics() for name in kinds}
+        self._take_statistics(learnt)
+
+    def _take_statistics(self, statistics: Mapping[str, Statistics] | None) -> None:
+        """Plan the encoding, where everything is known that it needs."""
+        self._statistics = None if statistics is None else MappingProxyType(dict(statistics))
+        self._plan = None if statistics is None else EncodingPlan(self._kinds, statistics, self._join)
+        self._item_type: type[msgspec.Struct] | None = None
+
+    def _with_statistics(self, statistics: Mapping[str, Statistics]) -> Features:
+        found = Features(self._kinds, join=self._join)
+        for name, kind in self._kinds.items():
+            check_statistics(kind, statistics[name])
+        found._take_statistics(statistics)
+        return found
+
+    # -- what it is ---------------------------------------------------------------------------------------------------
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """The features by name, as declared."""
+        return self._kinds
+
+    @property
+    def join(self) -> str | None:
+        """The name of the joined input, or None."""
+        return self._join
+
+    @property
+    def fitted(self) -> bool:
+        """Whether everything has been learnt that has to be."""
+        return self._plan is not None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The raw columns that are read."""
+        return raw_columns(self._kinds)
+
+    @property
+    def statistics(self) -> Mapping[str, Statistics]:
+        """What was learnt, by feature.
+
+        Raises:
+            ConfigError: the spec is not fitted.
+        """
+        self._fitted_plan()
+        assert self._statistics is not None
+        return self._statistics
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The inputs of the model, in order.
+
+        Raises:
+            ConfigError: the spec is not fitted.
+        """
+        return self._fitted_plan().inputs
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """How many ids each feature with ids has; `Ids` without a size is not here.
+
+        Raises:
+            ConfigError: the spec is not fitted.
+        """
+        counts = {name: id_count(name, self._kinds, self.statistics) for name in self._kinds}
+        return {name: count for name, count in counts.items() if count is not None}
+
+    def _fitted_plan(self) -> EncodingPlan:
+        if self._plan is None:
+            names = [name for name, kind in self._kinds.items() if needs_fit(kind)]
+            raise ConfigError(f"the features {', '.join(names)} are not fitted: call `features = features.fit(table)`")
+        return self._plan
+
+    # -- what it does -------------------------------------------------------------------------------------------------
+
+    def fit(self, table: Any) -> Features:
+        """A new spec that has learnt from the table.
+
+        Raises:
+            ConfigError: a column is not there, or has no value to learn from.
+            InvalidItem: a value is not of its feature's kind.
+        """
+        return self._with_statistics(learn(self._kinds, table))
+
+    def encode(self, table: Any) -> dict[str, Array]:
+        """The inputs of the model for a table; other columns are ignored.
+
+        Raises:
+            ConfigError: the spec is not fitted, this is no table, or a column is not there.
+            InvalidItem: a row is refused; `path` leads to the first value that is.
+        """
+        return self._fitted_plan().encode_all(table)
+
+    def encode_rows(self, rows: Sequence[Mapping[str, Any] | msgspec.Struct]) -> EncodedRows:
+        """The inputs for the good rows, and why each other row is refused.  A row with another key is refused.
+
+        Raises:
+            ConfigError: the spec is not fitted.
+        """
+        return self._fitted_plan().encode_good(rows)
+
+    def rows_of(self, table: Any) -> list[dict[str, Any]]:
+        """The table as rows of plain Python values, only the columns that are read, with None for what is missing.
+
+        JSON carries them exactly, and `encode` of them gives the same bits.
+        """
+        return plain_rows(read_table(table, self.columns), self.columns)
+
+    def item_type(self) -> type[msgspec.Struct]:
+        """The class of one row in a request: its fields, what they take, and what they mean, for OpenAPI.
+
+        Raises:
+            ConfigError: the spec is not fitted.
+        """
+        if self._item_type is None:
+            self._item_type = make_item_type(self._kinds, self.statistics)
+        return self._item_type
+
+    # -- training -----------------------------------------------------------------------------------------------------
+
+    def torch_dataset(self, table: Any, label: str | None = None) -> Any:
+        """The encoded table as a map-style PyTorch dataset, with the column `label` as what is to be learnt."""
+        return load_part("torch_dataset", "torch").torch_dataset(self, table, label)
+
+    def tf_dataset(self, table: Any, label: str | None = None, batch_size: int = 32) -> Any:
+        """The encoded table as batches of a `tf.data.Dataset`, with the column `label` as what is to be learnt."""
+        return load_part("tensorflow_ops", "tensorflow").tf_dataset(self, table, label, batch_size)
+
+    def tf_encode(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """What `encode` does, in TensorFlow's ops: raw columns as tensors become the inputs of the model."""
+        return cast("dict[str, Any]", load_part("tensorflow_ops", "tensorflow").tf_encode(self, tensors))
+
+    # -- as text ------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """The spec and what it has learnt, exactly."""
+        return spec_to_json(self._kinds, self._join, self._statistics)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Features:
+        """The spec that `to_json` wrote.
+
+        Raises:
+            ConfigError: the text is not of that form, or has something that is not known here.
+        """
+        kinds, join, statistics = spec_from_json(text)
+        found = cls(kinds, join=join)
+        return found if statistics is None else found._with_statistics(statistics)
+
+    def _identity(self) -> tuple[Any, ...]:
+        learnt = None if self._statistics is None else tuple(self._statistics.items())
+        return tuple(self._kinds.items()), self._join, learnt
+
+    def __eq__(self, other: object) -> bool:
+        return self._identity() == other._identity() if isinstance(other, Features) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Features.from_json, (self.to_json(),)
+
+    def __repr__(self) -> str:
+        kinds = "".join(f"    {name!r}: {kind!r},\n" for name, kind in self._kinds.items())
+        join = "" if self._join is None else f", join={self._join!r}"
+        return f"Features({{\n{kinds}}}{join})  # {'fitted' if self.fitted else 'not fitted'}"

@@ -1,0 +1,22 @@
+"""Load the parts of this room that need a framework, when they are asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from penstock.errors import ConfigError
+
+
+def load_part(part: str, library: str) -> Any:
+    """The module of this room with that name.
+
+    Raises:
+        ConfigError: the library that it needs is not installed.
+    """
+    try:
+        return import_module(f"penstock.features.{part}")
+    except ModuleNotFoundError as exc:
+        if exc.name != library:
+            raise
+        raise ConfigError(f"this needs the library {library}: pip install 'penstock[{library}]'") from None

@@ -1,0 +1,111 @@
+"""Check the options of one kind of feature, and bring them into the one form in which they are kept.
+
+Sequences become tuples, numpy's scalars Python's, categories strings, numbers floats.  Every check raises a
+`ConfigError` that names the option and has its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from penstock.errors import ConfigError
+from penstock.features.values import ValueReader, ValueRefused, is_text, plain, shown_value
+
+T = TypeVar("T")
+
+LARGEST_COUNT = 2**63 - 1
+"""Ids are int64."""
+
+
+def store(kind: Any, **options: Any) -> None:
+    """Keep the options in their one form: the dataclass is frozen, and this is its birth."""
+    for name, value in options.items():
+        object.__setattr__(kind, name, value)
+
+
+def checked_count(what: str, value: Any, *, least: int = 1, most: int = LARGEST_COUNT) -> int:
+    """An integer within its limits."""
+    number = plain(value)
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+        raise ConfigError(f"{what} must be an integer of at least {least} and at most {most}, got {shown_value(value)}")
+    return int(number)
+
+
+def checked_flag(what: str, value: Any) -> bool:
+    """True or False, and nothing that only counts as one of them."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{what} must be True or False, got {shown_value(value)}")
+    return value
+
+
+def checked_name(what: str, value: Any) -> str:
+    """The name of a feature or a column."""
+    if not isinstance(value, str) or not value or not is_text(value):
+        raise ConfigError(f"{what} must be a name, got {shown_value(value)}")
+    return str.__str__(value)
+
+
+def checked_items(what: str, value: Any) -> tuple[Any, ...]:
+    """A sequence of any kind as a tuple.  A string is none, and neither is a set, which has no order."""
+    if isinstance(value, (str, bytes, Mapping, set, frozenset)) or not isinstance(value, Iterable):
+        raise ConfigError(f"{what} must be a sequence, as a tuple or a list, got {shown_value(value)}")
+    return tuple(value)
+
+
+def checked_value(what: str, value: Any, reader: ValueReader[T]) -> T:
+    """A value as the rows have it, as what it stands for."""
+    try:
+        token = reader.read(value)
+    except ValueRefused as exc:
+        raise ConfigError(f"{what}: {exc}") from None
+    if token is None:
+        raise ConfigError(f"{what} must be a value, and {shown_value(value)} is a missing one")
+    return token
+
+
+def checked_ignore(value: Any) -> tuple[str | int | float, ...]:
+    """The values that count as missing."""
+    return tuple(_ignored_value(one) for one in checked_items("ignore", value))
+
+
+def _ignored_value(value: Any) -> str | int | float:
+    """One of them.  None and NaN are missing anyway."""
+    found = plain(value)
+    if isinstance(found, bool) or not isinstance(found, (str, int, float)):
+        raise ConfigError(f"ignore must have strings and numbers, got {shown_value(value)}")
+    if isinstance(found, str):
+        return checked_word("ignore", found)
+    return found if isinstance(found, float) else int(found)
+
+
+def checked_word(what: str, value: str) -> str:
+    """A string that UTF-8 can carry."""
+    if not is_text(value):
+        raise ConfigError(f"{what} has half of a surrogate pair, which is no text: {shown_value(value)}")
+    return str.__str__(value)
+
+
+def check_list_options(kind: Any) -> None:
+    """The options that all kinds with ids have: `one_hot`, `many`, `weights`, `column`, `key_only`, `ignore`."""
+    store(
+        kind,
+        one_hot=checked_flag("one_hot", kind.one_hot),
+        key_only=checked_flag("key_only", kind.key_only),
+        many=None if kind.many is None else checked_count("many", kind.many, most=2**31 - 1),
+        weights=None if kind.weights is None else checked_name("weights", kind.weights),
+        column=None if kind.column is None else checked_name("column", kind.column),
+        ignore=checked_ignore(kind.ignore),
+    )
+    if kind.weights is not None and kind.many is None:
+        raise ConfigError(f"weights={kind.weights!r} needs many=: a single value has no weight")
+    if kind.weights is not None and kind.weights == kind.column:
+        raise ConfigError(f"the values and their weights cannot both be in the column {kind.column!r}")
+    if kind.key_only and (kind.one_hot or kind.many is not None):
+        raise ConfigError("key_only=True makes no input of the model, so leave out one_hot= and many=")
+
+
+def check_may_be_empty(kind: Any, what: str) -> None:
+    """That there is something that can be empty: one id has no value that means nothing."""
+    if not (kind.one_hot or kind.many is not None or kind.key_only):
+        raise ConfigError(f"{what}=EMPTY needs one_hot=True, many= or key_only=True: a single id cannot be empty")

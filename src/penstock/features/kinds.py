@@ -1,0 +1,314 @@
+"""The kinds of features, as somebody declares them: frozen, and checked at birth.
+
+Every kind has these options besides its own, where they mean something for it:
+
+* `missing` says what stands for a value that is missing: a stand-in, `MEAN`, or `EMPTY`.  None refuses such a row.
+* `ignore` has values that count as missing, besides what is absent, None and NaN.
+* `one_hot` makes a float32 row of counts of an id.
+* `many` takes a list of up to so many values, and makes a row of ids, padded with id 0, and a row of weights.
+* `weights` names the column with the weight of each value of such a list; None: each weighs 1.
+* `column` names the column that is read; None: the one with the feature's own name.
+* `key_only` says that the feature is only a key of crosses, and no input of the model.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from penstock.errors import ConfigError
+from penstock.features.kind_checks import (
+    check_list_options,
+    check_may_be_empty,
+    checked_count,
+    checked_flag,
+    checked_ignore,
+    checked_items,
+    checked_name,
+    checked_value,
+    checked_word,
+    store,
+)
+from penstock.features.values import FLOAT32_BITS, FLOAT64_BITS, CategoryReader, IdReader, NumberReader, shown_value
+
+SMALLEST_NORMAL: Final = 2.0**-1022
+"""Below it TensorFlow takes a float64 for 0, so no boundary may lie there."""
+CROSS_KEY: Final = 0xDECAFCAFFE
+"""What TensorFlow begins the hash of a cross with."""
+
+
+class StandIn(enum.Enum):
+    """What may stand for a missing value, besides a value."""
+
+    MEAN = "mean"
+    """The mean of the column that the feature was fitted on."""
+    EMPTY = "empty"
+    """Nothing: zeros in a one-hot row, weight 0 in a list."""
+
+
+MEAN: Final = StandIn.MEAN
+EMPTY: Final = StandIn.EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Numeric:
+    """A number, as float32; scaled in float64 and rounded once.
+
+    An integer that float32 cannot hold is refused, and so is a number that becomes infinite.
+
+    Args:
+        scale: None leaves the number as it is; "standard" subtracts the mean of the fitted column and divides by its
+            standard deviation; "minmax" makes its least value 0 and its greatest 1.  A column without spread is divided
+            by 1.
+        missing: a number, `MEAN`, or None.
+        ignore: values that count as missing.
+        column: the column that is read.
+    """
+
+    scale: Literal["standard", "minmax"] | None = None
+    missing: float | StandIn | None = None
+    ignore: tuple[Any, ...] = ()
+    column: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale not in (None, "standard", "minmax"):
+            raise ConfigError(f'scale must be "standard", "minmax" or None, got {shown_value(self.scale)}')
+        if self.missing is EMPTY:
+            raise ConfigError("missing=EMPTY is for features with ids: a number has a stand-in, or MEAN")
+        store(
+            self,
+            missing=_number_stand_in(self.missing, FLOAT32_BITS),
+            ignore=checked_ignore(self.ignore),
+            column=None if self.column is None else checked_name("column", self.column),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bucketized:
+    """The bucket that a number falls into, compared in float64; a boundary belongs to the bucket above it."""
+
+    boundaries: tuple[float, ...] | None = None
+    quantiles: int | None = None
+    """Into how many buckets of about as many rows each the fitted column is cut."""
+    one_hot: bool = False
+    many: int | None = None
+    weights: str | None = None
+    missing: float | StandIn | None = None
+    ignore: tuple[Any, ...] = ()
+    column: str | None = None
+    key_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_list_options(self)
+        if (self.boundaries is None) == (self.quantiles is None):
+            raise ConfigError("give either boundaries= or quantiles=")
+        if self.boundaries is not None:
+            store(self, boundaries=checked_boundaries(self.boundaries))
+        else:
+            store(self, quantiles=checked_count("quantiles", self.quantiles, least=2, most=2**31 - 1))
+        if self.missing is EMPTY:
+            check_may_be_empty(self, "missing")
+        store(self, missing=_number_stand_in(self.missing, FLOAT64_BITS))
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """The bucket of a category by FarmHash64, as TensorFlow and Keras hash it."""
+
+    buckets: int
+    one_hot: bool = False
+    many: int | None = None
+    weights: str | None = None
+    missing: str | int | float | StandIn | None = None
+    ignore: tuple[Any, ...] = ()
+    column: str | None = None
+    key_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_list_options(self)
+        store(self, buckets=checked_count("buckets", self.buckets), missing=_category_stand_in(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The place of a category among the known ones, and behind them the bucket of one that is not known."""
+
+    values: tuple[str, ...] | None = None
+    max_size: int | None = None
+    min_count: int = 1
+    oov_buckets: int = 1
+    unknown: str | StandIn | None = None
+    """With no `oov_buckets`: the known value that stands for one that is not known, or `EMPTY`; None refuses it."""
+    one_hot: bool = False
+    many: int | None = None
+    weights: str | None = None
+    missing: str | int | float | StandIn | None = None
+    ignore: tuple[Any, ...] = ()
+    column: str | None = None
+    key_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_list_options(self)
+        if (self.values is None) == (self.max_size is None):
+            raise ConfigError("give either values= or max_size=")
+        if self.values is not None:
+            store(self, values=checked_vocabulary(self.values))
+        else:
+            store(self, max_size=checked_count("max_size", self.max_size))
+        store(
+            self,
+            min_count=checked_count("min_count", self.min_count),
+            oov_buckets=checked_count("oov_buckets", self.oov_buckets, least=0),
+            missing=_category_stand_in(self),
+        )
+        self._check_unknown()
+
+    def _check_unknown(self) -> None:
+        if self.unknown is None:
+            return
+        if self.oov_buckets:
+            raise ConfigError("unknown= needs oov_buckets=0: with oov_buckets an unknown value has an id of its own")
+        if self.unknown is EMPTY:
+            check_may_be_empty(self, "unknown")
+            return
+        if self.unknown is MEAN:
+            raise ConfigError("unknown=MEAN is not possible: a category has no mean")
+        store(self, unknown=checked_value("unknown", self.unknown, CategoryReader()))
+        if self.values is not None and self.unknown not in self.values:
+            raise ConfigError(f"unknown must be one of the values, got {shown_value(self.unknown)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """The bucket of a combination of other features, as `tf.sparse.cross_hashed` finds it."""
+
+    keys: tuple[str, ...]
+    """Names of features.  `Bucketized` and `Ids` count by their number, others by their string."""
+    buckets: int
+    hash_key: int = CROSS_KEY
+    one_hot: bool = False
+    missing: StandIn | None = None
+    """`EMPTY` or None.  A cross with a missing key is missing."""
+
+    def __post_init__(self) -> None:
+        keys = tuple(checked_name("keys", key) for key in checked_items("keys", self.keys))
+        if len(keys) < 2:
+            raise ConfigError(f"keys must name at least two features, got {shown_value(keys)}")
+        store(
+            self,
+            keys=keys,
+            buckets=checked_count("buckets", self.buckets),
+            hash_key=checked_count("hash_key", self.hash_key, least=0, most=2**64 - 1),
+            one_hot=checked_flag("one_hot", self.one_hot),
+        )
+        if self.missing not in (None, EMPTY):
+            raise ConfigError(f"missing of a cross must be EMPTY or None, got {shown_value(self.missing)}")
+        if self.missing is EMPTY and not self.one_hot:
+            raise ConfigError("missing=EMPTY of a cross needs one_hot=True: a single id cannot be empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """An id that is a number already, unchanged."""
+
+    size: int | None = None
+    unknown: int | StandIn | None = None
+    """With a size: the id that stands for one outside of 0 to size - 1, or `EMPTY`; None refuses it."""
+    one_hot: bool = False
+    many: int | None = None
+    weights: str | None = None
+    missing: int | StandIn | None = None
+    ignore: tuple[Any, ...] = ()
+    column: str | None = None
+    key_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_list_options(self)
+        if self.size is not None:
+            store(self, size=checked_count("size", self.size))
+        elif self.one_hot:
+            raise ConfigError("one_hot=True needs size=: it is the length of the row")
+        elif self.unknown is not None:
+            raise ConfigError("unknown= needs size=: without a size every id is known")
+        store(self, missing=self._checked_stand_in("missing"), unknown=self._checked_stand_in("unknown"))
+
+    def _checked_stand_in(self, what: str) -> int | StandIn | None:
+        value: int | StandIn | None = getattr(self, what)
+        if value is None:
+            return None
+        if value is EMPTY:
+            check_may_be_empty(self, what)
+            return value
+        if value is MEAN:
+            raise ConfigError(f"{what}=MEAN is not possible: an id has no mean")
+        number: int = checked_value(what, value, IdReader())
+        if self.size is not None and not 0 <= number < self.size:
+            raise ConfigError(f"{what} must be an id of 0 to {self.size - 1}, got {number}")
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string, for a model that preprocesses itself."""
+
+    missing: str | None = None
+    ignore: tuple[Any, ...] = ()
+    column: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.missing is not None and not isinstance(self.missing, str):
+            raise ConfigError(f"missing of a text must be a string or None, got {shown_value(self.missing)}")
+        store(
+            self,
+            missing=None if self.missing is None else checked_word("missing", self.missing),
+            ignore=checked_ignore(self.ignore),
+            column=None if self.column is None else checked_name("column", self.column),
+        )
+
+
+Kind: TypeAlias = Numeric | Bucketized | Hashed | Vocabulary | Crossed | Ids | Text
+
+
+def checked_boundaries(boundaries: Any) -> tuple[float, ...]:
+    """Boundaries of buckets as floats: at least one, each above the one before."""
+    found = tuple(
+        checked_value("boundaries", one, NumberReader(bits=FLOAT64_BITS))
+        for one in checked_items("boundaries", boundaries)
+    )
+    if not found:
+        raise ConfigError("boundaries must have at least one number")
+    if any(low >= high for low, high in itertools.pairwise(found)):
+        raise ConfigError(f"boundaries must rise, got {shown_value(found)}")
+    if any(0 < abs(one) < SMALLEST_NORMAL for one in found):
+        raise ConfigError("boundaries must be 0 or at least 2**-1022 from 0: TensorFlow takes a smaller number for 0")
+    return found
+
+
+def checked_vocabulary(values: Any) -> tuple[str, ...]:
+    """The known values as categories: at least one, none of them twice."""
+    found = tuple(checked_value("values", one, CategoryReader()) for one in checked_items("values", values))
+    if not found:
+        raise ConfigError("values must have at least one value")
+    if len(set(found)) < len(found):
+        twice = next(one for place, one in enumerate(found) if one in found[:place])
+        raise ConfigError(f"values has {shown_value(twice)} twice; 9, 9.0 and '9' are one category")
+    return found
+
+
+def _number_stand_in(value: Any, bits: int) -> float | StandIn | None:
+    if value is None or isinstance(value, StandIn):
+        return value
+    return checked_value("missing", value, NumberReader(bits=bits))
+
+
+def _category_stand_in(kind: Hashed | Vocabulary) -> str | StandIn | None:
+    if kind.missing is None:
+        return None
+    if kind.missing is EMPTY:
+        check_may_be_empty(kind, "missing")
+        return EMPTY
+    if kind.missing is MEAN:
+        raise ConfigError("missing=MEAN is for numbers: a category has no mean")
+    return checked_value("missing", kind.missing, CategoryReader())

@@ -1,0 +1,165 @@
+"""A table in any of its forms, as columns.
+
+A table is a list of rows, a dict of columns, or a DataFrame.  A row is a dict, or a `msgspec.Struct` whose fields count
+by the names that they have on the wire.  A DataFrame is what has `columns` and gives each by its name: that of pandas
+or polars, and no library is imported for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from penstock.errors import ConfigError
+from penstock.features.columns import Column, column_values
+from penstock.features.lists import as_list
+from penstock.features.values import plain, shown_value
+from penstock.spelling import nearest
+
+
+class RawTable:
+    """The columns that a spec reads, each once."""
+
+    def __init__(self, size: int, columns: Mapping[str, Column], *, known: Sequence[str], faults: Mapping[int, str]):
+        self.size = size
+        self.known = known
+        """The names of all columns that the table has; of rows, those that were asked for."""
+        self.faults = faults
+        """Why a row is none."""
+        self._columns = columns
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
+    def column(self, name: str) -> Column:
+        """The column; one that the table has not is missing in every row."""
+        found = self._columns.get(name)
+        return [None] * self.size if found is None else found
+
+    def check_has(self, name: str, feature: str) -> None:
+        """That there is a column that a feature cannot do without.
+
+        Raises:
+            ConfigError: there is none; the message has the nearest name.
+        """
+        if name in self._columns:
+            return
+        near = nearest(name, [str(known) for known in self.known], 0.6)
+        hint = f"did you mean {near!r}?" if near is not None else f"it has {shown_value(list(self.known))}"
+        raise ConfigError(f"the table has no column {name!r}, which the feature {feature!r} needs; {hint}")
+
+
+def read_table(table: Any, names: Sequence[str], *, strict: bool = False) -> RawTable:
+    """The named columns of a table.
+
+    Args:
+        table: a list of rows, a dict of columns, or a DataFrame.
+        names: the columns to take.
+        strict: whether a row with another key is refused.
+
+    Raises:
+        ConfigError: it is no table, or its columns are of several lengths.
+    """
+    if isinstance(table, Mapping):
+        return _from_columns({name: table[name] for name in names if name in table}, list(table), table)
+    if hasattr(table, "columns") and hasattr(table, "__getitem__"):
+        known = list(table.columns)
+        return _from_columns({name: table[name] for name in names if name in known}, known, table)
+    if isinstance(table, (list, tuple)):
+        return _from_rows(table, names, strict=strict)
+    raise ConfigError(
+        f"a table is a list of rows, a dict of columns, or a DataFrame, got {type(table).__name__} {shown_value(table)}"
+    )
+
+
+def _from_columns(found: Mapping[str, Any], known: Sequence[Any], table: Any) -> RawTable:
+    columns = {name: _as_column(name, column) for name, column in found.items()}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ConfigError(f"the columns of a table must be of one length, got {lengths}")
+    if lengths:
+        size = next(iter(lengths.values()))
+    elif isinstance(table, Mapping):
+        size = len(_as_column(known[0], table[known[0]])) if known else 0
+    else:
+        size = len(table)
+    return RawTable(size, columns, known=known, faults={})
+
+
+def _as_column(name: str, column: Any) -> Column:
+    """A column in any of its forms as a list or an array."""
+    if isinstance(column, list):
+        return column
+    if isinstance(column, (str, bytes, Mapping)) or not isinstance(column, Iterable):
+        raise ConfigError(f"the column {name!r} must be a sequence, got {type(column).__name__} {shown_value(column)}")
+    if hasattr(column, "to_list") and not isinstance(getattr(column, "dtype", None), np.dtype):
+        # Of a dtype of pandas' own, or of polars: as an array, integers become floats where a value is missing.
+        return list(column.to_list())
+    if isinstance(column, np.ma.MaskedArray):
+        return [None if value is np.ma.masked else value for value in column]
+    if isinstance(column, np.ndarray) or hasattr(column, "__array__"):
+        array = np.asarray(column)
+        if array.ndim == 1:
+            # objects and texts are read faster from a list
+            return column_values(array) if array.dtype.kind in "OU" else array
+        return list(array)
+    return list(column)
+
+
+def _from_rows(rows: Sequence[Any], names: Sequence[str], *, strict: bool) -> RawTable:
+    faults: dict[int, str] = {}
+    types = set(map(type, rows))
+    if types != {dict}:
+        kind = next(iter(types), None)
+        if len(types) == 1 and kind is not None and issubclass(kind, msgspec.Struct):
+            return RawTable(len(rows), _struct_columns(rows, kind, names), known=names, faults=faults)
+        rows = [_row_as_mapping(row, place, faults) for place, row in enumerate(rows)]
+    if strict:
+        _find_unknown(rows, names, faults)
+    return RawTable(len(rows), {name: [row.get(name) for row in rows] for name in names}, known=names, faults=faults)
+
+
+def _struct_columns(rows: Sequence[Any], kind: type[msgspec.Struct], names: Sequence[str]) -> dict[str, Column]:
+    """Columns from rows of one class: the usual case of a server, which reads every request as the same class."""
+    fields = dict(zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True))
+    columns: dict[str, Column] = {}
+    for name in names:
+        field = fields.get(name)
+        columns[name] = [None] * len(rows) if field is None else [getattr(row, field) for row in rows]
+    return columns
+
+
+def _row_as_mapping(row: Any, place: int, faults: dict[int, str]) -> Mapping[str, Any]:
+    if isinstance(row, msgspec.Struct):
+        fields = zip(row.__struct_encode_fields__, row.__struct_fields__, strict=True)
+        return {name: getattr(row, field) for name, field in fields}
+    if isinstance(row, Mapping):
+        return row
+    faults[place] = f"expected an object, got {type(row).__name__} {shown_value(row)}"
+    return {}
+
+
+def _find_unknown(rows: Iterable[Mapping[str, Any]], names: Sequence[str], faults: dict[int, str]) -> None:
+    known = frozenset(names)
+    for place, row in enumerate(rows):
+        if not row.keys() <= known:
+            faults.setdefault(place, _unknown_key(next(key for key in row if key not in known), names))
+
+
+def _unknown_key(key: Any, names: Collection[str]) -> str:
+    near = nearest(key, names, 0.6) if isinstance(key, str) else None
+    return f"there is no feature column {shown_value(key)}" + ("" if near is None else f": did you mean {near!r}?")
+
+
+def plain_rows(table: RawTable, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The table as rows of plain Python values, with None for what is missing."""
+    columns = [[_plain_cell(value) for value in column_values(table.column(name))] for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)] if columns else []
+
+
+def _plain_cell(value: Any) -> Any:
+    elements = as_list(value)
+    return plain(value) if elements is None else [_plain_cell(element) for element in elements]
