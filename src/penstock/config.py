@@ -38,8 +38,12 @@ STAGE_ARGUMENTS = (
     "timeout",
 )
 """The arguments of `penstock.stage`."""
-SERVICE_ARGUMENTS = ("name", "cpus", "inline", "options")
+SERVICE_ARGUMENTS = ("name", "cpus", "inline", "version", "options")
 """The arguments of `penstock.Service` besides its `ServiceOptions`."""
+
+
+FORMATS = ("onnx", "pt2", "saved_model")
+"""The formats of an exported model."""
 
 
 class Limit:
@@ -390,6 +394,31 @@ class ServerOptions:
             raise ConfigError(f"uds_mode must be at most 0o777, got {self.uds_mode:#o}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key go together: one of them is missing")
+
+
+DIGEST_DIGITS = 64
+
+
+@checked_fields
+@dataclass(frozen=True, slots=True)
+class ArtifactOptions:
+    """How the artifact of a trained model is opened, where a service is named by a folder."""
+
+    format: str | None = option(None, f"graph to run: {', '.join(FORMATS)}; none: the artifact's first")
+    trust: bool = option(False, "open what can run code, pt2 and saved_model; only from somebody you trust")
+    digest: str | None = option(
+        None, "digest that the artifact must have, 64 hex digits; one that matches is trust as well"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.format is not None and self.format not in FORMATS:
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
+        digest = self.digest
+        if digest is not None and not (
+            isinstance(digest, str) and len(digest) == DIGEST_DIGITS and set(digest) <= set("0123456789abcdef")
+        ):
+            raise ConfigError(f"digest must be {DIGEST_DIGITS} hex digits in small letters, got {digest!r}")
 
 
 def environment_name(name: str) -> str:

@@ -279,3 +279,44 @@ class TransferStopped(TransferError):
     """The transfer was told to stop before it had ended."""
 
     retryable = True
+
+
+class ExportError(PenstockError):
+    """A model was not exported, or an artifact cannot be used."""
+
+
+class ExportRefused(ExportError):
+    """The model cannot be exported so that it answers as it did in training.
+
+    `format` is the format of the graph that failed, `output` the name of the output, `row` the number of the worst row
+    among the probes and then the rows to check, from 0; `expected` is what the model answered, `got` what the graph
+    did.  What is not known is "" or None.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        format: str = "",  # noqa: A002  # the word users know
+        output: str = "",
+        row: int | None = None,
+        expected: object = None,
+        got: object = None,
+    ) -> None:
+        super().__init__(message)
+        self.format = format
+        self.output = output
+        self.row = row
+        self.expected = expected
+        self.got = got
+
+
+class ArtifactInvalid(ExportError):
+    """The folder is no artifact, or not as it was when it was saved.
+
+    `file` is the path of the file at fault, below the folder; "" where it is the folder itself.
+    """
+
+    def __init__(self, message: str = "", *, file: str = "") -> None:
+        super().__init__(message)
+        self.file = file

@@ -10,10 +10,13 @@ import pytest
 from penstock import errors
 from penstock.codec.encode import EncodeFailed, ResultMismatch
 from penstock.errors import (
+    ArtifactInvalid,
     Cancelled,
     ConfigError,
     DeadlineExceeded,
     EndedWithoutResult,
+    ExportError,
+    ExportRefused,
     FormatNotGiven,
     FormatNotTaken,
     InvalidItem,
@@ -43,6 +46,7 @@ from penstock.worker.problems import WrongLength, author_name
 EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PenstockError)]
 ENDED_JOBS = {JobFailed, JobCancelled, JobExpired}
 JOB_ERRORS = {JobError, JobNotFound, JobConflict, JobTooLarge, StoreUnavailable, EndedWithoutResult, *ENDED_JOBS}
+EXPORT_ERRORS = {ArtifactInvalid, ExportError, ExportRefused}
 TRANSFER_ERRORS = {TransferError, TransferFailed, TransferRefused, TransferStopped}
 
 
@@ -83,10 +87,12 @@ def test_the_tree_is_what_callers_catch():
         ProtocolError,
         *JOB_ERRORS,
         *TRANSFER_ERRORS,
+        *EXPORT_ERRORS,
     }
     assert issubclass(ConfigError, ValueError)
     assert all(issubclass(kind, JobError) for kind in JOB_ERRORS)
     assert all(issubclass(kind, EndedWithoutResult) for kind in ENDED_JOBS)
+    assert all(issubclass(kind, ExportError) for kind in EXPORT_ERRORS)
     assert all(issubclass(kind, TransferError) for kind in TRANSFER_ERRORS)
 
 
