@@ -1,0 +1,1 @@
+"""Exported models that can be run: one Protocol, and a file for each runtime."""

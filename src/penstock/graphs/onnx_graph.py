@@ -1,0 +1,71 @@
+"""A graph that ONNX Runtime runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime
+
+from penstock.features.tensors import Tensor
+from penstock.graphs.batch_arrays import arrays_taken, check_count, check_names, check_tensor_dtype
+
+DTYPES: Final = {
+    "tensor(bool)": "bool",
+    "tensor(string)": "str",
+    "tensor(float16)": "float16",
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+"""numpy's names of ONNX Runtime's types."""
+FATAL: Final = 4
+"""ONNX Runtime's level of log lines from which on it writes to stderr: what is an error is raised anyway."""
+
+
+class OnnxGraph:
+    """A graph of the format "onnx".
+
+    It is opened from bytes, so no file is read besides the one that was checked: `nowhere` is where ONNX Runtime would
+    look for weights that a graph says are in other files.
+    """
+
+    def __init__(
+        self, source: bytes | Path, *, inputs: Sequence[Tensor], outputs: Sequence[Tensor], threads: int
+    ) -> None:
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = FATAL
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", "/dev/null/nowhere")
+        content = source.read_bytes() if isinstance(source, Path) else source
+        self._session: Any = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        self._quiet = onnxruntime.RunOptions()
+        self._quiet.log_severity_level = FATAL
+        self._output_names = [output.name for output in self._session.get_outputs()]
+        self._check()
+
+    def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        """What the graph makes of a batch, its outputs by their position."""
+        found: list[np.ndarray[Any, Any]] = self._session.run(
+            self._output_names, arrays_taken(inputs, self.inputs), self._quiet
+        )
+        return found
+
+    def close(self) -> None:
+        """Let the session go, with its threads and its weights."""
+        self._session = None
+
+    def _check(self) -> None:
+        taken = {node.name: node.type for node in self._session.get_inputs()}
+        check_names("input", taken, self.inputs)
+        for tensor in self.inputs:
+            check_tensor_dtype("input", tensor, DTYPES.get(taken[tensor.name], taken[tensor.name]))
+        given = self._session.get_outputs()
+        check_count(len(given), self.outputs)
+        for tensor, node in zip(self.outputs, given, strict=True):
+            check_tensor_dtype("output", tensor, DTYPES.get(node.type, node.type))

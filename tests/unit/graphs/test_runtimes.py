@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import sys
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from onnx_bytes import embedding, field, identity_named, model, node, sums_graph, weights
+from penstock.artifact.manifest import GraphFormat
+from penstock.config import FORMATS
+from penstock.errors import ArtifactInvalid, ConfigError
+from penstock.features.tensors import Tensor
+from penstock.graphs.runtimes import RUNTIMES, open_graph
+from penstock.testing.graphs import ID_INPUTS, ID_OUTPUTS, SUM_INPUTS, SUM_OUTPUTS
+
+
+def open_sums(inputs=SUM_INPUTS, outputs=SUM_OUTPUTS, threads=1):
+    return open_graph("onnx", sums_graph(), inputs=inputs, outputs=outputs, threads=threads)
+
+
+def test_an_unknown_format_is_refused_with_those_there_are():
+    with pytest.raises(ConfigError, match="'pickle' is no format of a graph; there are 'onnx', 'pt2', 'saved_model'"):
+        open_graph("pickle", b"", inputs=[], outputs=[])
+
+
+@pytest.mark.parametrize("kind", ["onnx", "pt2", "saved_model"])
+def test_a_missing_library_is_told_with_what_installs_it(kind, monkeypatch):
+    runtime = RUNTIMES[kind]
+    monkeypatch.setitem(sys.modules, runtime.library, None)  # as if it were not there, where it is
+    monkeypatch.delitem(sys.modules, runtime.module, raising=False)
+    with pytest.raises(ConfigError) as caught:
+        open_graph(kind, b"", inputs=[], outputs=[])
+    assert str(caught.value) == (
+        f"a graph of the format {kind!r} needs {runtime.library}, which is not installed: "
+        f"pip install 'penstock[{runtime.extra}]'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "said"),
+    [
+        ((SUM_INPUTS[0],), SUM_OUTPUTS, r"inputs \['left', 'right'\], and its manifest says \['left'\]"),
+        ((*SUM_INPUTS, Tensor("more", "float32")), SUM_OUTPUTS, "'more'"),
+        ((SUM_INPUTS[0], Tensor("right", "int64")), SUM_OUTPUTS, "input 'right' of the graph is of float32"),
+        (SUM_INPUTS, SUM_OUTPUTS[:1], r"2 outputs, and its manifest says \['total'\]"),
+        (SUM_INPUTS, (SUM_OUTPUTS[0], Tensor("gap", "str")), "output 'gap' of the graph is of float32"),
+    ],
+)
+def test_a_graph_that_is_not_what_its_manifest_says_is_refused(inputs, outputs, said):
+    with pytest.raises(ArtifactInvalid, match=said):
+        open_sums(inputs, outputs)
+
+
+def test_bytes_that_are_no_graph_are_refused_in_the_librarys_words():
+    with pytest.raises(
+        ArtifactInvalid, match=r"onnxruntime cannot open the onnx graph: InvalidProtobuf: .*parsing failed"
+    ):
+        open_graph("onnx", b"garbage", inputs=ID_INPUTS, outputs=ID_OUTPUTS)
+
+
+def test_an_unknown_operator_is_refused_by_name():
+    content = model([node("Launder", ["id"], ["out"])], [("id", "int64", ("n",))], [("out", "int64", ("n",))])
+    with pytest.raises(ArtifactInvalid, match="Launder"):
+        open_graph("onnx", content, inputs=ID_INPUTS, outputs=ID_OUTPUTS)
+
+
+def test_a_graph_reads_no_file_besides_itself(tmp_path, monkeypatch):
+    (tmp_path / "secret.bin").write_bytes(np.ones(2, dtype=np.float32).tobytes())
+    monkeypatch.chdir(tmp_path)
+    content = model(
+        [weights("w", np.ones(2, dtype=np.float32), file="secret.bin"), node("Mul", ["x", "w"], ["y"])],
+        [("x", "float32", ("n", 2))],
+        [("y", "float32", ("n", 2))],
+    )
+    with pytest.raises(ArtifactInvalid, match="secret"):
+        open_graph("onnx", content, inputs=[Tensor("x", "float32", (2,))], outputs=[Tensor("y", "float32", (2,))])
+
+
+def test_a_graph_is_opened_from_a_file_too(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(identity_named("id", "int64"))
+    graph = open_graph("onnx", tmp_path / "model.onnx", inputs=ID_INPUTS, outputs=ID_OUTPUTS)
+    assert graph.run({"id": np.array([3])})[0].tolist() == [3]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_onnx_runtime_uses_the_threads_it_was_given(threads):
+    options = open_sums(threads=threads)._session.get_session_options()
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (threads, 1)
+
+
+def test_onnx_runtime_writes_nothing_even_where_a_run_fails(capfd):
+    table, slope = np.ones((3, 2), dtype=np.float32), np.ones(2, dtype=np.float32)
+    graph = open_graph(
+        "onnx",
+        embedding(table, slope),
+        inputs=[Tensor("x", "float32", (2,)), Tensor("id", "int64")],
+        outputs=[Tensor("p", "float32")],
+    )
+    with pytest.raises(Exception, match="out of data bounds"):
+        graph.run({"x": np.ones((1, 2), dtype=np.float32), "id": np.array([3])})
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_encoder_of_the_tests_writes_numbers_as_protobuf_does():
+    assert field(1, 300) == b"\x08\xac\x02"
+    assert field(2, "testing") == b"\x12\x07testing"
+    assert field(1, -1) == b"\x08" + b"\xff" * 9 + b"\x01"
+
+
+def test_the_formats_are_the_same_wherever_they_are_named():
+    assert tuple(RUNTIMES) == FORMATS == get_args(GraphFormat)
