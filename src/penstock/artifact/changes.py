@@ -1,0 +1,157 @@
+"""What differs between two artifacts: what they say of themselves, and how one answers the probes of the other."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from penstock.artifact.comparing import compare_output, mismatch
+from penstock.artifact.opened_artifact import Artifact
+from penstock.artifact.replaying import run_graph
+from penstock.graphs.graph import Graph
+
+
+class Told(msgspec.Struct, frozen=True):
+    """Something that the two artifacts say of themselves, and say differently."""
+
+    what: str
+    before: str
+    after: str
+    """Both are "" where one of them says nothing of it."""
+
+
+class OutputChange(msgspec.Struct, frozen=True):
+    """How one output of the second artifact differs from what the first one's model answered."""
+
+    name: str
+    rows: int
+    """How many rows were compared."""
+    differing: int
+    """How many of them differ by more than the first artifact's tolerance."""
+    largest: float | None
+    """The greatest difference of numbers; None where what differs are no finite numbers."""
+    row: int | None
+    """The probe that differs most."""
+    before: Any = None
+    after: Any = None
+    """The two answers to that probe, where they differ most."""
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What differs between two artifacts."""
+
+    before: str
+    """The digest of the first."""
+    after: str
+    """The digest of the second."""
+    told: Sequence[Told]
+    refused: Mapping[int, str]
+    """The probes that the second one's features refuse, and why."""
+    outputs: Sequence[OutputChange]
+    missing: Sequence[str]
+    """Outputs of the first that the second does not have, or has in another shape or of another kind."""
+
+    @property
+    def same_answers(self) -> bool:
+        """Whether the second answers every probe of the first as its model did, within the tolerance."""
+        return not self.refused and not self.missing and not any(output.differing for output in self.outputs)
+
+
+def find_changes(first: Artifact, second: Artifact, graph: Graph, *, format: str) -> Changes:  # noqa: A002  # the word users know
+    """Replay the probes of `first` through `second`, whose graph of `format` is open, and list what differs.
+
+    Raises:
+        ArtifactInvalid: the probes of `first` are not what its manifest says.
+        ExportRefused: the graph cannot answer them at all.
+    """
+    recorded = first.probes()
+    columns = set(second.features.columns)
+    rows = [{name: value for name, value in row.items() if name in columns} for row in recorded.rows]
+    encoded = second.features.encode_rows(rows)
+    answers: dict[str, np.ndarray[Any, Any]] = {}
+    if encoded.kept:
+        given = run_graph(graph, encoded.inputs, format, encoded.kept[0])
+        answers = {tensor.name: array for tensor, array in zip(graph.outputs, given, strict=True)}
+    outputs, missing = [], []
+    for name, values in recorded.outputs.items():
+        before, after = values[encoded.kept], answers.get(name)
+        if encoded.kept and (after is None or mismatch(before, after)):
+            missing.append(name)
+        elif after is not None:
+            outputs.append(_changed(name, before, after, encoded.kept, first.manifest.tolerance))
+    return Changes(
+        before=first.digest,
+        after=second.digest,
+        told=_told(first, second),
+        refused={place: str(error) for place, error in sorted(encoded.invalid.items())},
+        outputs=outputs,
+        missing=missing,
+    )
+
+
+def _changed(
+    name: str,
+    before: np.ndarray[Any, Any],
+    after: np.ndarray[Any, Any],
+    places: Sequence[int],
+    tolerance: tuple[float, float],
+) -> OutputChange:
+    found = compare_output(name, before, after, tolerance=tolerance)
+    changed = found.difference > 0
+    return OutputChange(
+        name=name,
+        rows=len(places),
+        differing=found.outside,
+        largest=found.difference if math.isfinite(found.difference) else None,
+        row=places[found.row] if changed else None,
+        before=found.expected if changed else None,
+        after=found.got if changed else None,
+    )
+
+
+def _told(first: Artifact, second: Artifact) -> list[Told]:
+    before, after = _described(first), _described(second)
+    names = [*before, *(name for name in after if name not in before)]
+    return [
+        Told(name, before.get(name, ""), after.get(name, ""))
+        for name in names
+        if before.get(name, "") != after.get(name, "")
+    ]
+
+
+def _described(artifact: Artifact) -> dict[str, str]:
+    """What an artifact says of itself, piece by piece, as text."""
+    manifest = artifact.manifest
+    told: dict[str, Any] = {
+        "name": manifest.name,
+        "created": manifest.created,
+        "git": manifest.git,
+        "classes": manifest.classes,
+        "batch": manifest.batch,
+        "tolerance": manifest.tolerance,
+        "probes": manifest.probes.rows,
+        "metadata": manifest.metadata,
+    }
+    told |= {f"library {name}": version for name, version in manifest.libraries.items()}
+    features = json.loads(artifact.features.to_json())
+    described = features.pop("features", {})
+    told |= {f"features: {name}": value for name, value in features.items()}
+    if isinstance(described, dict):
+        told |= {f"feature {name}": value for name, value in described.items()}
+    for graph in manifest.graphs:
+        size = sum(
+            entry.bytes
+            for path, entry in manifest.files.items()
+            if path == graph.path or path.startswith(f"{graph.path}/")
+        )
+        told[f"graph {graph.format}"] = f"{size} bytes"
+        told[f"inputs of {graph.format}"] = graph.inputs
+        told[f"outputs of {graph.format}"] = graph.outputs
+    return {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode() for name, value in told.items()
+    }

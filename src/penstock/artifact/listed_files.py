@@ -1,0 +1,140 @@
+"""Read files of a folder that somebody else may have written: through no link, of no more bytes than were expected.
+
+Contract
+--------
+* Nothing is opened but regular files and folders below the given one; a link, a pipe or a device is refused by name.
+* Every complaint is an `ArtifactInvalid` with the file's path below the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import BinaryIO
+
+from penstock.artifact.manifest import FileEntry
+from penstock.artifact.manifest_json import parents_of
+from penstock.errors import ArtifactInvalid
+
+CHUNK = 1 << 20
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer must not block
+
+
+def read_small(folder: int, path: str, *, limit: int) -> bytes:
+    """The content of a file of at most `limit` bytes."""
+    with _opened(folder, path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ArtifactInvalid(f"{path} has more than {limit} bytes", file=path)
+    return content
+
+
+def read_listed(folder: int, path: str, entry: FileEntry) -> bytes:
+    """The content of a file that the manifest lists, after its size and sha256 were found right."""
+    with _opened(folder, path) as file:
+        _check_size(file, path, entry)
+        content = file.read(entry.bytes + 1)
+    _check_content(path, entry, len(content), sha256(content).hexdigest())
+    return content
+
+
+def check_listed(folder: int, files: Mapping[str, FileEntry], *, besides: Iterable[str]) -> None:
+    """Check that the folder holds `files` and `besides`, nothing else, and that each of `files` is as listed."""
+    expected = {*files, *besides}
+    folders = {parent for path in expected for parent in parents_of(path)}
+    found: set[str] = set()
+    for path, kind in _walk(folder, ""):
+        if path in (expected if kind == "file" else folders if kind == "folder" else ()):
+            found.add(path)
+        elif path in expected:
+            raise ArtifactInvalid(f"{path} is a {kind}, and should be a file", file=path)
+        else:
+            raise ArtifactInvalid(f"{path} is a {kind} that the manifest does not list", file=path)
+    for path in sorted(expected - found):
+        raise ArtifactInvalid(f"{path} is missing", file=path)
+    for path, entry in files.items():
+        _check_file(folder, path, entry)
+
+
+def _check_file(folder: int, path: str, entry: FileEntry) -> None:
+    digest, size = sha256(), 0
+    with _opened(folder, path) as file:
+        _check_size(file, path, entry)
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+            if size > entry.bytes:  # somebody is writing it, and may never end
+                raise ArtifactInvalid(f"{path} grows while it is read", file=path)
+    _check_content(path, entry, size, digest.hexdigest())
+
+
+def _check_size(file: BinaryIO, path: str, entry: FileEntry) -> None:
+    size = os.fstat(file.fileno()).st_size
+    if size != entry.bytes:
+        raise ArtifactInvalid(f"{path} has {size} bytes, and the manifest says {entry.bytes}", file=path)
+
+
+def _check_content(path: str, entry: FileEntry, size: int, digest: str) -> None:
+    if (size, digest) != (entry.bytes, entry.sha256):
+        raise ArtifactInvalid(f"{path} is not as it was saved: its sha256 is {digest}, not {entry.sha256}", file=path)
+
+
+def _walk(folder: int, above: str) -> Iterator[tuple[str, str]]:
+    """Each path below a folder and what it is, in order of the names; only folders are gone into."""
+    with _named(above), os.scandir(folder) as entries:
+        found = sorted((entry.name, _kind(entry)) for entry in entries)
+    for name, kind in found:
+        path = f"{above}{name}"
+        yield path, kind
+        if kind == "folder":
+            with _named(path):
+                below = os.open(name, FOLDER_FLAGS, dir_fd=folder)
+            try:
+                yield from _walk(below, f"{path}/")
+            finally:
+                os.close(below)
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return "link"
+    if entry.is_dir(follow_symlinks=False):
+        return "folder"
+    return "file" if entry.is_file(follow_symlinks=False) else "special file"
+
+
+@contextmanager
+def _opened(folder: int, path: str) -> Iterator[BinaryIO]:
+    """A regular file, each part of whose path was opened by itself, so that no link on the way is followed."""
+    *folders, name = path.split("/")
+    here = folder
+    with _named(path):
+        try:
+            for part in folders:
+                below = os.open(part, FOLDER_FLAGS, dir_fd=here)
+                if here != folder:
+                    os.close(here)
+                here = below
+            descriptor = os.open(name, FILE_FLAGS, dir_fd=here)
+        finally:
+            if here != folder:
+                os.close(here)
+        with open(descriptor, "rb") as raw:  # noqa: PTH123  # of a descriptor, there is no path
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ArtifactInvalid(f"{path} is no regular file", file=path)
+            yield raw
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Say which file it was that the system did not open or read."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ArtifactInvalid(f"{path} is missing", file=path) from error
+    except OSError as error:
+        raise ArtifactInvalid(f"{path or 'the folder'} cannot be read: {error.strerror}", file=path) from error

@@ -1,0 +1,207 @@
+"""The manifest as the bytes of `manifest.json`, and back.  Pure: it opens nothing.
+
+Contract
+--------
+* `manifest_to_json` writes one manifest in one way: keys in order, two spaces, a newline at the end.
+* What `manifest_to_json` returns, `manifest_from_json` reads; what cannot be read is never written.
+* `manifest_from_json` trusts nothing: a field, a value or a schema that is not known, a key that is there twice, text
+  that is not Unicode, or a path that could lead out of the artifact is an `ArtifactInvalid`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from penstock.artifact.manifest import DIGEST, FEATURES, MANIFEST, SCHEMA, BatchEntry, GraphEntry, Manifest
+from penstock.config import Batch
+from penstock.errors import ArtifactInvalid, ConfigError
+from penstock.features.tensors import Tensor
+
+DTYPES: Final = frozenset(
+    {"bool", "str", "float16", "float32", "float64"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+"""What a tensor may be of."""
+SHA256 = re.compile(r"[0-9a-f]{64}")
+LONGEST_NAME = 255
+"""Bytes of one name in a path, on every file system that Linux has."""
+DEEPEST_PATH = 100
+"""Names in a path.  Each folder is open while what is below it is looked at."""
+MOST_AXES = 64
+"""Of an array, in numpy."""
+
+
+class _Wrong(Exception):
+    """What is said in a manifest cannot be."""
+
+
+def manifest_to_json(manifest: Manifest) -> bytes:
+    """The bytes of `manifest.json`.
+
+    Raises:
+        ConfigError: something in it cannot be written so that it is read as it was, as a number that is not finite.
+    """
+    try:
+        text = json.dumps(msgspec.to_builtins(manifest), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+        content = f"{text}\n".encode()
+    except (TypeError, ValueError, NotImplementedError, RecursionError) as error:
+        raise ConfigError(f"the manifest cannot be written as JSON: {error}; see metadata and classes") from error
+    try:
+        manifest_from_json(content)
+    except ArtifactInvalid as error:
+        raise ConfigError(f"the artifact could not be opened again: {error}") from error
+    return content
+
+
+def manifest_from_json(content: bytes) -> Manifest:
+    """What `manifest.json` says.
+
+    Raises:
+        ArtifactInvalid: it says something that is not known here, or that cannot be.
+    """
+    try:
+        found = json.loads(content.decode(), object_pairs_hook=_without_repeats, parse_constant=_no_number)
+        _check_schema(found)
+        manifest = msgspec.convert(found, Manifest)
+        _check_manifest(manifest)
+        _check_text(found)
+    except (_Wrong, ValueError, RecursionError) as error:  # not UTF-8, not JSON, and msgspec's errors are ValueErrors
+        raise ArtifactInvalid(f"{MANIFEST}: {error}", file=MANIFEST) from error
+    return manifest
+
+
+def batch_from_entry(entry: BatchEntry) -> Batch:
+    """The batch policy that a manifest tells of.
+
+    Raises:
+        ConfigError: there is no such policy.
+    """
+    return Batch(
+        max_size=entry.max_size, max_wait=math.inf if entry.max_wait is None else entry.max_wait, max_gap=entry.max_gap
+    )
+
+
+def batch_to_entry(batch: Batch) -> BatchEntry:
+    """A batch policy as a manifest tells of it: JSON has no infinity."""
+    return BatchEntry(max_size=batch.max_size, max_wait=_finite(batch.max_wait), max_gap=_finite(batch.max_gap))
+
+
+def _finite(seconds: float | None) -> float | None:
+    return None if seconds is None or math.isinf(seconds) else float(seconds)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Wrong(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
+
+
+def _no_number(word: str) -> None:
+    raise _Wrong(f"{word} is no JSON")
+
+
+def _check_text(found: Any) -> None:
+    """JSON can spell half of a surrogate pair, which can be neither written nor shown afterwards."""
+    try:
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        text = error.object[error.start : error.end]
+        raise _Wrong(f"{text!r} is half of a surrogate pair, which is no text") from None
+
+
+def _check_schema(found: Any) -> None:
+    if not isinstance(found, dict):
+        raise _Wrong("it has to be an object")
+    schema = found.get("schema")
+    if isinstance(schema, int) and not isinstance(schema, bool) and schema != SCHEMA:
+        raise _Wrong(
+            f"it is of schema {schema}, and this Penstock reads schema {SCHEMA} alone: "
+            f"use the version that wrote it{' or a newer one' if schema > SCHEMA else ''}, or save the model again"
+        )
+
+
+def _check_manifest(manifest: Manifest) -> None:
+    _check_files(manifest)
+    _check_graphs(manifest.graphs, manifest.files)
+    if manifest.probes.rows < 1:
+        raise _Wrong(f"probes.rows is {manifest.probes.rows}, and an artifact has one at least")
+    if not any(path.startswith(f"{manifest.probes.path}/") for path in manifest.files):
+        raise _Wrong(f"no file is below the probes' path {manifest.probes.path!r}")
+    if not all(math.isfinite(bound) and bound >= 0 for bound in manifest.tolerance):
+        raise _Wrong(f"tolerance is {manifest.tolerance}, and both numbers must be 0 or more, and finite")
+    datetime.fromisoformat(manifest.created)
+    try:
+        batch_from_entry(manifest.batch)
+    except ConfigError as error:
+        raise _Wrong(f"batch: {error}") from error
+
+
+def _check_files(manifest: Manifest) -> None:
+    for path, entry in manifest.files.items():
+        _check_path(path)
+        if not SHA256.fullmatch(entry.sha256):
+            raise _Wrong(f"the sha256 of {path!r} is not 64 hexadecimal digits")
+        if entry.bytes < 0:
+            raise _Wrong(f"{path!r} has {entry.bytes} bytes")
+        if path in (MANIFEST, DIGEST):
+            raise _Wrong(f"{path!r} is among the files, and cannot tell of itself")
+        for folder in parents_of(path):
+            if folder in manifest.files:
+                raise _Wrong(f"{folder!r} is a file and a folder at once")
+    if FEATURES not in manifest.files:
+        raise _Wrong(f"{FEATURES!r} is not among the files")
+
+
+def parents_of(path: str) -> list[str]:
+    """The folders above a file, inside the artifact."""
+    parts = path.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _check_path(path: str) -> None:
+    try:
+        parts = path.encode().split(b"/")
+    except UnicodeEncodeError:
+        parts = [b""]
+    if any(part in (b"", b".", b"..") or b"\0" in part or len(part) > LONGEST_NAME for part in parts):
+        raise _Wrong(f"{path!r} is no path of a file inside the artifact")
+    if len(parts) > DEEPEST_PATH:
+        raise _Wrong(f"a path has {len(parts)} names, and {DEEPEST_PATH} at most are read: {path[:60]!r}...")
+
+
+def _check_graphs(graphs: tuple[GraphEntry, ...], files: Iterable[str]) -> None:
+    if not graphs:
+        raise _Wrong("there is no graph")
+    formats = [graph.format for graph in graphs]
+    if len(set(formats)) < len(formats):
+        raise _Wrong(f"a format is there twice: {formats}")
+    for graph in graphs:
+        file = f"{graph.path}/saved_model.pb" if graph.format == "saved_model" else graph.path
+        if file not in files:
+            raise _Wrong(f"the {graph.format} graph needs {file!r}, which is not among the files")
+        _check_tensors(f"inputs of {graph.format}", graph.inputs)
+        _check_tensors(f"outputs of {graph.format}", graph.outputs)
+        if [(o.name, o.dtype) for o in graph.outputs] != [(o.name, o.dtype) for o in graphs[0].outputs]:
+            raise _Wrong(f"the graphs {formats[0]} and {graph.format} have different outputs")
+
+
+def _check_tensors(where: str, tensors: tuple[Tensor, ...]) -> None:
+    names = [tensor.name for tensor in tensors]
+    if not names or len(set(names)) < len(names):
+        raise _Wrong(f"{where}: the names must be different ones, and one at least; they are {names}")
+    for tensor in tensors:
+        if tensor.dtype not in DTYPES:
+            raise _Wrong(f"{where}: {tensor.name!r} is of the unknown dtype {tensor.dtype!r}")
+        if len(tensor.shape) >= MOST_AXES:
+            raise _Wrong(f"{where}: {tensor.name!r} has {len(tensor.shape)} axes besides the batch")
+        if any(size is not None and size < 0 for size in tensor.shape):
+            raise _Wrong(f"{where}: {tensor.name!r} has the shape {tensor.shape}")

@@ -1,0 +1,177 @@
+"""Open an artifact: first check that every byte of it is what was saved, then read what it says.
+
+Contract
+--------
+* The path is resolved once.  What was opened stays the artifact it was, whatever a link on the way leads to later.
+* Before anything in it is interpreted, `DIGEST` was the manifest's sha256, each listed file was of its size and
+  sha256, and there was nothing else: else `ArtifactInvalid`, with the file's path.
+* `read` checks a file again.  A graph that can be opened from bytes is opened from the bytes that were checked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.artifact.listed_files import FOLDER_FLAGS, check_listed, read_listed, read_small
+from penstock.artifact.manifest import DIGEST, FEATURES, MANIFEST, FileEntry, GraphEntry, Manifest
+from penstock.artifact.manifest_json import SHA256, manifest_from_json
+from penstock.artifact.probes import read_recorded, read_rows
+from penstock.artifact.recorded import Recorded
+from penstock.errors import ArtifactInvalid, ConfigError
+from penstock.features.feature_spec import Features
+
+LARGEST_MANIFEST = 16 << 20
+"""Bytes.  A manifest of ten thousand files has about 2 MiB."""
+DIGEST_FILE = re.compile(rb"[0-9a-f]{64}\n")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A saved model whose files were checked."""
+
+    path: Path
+    """Absolute, and without links."""
+    manifest: Manifest
+    digest: str
+    """The sha256 of the manifest, which has those of all other files."""
+    features: Features
+    pinned: bool
+    """Whether whoever opened it named this digest."""
+
+    def graph(self, format: str | None = None) -> GraphEntry:  # noqa: A002  # the word users know
+        """The entry of a format; of the first, where `format` is None.
+
+        Raises:
+            ConfigError: the model was not saved in it.
+        """
+        entries = {entry.format: entry for entry in self.manifest.graphs}
+        for name, entry in entries.items():
+            if format in (None, name):
+                return entry
+        raise ConfigError(f"{self.path} has no graph of the format {format!r}, but {', '.join(map(repr, entries))}")
+
+    def read(self, path: str) -> bytes:
+        """The content of a file that the manifest lists, checked again.
+
+        Raises:
+            ArtifactInvalid: it is no longer what it was.
+        """
+        return _in_folder(self.path, lambda folder: read_listed(folder, path, self._listed(path)))
+
+    def probes(self) -> Recorded:
+        """The rows that ship in the artifact, and what the model answered to them.
+
+        Raises:
+            ArtifactInvalid: they do not fit the features or the graphs.
+        """
+        probes, outputs = self.manifest.probes, self.manifest.graphs[0].outputs
+        return read_recorded(self.read, probes.path, rows=probes.rows, inputs=self.features.inputs, outputs=outputs)
+
+    def probe_rows(self) -> list[dict[str, Any]]:
+        """The raw rows of the probes alone.
+
+        Raises:
+            ArtifactInvalid: there are none that can be read.
+        """
+        return read_rows(self.read, self.manifest.probes.path)
+
+    def _listed(self, path: str) -> FileEntry:
+        entry = self.manifest.files.get(path)
+        if entry is None:
+            raise ArtifactInvalid(f"{path} is not listed in the manifest", file=path)
+        return entry
+
+
+def open_artifact(path: str | os.PathLike[str], *, digest: str | None = None, check_files: bool = True) -> Artifact:
+    """The artifact in the folder `path`, which may be reached through links; nothing inside may be one.
+
+    Args:
+        path: the folder.
+        digest: what the artifact's digest has to be; None: whatever it is.
+        check_files: whether every file is checked now; without, only what is read, when it is read.  It is for those
+            who open no graph.
+
+    Raises:
+        ArtifactInvalid: it is no artifact, or not as it was when it was saved, or has another digest.
+        ConfigError: `digest` is no digest.
+    """
+    _check_digest(digest)
+    try:
+        resolved = Path(path).resolve(strict=True)
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
+        raise ArtifactInvalid(f"{path} is no artifact: there is no such folder") from error
+    if not resolved.is_dir():
+        raise ArtifactInvalid(f"{path} is no artifact: it is no folder")
+    try:
+        return _in_folder(resolved, lambda folder: _open(folder, resolved, digest, check_files=check_files))
+    except ArtifactInvalid as error:
+        raise ArtifactInvalid(f"{path} is no artifact that can be used: {error}", file=error.file) from error
+
+
+def _check_digest(digest: str | None) -> None:
+    if digest is not None and not SHA256.fullmatch(digest):
+        raise ConfigError(f"digest must be the 64 hexadecimal digits of a file {DIGEST}, in lower case; got {digest!r}")
+
+
+def _open(folder: int, path: Path, expected: str | None, *, check_files: bool) -> Artifact:
+    manifest, digest = _read_manifest(folder)
+    if expected not in (None, digest):
+        raise ArtifactInvalid(f"its digest is {digest}, and {expected} is expected", file=DIGEST)
+    if check_files:
+        check_listed(folder, manifest.files, besides=(MANIFEST, DIGEST))
+    text = read_listed(folder, FEATURES, manifest.files[FEATURES])
+    features = _read_features(text)
+    _check_inputs(manifest, features)
+    return Artifact(path, manifest, digest, features, pinned=expected is not None)
+
+
+def _read_manifest(folder: int) -> tuple[Manifest, str]:
+    content = read_small(folder, MANIFEST, limit=LARGEST_MANIFEST)
+    said = read_small(folder, DIGEST, limit=65)
+    digest = sha256(content).hexdigest()
+    if not DIGEST_FILE.fullmatch(said):
+        raise ArtifactInvalid(f"{DIGEST} does not hold 64 hexadecimal digits and a line's end", file=DIGEST)
+    if said.decode().strip() != digest:
+        raise ArtifactInvalid(
+            f"{DIGEST} and {MANIFEST} do not belong together: the sha256 of {MANIFEST} is {digest}", file=MANIFEST
+        )
+    return manifest_from_json(content), digest
+
+
+def _read_features(content: bytes) -> Features:
+    try:
+        return Features.from_json(content.decode())
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise ArtifactInvalid(f"{FEATURES} is no feature spec that is known here: {error}", file=FEATURES) from error
+
+
+def _check_inputs(manifest: Manifest, features: Features) -> None:
+    """A graph may do without an input that the model does not use; another one it cannot have."""
+    given = {tensor.name: tensor for tensor in features.inputs}
+    for graph in manifest.graphs:
+        for tensor in graph.inputs:
+            if given.get(tensor.name) != tensor:
+                raise ArtifactInvalid(
+                    f"{MANIFEST}: the {graph.format} graph takes {tensor}, and {FEATURES} gives "
+                    f"{given.get(tensor.name, 'nothing of that name')}",
+                    file=MANIFEST,
+                )
+
+
+def _in_folder(path: Path, work: Callable[[int], T]) -> T:
+    try:
+        folder = os.open(path, FOLDER_FLAGS)
+    except OSError as error:
+        raise ArtifactInvalid(f"{path} cannot be opened: {error.strerror}") from error
+    try:
+        return work(folder)
+    finally:
+        os.close(folder)

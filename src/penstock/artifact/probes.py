@@ -1,0 +1,156 @@
+"""Keep what a model answered as files: `rows.json`, and an array of each input and output.
+
+Contract
+--------
+* Numbers are `.npy` files of format 1.0, text is JSON; there is no pickle.  What is read is what was written, bit for
+  bit.
+* Whatever an input is called, its file is inside the folder.
+* Reading trusts nothing: an array is of the expected dtype and shape, and of as many bytes as that takes, or it is an
+  `ArtifactInvalid`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
+
+import msgspec
+import numpy as np
+
+from penstock.artifact.recorded import Recorded
+from penstock.errors import ArtifactInvalid
+from penstock.features.tensors import Tensor
+
+PROBES: Final = "probes"
+ROWS: Final = "rows.json"
+LONGEST_STEM = 200
+"""Bytes of a file's name without its ending; Linux has 255 for all of it."""
+
+Reader: TypeAlias = Callable[[str], bytes]
+"""The content of a file, by its path below some folder."""
+
+
+def write_recorded(folder: Path, recorded: Recorded) -> None:
+    """Write rows, inputs and outputs into a new folder."""
+    folder.mkdir()
+    (folder / ROWS).write_bytes(msgspec.json.encode(list(recorded.rows)))
+    for part, arrays in (("inputs", recorded.inputs), ("outputs", recorded.outputs)):
+        (folder / part).mkdir()
+        for name, array in arrays.items():
+            (folder / path_of(part, name, is_text=array.dtype.kind in "OU")).write_bytes(_to_bytes(array))
+
+
+def read_recorded(
+    read: Reader, folder: str, *, rows: int, inputs: Iterable[Tensor], outputs: Iterable[Tensor]
+) -> Recorded:
+    """What `write_recorded` wrote into `folder`, where it is of these rows, inputs and outputs.
+
+    Raises:
+        ArtifactInvalid: it is of others.
+    """
+    return Recorded(
+        rows=_read_rows(read, folder, rows),
+        inputs={tensor.name: _read_array(read, f"{folder}/inputs", tensor, rows) for tensor in inputs},
+        outputs={tensor.name: _read_array(read, f"{folder}/outputs", tensor, rows) for tensor in outputs},
+    )
+
+
+def path_of(part: str, name: str, *, is_text: bool) -> str:
+    """Where the array of an input or an output is, below the folder."""
+    stem = quote(name, safe="", errors="surrogatepass")
+    if len(stem) > LONGEST_STEM:
+        stem = sha256(stem.encode()).hexdigest()
+    return f"{part}/{stem}{'.json' if is_text else '.npy'}"
+
+
+def read_rows(read: Reader, folder: str) -> list[dict[str, Any]]:
+    """The rows alone, without the arrays.
+
+    Raises:
+        ArtifactInvalid: the file holds something else.
+    """
+    path = f"{folder}/{ROWS}"
+    try:
+        return msgspec.json.decode(read(path), type=list[dict[str, Any]])
+    except (ValueError, RecursionError) as error:
+        raise ArtifactInvalid(f"{path} is no list of rows: {error}", file=path) from error
+
+
+def _read_rows(read: Reader, folder: str, expected: int) -> list[dict[str, Any]]:
+    rows = read_rows(read, folder)
+    if len(rows) != expected:
+        path = f"{folder}/{ROWS}"
+        raise ArtifactInvalid(f"{path} has {len(rows)} rows, and {expected} are expected", file=path)
+    return rows
+
+
+def _to_bytes(array: np.ndarray[Any, Any]) -> bytes:
+    if array.dtype.kind in "OU":
+        return msgspec.json.encode(array.tolist())
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
+    return file.getvalue()
+
+
+def _read_array(read: Reader, part: str, tensor: Tensor, rows: int) -> np.ndarray[Any, Any]:
+    path = path_of(part, tensor.name, is_text=tensor.dtype == "str")
+    content = read(path)
+    try:
+        array = _text_array(content) if tensor.dtype == "str" else _number_array(content)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactInvalid(f"{path} is no array: {error}", file=path) from error
+    problem = _misfit(array, tensor, rows)
+    if problem:
+        raise ArtifactInvalid(f"{path}: {problem}", file=path)
+    return array
+
+
+def _misfit(array: np.ndarray[Any, Any], tensor: Tensor, rows: int) -> str:
+    """Why an array cannot be of `tensor` for so many rows; "" where it can."""
+    dtype = "str" if array.dtype.kind in "OU" else array.dtype.name
+    if dtype != tensor.dtype:
+        return f"{tensor.name!r} is {dtype}, and {tensor.dtype} is expected"
+    wanted = (rows, *tensor.shape)
+    fits = len(array.shape) == len(wanted) and all(
+        size is None or size == got for size, got in zip(wanted, array.shape, strict=True)
+    )
+    return "" if fits else f"{tensor.name!r} has the shape {array.shape}, and {wanted} is expected"
+
+
+def _text_array(content: bytes) -> np.ndarray[Any, Any]:
+    found = msgspec.json.decode(content)
+    array = np.array(found, dtype=object)
+    if not isinstance(found, list) or not all(isinstance(value, str) for value in array.flat):
+        raise ValueError("it holds something besides text, or rows of different lengths")
+    return array
+
+
+def _number_array(content: bytes) -> np.ndarray[Any, Any]:
+    # numpy's own reader makes room for whatever shape a header claims, before it looks for the bytes.
+    shape, is_fortran, dtype, start = _read_header(content)
+    body = content[start:]
+    if is_fortran or dtype.hasobject or dtype.names is not None or not dtype.isnative:
+        raise ValueError(f"it is of {dtype}, or its axes are not in order")
+    if any(isinstance(axis, bool) for axis in shape):  # to numpy's reader they are integers
+        raise ValueError(f"its shape is {shape}")
+    size = dtype.itemsize
+    for axis in shape:
+        size *= axis
+    if size != len(body) or min(shape, default=0) < 0:
+        raise ValueError(f"it has {len(body)} bytes, and {shape} of {dtype} takes {size}")
+    return np.frombuffer(body, dtype=dtype).reshape(shape)
+
+
+def _read_header(content: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    file = io.BytesIO(content)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("its format is not 1.0")
+    try:
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    except Exception as error:  # numpy parses it as Python: there are errors of the tokenizer, of `ast`, of its own
+        raise ValueError(f"its header cannot be read: {error}") from error
+    return shape, is_fortran, dtype, file.tell()

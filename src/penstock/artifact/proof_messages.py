@@ -1,0 +1,95 @@
+"""What the process that proves is told, and the lines of JSON that it answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+CHECK: Final = "check"
+"""The folder with the rows to check, below the one that the order names."""
+
+
+class CheckRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Rows besides those in the artifact."""
+
+    folder: str
+    """With a folder `CHECK`, as `write_recorded` made it."""
+    rows: int
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be proved."""
+
+    artifact: str
+    check: CheckRows | None
+    formats: tuple[str, ...] | None
+    trust: bool
+    digest: str | None
+    threads: int
+
+
+class Begun(msgspec.Struct, frozen=True, tag="begun", forbid_unknown_fields=True):
+    """A graph is being replayed.  What ends the process from here on was its doing."""
+
+    format: str
+
+
+class Proved(msgspec.Struct, frozen=True, tag="proved", forbid_unknown_fields=True):
+    """All graphs answer as the model did."""
+
+    rows: int
+    worst: dict[str, float]
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
+    """What an `ExportRefused` says."""
+
+    message: str
+    format: str
+    output: str
+    row: int | None
+    expected: Any
+    got: Any
+
+
+class Invalid(msgspec.Struct, frozen=True, tag="invalid", forbid_unknown_fields=True):
+    """What an `ArtifactInvalid` says."""
+
+    message: str
+    file: str
+
+
+class WrongOption(msgspec.Struct, frozen=True, tag="option", forbid_unknown_fields=True):
+    """What a `ConfigError` says."""
+
+    message: str
+
+
+Message: TypeAlias = Begun | Proved | Refused | Invalid | WrongOption
+
+
+def order_to_text(order: Order) -> str:
+    """One line of ASCII.  Python's own JSON carries a path that is no Unicode as `os.fsdecode` made it."""
+    return json.dumps(msgspec.to_builtins(order))
+
+
+def order_from_text(text: str) -> Order:
+    """The order that `order_to_text` wrote."""
+    return msgspec.convert(json.loads(text), Order)
+
+
+def message_to_line(message: Message) -> bytes:
+    """One line.  Python's own JSON knows NaN and infinity, which a refused graph may have answered."""
+    return json.dumps(msgspec.to_builtins(message)).encode() + b"\n"
+
+
+def message_from_line(line: bytes) -> Message:
+    """What a line says.
+
+    Raises:
+        ValueError: it says nothing that is known here.
+    """
+    message: Message = msgspec.convert(json.loads(line), Message)
+    return message

@@ -1,0 +1,126 @@
+"""Be the fresh process that opens an artifact as anybody would, and replays its rows; `prove` starts it.
+
+It answers on a pipe of its own, since a framework may print, and ends when the process that started it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.artifact.opened_artifact import Artifact, open_artifact
+from penstock.artifact.opened_graph import open_model
+from penstock.artifact.probes import read_recorded
+from penstock.artifact.proof_messages import (
+    CHECK,
+    Begun,
+    CheckRows,
+    Invalid,
+    Message,
+    Order,
+    Proved,
+    Refused,
+    WrongOption,
+    message_to_line,
+    order_from_text,
+)
+from penstock.artifact.recorded import Recorded
+from penstock.artifact.replaying import refuse_outside, replay
+from penstock.artifact.trusting import check_trust
+from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
+
+
+def main() -> None:
+    """Do what the order in the arguments says: descriptors of the answer and of the lifeline, then JSON."""
+    answers, lifeline, order = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    os.set_inheritable(answers, False)
+    end_with(lifeline)
+    with open(answers, "wb", buffering=0) as pipe:
+        pipe.write(message_to_line(answer_to(order_from_text(order), tell=pipe.write)))
+    sys.stderr.flush()
+    os._exit(0)  # a framework that crashes while it is taken down changes nothing about the answers
+
+
+def answer_to(order: Order, *, tell: Callable[[bytes], object]) -> Message:
+    """What came of an order; `tell` gets a line where a graph begins."""
+    try:
+        return _prove(order, lambda message: tell(message_to_line(message)))
+    except ExportRefused as error:
+        return Refused(str(error), error.format, error.output, error.row, error.expected, error.got)
+    except ArtifactInvalid as error:
+        return Invalid(str(error), error.file)
+    except ConfigError as error:
+        return WrongOption(str(error))
+
+
+def end_with(lifeline: int) -> None:
+    """Have the kernel end this process when the other end of the pipe `lifeline` is closed, even in a call in C."""
+    os.set_inheritable(lifeline, False)
+    if hasattr(fcntl, "F_SETSIG"):  # on Linux
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(lifeline, 0)  # poll tells of a hang-up whether asked to or not
+    if poll.poll(0):  # closed before the kernel was told
+        os._exit(1)
+
+
+def _prove(order: Order, tell: Callable[[Message], object]) -> Proved:
+    artifact = open_artifact(order.artifact, digest=order.digest)
+    formats = order.formats or tuple(entry.format for entry in artifact.manifest.graphs)
+    for name in formats:  # all of them before the first is opened
+        check_trust(artifact.graph(name).format, trust=order.trust, digest_matched=artifact.pinned)
+    parts = [artifact.probes()]
+    if order.check is not None:
+        parts.append(_rows_to_check(artifact, order.check))
+    worst: dict[str, float] = {}
+    for name in formats:
+        tell(Begun(name))
+        for output, difference in _replay_all(artifact, name, parts, order).items():
+            worst[output] = max(difference, worst.get(output, 0.0))
+    return Proved(rows=sum(len(part.rows) for part in parts), worst=worst)
+
+
+def _rows_to_check(artifact: Artifact, check: CheckRows) -> Recorded:
+    """The rows to check, which are deleted once they are read: they must not stay where the saver is killed."""
+    rows = read_recorded(
+        lambda path: (Path(check.folder) / path).read_bytes(),
+        CHECK,
+        rows=check.rows,
+        inputs=artifact.features.inputs,
+        outputs=artifact.manifest.graphs[0].outputs,
+    )
+    shutil.rmtree(Path(check.folder, CHECK), ignore_errors=True)
+    return rows
+
+
+def _replay_all(artifact: Artifact, format: str, parts: list[Recorded], order: Order) -> dict[str, float]:  # noqa: A002  # the word users know
+    graph = open_model(artifact, format, trust=order.trust, threads=order.threads)
+    worst: dict[str, float] = {}
+    first_row = 0
+    for part in parts:
+        deviations = replay(
+            artifact.features,
+            graph,
+            part,
+            format=format,
+            tolerance=artifact.manifest.tolerance,
+            first_row=first_row,
+        )
+        refuse_outside(deviations, format=format)
+        for deviation in deviations:
+            worst[deviation.output] = max(deviation.difference, worst.get(deviation.output, 0.0))
+        first_row += len(part.rows)
+    graph.close()
+    return worst
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""What a model answered to some rows in the process that trained it: the rows, the encoded inputs, the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Rows, and what became of them; checked at birth.
+
+    Args:
+        rows: raw rows, with plain Python values that JSON can carry (`Features.rows_of`).
+        inputs: each input of the model by its name, as `Features.encode` gave it for these rows.
+        outputs: each output by its name, as the model itself answered.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    inputs: Mapping[str, np.ndarray[Any, Any]]
+    outputs: Mapping[str, np.ndarray[Any, Any]]
+
+    def __post_init__(self) -> None:
+        for word, arrays in (("input", self.inputs), ("output", self.outputs)):
+            for name, array in arrays.items():
+                rows = array.shape[0] if array.ndim else None
+                if rows != len(self.rows):
+                    found = "a single value" if rows is None else f"{rows} rows"
+                    raise ConfigError(f"{word} {name!r} has {found}, and there are {len(self.rows)} rows")

@@ -1,0 +1,207 @@
+"""Replay rows through the feature spec and a graph, in batches of several sizes, as serving will.
+
+A graph has to answer alike whatever the size of its batch: one that was exported with a fixed size, or whose answer to
+a row depends on the rows beside it, is found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from penstock.artifact.comparing import Deviation, compare_output, mismatch, worst_of
+from penstock.artifact.recorded import Recorded
+from penstock.errors import ExportRefused
+from penstock.features.feature_spec import Features
+from penstock.graphs.graph import Graph
+
+BATCH_SIZES: Final = (1, 3)
+"""Besides all rows at once.  Where there are fewer rows, they are repeated."""
+
+
+def replay(
+    features: Features,
+    graph: Graph,
+    recorded: Recorded,
+    *,
+    format: str,  # noqa: A002  # the word users know
+    tolerance: tuple[float, float],
+    first_row: int = 0,
+) -> list[Deviation]:
+    """How far the graph's answers are from the recorded ones: the worst of all batch sizes, for each output.
+
+    Args:
+        features: what encodes the rows.
+        graph: what answers.
+        recorded: the rows, and what the model answered to them.
+        format: of the graph, for messages.
+        tolerance: absolute and relative.
+        first_row: the number of the first row, for messages and deviations.
+
+    Raises:
+        ExportRefused: a row is not valid, an input is not what was recorded, or the graph raised something.
+    """
+    found: dict[str, list[Deviation]] = {tensor.name: [] for tensor in graph.outputs}
+    rows = len(recorded.rows)
+    recorded = _enough(recorded)
+    items = _items(features, recorded)
+    sizes = list(dict.fromkeys((*BATCH_SIZES, rows)))
+    for size in sizes:
+        answers: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in found}
+        for start, inputs in _encoded_batches(features, items, size, first_row):
+            _check_inputs(inputs, recorded.inputs, start, first_row)
+            for name, array in zip(found, run_graph(graph, inputs, format, first_row + start), strict=True):
+                answers[name].append(array)
+        for name, arrays in answers.items():
+            found[name].append(_compare(name, recorded.outputs[name], arrays, size, tolerance, first_row))
+    return [_of_rows(_worst_of_sizes(deviations, sizes), rows, first_row) for deviations in found.values()]
+
+
+def _worst_of_sizes(deviations: Sequence[Deviation], sizes: Sequence[int]) -> Deviation:
+    """The worst of one output's deviations, one for each size of batch; it tells the sizes if only some are wrong."""
+    worst = worst_of(deviations)
+    wrong = [size for size, deviation in zip(sizes, deviations, strict=True) if deviation.problem]
+    if not wrong or len(wrong) == len(sizes):
+        return worst
+    right = [size for size in sizes if size not in wrong]
+    words = f"only in batches of {_listed(wrong)}, and not of {_listed(right)}: an answer must not depend on that"
+    return replace(worst, problem=f"{worst.problem}; {words}")
+
+
+def _listed(sizes: Sequence[int]) -> str:
+    return " and ".join(map(str, sizes))
+
+
+def _enough(recorded: Recorded) -> Recorded:
+    """The rows, repeated where there are too few of them for a batch of each size."""
+    rows, wanted = len(recorded.rows), max(BATCH_SIZES)
+    if rows >= wanted:
+        return recorded
+    places = [place % rows for place in range(wanted)]
+    return Recorded(
+        [recorded.rows[place] for place in places],
+        {name: array[places] for name, array in recorded.inputs.items()},
+        {name: array[places] for name, array in recorded.outputs.items()},
+    )
+
+
+def _of_rows(deviation: Deviation, rows: int, first_row: int) -> Deviation:
+    """A deviation that counts a repeated row once, and as the row that it is."""
+    row = first_row + (deviation.row - first_row) % rows
+    return replace(deviation, row=row, outside=min(deviation.outside, rows))
+
+
+def refuse_outside(deviations: Sequence[Deviation], *, format: str) -> None:  # noqa: A002  # the word users know
+    """Refuse a graph that is outside of the tolerance.
+
+    Raises:
+        ExportRefused: with the output of the greatest difference, and its worst row.
+    """
+    outside = [deviation for deviation in deviations if deviation.problem]
+    if outside:
+        worst = max(outside, key=lambda deviation: deviation.difference)
+        raise ExportRefused(
+            f"format {format!r}, output {worst.output!r}, row {worst.row}: {worst.problem} "
+            f"(rows outside of the tolerance: {worst.outside})",
+            format=format,
+            output=worst.output,
+            row=worst.row,
+            expected=worst.expected,
+            got=worst.got,
+        )
+
+
+def _items(features: Features, recorded: Recorded) -> list[msgspec.Struct]:
+    """The rows as requests bring them."""
+    try:
+        items: list[msgspec.Struct] = msgspec.convert(list(recorded.rows), list[features.item_type()])  # type: ignore[misc]  # made at run time
+    except msgspec.ValidationError as error:
+        raise ExportRefused(f"a recorded row would be refused as a request: {error}") from error
+    return items
+
+
+def _encoded_batches(
+    features: Features, items: Sequence[msgspec.Struct], size: int, first_row: int
+) -> Iterator[tuple[int, Mapping[str, np.ndarray[Any, Any]]]]:
+    for start in range(0, len(items), size):
+        encoded = features.encode_rows(items[start : start + size])
+        for place, problem in encoded.invalid.items():
+            row = first_row + start + place
+            raise ExportRefused(f"row {row} would be refused as a request: {problem}", row=row)
+        yield start, encoded.inputs
+
+
+def _check_inputs(
+    inputs: Mapping[str, np.ndarray[Any, Any]],
+    recorded: Mapping[str, np.ndarray[Any, Any]],
+    start: int,
+    first_row: int,
+) -> None:
+    for name, array in inputs.items():
+        wanted = recorded[name][start : start + len(array)]
+        if array.dtype != wanted.dtype or array.shape != wanted.shape:
+            raise ExportRefused(
+                f"input {name!r} is encoded as {array.dtype} {array.shape} in batches of {len(array)}, and was "
+                f"{wanted.dtype} {wanted.shape} in training",
+                row=first_row + start,
+            )
+        if _same_bits(array, wanted):
+            continue
+        for place in range(len(array)):
+            if not _same_bits(array[place : place + 1], wanted[place : place + 1]):
+                row, got, expected = first_row + start + place, array[place].tolist(), wanted[place].tolist()
+                raise ExportRefused(
+                    f"input {name!r}, row {row}: it is encoded as {got!r}, and was {expected!r} in training",
+                    row=row,
+                    expected=expected,
+                    got=got,
+                )
+
+
+def _same_bits(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    if one.dtype.kind == "O":
+        return bool((one == other).all())
+    return one.tobytes() == other.tobytes()
+
+
+def run_graph(
+    graph: Graph,
+    inputs: Mapping[str, np.ndarray[Any, Any]],
+    format: str,  # noqa: A002  # the word users know
+    row: int,
+) -> list[np.ndarray[Any, Any]]:
+    """What the graph answers to a batch that begins with the row `row`.
+
+    Raises:
+        ExportRefused: it raised something.
+    """
+    try:
+        return graph.run(inputs)
+    except Exception as error:  # the model is the user's, and each runtime has errors of its own
+        size = len(next(iter(inputs.values())))
+        raise ExportRefused(
+            f"format {format!r}: the graph fails on a batch of {size}, from row {row} on: "
+            f"{type(error).__name__}: {error}",
+            format=format,
+            row=row,
+        ) from error
+
+
+def _compare(
+    name: str,
+    expected: np.ndarray[Any, Any],
+    answers: Sequence[np.ndarray[Any, Any]],
+    size: int,
+    tolerance: tuple[float, float],
+    first_row: int,
+) -> Deviation:
+    """All batches of one size at once, or the first of them that is not even of the right shape."""
+    for index, answer in enumerate(answers):
+        part = expected[index * size : (index + 1) * size]
+        if mismatch(part, answer):
+            return compare_output(name, part, answer, tolerance=tolerance, first_row=first_row + index * size)
+    return compare_output(name, expected, np.concatenate(answers), tolerance=tolerance, first_row=first_row)

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import msgspec
+import pytest
+
+from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Manifest, ProbesEntry
+from penstock.artifact.manifest_json import batch_from_entry, batch_to_entry, manifest_from_json, manifest_to_json
+from penstock.config import Batch
+from penstock.errors import ArtifactInvalid, ConfigError
+from penstock.features.tensors import Tensor
+
+SHA = "0123456789abcdef" * 4
+FILE = FileEntry(SHA, 3)
+GRAPH = GraphEntry("onnx", "model.onnx", (Tensor("x", "float32", (2, None)),), (Tensor("p", "float32"),))
+MANIFEST = Manifest(
+    schema=1,
+    name="affairs",
+    files={"features.json": FILE, "model.onnx": FILE, "probes/rows.json": FILE, "saved_model/saved_model.pb": FILE},
+    graphs=(GRAPH,),
+    batch=BatchEntry(32, 0.0, None),
+    probes=ProbesEntry(3),
+    tolerance=(1e-5, 1e-5),
+    classes=("no", "yes"),
+    libraries={"torch": "2.13.0"},
+    created="2026-11-23T02:00:00+00:00",
+    git=None,
+    metadata={"über": [1, None, 2**70, 0.1]},
+)
+
+
+def changed(**fields):
+    return msgspec.structs.replace(MANIFEST, **fields)
+
+
+def as_dict():
+    return json.loads(manifest_to_json(MANIFEST))
+
+
+def refusal(found) -> str:
+    content = found if isinstance(found, bytes) else json.dumps(found).encode()
+    with pytest.raises(ArtifactInvalid) as caught:
+        manifest_from_json(content)
+    assert caught.value.file == "manifest.json"
+    return str(caught.value)
+
+
+def test_a_manifest_is_read_as_it_was_written_and_written_in_one_way():
+    content = manifest_to_json(MANIFEST)
+    assert manifest_from_json(content) == MANIFEST
+    assert manifest_to_json(manifest_from_json(content)) == content
+    assert content.startswith(b'{\n  "base": null,\n  "batch": {')
+    assert content.endswith(b"}\n")
+
+
+def test_the_fields_for_later_are_there_and_empty():
+    found = as_dict()
+    assert (found["run"], found["tables"], found["base"]) == (None, [], None)
+
+
+@pytest.mark.parametrize("field", sorted(as_dict().keys() - {"run", "tables", "base"}))
+def test_no_field_may_be_missing(field):
+    found = as_dict()
+    del found[field]
+    assert f"missing required field `{field}`" in refusal(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"more": 1}, "unknown field `more`"),
+        ({"run": {}}, "Expected `null`"),
+        ({"tables": [1]}, "Expected `array` of length 0"),
+        ({"name": 3}, "Expected `str`"),
+        ({"schema": True}, "Invalid enum value|Expected `int`"),
+        ({"schema": "1"}, "Expected `int`"),
+        ({"schema": 0}, "schema 0, and this Penstock reads schema 1 alone: use the version that wrote it, or save"),
+        (
+            {"schema": 2},
+            "schema 2, and this Penstock reads schema 1 alone: use the version that wrote it or a newer one",
+        ),
+        ({"tolerance": [-1, 0]}, "both numbers must be 0 or more"),
+        ({"tolerance": [1]}, "length 2"),
+        ({"probes": {"rows": 0, "path": "probes"}}, "an artifact has one at least"),
+        ({"probes": {"rows": 3, "path": "../probes"}}, "no file is below the probes' path '../probes'"),
+        ({"created": "yesterday"}, "Invalid isoformat"),
+        ({"batch": {"max_size": 0, "max_wait": 0.0, "max_gap": None}}, "max_size must be at least 1, got 0"),
+        ({"graphs": []}, "there is no graph"),
+        ({"name": "\ud800"}, "half of a surrogate pair, which is no text"),
+        ({"metadata": {"\udfff": 1}}, "half of a surrogate pair, which is no text"),
+        ({"classes": [["\ud800"]]}, "half of a surrogate pair, which is no text"),
+    ],
+)
+def test_what_is_not_known_is_refused(change, said):
+    assert re.search(said, refusal({**as_dict(), **change}))
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc/passwd", "a/../b", "a//b", "./a", "", "a/", "a\0b", "x" * 256, "\ud800"]
+)
+def test_a_path_that_may_lead_out_or_is_not_plain_is_refused(path):
+    found = as_dict()
+    found["files"][path] = {"sha256": SHA, "bytes": 1}
+    assert f"{path!r} is no path of a file inside the artifact" in refusal(found)
+
+
+def test_a_path_of_very_many_names_is_refused_before_it_is_walked():
+    found = as_dict()
+    found["files"]["/".join(["d"] * 2000)] = {"sha256": SHA, "bytes": 1}
+    assert "a path has 2000 names, and 100 at most are read" in refusal(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "entry", "said"),
+    [
+        ("manifest.json", {}, "cannot tell of itself"),
+        ("DIGEST", {}, "cannot tell of itself"),
+        ("probes/rows.json/x", {}, "'probes/rows.json' is a file and a folder at once"),
+        ("a", {"sha256": SHA.upper()}, "the sha256 of 'a' is not 64 hexadecimal digits"),
+        ("a", {"sha256": SHA[1:]}, "the sha256 of 'a' is not 64 hexadecimal digits"),
+        ("a", {"sha256": SHA + "0"}, "the sha256 of 'a' is not 64 hexadecimal digits"),
+        ("a", {"bytes": -1}, "'a' has -1 bytes"),
+        ("a", {"bytes": 1.5}, "Expected `int`"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused(path, entry, said):
+    found = as_dict()
+    found["files"][path] = {"sha256": SHA, "bytes": 1, **entry}
+    assert said in refusal(found)
+
+
+def test_a_spec_has_to_be_among_the_files():
+    found = as_dict()
+    del found["files"]["features.json"]
+    assert "'features.json' is not among the files" in refusal(found)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": "pickle"}, "Invalid enum value 'pickle'"),
+        ({"path": "other.onnx"}, "needs 'other.onnx', which is not among the files"),
+        ({"format": "saved_model"}, "needs 'model.onnx/saved_model.pb', which is not among the files"),
+        ({"inputs": []}, "the names must be different ones, and one at least"),
+        ({"outputs": [{"name": "p", "dtype": "float32", "shape": []}] * 2}, "the names must be different ones"),
+        ({"outputs": [{"name": "p", "dtype": "object", "shape": []}]}, "'p' is of the unknown dtype 'object'"),
+        ({"outputs": [{"name": "p", "dtype": "str", "shape": [-1]}]}, "'p' has the shape (-1,)"),
+        ({"outputs": [{"name": "p", "dtype": "str", "shape": [1] * 64}]}, "'p' has 64 axes besides the batch"),
+    ],
+)
+def test_a_graph_that_cannot_be_is_refused(change, said):
+    found = as_dict()
+    found["graphs"][0] |= change
+    assert said in refusal(found)
+
+
+def test_two_graphs_have_two_formats_and_the_same_outputs():
+    other = GraphEntry("saved_model", "saved_model", GRAPH.inputs, GRAPH.outputs)
+    assert manifest_from_json(manifest_to_json(changed(graphs=(GRAPH, other)))).graphs == (GRAPH, other)
+    with pytest.raises(ConfigError, match="a format is there twice"):
+        manifest_to_json(changed(graphs=(GRAPH, GRAPH)))
+    other = msgspec.structs.replace(other, outputs=(Tensor("q", "float32"),))
+    with pytest.raises(ConfigError, match="onnx and saved_model have different outputs"):
+        manifest_to_json(changed(graphs=(GRAPH, other)))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "Expecting value"),
+        (b"\xff", "utf-8"),
+        (b"[]", "it has to be an object"),
+        (b"{}", "missing required field"),
+        (b'{"schema": 1, "schema": 1}', "the key 'schema' is there twice"),
+        (b'{"schema": NaN}', "NaN is no JSON"),
+        (b'{"schema": Infinity}', "Infinity is no JSON"),
+        (b"[" * 100_000, "recursion"),
+        (b'{"schema": ' + b"1" * 5000 + b"}", "4300"),
+    ],
+)
+def test_what_is_no_json_object_is_refused(content, said):
+    assert said in refusal(content)
+
+
+def test_a_key_that_is_there_twice_is_found_anywhere():
+    content = manifest_to_json(MANIFEST).replace(b'"bytes": 3,', b'"bytes": 3, "bytes": 3,', 1)
+    assert "the key 'bytes' is there twice" in refusal(content)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"metadata": {"at": math.nan}},
+        {"metadata": {"at": math.inf}},
+        {"metadata": {"at": object()}},
+        {"metadata": {"at": "\ud800"}},
+        {"classes": (1j,)},
+        {"tolerance": (math.inf, 0.0)},
+        {"created": "now"},
+        {"probes": ProbesEntry(0)},
+    ],
+)
+def test_what_could_not_be_read_again_is_never_written(fields):
+    with pytest.raises(ConfigError):
+        manifest_to_json(changed(**fields))
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [Batch(), Batch(max_size=7, max_wait=0.5), Batch(max_wait=math.inf, max_gap=0.1), Batch(max_wait=1, max_gap=2)],
+)
+def test_a_batch_policy_survives_json(batch):
+    assert batch_from_entry(batch_to_entry(batch)) == batch
+    json.dumps(msgspec.to_builtins(batch_to_entry(batch)), allow_nan=False)

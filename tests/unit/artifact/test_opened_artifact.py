@@ -1,0 +1,316 @@
+"""Every way in which the files of an artifact can be other than they were saved; each is refused by the file's name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from penstock.artifact import listed_files
+from penstock.artifact.opened_artifact import open_artifact
+from penstock.errors import ArtifactInvalid, ConfigError
+from saved_artifacts import edit_manifest
+from tiny_artifacts import ROWS, write_artifact
+
+FILES = (
+    "DIGEST",
+    "features.json",
+    "manifest.json",
+    "model.onnx",
+    "probes/inputs/occupation.npy",
+    "probes/inputs/x.npy",
+    "probes/outputs/probability.npy",
+    "probes/rows.json",
+)
+FOLDERS = ("probes", "probes/inputs", "probes/outputs")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("artifacts") / "affairs"
+    write_artifact(path)
+    return path
+
+
+@pytest.fixture
+def artifact(original, tmp_path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "affairs"))
+
+
+def refusal(artifact, file, **options) -> str:
+    with pytest.raises(ArtifactInvalid) as caught:
+        open_artifact(artifact, **options)
+    assert caught.value.file == file
+    return str(caught.value)
+
+
+def test_an_artifact_as_it_was_saved_is_opened(original):
+    found = open_artifact(original)
+    assert sorted(path.relative_to(original).as_posix() for path in original.rglob("*") if path.is_file()) == [*FILES]
+    assert (found.path, found.pinned) == (original.resolve(), False)
+    assert found.digest == (original / "DIGEST").read_text().strip()
+    assert found.digest == sha256((original / "manifest.json").read_bytes()).hexdigest()
+    assert found.manifest.name == "affairs"
+    assert found.probe_rows() == found.probes().rows == ROWS
+    assert found.features.encode(ROWS)["x"].tobytes() == found.probes().inputs["x"].tobytes()
+
+
+# -- one file is not as it was ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_flipped_bit_anywhere_is_refused(artifact, file):
+    content = (artifact / file).read_bytes()
+    places = sorted({*range(0, len(content), max(1, len(content) // 40)), len(content) - 1})
+    for place in places:
+        for bit in (0x01, 0x80):
+            (artifact / file).write_bytes(content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :])
+            # Of a digest with another digit nobody knows whether it or the manifest is wrong.
+            with pytest.raises(ArtifactInvalid) as caught:
+                open_artifact(artifact)
+            assert caught.value.file in ({file, "manifest.json"} if file == "DIGEST" else {file})
+            assert file in str(caught.value)
+    (artifact / file).write_bytes(content)
+    open_artifact(artifact)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_that_is_cut_or_grown_is_refused(artifact, file):
+    content = (artifact / file).read_bytes()
+    for cut in (0, 1, len(content) // 2, len(content) - 1):
+        (artifact / file).write_bytes(content[:cut])
+        assert file in refusal(artifact, file)
+    (artifact / file).write_bytes(content + b"\0")
+    assert file in refusal(artifact, file)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_missing_file_is_refused(artifact, file):
+    (artifact / file).unlink()
+    assert f"{file} is missing" in refusal(artifact, file)
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("target", ["itself", "nowhere"])
+def test_a_link_in_the_place_of_a_file_is_refused_wherever_it_leads(artifact, file, target, tmp_path):
+    (artifact / file).rename(tmp_path / "moved")
+    (artifact / file).symlink_to(tmp_path / ("moved" if target == "itself" else "nowhere"))
+    refusal(artifact, file)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_folder_in_the_place_of_a_file_is_refused(artifact, file):
+    (artifact / file).unlink()
+    (artifact / file).mkdir()
+    refusal(artifact, file)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(artifact, file):
+    (artifact / file).unlink()
+    os.mkfifo(artifact / file)
+    refusal(artifact, file)
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_refused(artifact, file):
+    (artifact / file).chmod(0)
+    assert "cannot be read: Permission denied" in refusal(artifact, file)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_link_in_the_place_of_a_folder_is_refused(artifact, folder, tmp_path):
+    (artifact / folder).rename(tmp_path / "moved")
+    (artifact / folder).symlink_to(tmp_path / "moved")
+    assert f"{folder} is a link that the manifest does not list" in refusal(artifact, folder)
+
+
+# -- something is there that should not be ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["more", "probes/more.npy", ".hidden", "probes/inputs/x.npy~"])
+def test_a_file_that_is_not_listed_is_refused(artifact, path):
+    (artifact / path).write_bytes(b"")
+    assert f"{path} is a file that the manifest does not list" in refusal(artifact, path)
+
+
+@pytest.mark.parametrize("path", ["saved_model", "probes/more", "probes/inputs/x"])
+def test_an_empty_folder_that_is_not_listed_is_refused(artifact, path):
+    (artifact / path).mkdir()
+    assert f"{path} is a folder that the manifest does not list" in refusal(artifact, path)
+
+
+def test_a_link_and_a_pipe_that_are_not_listed_are_refused(artifact):
+    (artifact / "more").symlink_to(artifact / "model.onnx")
+    assert "more is a link that the manifest does not list" in refusal(artifact, "more")
+    (artifact / "more").unlink()
+    os.mkfifo(artifact / "more")
+    assert "more is a special file that the manifest does not list" in refusal(artifact, "more")
+
+
+def test_a_name_that_is_no_text_is_refused(artifact):
+    (artifact / os.fsdecode(b"\xff")).write_bytes(b"")
+    assert "does not list" in refusal(artifact, "\udcff")
+
+
+# -- the manifest lies ------------------------------------------------------------------------------------------------
+
+
+def test_a_manifest_that_was_changed_with_its_digest_does_not_hide_a_changed_file(artifact):
+    (artifact / "model.onnx").write_bytes(b"other")
+    edit_manifest(artifact, lambda found: found["files"]["model.onnx"].update(bytes=5))
+    assert "model.onnx is not as it was saved: its sha256 is" in refusal(artifact, "model.onnx")
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/hostname", "probes/../../outside"])
+def test_a_manifest_cannot_list_what_lies_outside(artifact, path):
+    content = b"outside"
+    (artifact.parent / "outside").write_bytes(content)
+    entry = {"sha256": sha256(content).hexdigest(), "bytes": len(content)}
+    edit_manifest(artifact, lambda found: found["files"].update({path: entry}))
+    assert "is no path of a file inside the artifact" in refusal(artifact, "manifest.json")
+
+
+def test_a_manifest_of_another_schema_is_refused_by_number(artifact):
+    edit_manifest(artifact, lambda found: found.update(schema=7))
+    assert "schema 7, and this Penstock reads schema 1" in refusal(artifact, "manifest.json")
+
+
+def test_a_manifest_that_is_too_large_is_not_read(artifact):
+    with (artifact / "manifest.json").open("wb") as file:
+        file.truncate(1 << 40)  # a hole: it takes no room
+    assert f"manifest.json has more than {16 << 20} bytes" in refusal(artifact, "manifest.json")
+
+
+def test_a_listed_size_is_not_trusted(artifact):
+    edit_manifest(artifact, lambda found: found["files"]["model.onnx"].update(bytes=1 << 60))
+    assert f"and the manifest says {1 << 60}" in refusal(artifact, "model.onnx")
+
+
+def test_a_file_that_grows_while_it_is_read_is_not_read_for_ever(artifact, monkeypatch):
+    def check_then_grow(file, path, entry):
+        check_size(file, path, entry)
+        if path == "model.onnx":
+            os.truncate(artifact / path, 4 * listed_files.CHUNK)
+
+    check_size = listed_files._check_size
+    monkeypatch.setattr(listed_files, "_check_size", check_then_grow)
+    assert "model.onnx grows while it is read" in refusal(artifact, "model.onnx")
+
+
+def test_features_that_are_not_known_are_refused(artifact):
+    content = b'{"schema": 99}'
+    (artifact / "features.json").write_bytes(content)
+    entry = {"sha256": sha256(content).hexdigest(), "bytes": len(content)}
+    edit_manifest(artifact, lambda found: found["files"].update({"features.json": entry}))
+    assert "features.json is no feature spec that is known here" in refusal(artifact, "features.json")
+
+
+@pytest.mark.parametrize("change", [{"name": "other"}, {"dtype": "float64"}, {"shape": [3]}])
+def test_a_graph_takes_only_what_the_features_give(artifact, change):
+    edit_manifest(artifact, lambda found: found["graphs"][0]["inputs"][0].update(change))
+    assert "the onnx graph takes" in refusal(artifact, "manifest.json")
+
+
+def test_a_graph_may_do_without_an_input_that_the_model_does_not_use(artifact):
+    edit_manifest(artifact, lambda found: found["graphs"][0]["inputs"].pop(0))
+    assert [tensor.name for tensor in open_artifact(artifact).graph().inputs] == ["occupation"]
+
+
+# -- the digest -------------------------------------------------------------------------------------------------------
+
+
+def test_the_expected_digest_pins_the_artifact(original):
+    digest = (original / "DIGEST").read_text().strip()
+    assert open_artifact(original, digest=digest).pinned
+
+
+def test_another_digest_than_the_expected_one_is_refused_and_both_are_said(original):
+    digest, other = (original / "DIGEST").read_text().strip(), "0" * 64
+    assert f"its digest is {digest}, and {other} is expected" in refusal(original, "DIGEST", digest=other)
+
+
+@pytest.mark.parametrize("digest", ["", "abc", "G" * 64, "A" * 64, "0" * 65])
+def test_what_is_no_digest_is_a_wrong_option(original, digest):
+    with pytest.raises(ConfigError, match="digest must be the 64 hexadecimal digits"):
+        open_artifact(original, digest=digest)
+
+
+# -- the folder itself ------------------------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_no_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    (tmp_path / "empty").mkdir()
+    assert "there is no such folder" in refusal(tmp_path / "nothing", "")
+    assert "it is no folder" in refusal(tmp_path / "file", "")
+    assert "there is no such folder" in refusal(tmp_path / "round", "")
+    assert "manifest.json is missing" in refusal(tmp_path / "empty", "manifest.json")
+
+
+def test_a_link_to_the_artifact_is_resolved_once(original, artifact, tmp_path):
+    link = tmp_path / "current"
+    link.symlink_to(artifact)
+    found = open_artifact(link)
+    link.unlink()
+    link.symlink_to(tmp_path)
+    assert found.path == artifact.resolve()
+    assert found.probe_rows() == ROWS
+
+
+def test_what_is_changed_after_it_was_opened_is_found_when_it_is_read(artifact):
+    found = open_artifact(artifact)
+    content = (artifact / "model.onnx").read_bytes()
+    assert found.read("model.onnx") == content
+    (artifact / "model.onnx").write_bytes(content[:-1] + b"\0")
+    with pytest.raises(ArtifactInvalid, match=r"model.onnx is not as it was saved"):
+        found.read("model.onnx")
+    with pytest.raises(ArtifactInvalid, match=r"manifest.json is not listed"):
+        found.read("manifest.json")
+
+
+@pytest.mark.parametrize("link", ["probes/rows.json", "probes"])
+def test_a_link_that_appears_after_it_was_opened_is_not_followed(artifact, link, tmp_path):
+    found = open_artifact(artifact)
+    assert found.probe_rows() == ROWS
+    (artifact / link).rename(tmp_path / "moved")
+    (artifact / link).symlink_to(tmp_path / "moved")
+    with pytest.raises(ArtifactInvalid, match=r"probes/rows.json cannot be read"):
+        found.probe_rows()
+
+
+def test_a_process_that_opens_no_graph_may_leave_the_files_unchecked_but_not_those_it_reads(artifact):
+    (artifact / "model.onnx").write_bytes(b"")
+    (artifact / "probes" / "rows.json").write_bytes(b"[]")
+    found = open_artifact(artifact, check_files=False)
+    with pytest.raises(ArtifactInvalid, match=r"probes/rows.json has 2 bytes"):
+        found.probe_rows()
+
+
+def test_a_format_that_was_not_saved_is_refused_with_those_that_were(original):
+    assert open_artifact(original).graph("onnx") == open_artifact(original).graph()
+    with pytest.raises(ConfigError, match="has no graph of the format 'pt2', but 'onnx'"):
+        open_artifact(original).graph("pt2")
+
+
+def test_no_descriptor_stays_open_whatever_is_found(artifact):
+    def descriptors():
+        return sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208  # they are no paths
+
+    before = descriptors()
+    open_artifact(artifact).probes()
+    assert descriptors() == before
+    for path in ("probes/inputs/more", "probes/outputs/more"):
+        (artifact / path).mkdir()
+        refusal(artifact, path)
+        (artifact / path).rmdir()
+        assert descriptors() == before
+    (artifact / "probes" / "rows.json").unlink()
+    (artifact / "probes" / "rows.json").symlink_to("nowhere")
+    refusal(artifact, "probes/rows.json")
+    assert descriptors() == before
