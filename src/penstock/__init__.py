@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.config import Batch, ServerOptions, ServiceOptions
 from penstock.core.state import State
 from penstock.errors import (
+    ArtifactInvalid,
     Cancelled,
     ConfigError,
     DeadlineExceeded,
+    ExportRefused,
     InvalidItem,
     NotReady,
     Overloaded,
@@ -19,9 +21,11 @@ from penstock.errors import (
     StartFailed,
     WorkerLost,
 )
-from penstock.worker.stage import Stage, WorkerInfo
+from penstock.worker.stage import Declaration, Stage, WorkerInfo
 
 if TYPE_CHECKING:
+    from penstock import export, features
+    from penstock.features.feature_spec import Features
     from penstock.runtime.spec import stage
     from penstock.server.asgi import asgi
     from penstock.service import Service
@@ -30,10 +34,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ArtifactInvalid",
     "Batch",
     "Cancelled",
     "ConfigError",
     "DeadlineExceeded",
+    "Declaration",
+    "ExportRefused",
+    "Features",
     "InvalidItem",
     "NotReady",
     "Overloaded",
@@ -50,22 +58,29 @@ __all__ = [
     "WorkerLost",
     "asgi",
     "current_requests",
+    "export",
+    "features",
     "stage",
 ]
 
 # Loaded on first use: a worker process imports this package too, and needs none of them unless the module its stage
 # lives in builds a service.
 _LATER = {
+    "Features": "penstock.features.feature_spec",
     "Service": "penstock.service",
     "asgi": "penstock.server.asgi",
     "current_requests": "penstock.worker.current_call",
     "stage": "penstock.runtime.spec",
 }
+_PACKAGES = ("export", "features")
+"""Loaded on first use too: they are for those who train models, and need numpy."""
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
+    if name in _PACKAGES:
+        return import_module(f"penstock.{name}")
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

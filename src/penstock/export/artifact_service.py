@@ -1,0 +1,69 @@
+"""Decide whether an artifact may be served, and make the service of it: one stage, held to the artifact's digest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from penstock.artifact.opened_artifact import open_artifact
+from penstock.artifact.trusting import check_trust
+from penstock.config import ArtifactOptions, Batch
+from penstock.export.artifact_stage import ArtifactStage
+from penstock.graphs.runtimes import check_library
+from penstock.runtime.spec import stage
+from penstock.service import Service
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002  # the word users know
+    workers: int = 1,
+    batch: Batch | None = None,
+    trust: bool = False,
+    digest: str | None = None,
+    name: str | None = None,
+    cpus: Sequence[int | Sequence[int] | None] | None = None,
+    env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+) -> Service:
+    """The service of the trained model in the folder `path`, as `penstock serve PATH` serves it; not started.
+
+    The folder is looked at once: a worker that is restarted loads the same artifact, or fails.
+
+    Args:
+        path: the artifact.
+        format: the graph to run, "onnx", "pt2" or "saved_model"; None: the artifact's first.
+        workers: how many processes run it.
+        batch: the batch policy; None: the one that it was saved with.
+        trust: whether to open what can run code, pt2 and saved_model.
+        digest: the digest that the artifact must have, 64 hex digits; one that matches is trust as well.
+        name: the service's name; None: the one that it was saved with.
+        cpus: as for `penstock.stage`.
+        env: as for `penstock.stage`.
+
+    Raises:
+        ArtifactInvalid: the folder is no artifact, or not as it was saved, or has another digest.
+        ConfigError: an argument has a value it cannot have, the artifact has no such format, the format can run code
+            and is not trusted, or its library is not installed.
+    """
+    options = ArtifactOptions(format=format, trust=trust, digest=digest)
+    artifact = open_artifact(path, digest=options.digest)
+    entry = artifact.graph(options.format)
+    check_trust(entry.format, trust=trust, digest_matched=artifact.pinned)
+    check_library(entry.format)
+    label = artifact.manifest.name if name is None else name
+    model = stage(
+        ArtifactStage,
+        name=label,
+        setup={
+            "path": str(artifact.path),
+            "digest": artifact.digest,
+            "format": entry.format,
+            "trust": True,  # it was checked above, and the digest holds the workers to what was
+        },
+        workers=workers,
+        batch=batch,
+        cpus=cpus,
+        env=env,
+    )
+    return Service(model, name=label, version=artifact.digest)

@@ -1,0 +1,74 @@
+"""The stage that serves a trained model from its artifact.
+
+One call of `predict` takes these steps for a whole batch: encode the rows, run the graph, take the outputs apart.  A
+row that the features refuse is `InvalidItem` with its path, alone; the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.artifact.manifest_json import batch_from_entry
+from penstock.artifact.opened_artifact import open_artifact
+from penstock.artifact.opened_graph import open_model
+from penstock.config import Batch
+from penstock.export.row_answers import answer_type, row_answers
+from penstock.worker.stage import Declaration, Stage
+
+MOST_THREADS = 1024
+"""More are taken for a slip: a runtime would start them all."""
+EXAMPLES = 3
+"""How many of the probes warm a worker up, and stand in the OpenAPI document."""
+
+
+class ArtifactStage(Stage):
+    """A trained model: the preprocessing, the graph and the classes are those it was trained with."""
+
+    batch = Batch()
+
+    @classmethod
+    def declare(cls, *, path: str, digest: str, format: str, **_: Any) -> Declaration:  # noqa: A002
+        """The types by the features and the outputs of the graph, the first probes, the policy it was saved with."""
+        described = open_artifact(path, digest=digest, check_files=False)
+        manifest = described.manifest
+        return Declaration(
+            item=described.features.item_type(),
+            result=answer_type(manifest.name, described.graph(format).outputs, manifest.classes),
+            examples=described.probe_rows()[:EXAMPLES],
+            batch=batch_from_entry(manifest.batch),
+        )
+
+    def setup(self, *, path: str, digest: str, format: str, trust: bool) -> None:  # noqa: A002
+        """Check every file, then open the graph, with the threads that the worker was given."""
+        artifact = open_artifact(path, digest=digest)
+        self._features = artifact.features
+        self._graph = open_model(artifact, format, trust=trust, threads=threads_given())
+        self._names = [tensor.name for tensor in artifact.graph(format).outputs]
+
+    def teardown(self) -> None:
+        """Close the graph."""
+        self._graph.close()
+
+    def predict(self, rows: Sequence[Any]) -> list[Any]:
+        """An answer, or an InvalidItem, for each row."""
+        encoded = self._features.encode_rows(rows)
+        given = self._answer(encoded.inputs, len(encoded.kept)) if encoded.kept else []
+        if not encoded.invalid:
+            return given
+        results: list[Any] = [encoded.invalid.get(place) for place in range(len(rows))]
+        for place, result in zip(encoded.kept, given, strict=True):
+            results[place] = result
+        return results
+
+    def _answer(self, inputs: Mapping[str, np.ndarray[Any, Any]], rows: int) -> list[dict[str, Any]]:
+        return row_answers(self._names, self._graph.run(inputs), rows=rows)
+
+
+def threads_given() -> int:
+    """How many threads the graph may use: those that the worker was given, for some runtimes do not ask for them."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return min(int(given), MOST_THREADS) if given.isdecimal() and int(given) > 0 else len(os.sched_getaffinity(0))

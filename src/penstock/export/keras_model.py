@@ -1,0 +1,271 @@
+"""Export a model of Keras 3 with the TensorFlow backend, as a SavedModel with two signatures.
+
+`serving_default` takes raw features, as `tf_encode` does, so that TensorFlow alone serves them; `model` takes encoded
+inputs.  Each is traced with the dtypes that the encoded inputs have: what Keras takes by itself is float32, which holds
+no id beyond 2^24.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from penstock.artifact.manifest import GraphFormat
+from penstock.errors import ConfigError, ExportRefused
+from penstock.export.class_names import class_names
+from penstock.export.exporter import GraphSignature, ModelAnswer
+from penstock.export.naming import split_outputs
+from penstock.export.quiet import quietly
+from penstock.features.tensors import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from penstock.features.feature_spec import Features
+
+FOLDER: Final = "saved_model"
+HOLDS: Final = {"float32": {"float32", "float64"}, "int64": {"int64"}, "str": {"string"}}
+"""For each dtype of an encoded input, the dtypes of `keras.Input` that hold all of its values."""
+
+Inputs: TypeAlias = dict[str, Any]
+"""Tensors by the names of the encoded inputs."""
+
+
+def keras_exporter(model: Any, features: Features) -> KerasExporter:
+    """The exporter of `model`.
+
+    Raises:
+        ConfigError: Keras runs on another backend than TensorFlow.
+    """
+    import keras
+
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise ConfigError(
+            f"Keras runs on the backend {backend!r}, and save takes models of the backend 'tensorflow': set "
+            "KERAS_BACKEND=tensorflow before keras is imported, and load the model again"
+        )
+    return KerasExporter(model, features)
+
+
+class KerasExporter:
+    """A model of Keras, and the features that its raw signature encodes."""
+
+    libraries = ("keras", "tensorflow", "tensorflow-cpu")
+    formats: Final[tuple[GraphFormat, ...]] = ("saved_model",)
+    classes = None
+
+    def __init__(self, model: Any, features: Features) -> None:
+        self._model = model
+        self._features = features
+        self._takes_tensor = False
+        """Whether a subclassed model with one input takes that tensor, and no dict of one."""
+
+    def check_inputs(self, inputs: Sequence[Tensor]) -> None:
+        """Refuse names that a SavedModel cannot have, and what does not fit the model's own inputs."""
+        for name in dict.fromkeys([*(tensor.name for tensor in inputs), *self._features.columns]):
+            if not name.isidentifier() or not name.isascii() or name.startswith("_"):
+                raise ConfigError(
+                    f"{name!r} cannot be the name of an input or a column of a SavedModel: give it a name of ASCII "
+                    "letters, digits and `_` that begins with a letter"
+                )
+        if "Sequential" in _own_kinds(self._model) and len(inputs) > 1:
+            raise ConfigError(
+                "a Sequential model has one input, and the features have "
+                f"{', '.join(tensor.name for tensor in inputs)}: join them with Features(..., join='x')"
+            )
+        declared = _declared_inputs(self._model)
+        if declared is None:
+            return
+        wanted = {inputs[0].name: next(iter(declared.values()))} if len(declared) == len(inputs) == 1 else declared
+        given = {tensor.name: tensor for tensor in inputs}
+        if set(wanted) != set(given):
+            raise ConfigError(
+                f"the model has the inputs {', '.join(sorted(wanted))}, and the features give "
+                f"{', '.join(sorted(given))}: name each keras.Input as the feature that it takes"
+            )
+        for name, tensor in given.items():
+            _check_holds(tensor, wanted[name])
+
+    def answer(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> ModelAnswer:
+        """What the model answers with ``training=False``."""
+        import tensorflow as tf
+
+        tensors = {name: tf.constant(array) for name, array in inputs.items()}
+        try:
+            parts, names = split_outputs(self._ask(tensors))
+        except ConfigError:
+            raise
+        except Exception as error:  # the model is the user's, and may raise anything
+            called = ", ".join(f"{name!r}: {array.dtype}{list(array.shape)}" for name, array in inputs.items())
+            raise ConfigError(
+                f"the model could not be called with {{{called}}}: {type(error).__name__}: {error}"
+            ) from error
+        shown = names or [f"number {place}" for place in range(len(parts))]
+        return ModelAnswer([_to_array(part, name) for part, name in zip(parts, shown, strict=True)], names)
+
+    def write(self, format: str, folder: Path, signature: GraphSignature) -> str:  # noqa: A002  # the word users know
+        """Write the folder `saved_model`."""
+        import tensorflow as tf
+
+        from penstock.features.tensorflow_ops import tf_signature
+
+        names = [tensor.name for tensor in signature.outputs]
+        specs = {tensor.name: _spec(tensor) for tensor in signature.inputs}
+
+        def answer_encoded(inputs: Inputs) -> Inputs:
+            return dict(zip(names, split_outputs(self._call(inputs))[0], strict=True))
+
+        def answer_raw(columns: Inputs) -> Inputs:
+            return answer_encoded(self._features.tf_encode(columns))
+
+        with quietly():
+            try:
+                encoded = tf.function(answer_encoded, input_signature=[specs], autograph=False)
+                graph = encoded.get_concrete_function().graph.as_graph_def()
+            except Exception as error:  # tracing raises the model's errors, and many of TensorFlow's
+                raise ExportRefused(f"TensorFlow cannot trace the model: {_reason(error)}", format=format) from error
+            _refuse_python(graph, format)
+            try:
+                held = tf.Module()
+                held.model = self._model
+                held.encoded = encoded
+                held.raw = tf.function(answer_raw, input_signature=[tf_signature(self._features)], autograph=False)
+                signatures = {"serving_default": held.raw, "model": held.encoded}
+                with _without_own_signatures(self._model):
+                    tf.saved_model.save(held, str(folder / FOLDER), signatures=signatures)
+            except Exception as error:  # `raw` is traced here, so this raises what tracing raises
+                raise ExportRefused(f"TensorFlow cannot save the model: {_reason(error)}", format=format) from error
+        return FOLDER
+
+    def _ask(self, tensors: Inputs) -> Any:
+        """The model's answer; finds out what a subclassed model with one input takes."""
+        kinds = _own_kinds(self._model)
+        if len(tensors) > 1 or kinds & {"Sequential", "Functional"}:
+            return self._call(tensors)
+        self._takes_tensor = False
+        try:
+            return self._call(tensors)
+        except Exception as of_dict:  # noqa: BLE001  # the user's own code; told below
+            self._takes_tensor = True
+            try:
+                return self._call(tensors)
+            except Exception as of_tensor:  # the user's own code too
+                raise ConfigError(
+                    "the model takes neither a dict of its one input nor the tensor itself.  With a dict: "
+                    f"{_reason(of_dict)}.  With the tensor: {_reason(of_tensor)}"
+                ) from of_tensor
+
+    def _call(self, tensors: Inputs) -> Any:
+        kinds = _own_kinds(self._model)
+        if "Sequential" in kinds or (self._takes_tensor and len(tensors) == 1):
+            (tensor,) = tensors.values()
+            return self._model(tensor, training=False)
+        if "Functional" in kinds:
+            return self._model(_as_declared(self._model, tensors), training=False)
+        return self._model(dict(tensors), training=False)
+
+
+@contextlib.contextmanager
+def _without_own_signatures(model: Any) -> Iterator[None]:
+    """Keep Keras from tracing each model in `model` once more, as it was first called: nobody asks for that signature.
+
+    It cannot be traced where `call` needs `training`, or where the first call failed.
+    """
+    name = "_default_save_signature"
+    holder = next((kind for kind in type(model).__mro__ if name in vars(kind)), None)
+    if holder is None:
+        yield
+        return
+    before = vars(holder)[name]
+    setattr(holder, name, None)
+    try:
+        yield
+    finally:
+        setattr(holder, name, before)
+
+
+def _own_kinds(model: Any) -> set[str]:
+    """Which of the kinds of Keras `model` is, besides a Model."""
+    return {"Sequential", "Functional"} & {name.removeprefix("keras.") for name in class_names(model)}
+
+
+def _declared_inputs(model: Any) -> dict[str, Any] | None:
+    """The inputs that the model was made with, by the names that a dict of them has; None where it has not any."""
+    if "Functional" in _own_kinds(model):
+        if isinstance(model.input, dict):
+            return dict(model.input)
+        return {tensor.name: tensor for tensor in model.inputs}
+    if "Sequential" in _own_kinds(model) and model.built:
+        return {tensor.name: tensor for tensor in model.inputs}
+    return None
+
+
+def _as_declared(model: Any, tensors: Inputs) -> Any:
+    """The tensors as the functional `model` takes them: each where its input is, whatever the order of their names."""
+    import keras
+
+    declared = model.input
+    if len(model.inputs) == 1 and len(tensors) == 1:
+        (tensor,) = tensors.values()
+        return keras.tree.map_structure(lambda _: tensor, declared)
+    if isinstance(declared, dict):
+        return {name: tensors[name] for name in declared}
+    return keras.tree.map_structure(lambda wanted: tensors[wanted.name], declared)
+
+
+def _check_holds(tensor: Tensor, declared: Any) -> None:
+    if declared.dtype not in HOLDS[tensor.dtype]:
+        wanted = "string" if tensor.dtype == "str" else tensor.dtype
+        raise ConfigError(
+            f"input {tensor.name!r}: the model takes {declared.dtype}, and the feature is {wanted}, so Keras would "
+            f"change values without a word; write keras.Input(..., dtype={wanted!r}, name={tensor.name!r})"
+        )
+
+
+def _spec(tensor: Tensor) -> Any:
+    import tensorflow as tf
+
+    dtype = tf.string if tensor.dtype == "str" else tf.as_dtype(tensor.dtype)
+    return tf.TensorSpec((None, *tensor.shape), dtype, name=tensor.name)
+
+
+def _refuse_python(graph: Any, format: str) -> None:  # noqa: A002  # the word users know
+    """Refuse operations that call Python in this process: in another one they are not there."""
+    for node in _nodes(graph):
+        if "PyFunc" in node.op or "NumpyFunction" in node.op:
+            raise ExportRefused(
+                f"the model runs Python inside of its graph, which no other process can: operation {node.name!r} is a "
+                f"{node.op}, as tf.py_function and tf.numpy_function make; write it with operations of keras.ops",
+                format=format,
+            )
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    yield from graph.node
+    for function in graph.library.function:
+        yield from function.node_def
+
+
+def _to_array(part: Any, name: str) -> np.ndarray[Any, Any]:
+    import numpy as np
+    import tensorflow as tf
+
+    if not isinstance(part, tf.Tensor):
+        raise ConfigError(
+            f"output {name} is a {type(part).__name__}: the model must return a dense tensor, or a dict or list of "
+            "such tensors"
+        )
+    if part.dtype == tf.bfloat16:
+        raise ConfigError(f"output {name} is bfloat16, which numpy does not have: cast it to float32")
+    array: np.ndarray[Any, Any] = np.array(part.numpy())
+    if part.dtype == tf.string:
+        decode: Callable[[bytes], str] = bytes.decode
+        return np.array([decode(text) for text in array.ravel()], dtype=object).reshape(array.shape)
+    return array
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:1500]

@@ -1,0 +1,304 @@
+"""Save a trained model as an artifact, which exists only once it is proved to answer as the model does.
+
+Contract
+--------
+* Arguments are checked before the model is asked; a wrong one is a `ConfigError`.
+* This process records the encoded inputs and what the model itself answers.  A fresh process replays all of that
+  through each graph, and the artifact appears at its path by one rename only after it has succeeded.
+* Whatever happens before, also Ctrl-C, leaves nothing at the path, and the model as it was.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.artifact.comparing import compare_output
+from penstock.artifact.drafting import Draft, new_artifact
+from penstock.artifact.manifest import GraphEntry
+from penstock.artifact.manifest_json import batch_to_entry
+from penstock.artifact.proof import prove
+from penstock.artifact.recorded import Recorded
+from penstock.config import Batch, checked_keywords
+from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused, InvalidItem
+from penstock.export.exporter import GraphSignature, ModelAnswer, ModelExporter
+from penstock.export.model_kinds import exporter_for
+from penstock.export.naming import describe_outputs, name_outputs
+from penstock.export.progress import Progress, progress_shown
+from penstock.export.provenance import git_commit, library_versions, time_now
+from penstock.export.save_options import SaveOptions, check_free_path
+from penstock.features.feature_spec import Features
+from penstock.features.kinds import Ids
+from penstock.features.tensors import Tensor
+
+EXAMPLE_ROWS: Final = 32
+"""With how many rows at most a model is traced."""
+LARGEST: Final = 2**31
+"""The default of `max_bytes`: the file format of ONNX holds no more."""
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What `save` has made and seen."""
+
+    path: Path
+    """The artifact."""
+    digest: str
+    """The sha256 of its manifest, which tells it from every other."""
+    rows: int
+    """How many rows were replayed: the probes, and the rows to check."""
+    worst: Mapping[str, float]
+    """For each output, the greatest difference between the model's answer and a graph's."""
+
+
+@checked_keywords("penstock.export.save")
+def save(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    features: Features,
+    probes: Any,
+    check: Any = None,
+    name: str = "model",
+    outputs: Sequence[str] | None = None,
+    classes: Sequence[Any] | None = None,
+    batch: Batch = Batch(),  # noqa: B008  # frozen
+    formats: Sequence[str] | None = None,
+    tolerance: tuple[float, float] = (1e-5, 1e-5),
+    max_bytes: int = LARGEST,
+    metadata: Mapping[str, Any] | None = None,
+) -> ExportReport:
+    """Save `model` as an artifact at `path`, proved to answer there as it does here.
+
+    Args:
+        model: a `torch.nn.Module`, a `keras.Model`, or an estimator or pipeline of scikit-learn.
+        path: the folder to make, which must not exist.
+        features: the fitted spec that the model was trained with.
+        probes: rows, as a table, that ship in the artifact: they prove it, warm it up and are its examples.
+        check: more rows that are compared once, here, and do not ship; best all that were held out.
+        name: the name of the service that it becomes.
+        outputs: the names of the outputs, where the model does not name them itself.
+        classes: what the places of an output with a number for each class stand for.
+        batch: how the rows of requests are gathered when it is served.
+        formats: the formats to write; None: the first that the framework has.
+        tolerance: absolute and relative: a graph may differ by the first, and by the second times the value.
+        max_bytes: the most bytes that all graphs may have together.
+        metadata: whatever else the manifest is to say, as JSON.
+
+    Raises:
+        ConfigError: an argument is wrong, or the model cannot be asked with these features.
+        ExportRefused: the model cannot be written in a format, or what was written does not answer as it does.
+    """
+    target = check_free_path(path)
+    options = SaveOptions(
+        name=name,
+        outputs=outputs,
+        classes=classes,
+        batch=batch,
+        formats=formats,
+        tolerance=tolerance,
+        max_bytes=max_bytes,
+        metadata={} if metadata is None else metadata,
+    )
+    if not isinstance(features, Features):
+        raise ConfigError(f"features takes a penstock.Features, got {features!r}")
+    if not features.fitted:
+        raise ConfigError("features are not fitted: pass what features.fit(table) returned")
+    exporter = exporter_for(model, features)
+    with progress_shown() as progress:
+        return save_exported(exporter, target, features, (probes, check), options, progress)
+
+
+def save_exported(
+    exporter: ModelExporter,
+    target: Path,
+    features: Features,
+    tables: tuple[Any, Any],
+    options: SaveOptions,
+    progress: Progress,
+) -> ExportReport:
+    """Save what `exporter` exports, as `save` does.
+
+    Args:
+        exporter: the model.
+        target: where the artifact is to be.
+        features: the fitted spec.
+        tables: the probes, and the rows to check or None.
+        options: the rest.
+        progress: hears of every step.
+    """
+    formats = options.chosen_formats(exporter.formats, exporter.libraries[0])
+    exporter.check_inputs(features.inputs)
+    with new_artifact(target, name=options.name) as draft:
+        progress.step("asking the model")
+        asked = _ask(exporter, features, tables, options)
+        _tell_what_ships(features, asked.probes, progress)
+        example = {name: array[:EXAMPLE_ROWS] for name, array in asked.probes.inputs.items()}
+        signature = GraphSignature(features.inputs, asked.outputs, example)
+        graphs = []
+        for format_ in formats:
+            progress.step(f"writing {format_}")
+            written = exporter.write(format_, draft.folder, signature)
+            graphs.append(GraphEntry(format_, written, signature.inputs, signature.outputs))
+            _check_size(draft.folder, options.max_bytes, format_)
+        _ask_again(exporter, asked.probes, options.tolerance)
+        draft.finish(
+            features=features,
+            probes=asked.probes,
+            graphs=graphs,
+            batch=batch_to_entry(options.batch),
+            tolerance=(float(options.tolerance[0]), float(options.tolerance[1])),
+            classes=asked.classes,
+            libraries=library_versions(exporter.libraries),
+            created=time_now(),
+            git=git_commit(),
+            metadata=options.metadata,
+        )
+        return _prove_and_publish(draft, asked.check, progress)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the model itself answered in this process."""
+
+    probes: Recorded
+    check: Recorded | None
+    outputs: tuple[Tensor, ...]
+    classes: Sequence[Any] | None
+
+
+def _ask(exporter: ModelExporter, features: Features, tables: tuple[Any, Any], options: SaveOptions) -> _Asked:
+    """Ask the model about the probes, and about the rows to check.
+
+    Raises:
+        ConfigError: a row, `outputs=` or `classes=` does not fit, or the model cannot be asked.
+        ExportRefused: it answers NaN.
+    """
+    probes = _encode(features, tables[0], "probes")
+    if probes is None:
+        raise ConfigError("probes has no rows: an artifact is proved by the rows that ship in it")
+    check = _encode(features, tables[1], "check") if tables[1] is not None else None
+    answer = exporter.answer(probes.inputs)
+    names = name_outputs(answer, options.outputs)
+    outputs = describe_outputs(names, answer.arrays, len(probes.rows))
+    classes = agreed_classes(options.classes, exporter.classes, outputs)
+    probes = _recorded(probes, names, answer)
+    if check is not None:
+        check = _recorded(check, names, _same_shape(exporter.answer(check.inputs), outputs))
+    _refuse_nan(probes, 0)
+    if check is not None:
+        _refuse_nan(check, len(probes.rows))
+    return _Asked(probes, check, outputs, classes)
+
+
+def _prove_and_publish(draft: Draft, check: Recorded | None, progress: Progress) -> ExportReport:
+    progress.step("replaying all rows through what was written, in a fresh process")
+    try:
+        proof = prove(draft.folder, check=check, digest=draft.digest)
+    except ArtifactInvalid as error:  # as a graph that its own runtime cannot open
+        raise ExportRefused(f"what was written cannot be used: {error}") from error
+    path = draft.publish()
+    worst = ", ".join(f"{name} {difference:.3g}" for name, difference in proof.worst.items())
+    progress.note(f"saved {path}: {proof.rows} rows answered alike, greatest difference {worst}")
+    return ExportReport(path=path, digest=draft.digest, rows=proof.rows, worst=dict(proof.worst))
+
+
+def _encode(features: Features, table: Any, what: str) -> Recorded | None:
+    """The rows of a table with their encoded inputs, and no outputs yet; None for a table without rows."""
+    rows = features.rows_of(table)
+    if not rows:
+        return None
+    try:
+        return Recorded(rows, features.encode(table), {})
+    except InvalidItem as error:
+        raise ConfigError(f"{what}: {error}") from error
+
+
+def _recorded(asked: Recorded, names: Sequence[str], answer: ModelAnswer) -> Recorded:
+    return Recorded(asked.rows, asked.inputs, dict(zip(names, answer.arrays, strict=True)))
+
+
+def _same_shape(answer: ModelAnswer, tensors: Sequence[Tensor]) -> ModelAnswer:
+    """An answer to other rows; ConfigError where its outputs are not of the shapes and dtypes that they were of."""
+    if len(answer.arrays) != len(tensors):
+        raise ConfigError(f"the model has {len(tensors)} outputs for the probes, and {len(answer.arrays)} for check")
+    for tensor, array in zip(tensors, answer.arrays, strict=True):
+        (found,) = describe_outputs([tensor.name], [array], len(array) if array.ndim else 0)
+        if found != tensor:
+            raise ConfigError(
+                f"output {tensor.name!r} is {tensor.dtype}{list(tensor.shape)} a row for the probes, and "
+                f"{found.dtype}{list(found.shape)} for check: a graph has one shape"
+            )
+    return answer
+
+
+def agreed_classes(
+    given: Sequence[Any] | None, known: Sequence[Any] | None, outputs: Sequence[Tensor]
+) -> Sequence[Any] | None:
+    """The classes of the model, as it knows them or as the user says.
+
+    Raises:
+        ConfigError: the two differ, or no output has as many values a row; for two classes one value will do.
+    """
+    if given is None:
+        return known
+    if known is not None and list(given) != list(known):
+        raise ConfigError(f"classes={list(given)!r}, but the model was fitted with the classes {list(known)!r}")
+    fits = any(tensor.shape[-1:] == (len(given),) for tensor in outputs)
+    if not fits and not (len(given) == 2 and any(tensor.shape in ((), (1,)) for tensor in outputs)):
+        shapes = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in outputs)
+        raise ConfigError(f"classes has {len(given)} entries, and no output has as many values a row: {shapes}")
+    return given
+
+
+def _tell_what_ships(features: Features, probes: Recorded, progress: Progress) -> None:
+    progress.note(f"{len(probes.rows)} probe rows ship in the artifact: who has it can read them")
+    free = [name for name, kind in features.kinds.items() if isinstance(kind, Ids) and kind.size is None]
+    if free:
+        progress.note(
+            f"Ids without size are not checked when they are served: {', '.join(free)}; an id that the model does not "
+            "know can get the answer of another"
+        )
+
+
+def _check_size(folder: Path, max_bytes: int, format: str) -> None:  # noqa: A002  # the word users know
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if size > max_bytes:
+        raise ExportRefused(
+            f"format {format!r}: the graphs have {size} bytes, and max_bytes is {max_bytes}: raise it, or make the "
+            "tables of the model smaller",
+            format=format,
+        )
+
+
+def _refuse_nan(recorded: Recorded, first_row: int) -> None:
+    for name, array in recorded.outputs.items():
+        if array.dtype.kind == "f" and (rows := np.isnan(array).reshape(len(array), -1).any(axis=1)).any():
+            row = first_row + int(rows.argmax())
+            raise ExportRefused(
+                f"the model itself answers NaN: output {name!r}, row {row}; NaN is no answer",
+                output=name,
+                row=row,
+                expected=math.nan,
+            )
+
+
+def _ask_again(exporter: ModelExporter, recorded: Recorded, tolerance: tuple[float, float]) -> None:
+    """Refuse a model whose answers change from one call to the next, as no graph could answer like it."""
+    for (name, before), after in zip(recorded.outputs.items(), exporter.answer(recorded.inputs).arrays, strict=True):
+        found = compare_output(name, before, after, tolerance=tolerance)
+        if found.problem:
+            raise ExportRefused(
+                f"the model answers a row differently when it is asked again, as one that reads a clock or draws "
+                f"random numbers: output {name!r}, row {found.row}: first {found.expected!r}, then {found.got!r}",
+                output=name,
+                row=found.row,
+                expected=found.expected,
+                got=found.got,
+            )

@@ -1,0 +1,97 @@
+"""Give a graph that skl2onnx made the inputs and outputs of the model that it was made from.
+
+skl2onnx takes a column as a matrix with one column, and gives numbers in shapes and dtypes of its own.  Here the graph
+is changed at its edges, so that a column is one value a row, and each output has the shape and dtype that it has in
+scikit-learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from penstock.features.tensors import Tensor
+
+LOCALE: Final = "C.UTF-8"
+"""The locale in which text is made lower case: the default is en_US.UTF-8, which a small container does not have."""
+
+
+def fit_edges(model: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Change the ONNX `model`: its inputs and outputs become those that are given, in their order."""
+    graph = model.graph
+    _set_locale(graph)
+    before = [node for tensor in inputs for node in _fit_input(graph, tensor)]
+    names = [_free_name(graph, place, tensor.name) for place, tensor in enumerate(outputs)]
+    after = [node for place, tensor in enumerate(outputs) for node in _fit_output(graph, place, tensor, names[place])]
+    nodes = [*before, *graph.node, *after]
+    del graph.node[:], graph.input[:], graph.output[:]
+    graph.node.extend(nodes)
+    graph.input.extend(_value(tensor.name, tensor) for tensor in inputs)
+    graph.output.extend(_value(name, tensor) for name, tensor in zip(names, outputs, strict=True))
+
+
+def _set_locale(graph: Any) -> None:
+    from onnx import helper
+
+    for node in graph.node:
+        if node.op_type == "StringNormalizer" and not any(there.name == "locale" for there in node.attribute):
+            node.attribute.append(helper.make_attribute("locale", LOCALE))
+
+
+def _fit_input(graph: Any, tensor: Tensor) -> list[Any]:
+    """Nodes that make a matrix of a column, which the graph then reads instead."""
+    if tensor.shape:
+        return []
+    from onnx import helper
+
+    column = f"penstock_column_{tensor.name}"
+    for node in graph.node:
+        node.input[:] = [column if name == tensor.name else name for name in node.input]
+    shape = f"{column}_shape"
+    return [_constant(shape, [-1, 1]), helper.make_node("Reshape", [tensor.name, shape], [column])]
+
+
+def _fit_output(graph: Any, place: int, tensor: Tensor, name: str) -> list[Any]:
+    """Nodes that make the output `name` of the one that skl2onnx has at the same place."""
+    from onnx import helper
+
+    source = graph.output[place].name
+    if source == name:  # the name is wanted for what comes out of the new nodes
+        source = f"penstock_before_{name}"
+        for node in graph.node:
+            node.output[:] = [source if there == name else there for there in node.output]
+            node.input[:] = [source if there == name else there for there in node.input]
+    shape, shaped = f"penstock_shape_{place}", f"penstock_shaped_{place}"
+    return [
+        _constant(shape, [-1, *(size or 1 for size in tensor.shape)]),
+        helper.make_node("Reshape", [source, shape], [shaped]),
+        helper.make_node("Cast", [shaped], [name], to=_element(tensor)),
+    ]
+
+
+def _free_name(graph: Any, place: int, name: str) -> str:
+    """`name`, or one near it where something else in the graph is called so; outputs are told apart by their places."""
+    taken = {there for node in graph.node for there in (*node.input, *node.output)} - {graph.output[place].name}
+    return f"{name}_output" if name in taken | {tensor.name for tensor in graph.input} else name
+
+
+def _constant(name: str, values: list[int]) -> Any:
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor(name, TensorProto.INT64, [len(values)], values)
+    return helper.make_node("Constant", [], [name], value=value)
+
+
+def _value(name: str, tensor: Tensor) -> Any:
+    from onnx import helper
+
+    return helper.make_tensor_value_info(name, _element(tensor), ["batch", *tensor.shape])
+
+
+def _element(tensor: Tensor) -> int:
+    import numpy as np
+    from onnx import TensorProto, helper
+
+    if tensor.dtype == "str":
+        return int(TensorProto.STRING)
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)))

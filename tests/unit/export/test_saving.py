@@ -1,0 +1,279 @@
+"""Saving without a framework: the model is a function of numpy, and its graph is made by hand."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock as ps
+import tiny_artifacts
+from penstock.artifact.opened_artifact import open_artifact
+from penstock.errors import ConfigError, ExportRefused
+from penstock.export import saving
+from penstock.export.exporter import ModelAnswer
+from penstock.export.save_options import SaveOptions
+from penstock.export.saving import agreed_classes, save_exported
+from penstock.features.kinds import Ids
+from penstock.features.tensors import Tensor
+from tiny_artifacts import ROWS, features
+
+FITTING = {
+    "name": "affairs",
+    "outputs": ["probability"],
+    "classes": None,
+    "batch": ps.Batch(max_size=7, max_wait=0.01),
+    "formats": None,
+    "tolerance": (1e-5, 1e-5),
+    "max_bytes": 10_000,
+    "metadata": {"epochs": 3},
+}
+
+
+class Heard:
+    """What is told of progress."""
+
+    def __init__(self):
+        self.steps = []
+        self.notes = []
+
+    def step(self, words):
+        self.steps.append(words)
+
+    def note(self, words):
+        self.notes.append(words)
+
+
+class Exporter:
+    """Of a model whose graph is in `tiny_artifacts`; what it answers is changed by a function."""
+
+    libraries = ("onnxruntime", "not-installed-anywhere")
+    formats = ("onnx",)
+
+    def __init__(self, change=lambda answers, _: answers, *, classes=None, written=None):
+        self.change = change
+        self.classes = classes
+        self.written = written
+        self.asked = 0
+
+    def check_inputs(self, inputs):
+        """All of them are taken."""
+
+    def answer(self, inputs):
+        self.asked += 1
+        exact = tiny_artifacts.model(**inputs) if set(inputs) == {"x", "occupation"} else inputs["user"]
+        changed = self.change(exact.astype(np.float32), self.asked)
+        return changed if isinstance(changed, ModelAnswer) else ModelAnswer([changed])
+
+    def write(self, format_, folder, signature):
+        if isinstance(self.written, BaseException):
+            raise self.written
+        (folder / "model.onnx").write_bytes(self.written or tiny_artifacts.graph())
+        return "model.onnx"
+
+
+def saved(tmp_path, exporter, *, probes=ROWS[:2], check=None, spec=None, heard=None, **options):
+    return save_exported(
+        exporter,
+        tmp_path / "made" / "affairs",
+        spec or features(),
+        (probes, check),
+        SaveOptions(**{**FITTING, **options}),
+        heard or Heard(),
+    )
+
+
+def refusal(tmp_path, kind, exporter, **options):
+    """What was raised; nothing is left."""
+    with pytest.raises(kind) as caught:
+        saved(tmp_path, exporter, **options)
+    assert [path for path in tmp_path.rglob("*") if path.name != "made"] == []
+    return caught.value
+
+
+def test_what_is_saved_is_proved_and_opens_again(tmp_path):
+    heard = Heard()
+    report = saved(tmp_path, Exporter(), check=ROWS, heard=heard)
+    artifact = open_artifact(report.path, digest=report.digest)
+    manifest = artifact.manifest
+    assert report.path == tmp_path / "made" / "affairs"
+    assert report.rows == 6
+    assert 0 <= report.worst["probability"] <= 1e-6
+    assert (manifest.name, manifest.probes.rows, manifest.metadata) == ("affairs", 2, {"epochs": 3})
+    assert (manifest.batch.max_size, manifest.batch.max_wait) == (7, 0.01)
+    assert artifact.features == features()
+    assert {"python", "penstock", "numpy", "onnxruntime"} == set(manifest.libraries)
+    assert list(report.path.parent.iterdir()) == [report.path]
+    assert heard.steps[0] == "asking the model"
+    assert heard.notes[0] == "2 probe rows ship in the artifact: who has it can read them"
+    assert "6 rows answered alike" in heard.notes[-1]
+
+
+def test_the_manifest_says_when_and_from_which_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "time_now", lambda: "2026-11-23T01:02:03Z")
+    monkeypatch.setattr(saving, "git_commit", lambda: "0123abc-dirty")
+    manifest = open_artifact(saved(tmp_path, Exporter()).path).manifest
+    assert (manifest.created, manifest.git) == ("2026-11-23T01:02:03Z", "0123abc-dirty")
+
+
+def test_rows_to_check_do_not_ship(tmp_path):
+    report = saved(tmp_path, Exporter(), probes=ROWS[:1], check=ROWS[1:])
+    shipped = json.loads((report.path / "probes" / "rows.json").read_text())
+    assert shipped == features().rows_of(ROWS[:1])
+
+
+def test_an_answer_that_differs_is_refused_with_format_output_row_and_both_values(tmp_path):
+    def change(answers, _):
+        if len(answers) == 2:  # the rows to check, and no probe
+            answers[-1] += 0.25
+        return answers
+
+    error = refusal(tmp_path, ExportRefused, Exporter(change), probes=ROWS[:1], check=ROWS[1:3])
+    exact = tiny_artifacts.model(**features().encode(ROWS[2:3]))[0]
+    assert (error.format, error.output, error.row) == ("onnx", "probability", 2)
+    assert error.got == pytest.approx(exact, abs=1e-6)
+    assert error.expected == pytest.approx(exact + 0.25, abs=1e-6)
+
+
+def test_a_graph_that_its_own_runtime_cannot_open_is_refused(tmp_path):
+    error = refusal(tmp_path, ExportRefused, Exporter(written=b"no graph"))
+    assert "what was written cannot be used" in str(error)
+    assert "onnx" in str(error)
+
+
+def test_a_wider_tolerance_lets_it_pass(tmp_path):
+    report = saved(tmp_path, Exporter(lambda answers, _: answers + 0.25), tolerance=(0.3, 0.0))
+    assert report.worst["probability"] == pytest.approx(0.25, abs=1e-6)
+
+
+def test_a_model_that_answers_otherwise_when_asked_again_is_refused(tmp_path):
+    error = refusal(tmp_path, ExportRefused, Exporter(lambda answers, asked: answers + asked))
+    assert "reads a clock or draws random numbers" in str(error)
+    assert error.output == "probability"
+    assert error.got - error.expected == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "wrong", "row"), [(2, 1, 1), (4, 0, 2)], ids=["the second probe", "the first row to check, after two"]
+)
+def test_nan_of_the_model_itself_is_refused_with_its_row(tmp_path, asked, wrong, row):
+    def change(answers, _):
+        if len(answers) == asked:
+            answers[wrong] = np.nan
+        return answers
+
+    error = refusal(tmp_path, ExportRefused, Exporter(change), probes=ROWS[:2], check=ROWS)
+    assert "the model itself answers NaN" in str(error)
+    assert error.row == row
+
+
+def test_graphs_beyond_max_bytes_are_refused(tmp_path):
+    size = len(tiny_artifacts.graph())
+    saved(tmp_path, Exporter(), max_bytes=size)
+    error = refusal(tmp_path / "other", ExportRefused, Exporter(), max_bytes=size - 1)
+    assert f"the graphs have {size} bytes, and max_bytes is {size - 1}" in str(error)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), OSError(28, "No space left on device"), ExportRefused("no")])
+def test_what_is_raised_while_a_graph_is_written_leaves_nothing(tmp_path, raised):
+    assert refusal(tmp_path, type(raised), Exporter(written=raised)) is raised
+
+
+def test_a_graph_that_is_none_is_refused(tmp_path):
+    refusal(tmp_path, ps.PenstockError, Exporter(written=b"not a graph"))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"probes": []}, "probes has no rows"),
+        ({"probes": [{**ROWS[0], "age": "old"}]}, r"probes: .* at `\$\[0\]\.age`"),
+        ({"check": [ROWS[0], {**ROWS[0], "age": "old"}]}, r"check: .* at `\$\[1\]\.age`"),
+        ({"outputs": ["a", "b"]}, "has 2 names, and the model has 1 outputs"),
+        (
+            {"classes": ["a", "b", "c"]},
+            r"classes has 3 entries, and no output has as many values a row: probability \[\]",
+        ),
+        ({"classes": ["a"]}, r"classes has 1 entries, and no output has as many values a row"),
+        ({"formats": ["pt2"]}, "'pt2' cannot be made of onnxruntime; it can be onnx"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path, options, reason):
+    exporter = Exporter(written=AssertionError("was written"))
+    assert re.search(reason, str(refusal(tmp_path, ConfigError, exporter, **options)))
+
+
+def test_other_classes_than_the_model_has_are_refused(tmp_path):
+    exporter = Exporter(classes=["no", "yes"])
+    error = refusal(tmp_path, ConfigError, exporter, classes=["yes", "no"])
+    assert "the model was fitted with the classes ['no', 'yes']" in str(error)
+
+
+@pytest.mark.parametrize("given", [None, ["no", "yes"]])
+def test_the_classes_stand_in_the_manifest(tmp_path, given):
+    report = saved(tmp_path, Exporter(classes=["no", "yes"]), classes=given)
+    assert open_artifact(report.path).manifest.classes == ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("shape", "classes", "fits"),
+    [
+        ((), 2, True),  # the probability of the second
+        ((1,), 2, True),
+        ((1,), 3, False),
+        ((3,), 3, True),
+        ((3,), 2, False),
+        ((4, 3), 3, True),
+    ],
+)
+def test_classes_fit_an_output_of_one_value_for_each_or_of_one_for_two(shape, classes, fits):
+    outputs = [Tensor("score", "float32", shape)]
+    if fits:
+        assert agreed_classes(list(range(classes)), None, outputs) == list(range(classes))
+    else:
+        with pytest.raises(ConfigError, match=f"classes has {classes} entries"):
+            agreed_classes(list(range(classes)), None, outputs)
+
+
+def test_outputs_of_another_shape_for_the_rows_to_check_are_refused(tmp_path):
+    def change(answers, _):
+        return answers if len(answers) == 2 else answers[:, None]
+
+    error = refusal(tmp_path, ConfigError, Exporter(change), check=ROWS)
+    assert "output 'probability' is float32[] a row for the probes, and float32[1] for check" in str(error)
+
+
+def test_more_outputs_for_the_rows_to_check_are_refused(tmp_path):
+    def change(answers, _):
+        return answers if len(answers) == 2 else ModelAnswer([answers, answers])
+
+    error = refusal(tmp_path, ConfigError, Exporter(change), check=ROWS)
+    assert "the model has 1 outputs for the probes, and 2 for check" in str(error)
+
+
+def test_ids_that_are_not_checked_are_told(tmp_path):
+    heard = Heard()
+    spec = ps.Features({"user": Ids(), "shop": Ids(size=3)})
+    with pytest.raises(ps.PenstockError):  # the graph is another model's
+        saved(tmp_path, Exporter(), spec=spec, probes=[{"user": 7, "shop": 2}], heard=heard)
+    assert any(note.startswith("Ids without size are not checked when they are served: user;") for note in heard.notes)
+
+
+def test_save_checks_its_arguments_before_it_looks_at_the_model(tmp_path):
+    path = tmp_path / "model"
+    fitting = {"features": features(), "probes": ROWS}
+    unfitted = ps.Features({"age": ps.features.Numeric(scale="standard")})
+    for options, reason in [
+        ({"features": {}}, r"features takes a penstock\.Features, got \{\}"),
+        ({"features": unfitted}, "features are not fitted: pass what features.fit"),
+        ({"name": "a b"}, "a service's name"),
+        ({"batch_size": 3}, "there is no 'batch_size' here"),
+        ({}, "model is a builtins.object: save takes a torch.nn.Module"),
+    ]:
+        with pytest.raises(ConfigError, match=reason):
+            ps.export.save(object(), path, **{**fitting, **options})
+    path.mkdir()
+    with pytest.raises(ConfigError, match="exists; an artifact is never overwritten"):
+        ps.export.save(object(), path, **fitting)
+    assert list(Path(tmp_path).iterdir()) == [path]
