@@ -16,11 +16,13 @@ import sys
 import time
 from collections.abc import Iterator
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, decode
+from penstock.config import ArtifactOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.runtime.process import describe_exit
 
@@ -28,17 +30,18 @@ _LONGEST_POLL_MILLISECONDS = 2**31 - 1
 """The longest wait that poll(2) takes."""
 
 
-def check(name: str, patience: float, console: Console) -> int:
+def check(name: str, patience: float, console: Console, *, artifact: ArtifactOptions) -> int:
     """Check the service `name` and print a table of what was found; 0 if all is well, else 1.
 
     `patience` is how many seconds, more than 0, one step may take: the import, the setup, one example in one format.
+    `artifact` says how the service is opened where it is a folder.
 
     Raises:
         ConfigError: there is no such service.
         PenstockError: the table cannot be written.
     """
     started = time.monotonic()
-    findings = _rehearse(name, patience)
+    findings = _rehearse(name, patience, artifact)
     if isinstance(findings, NothingToCheck):
         if findings.sentence:
             raise ConfigError(findings.sentence)
@@ -72,11 +75,11 @@ def _mark(finding: Finding) -> Text:
     return Text("skipped", "yellow") if finding.skipped else Text("ok", "green")
 
 
-def _rehearse(name: str, patience: float) -> list[Finding] | NothingToCheck:
+def _rehearse(name: str, patience: float, artifact: ArtifactOptions) -> list[Finding] | NothingToCheck:
     """What the check's process found and how it ended, or why there is nothing to check."""
     findings: list[Finding] = []
     step, done = "import", False
-    process = _Process(name, patience)
+    process = _Process(name, patience, artifact)
     try:
         for report in process.reports():
             match report:
@@ -100,11 +103,11 @@ def _rehearse(name: str, patience: float) -> list[Finding] | NothingToCheck:
 class _Process:
     """The process of a check, leader of a group of its own; `end` must be called."""
 
-    def __init__(self, name: str, patience: float) -> None:
+    def __init__(self, name: str, patience: float, artifact: ArtifactOptions) -> None:
         self._pipe, theirs = os.pipe()
         lifeline, self._lifeline = os.pipe()
         command = [sys.executable, "-P", "-m", "penstock.cli.rehearsal", name, str(theirs), repr(patience)]
-        command.append(str(lifeline))
+        command += [str(lifeline), msgspec.json.encode(artifact).decode()]
         try:
             # Our own interpreter and module; the name is an argument of its own, never read by a shell.
             self._popen = subprocess.Popen(  # noqa: S603

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -16,8 +17,9 @@ from typing import Any
 
 import argcomplete
 
+from penstock.cli.model_folders import MANIFEST
 from penstock.codec.formats import MEDIA_TYPES
-from penstock.config import LOG_LEVELS, ServerOptions, ServiceOptions
+from penstock.config import FORMATS, LOG_LEVELS, ServerOptions, ServiceOptions
 from penstock.jobs.rules.job_states import JobState
 
 DEEPEST_FOLDER = 3
@@ -60,6 +62,10 @@ def _completer(action: argparse.Action) -> Any:
         return _complete_services
     if action.dest == "log_level":
         return _complete_levels
+    if action.dest == "format":
+        return partial(_complete_choice, FORMATS)
+    if action.dest == "digest":
+        return argcomplete.completers.SuppressCompleter()
     if action.dest == "state":
         return partial(_complete_choice, [state.value for state in JobState])
     if action.dest == "content_type":
@@ -88,7 +94,7 @@ def _complete_levels(prefix: str, **_: object) -> list[str]:
 
 def _complete_services(prefix: str, **_: object) -> list[str]:
     try:
-        return service_names(Path.cwd(), prefix)
+        return [*service_names(Path.cwd(), prefix), *artifact_folders(Path.cwd(), prefix)]
     except OSError:
         return []
 
@@ -108,6 +114,25 @@ def service_names(folder: Path, prefix: str = "") -> list[str]:
         if module.startswith(typed):
             found += [f"{module}:{name}" for name in services_in(_read(path)) or [""]]
     return [name for name in found if name.startswith(prefix)]
+
+
+def artifact_folders(folder: Path, prefix: str) -> list[str]:
+    """The artifacts whose path below `folder` begins with `prefix`, and the folders that lead on, with a slash.
+
+    A folder leads on only where `prefix` has begun to name one: of a module nobody wants to know the folders.
+    """
+    above, slash, begun = prefix.rpartition("/")
+    found = []
+    with contextlib.suppress(OSError), os.scandir(folder / f"{above}{slash}") as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if not entry.name.startswith(begun) or (entry.name.startswith(".") and not begun) or not entry.is_dir():
+                continue
+            path = f"{above}{slash}{entry.name}"
+            if Path(entry.path, MANIFEST).is_file():
+                found.append(path)
+            elif prefix:
+                found.append(f"{path}/")
+    return found
 
 
 def _modules(folder: Path, package: str, depth: int, left: list[int]) -> Iterator[tuple[str, Path]]:

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from penstock.cli.model_folders import load_folder, names_folder
 from penstock.cli.targets import Target, parse_target
 from penstock.cli.user_errors import UserCodeFailed, user_place
+from penstock.config import ArtifactOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.runtime.spec import StageSpec
 from penstock.service import Service
@@ -26,17 +28,46 @@ _IMPORTED_LATE = ("numpy", "pydantic")
 """Libraries that this package imports after the user's module.  A file of that name would take their place."""
 
 
-def load_service(name: str) -> Service:
-    """The service that `name` says, as `penstock.cli.targets` reads it.
+def load_service(name: str, artifact: ArtifactOptions) -> Service:
+    """The service that `name` says: of a folder, opened as `artifact` says, or what `penstock.cli.targets` reads.
 
     The current folder is searched first, as `python -m` does; for a file its own folder comes before it.  A package
     that the file belongs to is imported as a package.
 
     Raises:
         ConfigError: there is no such module or file, or it has no such service.
+        ArtifactInvalid: the folder is no artifact.
         UserCodeFailed: the module, or the function that makes the service, raised an error.
     """
+    if names_folder(name):
+        return load_folder(name, artifact)
     target = parse_target(name)
+    module = _import(target)
+    found = _attribute(module, target) if target.attribute else _only_service(module, target)
+    if isinstance(found, Service):
+        return found
+    return _made_by(found, module, target)
+
+
+def call_function(name: str) -> Any:
+    """What the function that `name` says returns, as ``module:function`` or ``file.py:function``.
+
+    Raises:
+        ConfigError: there is no such module, file or function, or it takes arguments.
+        UserCodeFailed: the module or the function raised an error.
+    """
+    target = parse_target(name)
+    if not target.attribute:
+        raise ConfigError(f"{name!r} names no function: write {target.where}:function")
+    function = _attribute(_import(target), target)
+    if inspect.isclass(function) or not _takes_nothing(function):
+        raise ConfigError(f"{name} is no function without arguments")
+    with _running_user_code(f"{name}()", "it is called"):
+        return function()
+
+
+def _import(target: Target) -> types.ModuleType:
+    """The module of `target`; the current folder is searched first."""
     try:
         here = Path.cwd()
     except OSError as error:
@@ -44,10 +75,7 @@ def load_service(name: str) -> Service:
     _search_first(here)
     module = _import_file(target, here) if target.is_file else _import_module(target.where, here)
     _refuse_namesakes()
-    found = _attribute(module, target) if target.attribute else _only_service(module, target)
-    if isinstance(found, Service):
-        return found
-    return _made_by(found, module, target)
+    return module
 
 
 def _search_first(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The `penstock` command: `serve`, `work`, `check` and `jobs`."""
+"""The `penstock` command: `serve`, `work`, `check`, `export`, `artifact`, `jobs` and `doctor`."""
 
 # PYTHON_ARGCOMPLETE_OK: a shell in which every program's completion is switched on looks for this word.
 
@@ -16,10 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import penstock
+from penstock.cli.artifact_commands import add_artifact_commands
 from penstock.cli.ending import end_in_time
 from penstock.cli.find_service import load_service
 from penstock.cli.first_process import leave_first_process
 from penstock.cli.jobs_command import add_jobs_command
+from penstock.cli.model_folders import options_of_folders
 from penstock.cli.options import (
     CommandOptions,
     WronglyCalled,
@@ -35,7 +37,7 @@ from penstock.cli.pools import resized
 from penstock.cli.queue_url import add_queue_flags, needed_queue_url, read_queue_url
 from penstock.cli.saying import Say, say_object, say_text
 from penstock.cli.user_errors import UserCodeFailed
-from penstock.config import LogOptions, ServerOptions, ServiceOptions
+from penstock.config import ArtifactOptions, LogOptions, ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.signals import hold_signals, ignore_held_signals
 from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, write_stderr_line
@@ -47,9 +49,10 @@ from penstock.service import Service
 CHECK_STEP_SECONDS = 60.0
 """How long one step of a check may take, unless `--timeout` says otherwise."""
 WHAT_A_SERVICE_IS = (
-    "module:service or file.py:service; a function without arguments that makes the service; or only the module, where "
-    "it has but one service"
+    "module:service or file.py:service; a function without arguments that makes the service; only the module, where "
+    "it has but one service; or the folder of a trained model's artifact"
 )
+ARTIFACT_FLAGS = "artifact (for services that are named by a folder)"
 DOOR = ("host", "port", "uds", "uds_mode", "drain")
 """What `penstock work` says in other words, or not at all."""
 FAILED = 1
@@ -164,6 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     add_queue_flags(serving)
     add_flags(serving, QueueOptions, "jobs (with --queue)")
     add_flags(serving, CommandOptions, "command")
+    add_flags(serving, ArtifactOptions, ARTIFACT_FLAGS)
     add_flags(serving, ServerOptions, "server")
     add_flags(serving, ServiceOptions, "service (for every service named)")
     serving.set_defaults(run=_serve)
@@ -174,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     add_queue_flags(working)
     add_flags(working, WorkOptions, "work")
     add_flags(working, CommandOptions, "command", leave_out=("reload",))
+    add_flags(working, ArtifactOptions, ARTIFACT_FLAGS)
     add_flags(working, ServerOptions, "server (with --http and --health)", leave_out=DOOR)
     add_flags(working, ServiceOptions, "service (for every service named)")
     working.set_defaults(run=_work)
@@ -189,7 +194,9 @@ def _parser() -> argparse.ArgumentParser:
         default=str(CHECK_STEP_SECONDS),
         help="longest one step may take: the import, the setup, one example in one format (default %(default)s)",
     )
+    add_flags(checking, ArtifactOptions, ARTIFACT_FLAGS)
     checking.set_defaults(run=_check)
+    add_artifact_commands(commands)
     add_jobs_command(commands)
     looking = commands.add_parser(
         "doctor",
@@ -234,6 +241,7 @@ def _serve_reloading(arguments: argparse.Namespace, options: ServerOptions) -> i
     erases = options.log_format == "text" and line_can_be_shown()
     with lines_handed_over(dropped_notice, erases=erases):
         service_fields(arguments, os.environ)  # what can never be is said once, and not by each child
+        options_of_folders(arguments, arguments.services, os.environ)
         return _as_told(options, lambda say: serve_reloading(arguments.words, options, say))
 
 
@@ -293,7 +301,8 @@ def load_services(arguments: argparse.Namespace) -> list[Service]:
     """The services that `arguments` name, with the options that they and the environment give."""
     changed = service_fields(arguments, os.environ)
     pools = command_options(arguments, os.environ).pools()
-    return resized([load_service(name).configured(**changed) for name in arguments.services], pools)
+    artifact = options_of_folders(arguments, arguments.services, os.environ)
+    return resized([load_service(name, artifact).configured(**changed) for name in arguments.services], pools)
 
 
 def _run_server(
@@ -369,7 +378,8 @@ def _check(arguments: argparse.Namespace) -> int:
         raise WronglyCalled(ConfigError(f"--timeout: cannot read {arguments.timeout!r} as seconds")) from None
     if not patience > 0:
         raise WronglyCalled(ConfigError(f"--timeout must be more than 0 seconds, got {patience:g}"))
-    return check(arguments.service, patience, Console())
+    artifact = options_of_folders(arguments, [arguments.service], os.environ)
+    return check(arguments.service, patience, Console(), artifact=artifact)
 
 
 def _look_at_store(arguments: argparse.Namespace) -> int:

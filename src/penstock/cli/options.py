@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.cli.pools import Pools, parse_pools
 from penstock.config import (
+    ArtifactOptions,
     ServerOptions,
     ServiceOptions,
     check_options,
@@ -54,7 +55,7 @@ class CommandOptions:
         return parse_pools(self.workers)
 
 
-OWNERS = (CommandOptions, ServerOptions, ServiceOptions, QueueOptions, WorkOptions)
+OWNERS = (CommandOptions, ArtifactOptions, ServerOptions, ServiceOptions, QueueOptions, WorkOptions)
 """The classes whose fields are flags of some command, and variables."""
 
 

@@ -17,6 +17,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from penstock.cli.find_service import load_service
 from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, encode
 from penstock.cli.lifeline import begin_below
@@ -26,8 +28,8 @@ from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
 from penstock.codec.fitting import cannot_fit
 from penstock.codec.formats import Codec
 from penstock.codec.pickle_ import dumps
-from penstock.codec.schema import Signature, accepts, offers, signature, type_name
-from penstock.config import ServerOptions
+from penstock.codec.schema import Signature, accepts, offers, type_name
+from penstock.config import ArtifactOptions, ServerOptions
 from penstock.core.outcome import Failure, Outcome
 from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
@@ -49,9 +51,11 @@ LONGEST_TIMER_SECONDS = 1e6
 def main() -> None:
     """Check the service `argv[1]`, report to the descriptor `argv[2]`, and allow each step `argv[3]` seconds.
 
-    `argv[4]` is the descriptor of a lifeline: this process and its group end when the other end is closed.
+    `argv[4]` is the descriptor of a lifeline: this process and its group end when the other end is closed.  `argv[5]`
+    has the options of an artifact as JSON.
     """
     name, fd, patience, lifeline = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+    artifact = msgspec.json.decode(sys.argv[5], type=ArtifactOptions)
     os.set_inheritable(fd, False)
     begin_below(lifeline)
     refuse_breakpoints()
@@ -65,7 +69,7 @@ def main() -> None:
             left = left[os.write(fd, left) :]
 
     try:
-        rehearse(name, tell)
+        rehearse(name, tell, artifact)
     except PenstockError as error:
         tell(NothingToCheck(sentence=str(error)))
     except UserCodeFailed as failed:
@@ -75,10 +79,10 @@ def main() -> None:
         tell(NothingToCheck(traceback=traceback.format_exc()))
 
 
-def rehearse(name: str, tell: Tell) -> None:
+def rehearse(name: str, tell: Tell, artifact: ArtifactOptions) -> None:
     """Check the service `name`; PenstockError, or what the module raised, if there is nothing to check."""
     tell(Step("import"))
-    service = load_service(name)
+    service = load_service(name, artifact)
     logging.getLogger("penstock").setLevel(logging.CRITICAL)  # what goes wrong is reported instead
     tell(Step("declarations"))
     well = True
@@ -104,7 +108,7 @@ def _describe(service: Service) -> Iterator[Finding]:
             if not service.inline:
                 reference(spec.target)
             pack_setup(spec.name, dict(spec.setup))
-            types = signature(spec.target, batched=spec.batch is not None)
+            types = spec.signature()
             if spec is service.stages[0]:
                 accepts(types.item)
         except ConfigError as error:
@@ -155,9 +159,7 @@ async def _run(service: Service, tell: Tell) -> None:
 
 
 async def _run_example(service: Service, what: str, example: object, tell: Tell) -> None:
-    first, last = service.stages[0], service.stages[-1]
-    item = signature(first.target, batched=first.batch is not None)
-    result = signature(last.target, batched=last.batch is not None)
+    item, result = service.stages[0].signature(), service.stages[-1].signature()
     formats = sorted(accepts(item.item))
     for codec_in in formats:
         sent = f"{what} as {codec_in.name}"

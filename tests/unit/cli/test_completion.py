@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from penstock.cli import completion
-from penstock.cli.completion import service_names, services_in
+from penstock.cli.completion import artifact_folders, service_names, services_in
 
 
 @pytest.mark.parametrize(
@@ -79,3 +81,32 @@ def test_no_more_is_read_than_one_may_wait_for(folder, monkeypatch):
     assert service_names(folder) == ["good:service", "good:other"]
     monkeypatch.setattr(completion, "MOST_BYTES", 5)
     assert service_names(folder) == ["good:"]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "found"),
+    [
+        ("", ["affairs"]),
+        ("a", ["affairs", "all/"]),
+        ("affairs", ["affairs"]),
+        ("all/", ["all/deep/", "all/second"]),
+        ("all/s", ["all/second"]),
+        (".", [".hidden/"]),
+        ("./", ["./affairs", "./all/"]),
+        ("nothing/", []),
+        ("plain.txt/", []),
+    ],
+)
+def test_artifacts_are_named_and_the_folders_that_lead_to_them(tmp_path, prefix, found):
+    for name in ("affairs", "all/second", "all/deep/third", ".hidden"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("affairs", "all/second", "all/deep/third"):
+        (tmp_path / name / "manifest.json").touch()
+    (tmp_path / "plain.txt").touch()
+    assert artifact_folders(tmp_path, prefix) == found
+
+
+def test_an_artifact_is_named_by_its_absolute_path(tmp_path):
+    (tmp_path / "affairs").mkdir()
+    (tmp_path / "affairs" / "manifest.json").touch()
+    assert artifact_folders(Path("/nowhere"), f"{tmp_path}/aff") == [f"{tmp_path}/affairs"]

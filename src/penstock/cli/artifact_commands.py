@@ -1,0 +1,112 @@
+"""`penstock export` and `penstock artifact`: save a model, and look at what was saved.
+
+Exit status: 0 well; 1 where the model is refused, the artifact is invalid, or two artifacts answer differently;
+2 wrongly called; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.cli.model_folders import artifact_options
+from penstock.cli.options import add_flags
+from penstock.config import ArtifactOptions
+from penstock.errors import ConfigError, PenstockError
+
+Action = Callable[[argparse.Namespace], int]
+
+
+def add_artifact_commands(commands: Any) -> None:
+    """The commands `export` and `artifact`, below those of `penstock`."""
+    exporting = commands.add_parser(
+        "export",
+        help="save a trained model as an artifact",
+        description="Call a function that returns the arguments of penstock.export.save as a dict, and save the model.",
+    )
+    exporting.add_argument("function", metavar="module:function", help="or file.py:function; it takes no arguments")
+    exporting.add_argument("path", metavar="DIR", help="the artifact to make; it must not exist")
+    exporting.add_argument("--json", action="store_true", help="print the report as a JSON object")
+    exporting.set_defaults(run=_export)
+    parser = commands.add_parser(
+        "artifact",
+        help="look at saved models, and prove them",
+        description="Look at the artifacts of trained models, and prove them.",
+    )
+    own = parser.add_subparsers(required=True, metavar="COMMAND")
+    inspecting = _add(own, "inspect", _inspect, "say what is in an artifact; nothing of it is run")
+    inspecting.add_argument("path", metavar="DIR", help="the artifact")
+    verifying = _add(own, "verify", _verify, "check every file, and replay the probes through each graph")
+    verifying.add_argument("path", metavar="DIR", help="the artifact")
+    add_flags(verifying, ArtifactOptions, "artifact")
+    differing = _add(own, "diff", _diff, "say what differs, and replay the probes of A through B")
+    differing.add_argument("before", metavar="A", help="an artifact; nothing of it is run")
+    differing.add_argument("path", metavar="B", help="another one")
+    add_flags(differing, ArtifactOptions, "artifact B")
+
+
+def _add(own: Any, name: str, action: Action, words: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = own.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead of tables")
+    parser.set_defaults(run=action)
+    return parser
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from penstock.cli.artifact_shown import show_report
+    from penstock.cli.find_service import call_function
+    from penstock.export.saving import save
+
+    given = call_function(arguments.function)
+    if not isinstance(given, Mapping) or "model" not in given:
+        raise ConfigError(
+            f"{arguments.function}() returns a dict with the arguments of penstock.export.save, as "
+            f"{{'model': ..., 'features': ..., 'probes': ...}}, got {type(given).__name__}"
+        )
+    if "path" in given:
+        raise ConfigError(f"{arguments.function}() returns a path, and the command names one: {arguments.path}")
+    try:
+        report = save(path=arguments.path, **given)
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        raise PenstockError(f"{arguments.path} was not saved: {error.strerror or error}{where}") from error
+    show_report(report, as_json=arguments.json)
+    return 0
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    from penstock.artifact.opened_artifact import open_artifact
+    from penstock.cli.artifact_shown import show_artifact
+
+    show_artifact(open_artifact(arguments.path), as_json=arguments.json)
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from penstock.artifact.proof import prove
+    from penstock.cli.artifact_shown import show_proof
+
+    options = artifact_options(arguments, os.environ)
+    formats = None if options.format is None else (options.format,)
+    proof = prove(arguments.path, formats=formats, trust=options.trust, digest=options.digest)
+    show_proof(arguments.path, proof, as_json=arguments.json)
+    return 0
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    from penstock.artifact.changes import find_changes
+    from penstock.artifact.opened_artifact import open_artifact
+    from penstock.artifact.opened_graph import open_model
+    from penstock.cli.artifact_shown import show_changes
+
+    options = artifact_options(arguments, os.environ)
+    before, after = open_artifact(arguments.before), open_artifact(arguments.path, digest=options.digest)
+    graph = open_model(after, options.format, trust=options.trust, threads=os.cpu_count() or 1)
+    try:
+        changes = find_changes(before, after, graph, format=after.graph(options.format).format)
+    finally:
+        graph.close()
+    show_changes(changes, as_json=arguments.json)
+    return 0 if changes.same_answers else 1

@@ -1,0 +1,63 @@
+"""How the commands about artifacts end where the system does not let them read or write."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+
+import pytest
+
+import penstock.export.saving
+from penstock.cli.artifact_shown import show_report
+from penstock.cli.main import main
+from penstock.export.saving import ExportReport
+from tiny_artifacts import write_artifact
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    write_artifact(tmp_path / "affairs")
+    return tmp_path / "affairs"
+
+
+@pytest.mark.parametrize("file", [None, "/full/a/model.onnx"])
+def test_a_disk_that_is_full_while_a_model_is_saved_is_a_sentence(tmp_path, monkeypatch, capsys, file):
+    def fail(**_):
+        raise OSError(errno.ENOSPC, "No space left on device", file)
+
+    (tmp_path / "trained_here.py").write_text("def made(): return {'model': 1}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(penstock.export.saving, "save", fail)
+    assert main(["export", "trained_here:made", "full/a"]) == 1
+    said = capsys.readouterr().err
+    assert "full/a was not saved: No space left on device" in said
+    assert "Traceback" not in said
+    assert (file is not None) == ("/full/a/model.onnx" in said)
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_stdout_that_is_closed_is_a_sentence(artifact, monkeypatch, capsys, flags):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["artifact", "inspect", str(artifact), *flags]) == 1
+    assert "what was found cannot be written: stdout is closed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify"])
+def test_an_artifact_in_a_folder_whose_name_is_no_unicode_is_looked_at_as_any_other(artifact, capsys, command):
+    odd = os.fsdecode(os.fsencode(artifact.parent) + b"/odd\xff")
+    artifact.rename(odd)
+    assert main(["artifact", command, odd, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["path"].endswith("/odd\\xff")
+    assert main(["artifact", command, odd]) == 0
+
+
+def test_the_digest_of_a_saved_model_can_be_copied_from_a_narrow_terminal(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("COLUMNS", "40")
+    digest = "0123456789abcdef" * 4
+    show_report(ExportReport(path=tmp_path, digest=digest, rows=7, worst={"probability": 3e-8}), as_json=False)
+    output = capsys.readouterr().out
+    assert f"digest {digest}\n" in output
+    assert "7 rows were replayed" in output
+    assert "3e-08" in output
