@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FRAMEWORKS := .venv-frameworks
 # One more than a small machine has cores: for a third of their time tests wait.
 JOBS ?= 3
 ROUNDS ?= 5
 COUNT ?= 300
 SEED ?= 1
 
-.PHONY: help demo test test-others test-compiled test-sources check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs hops docs pictures browsers services mutants clean
+.PHONY: help demo test test-others test-compiled test-sources test-export frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers services mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,17 +30,18 @@ $(STAMP): pyproject.toml $(VENV)/.demo
 demo: $(VENV)/.demo  ## serve a real sentence-embedding model on 127.0.0.1:8000
 	@cd examples/sentence_embeddings && exec ../../$(BIN)/python demo.py
 
-test: $(STAMP)  ## run every test
-	$(BIN)/python -m pytest -n $(JOBS)
+test: $(STAMP)  ## run every test, but for those of the frameworks
+	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/export
 
-check: lint types coverage test-others test-compiled  ## every static check, then every test; what an install does, on an install's build
+check: lint types coverage test-others test-compiled test-export  ## every static check, then every test; what an install does, on an install's build
 
 coverage: $(STAMP)  ## the unit tests, which must take every branch of what decides
 	@mkdir -p build/coverage
 	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term tests/unit
 
 test-others: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/unit --ignore=tests/integration --ignore=tests/faults tests bench
+	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/unit --ignore=tests/integration --ignore=tests/faults --ignore=tests/export \
+		tests bench
 
 test-compiled: compiled  ## the tests of what Penstock does, over the compiled build
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
@@ -48,11 +50,21 @@ test-compiled: compiled  ## the tests of what Penstock does, over the compiled b
 test-sources: $(STAMP)  ## the tests with whole processes, over the sources: what a machine without a compiler runs
 	$(BIN)/python -m pytest -n $(JOBS) tests/integration tests/faults
 
+$(FRAMEWORKS)/.installed: pyproject.toml
+	$(PYTHON) -m venv --clear $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/pip install --quiet -e '.[frameworks]'
+	touch $@
+
+frameworks: $(FRAMEWORKS)/.installed  ## an environment with PyTorch, TensorFlow, Keras and scikit-learn: 3 GB
+
+test-export: $(FRAMEWORKS)/.installed compiled  ## the tests with models of those frameworks, over the compiled build
+	PYTHONPATH=$(CURDIR)/build/compiled $(FRAMEWORKS)/bin/python -m pytest -n $(JOBS) tests/export
+
 compiled: $(STAMP) build/compiled/.built  ## build in build/compiled what an install makes
 
 build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py' -o -name '*.lua' -o -path '*/docs_page/*')
-	rm -rf build/compiled build/lib* build/temp* build/bdist*
-	PENSTOCK_COMPILE=1 $(BIN)/pip install --quiet --no-deps --target build/compiled .
+	rm -rf build/compiled build/lib* build/temp* build/bdist* build/types
+	MYPY_CACHE_DIR=build/types PENSTOCK_COMPILE=1 $(BIN)/pip install --quiet --no-deps --target build/compiled .
 	touch $@
 
 lint: $(STAMP)
@@ -88,6 +100,9 @@ bench-against: compiled  ## measure against the commit REF=..., interleaved, wit
 bench-jobs: compiled  ## measure the job queue against a floor that only claims and commits, and its promises: ten minutes
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/jobs.py --rounds $(ROUNDS)
 
+bench-export: $(FRAMEWORKS)/.installed compiled  ## measure a served artifact against a hand-written stage, and encoding: a minute
+	PYTHONPATH=$(CURDIR)/build/compiled $(FRAMEWORKS)/bin/python bench/export.py --rounds $(ROUNDS)
+
 hops: compiled  ## the CPU budget of a request, hop by hop
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/hops.py --loaded
 
@@ -108,5 +123,5 @@ pictures: $(STAMP)  ## draw the pictures of the documentation from the sources
 	$(BIN)/python docs/pictures.py --write
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info \
+	rm -rf $(VENV) $(FRAMEWORKS) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info \
 		src/penstock/server/pages/assets

@@ -47,10 +47,6 @@ LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Started in the background, where SIGINT is ignored and what is started inherits that; tests send it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
 
 def modules_to_compile() -> set[str]:
     """What `setup.py` hands to the compiler: files below the package."""

@@ -1,0 +1,108 @@
+"""Tables of pandas, with each of its ways to have a column and to miss a value."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from penstock import features as f
+from penstock.errors import ConfigError, InvalidItem
+
+IDS = [2**24 + 1, 2**31 + 5, 2**40 + 7, -1, 2**63 - 1]
+
+
+def assert_same(found, expected):
+    assert list(found) == list(expected)
+    for name, array in found.items():
+        assert array.dtype == expected[name].dtype
+        assert array.tolist() == expected[name].tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "Float64", "object"])
+def test_a_missing_number_is_missing_in_every_dtype(dtype):
+    features = f.Features({"a": f.Numeric(missing=7.5), "b": f.Bucketized([2], column="a", missing=0)})
+    column = pd.Series([1, None, 3], dtype=dtype)
+    found = features.encode(pd.DataFrame({"a": column}))
+    assert (found["a"].tolist(), found["b"].tolist()) == ([1, 7.5, 3], [0, 0, 1])
+
+
+@pytest.mark.parametrize("dtype", ["int64", "Int64", "object", "string", "category"])
+def test_large_ids_are_exact_in_every_dtype(dtype):
+    values = pd.Series(list(map(str, IDS)) if dtype == "string" else IDS, dtype=dtype)
+    features = f.Features({"a": f.Ids(missing=3)})
+    assert features.encode(pd.DataFrame({"a": values}))["a"].tolist() == IDS
+    if dtype in ("Int64", "object", "string"):
+        values[1] = None
+        assert features.encode(pd.DataFrame({"a": values}))["a"].tolist() == [IDS[0], 3, *IDS[2:]]
+
+
+@pytest.mark.parametrize("dtype", ["object", "str", "string", "category"])
+def test_categories_of_every_dtype_are_the_same(dtype):
+    features = f.Features({"a": f.Vocabulary(["x", "é", ""], missing="x"), "t": f.Text(column="a", missing="?")})
+    found = features.encode(pd.DataFrame({"a": pd.Series(["é", None, "", "z"], dtype=dtype)}))
+    assert found["a"].tolist() == [1, 0, 2, 3]
+    assert found["t"].tolist() == ["é", "?", "", "z"]
+
+
+def test_an_integer_category_with_missing_values_is_one_category_with_its_string():
+    features = f.Features({"a": f.Hashed(1000, missing="none")})
+    expected = features.encode([{"a": "9"}, {"a": None}, {"a": "10"}])
+    for dtype in ("float64", "Int64", "object"):
+        assert_same(features.encode(pd.DataFrame({"a": pd.Series([9, None, 10], dtype=dtype)})), expected)
+
+
+def test_a_time_is_refused_and_a_missing_one_is_missing():
+    features = f.Features({"a": f.Numeric(missing=1)})
+    times = pd.Series(pd.to_datetime(["2020-01-01", None]))
+    with pytest.raises(InvalidItem) as caught:
+        features.encode(pd.DataFrame({"a": times}))
+    assert caught.value.path == "$[0].a"
+    assert features.encode(pd.DataFrame({"a": times[1:]}))["a"].tolist() == [1]
+    assert features.encode([{"a": pd.NaT}, {"a": pd.NA}])["a"].tolist() == [1, 1]
+
+
+def test_lists_may_be_cells():
+    features = f.Features({"a": f.Ids(9, many=3, missing=f.EMPTY)})
+    table = pd.DataFrame({"a": [[1, 2], None, np.array([3, 4, 5])]})
+    assert features.encode(table)["a"].tolist() == [[1, 2, 0], [0, 0, 0], [3, 4, 5]]
+
+
+def test_a_frame_with_another_index_is_read_by_place():
+    features = f.Features({"a": f.Numeric(scale="minmax")}).fit(pd.DataFrame({"a": [1.0, 2, 5]}, index=[9, 3, 7]))
+    with pytest.raises(InvalidItem) as caught:
+        features.encode(pd.DataFrame({"a": [1, np.inf]}, index=["x", "y"]))
+    assert caught.value.path == "$[1].a"
+
+
+def test_a_frame_without_a_column_says_which_it_has():
+    with pytest.raises(ConfigError, match="did you mean 'ages'"):
+        f.Features({"age": f.Numeric()}).encode(pd.DataFrame({"ages": [1]}))
+    assert f.Features({"age": f.Numeric(missing=0)}).encode(pd.DataFrame({"b": [1, 2]}))["age"].tolist() == [0, 0]
+
+
+def test_the_rows_of_a_frame_are_what_json_has_and_give_the_same_bits():
+    table = pd.DataFrame(
+        {
+            "n": pd.Series([0.1, None, 3], dtype="float32"),
+            "i": pd.Series([1, None, 2**62 + 1], dtype="Int64"),
+            "c": pd.Series(["x", None, "é"]),
+            "t": pd.Series([[1], [2, 3], None]),
+            "more": [object()] * 3,
+        }
+    )
+    features = f.Features(
+        {
+            "n": f.Numeric(scale="standard", missing=f.MEAN),
+            "i": f.Ids(missing=7),
+            "c": f.Vocabulary(max_size=2, missing="none"),
+            "t": f.Hashed(9, many=2, missing=f.EMPTY, one_hot=True),
+        },
+        join="x",
+    ).fit(table)
+    rows = json.loads(json.dumps(features.rows_of(table), allow_nan=False))
+    assert rows[1] == {"n": None, "i": None, "c": None, "t": [2, 3]}
+    assert_same(features.encode(rows), features.encode(table))
+    assert_same(features.encode_rows(rows).inputs, features.encode(table))

@@ -1,0 +1,325 @@
+"""`from_feature_columns` gives what `tf.compat.v1.feature_column.input_layer` gives, row for row."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from penstock import features as f
+from penstock.errors import ConfigError, InvalidItem
+
+fc = tf.compat.v1.feature_column
+
+TYPES = {
+    **dict.fromkeys(["a", "age"], tf.float64),
+    "b": tf.float32,
+    **dict.fromkeys(["s", "t", "u", "education"], tf.string),
+    **dict.fromkeys(["i", "j", "k"], tf.int64),
+}
+BOUNDARIES = [-1.5, 0.0, 0.1, 0.7, 1.0, 16777217.0]
+
+
+def input_layer(columns, table):
+    """What TensorFlow makes of the table."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tensors = {name: tf.constant(values, TYPES[name], shape=[len(values)]) for name, values in table.items()}
+        layer = fc.input_layer(tensors, columns)
+        session.run(tf.compat.v1.tables_initializer())
+        return session.run(layer)
+
+
+def numbers_around(boundaries):
+    """Numbers that float32 rounds onto a boundary, and those next to them."""
+    with np.errstate(over="ignore"):
+        return _around(boundaries)
+
+
+def _around(boundaries):
+    found = [0.0, -0.0, 1e-40, -1e-40, 5e-324, -5e-324, 2.0**-126, 1e30, -1e30]
+    for boundary in boundaries:
+        single = np.float32(boundary)
+        for other in (np.nextafter(single, np.float32(-np.inf)), np.nextafter(single, np.float32(np.inf))):
+            middle = (float(single) + float(other)) / 2
+            found += [
+                float(single),
+                float(other),
+                *(math.nextafter(middle, to) for to in (-math.inf, math.inf)),
+                middle,
+            ]
+        found += [boundary, math.nextafter(boundary, -math.inf), math.nextafter(boundary, math.inf)]
+    return found
+
+
+STRINGS = ["", "a", "b", "é", "x\0y", "9", "-1", "\U0001f600"]
+VALUES = {
+    "a": st.sampled_from(numbers_around(BOUNDARIES)) | st.floats(-1e30, 1e30),
+    "b": st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False),
+    "s": st.sampled_from(STRINGS) | st.text(max_size=4),
+    "t": st.sampled_from(STRINGS),
+    "u": st.sampled_from(STRINGS),
+    "i": st.integers(-1, 4),
+    "j": st.sampled_from([-1, 0, 7, 9, -2, 2**24 + 1, 2**40 + 7, 2**63 - 1, -(2**63)]),
+    "k": st.sampled_from([-1, 0, 7, 9, -2, 2**24 + 1, 2**40 + 7, 2**63 - 1, -(2**63)]),
+}
+
+
+@st.composite
+def categorical(draw):
+    """A column that is an input in an indicator."""
+    match draw(st.sampled_from(["identity", "hash", "hash of integers", "words", "numbers", "crossed", "bucketized"])):
+        case "identity":
+            return fc.categorical_column_with_identity("i", 5, default_value=draw(st.sampled_from([None, 0, 3])))
+        case "hash":
+            return fc.categorical_column_with_hash_bucket("s", draw(st.integers(2, 9)))
+        case "hash of integers":
+            return fc.categorical_column_with_hash_bucket("j", draw(st.integers(2, 9)), dtype=tf.int64)
+        case "words":
+            words = draw(st.lists(st.sampled_from(STRINGS), min_size=1, max_size=4, unique=True))
+            return fc.categorical_column_with_vocabulary_list("t", words, **draw(unknowns(len(words))))
+        case "numbers":
+            numbers = draw(st.lists(st.sampled_from([-1, 0, 7, 2**40 + 7]), min_size=1, max_size=4, unique=True))
+            return fc.categorical_column_with_vocabulary_list(
+                "j", numbers, dtype=tf.int64, **draw(unknowns(len(numbers)))
+            )
+        case "crossed":
+            columns = draw(st.lists(st.sampled_from(["bucketized", "identity"]), max_size=2, unique=True))
+            bare = draw(st.lists(st.sampled_from(["s", "u", "k"]), min_size=2 - len(columns), max_size=2, unique=True))
+            made = {"bucketized": draw(bucketized("a")), "identity": fc.categorical_column_with_identity("i", 5)}
+            hash_key = draw(st.sampled_from([None, 0, 17, -1, 2**63 - 1]))
+            return fc.crossed_column(
+                [*(made[name] for name in columns), *bare], draw(st.integers(2, 50)), hash_key=hash_key
+            )
+        case _:
+            return draw(bucketized("b"))
+
+
+@st.composite
+def unknowns(draw, size):
+    if draw(st.booleans()):
+        return {"num_oov_buckets": draw(st.integers(1, 3))}
+    return {"default_value": draw(st.sampled_from([-1, 0, size - 1]))}
+
+
+@st.composite
+def bucketized(draw, name):
+    boundaries = draw(st.lists(st.sampled_from(BOUNDARIES), min_size=1, max_size=4, unique=True))
+    return fc.bucketized_column(fc.numeric_column(name), sorted(boundaries))
+
+
+@st.composite
+def dense_columns(draw):
+    """Columns that `input_layer` takes, each name once."""
+    columns = [fc.numeric_column("a"), fc.numeric_column("b", dtype=tf.float64), draw(bucketized("a"))]
+    columns += [fc.indicator_column(draw(categorical())) for _ in range(draw(st.integers(1, 4)))]
+    chosen = draw(st.permutations([*{column.name: column for column in columns}.values()]))
+    return chosen[: draw(st.integers(1, len(chosen)))]
+
+
+@settings(max_examples=60, phases=[Phase.explicit, Phase.generate], suppress_health_check=[*HealthCheck])
+@given(st.data())
+def test_it_gives_what_input_layer_gives(data):
+    columns = data.draw(dense_columns())
+    rows = data.draw(st.integers(1, 6))
+    table = {name: data.draw(st.lists(values, min_size=rows, max_size=rows)) for name, values in VALUES.items()}
+    features = f.from_feature_columns(columns, integers=["k"])
+    found = features.encode(table)
+    assert list(found) == ["x"]
+    expected = input_layer(columns, table)
+    assert found["x"].tobytes() == expected.tobytes(), (found["x"], expected)
+
+
+@pytest.mark.parametrize(
+    "boundary",
+    [0.0, 0.1, 0.7, -0.1, 16777217.0, 1e-40, -1e-40, 2.0**-126, -(2.0**-126), 3.4e38, -3.4028234663852886e38],
+)
+def test_a_boundary_is_where_float32_has_it(boundary):
+    column = fc.bucketized_column(fc.numeric_column("a"), [boundary])
+    numbers = [number for number in numbers_around([boundary]) if abs(number) < 2.0**128 - 2.0**103]
+    found = f.from_feature_columns([column]).encode({"a": numbers})["x"]
+    assert found.tolist() == input_layer([column], {"a": numbers}).tolist()
+
+
+def test_the_order_is_that_of_the_names():
+    columns = [
+        fc.numeric_column("b"),
+        fc.indicator_column(fc.categorical_column_with_identity("aa", 2)),
+        fc.numeric_column("a"),
+    ]
+    features = f.from_feature_columns(columns)
+    assert [*features.kinds] == ["a", "aa_indicator", "b"]
+    assert features.columns == ("a", "aa", "b")
+    assert features.encode({"a": [1], "aa": [1], "b": [2]})["x"].tolist() == [[1, 0, 1, 2]]
+
+
+def test_what_tensorflow_drops_is_an_empty_row():
+    columns = [
+        fc.indicator_column(fc.categorical_column_with_hash_bucket("s", 3)),
+        fc.indicator_column(fc.categorical_column_with_identity("i", 3, default_value=2)),
+        fc.indicator_column(fc.categorical_column_with_vocabulary_list("t", ["", "a"], num_oov_buckets=1)),
+    ]
+    table = {"s": [""], "i": [-1], "t": [""]}
+    assert not input_layer(columns, table).any()
+    features = f.from_feature_columns(columns)
+    assert not features.encode(table)["x"].any()
+    assert not features.encode([{}])["x"].any()
+
+
+def test_an_integer_in_a_cross_is_told_from_a_string():
+    crossed = fc.indicator_column(fc.crossed_column(["k", "u"], 1000))
+    table = {"k": [7, -2, 2**40], "u": ["a", "b", "c"]}
+    expected = input_layer([crossed], table).tolist()
+    assert f.from_feature_columns([crossed], integers=["k"]).encode(table)["x"].tolist() == expected
+    known = [crossed, fc.numeric_column("k", dtype=tf.int64)]
+    features = f.from_feature_columns(known)
+    assert features.encode(table)["x"].tolist() == input_layer(known, table).tolist()
+    assert f.from_feature_columns([crossed]).encode(table)["x"].tolist() != expected
+
+
+def test_a_cross_of_a_cross_has_the_keys_of_both():
+    inner = fc.crossed_column(["s", "t"], 5)
+    crossed = fc.indicator_column(fc.crossed_column([inner, "u"], 100))
+    table = {"s": ["a", "b"], "t": ["", "c"], "u": ["d", "e"]}
+    assert f.from_feature_columns([crossed]).encode(table)["x"].tolist() == input_layer([crossed], table).tolist()
+
+
+def test_a_default_stands_for_a_missing_number():
+    columns = [
+        fc.numeric_column("a", default_value=2.0),
+        fc.bucketized_column(fc.numeric_column("a", default_value=2.0), [1]),
+    ]
+    assert f.from_feature_columns(columns).encode([{}])["x"].tolist() == [[2, 0, 1]]
+    with pytest.raises(InvalidItem):
+        f.from_feature_columns([fc.numeric_column("a")]).encode([{"a": None}])
+
+
+def identity():
+    return fc.categorical_column_with_identity("i", 3)
+
+
+def words():
+    return fc.categorical_column_with_vocabulary_list("s", ["a"])
+
+
+def of_a_file():
+    return fc.categorical_column_with_vocabulary_file("s", "file", 3)
+
+
+def sequence():
+    return tf.feature_column.sequence_categorical_column_with_identity("i", 3)
+
+
+def cut(*boundaries, shape=(1,)):
+    return fc.bucketized_column(fc.numeric_column("a", shape=shape), [*boundaries])
+
+
+def crossed(*keys):
+    return fc.indicator_column(fc.crossed_column([*keys], 9))
+
+
+def weighted():
+    return fc.weighted_categorical_column(fc.categorical_column_with_hash_bucket("s", 3), "w")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (
+            lambda: fc.embedding_column(identity(), 2),
+            "'i_embedding': EmbeddingColumn cannot be converted: put the embed",
+        ),
+        (identity, "'i': IdentityCategoricalColumn cannot be converted: put it into an indicator_column"),
+        (lambda: fc.indicator_column(weighted()), "'s_weighted_by_w_indicator': Weighted.* many= and weights="),
+        (lambda: fc.indicator_column(of_a_file()), "'s_indicator': VocabularyFileCategoricalColumn .*read the file"),
+        (lambda: tf.feature_column.sequence_numeric_column("a"), "'a': SequenceNumericColumn cannot be converted"),
+        (lambda: fc.indicator_column(sequence()), "'i_indicator': SequenceCategoricalColumn .*many="),
+        (lambda: fc.numeric_column("a", normalizer_fn=abs), "'a': normalizer_fn is a function"),
+        (lambda: fc.numeric_column("a", shape=(2,)), r"'a': shape must be \(1,\), got \(2,\)"),
+        (lambda: cut(1, shape=(2,)), r"'a_bucketized': shape must be \(1,\)"),
+        (lambda: cut(1, 1 + 1e-12), "'a_bucketized': boundaries must rise"),
+        (lambda: cut(1e39), r"the boundary 1e\+39 is no finite number as float32"),
+        (lambda: crossed("s", cut(1)), "'a_bucketized_X_s_indicator': a bare name stands before a column"),
+        (lambda: crossed(words(), "t"), "crosses the place of a value in the vocabulary list of 's'"),
+        (lambda: crossed(weighted(), "t"), "WeightedCategoricalColumn"),
+    ],
+)
+def test_what_cannot_be_equal_is_refused_by_name(make, reason):
+    with pytest.raises(ConfigError, match=reason):
+        f.from_feature_columns([make()])
+
+
+def test_a_float_is_no_key_of_a_cross():
+    with pytest.raises(ConfigError, match="the key 'a' is a float, which TensorFlow cuts to an integer"):
+        f.from_feature_columns([fc.numeric_column("a"), fc.indicator_column(fc.crossed_column(["a", "s"], 9))])
+
+
+def test_shared_embeddings_are_refused():
+    words = fc.categorical_column_with_hash_bucket("s", 3), fc.categorical_column_with_hash_bucket("t", 3)
+    with tf.Graph().as_default():
+        shared = fc.shared_embedding_columns([*words], 2)
+        with pytest.raises(ConfigError, match="EmbeddingColumn cannot be converted"):
+            f.from_feature_columns(shared)
+
+
+def test_two_columns_of_one_name_and_what_is_no_column_are_refused():
+    with pytest.raises(ConfigError, match="two columns of the name 'a'"):
+        f.from_feature_columns([fc.numeric_column("a"), fc.numeric_column("a", default_value=1.0)])
+    with pytest.raises(ConfigError, match=r"'a' is no column of tf\.feature_column"):
+        f.from_feature_columns(["a"])
+
+
+def test_tensorflow_sees_the_same_as_the_table():
+    columns = [fc.numeric_column("a"), fc.indicator_column(fc.categorical_column_with_hash_bucket("s", 4))]
+    features = f.from_feature_columns(columns)
+    table = {"a": [0.5, 1e-40], "s": ["", "é"]}
+    encoded = features.tf_encode({"a": tf.constant(table["a"], tf.float64), "s": tf.constant(table["s"])})
+    assert encoded["x"].numpy().tolist() == input_layer(columns, table).tolist()
+
+
+def test_a_census_model_learns_the_same_from_both():
+    """ElasticDL's model: a number, four hash buckets in an indicator, Dense 10, sigmoid."""
+    import keras
+
+    columns = [fc.numeric_column("age"), fc.indicator_column(fc.categorical_column_with_hash_bucket("education", 4))]
+    random = np.random.default_rng(7)
+    table = {
+        "age": random.integers(17, 90, 64).astype(float).tolist(),
+        "education": random.choice(["Bachelors", "HS-grad", "11th", "Masters", ""], 64).tolist(),
+        "label": random.integers(0, 2, 64).tolist(),
+    }
+    features = f.from_feature_columns(columns)
+    expected = input_layer(columns, {name: table[name] for name in ("age", "education")})
+
+    def trained(inputs):
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential(
+            [keras.Input((5,)), keras.layers.Dense(10, activation="relu"), keras.layers.Dense(1, activation="sigmoid")]
+        )
+        model.compile(optimizer=keras.optimizers.SGD(0.01), loss="binary_crossentropy")
+        model.train_on_batch(inputs, np.array(table["label"], np.float32))
+        return model.predict_on_batch(inputs)
+
+    ours = trained(features.encode(table)["x"])
+    assert ours.shape == (64, 1)
+    assert np.array_equal(ours, trained(expected))
+    (batch, _labels), *_ = features.tf_dataset(table, "label")
+    assert np.array_equal(batch["x"], expected[:32])
+
+
+def test_the_hashes_of_keras_are_the_same_ones():
+    """What the page about coming from `FeatureSpace` says of buckets and crosses."""
+    import keras
+
+    table = {"s": ["x", "y", "é", "z"], "t": ["1", "2", "3", "q"], "i": [17, 2**40 + 7, -1, 0]}
+    features = f.Features(
+        {"s": f.Hashed(1000), "t": f.Hashed(1000), "i": f.Hashed(1000), "c": f.Crossed(["s", "t"], 1000)}
+    )
+    found = features.encode(table)
+    for name, values in table.items():
+        assert found[name].tolist() == keras.layers.Hashing(num_bins=1000)(np.array(values)).numpy().tolist()
+    crossing = keras.layers.HashedCrossing(num_bins=1000)
+    assert found["c"].tolist() == crossing((np.array(table["s"]), np.array(table["t"]))).numpy().tolist()

@@ -1,0 +1,123 @@
+"""Artifacts with the graphs that can run code, through the process that proves."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+
+import pytest
+import tensorflow as tf
+import torch
+
+import penstock as ps
+from penstock.artifact.drafting import new_artifact
+from penstock.artifact.manifest import GraphEntry
+from penstock.artifact.opened_artifact import open_artifact
+from penstock.artifact.opened_graph import open_model
+from penstock.artifact.proof import prove
+from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
+from saved_artifacts import ANSWERED, finish
+from tiny_artifacts import ROWS, SLOPE, TABLE, features, graph, model
+
+FORMATS = ("onnx", "pt2", "saved_model")
+PATHS = ("model.onnx", "model.pt2", "saved_model")
+
+
+class TorchModel(torch.nn.Module):
+    def __init__(self, shift=0.0):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.tensor(TABLE))
+        self.register_buffer("slope", torch.tensor(SLOPE))
+        self.shift = shift
+
+    def forward(self, x, occupation):
+        return torch.sigmoid((self.table[occupation] * x) @ self.slope) + self.shift
+
+
+class KerasLike(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.slope = tf.Variable(TABLE), tf.Variable(SLOPE)
+
+    @tf.function(
+        input_signature=[tf.TensorSpec((None, 2), tf.float32, "x"), tf.TensorSpec((None,), tf.int64, "occupation")]
+    )
+    def model(self, x, occupation):
+        return {"probability": tf.sigmoid(tf.linalg.matvec(tf.gather(self.table, occupation) * x, self.slope))}
+
+
+def torch_bytes(module) -> bytes:
+    rows = torch.export.Dim("rows")
+    inputs = {"x": torch.zeros(4, 2), "occupation": torch.zeros(4, dtype=torch.int64)}
+    program = torch.export.export(module, (), kwargs=inputs, dynamic_shapes={name: {0: rows} for name in inputs})
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    return file.getvalue()
+
+
+def save(path, *, shift=0.0) -> str:
+    inputs = features().inputs
+    with new_artifact(path, name="affairs") as draft:
+        (draft.folder / "model.onnx").write_bytes(graph())
+        (draft.folder / "model.pt2").write_bytes(torch_bytes(TorchModel(shift)))
+        module = KerasLike()
+        tf.saved_model.save(module, os.fspath(draft.folder / "saved_model"), signatures={"model": module.model})
+        finish(draft, graphs=[GraphEntry(name, at, inputs, ANSWERED) for name, at in zip(FORMATS, PATHS, strict=True)])
+        draft.publish()
+    return draft.digest
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory):
+    path = tmp_path_factory.mktemp("artifacts") / "affairs"
+    save(path)
+    return path
+
+
+def test_three_graphs_of_one_model_are_proved_together(artifact):
+    found = prove(artifact, digest=open_artifact(artifact).digest)
+    assert found.rows == len(ROWS)
+    assert 0.0 <= found.worst["probability"] < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["pt2", "saved_model"])
+def test_a_graph_that_can_run_code_is_opened_with_trust_or_the_right_digest(artifact, kind):
+    found = open_artifact(artifact)
+    with pytest.raises(ConfigError, match="can run code"):
+        open_model(found, kind)
+    with pytest.raises(ArtifactInvalid, match="is expected"):
+        open_artifact(artifact, digest="0" * 64)
+    inputs = found.probes().inputs
+    for opened in (open_model(found, kind, trust=True), open_model(open_artifact(artifact, digest=found.digest), kind)):
+        assert opened.run(inputs)[0] == pytest.approx(found.probes().outputs["probability"], abs=1e-6)
+        opened.close()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+async def test_each_format_is_served(artifact, kind):
+    async with ps.export.load(artifact, format=kind, trust=True).configured(inline=True) as service:
+        answers = await service.predict_many(ROWS)
+    expected = model(**features().encode(ROWS))
+    assert [answer["probability"] for answer in answers] == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_the_graph_that_answers_otherwise_is_named_by_its_format(tmp_path):
+    save(tmp_path / "affairs", shift=0.5)
+    with pytest.raises(ExportRefused, match="format 'pt2', output 'probability'") as caught:
+        prove(tmp_path / "affairs", trust=True)
+    assert caught.value.format == "pt2"
+    assert caught.value.got - caught.value.expected == pytest.approx(0.5, abs=1e-6)
+    assert prove(tmp_path / "affairs", formats=("saved_model",), trust=True).rows == len(ROWS)
+
+
+def test_each_file_of_a_saved_model_is_checked_before_it_is_opened(artifact, tmp_path):
+    files = [path for path in open_artifact(artifact).manifest.files if path.startswith("saved_model/")]
+    assert {os.path.basename(path) for path in files} >= {"saved_model.pb", "variables.index"}  # noqa: PTH119  # text
+    for number, file in enumerate(files):
+        copy = shutil.copytree(artifact, tmp_path / str(number))
+        content = (copy / file).read_bytes()
+        (copy / file).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(ArtifactInvalid) as caught:
+            open_artifact(copy)
+        assert caught.value.file == file

@@ -1,0 +1,269 @@
+import re
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("skl2onnx")
+pandas = pytest.importorskip("pandas")
+
+from sklearn.base import BaseEstimator, TransformerMixin  # noqa: E402
+from sklearn.calibration import CalibratedClassifierCV  # noqa: E402
+from sklearn.cluster import KMeans  # noqa: E402
+from sklearn.compose import ColumnTransformer  # noqa: E402
+from sklearn.ensemble import (  # noqa: E402
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
+)
+from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: E402
+from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier  # noqa: E402
+from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV  # noqa: E402
+from sklearn.multioutput import MultiOutputClassifier  # noqa: E402
+from sklearn.pipeline import make_pipeline  # noqa: E402
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler  # noqa: E402
+from sklearn.svm import SVC, LinearSVC  # noqa: E402
+
+import penstock as ps  # noqa: E402
+from penstock import features as f  # noqa: E402
+from penstock.artifact.opened_artifact import open_artifact  # noqa: E402
+from penstock.errors import ConfigError, ExportRefused  # noqa: E402
+from penstock.export.exporter import GraphSignature  # noqa: E402
+from penstock.export.naming import describe_outputs, name_outputs  # noqa: E402
+from penstock.export.sklearn_model import sklearn_exporter  # noqa: E402
+from penstock.graphs.onnx_graph import OnnxGraph  # noqa: E402
+
+RANDOM = np.random.default_rng(0)
+ROWS = [
+    {
+        "age": float(age),
+        "rate": float(rate),
+        "kind": int(place % 5),
+        "note": ("red house", "blue sea", "red sea")[place % 3],
+    }
+    for place, (age, rate) in enumerate(RANDOM.normal(size=(60, 2)))
+]
+MATRIX = ps.Features({"age": f.Numeric(), "rate": f.Numeric()}, join="x").fit(ROWS)
+COLUMNS = ps.Features({"age": f.Numeric(), "kind": f.Ids(), "note": f.Text()}).fit(ROWS)
+TEXT = ps.Features({"note": f.Text()})
+ONE = ps.Features({"age": f.Numeric()})
+X = MATRIX.encode(ROWS)["x"]
+POSITIVE = X[:, 0] > 0
+NAMES = np.array(["no", "yes"])[POSITIVE.astype(int)]
+BOTH, LABEL = ("label", "probabilities"), ("label",)
+
+
+def of_columns():
+    """A pipeline over a DataFrame of the inputs, that vectorizes text by itself."""
+    columns = ColumnTransformer(
+        [("note", TfidfVectorizer(), "note"), ("age", StandardScaler(), ["age"]), ("kind", OneHotEncoder(), ["kind"])]
+    )
+    frame = pandas.DataFrame(COLUMNS.encode(ROWS))
+    return make_pipeline(columns, LogisticRegression()).fit(frame, NAMES)
+
+
+def of_text():
+    return make_pipeline(TfidfVectorizer(), LogisticRegression()).fit([row["note"] for row in ROWS], POSITIVE)
+
+
+MODELS = {
+    "labels of text": (MATRIX, lambda: make_pipeline(StandardScaler(), LogisticRegression()).fit(X, NAMES), BOTH),
+    "labels of int": (MATRIX, lambda: RandomForestClassifier(5, random_state=0).fit(X, POSITIVE.astype(int)), BOTH),
+    "labels of int32": (MATRIX, lambda: LogisticRegression().fit(X, POSITIVE.astype("int32")), BOTH),
+    "labels of bool": (MATRIX, lambda: LogisticRegression().fit(X, POSITIVE), BOTH),
+    "three classes": (MATRIX, lambda: LogisticRegression().fit(X, np.arange(60) % 3), BOTH),
+    "no probabilities": (MATRIX, lambda: LinearSVC().fit(X, NAMES), LABEL),
+    "no probabilities, sgd": (MATRIX, lambda: SGDClassifier(random_state=0).fit(X, POSITIVE), LABEL),
+    "a name that the graph has": (MATRIX, lambda: SVC().fit(X, POSITIVE.astype(int)), LABEL),
+    "one number": (MATRIX, lambda: LinearRegression().fit(X, X @ [1.0, 2.0]), ("output",)),
+    "two numbers": (MATRIX, lambda: LinearRegression().fit(X, X), ("output",)),
+    "trees": (MATRIX, lambda: RandomForestRegressor(5, random_state=0).fit(X, X[:, 0]), ("output",)),
+    "boosting of classes": (MATRIX, lambda: HistGradientBoostingClassifier(max_iter=5).fit(X, NAMES), BOTH),
+    "boosting of numbers": (MATRIX, lambda: HistGradientBoostingRegressor(max_iter=5).fit(X, X[:, 0]), ("output",)),
+    "a transformer": (MATRIX, lambda: StandardScaler().fit(X), ("output",)),
+    "clusters": (MATRIX, lambda: KMeans(3, n_init=1, random_state=0).fit(X), ("output",)),
+    "a dataframe": (COLUMNS, of_columns, BOTH),
+    "text alone": (TEXT, of_text, BOTH),
+    "one column": (ONE, lambda: LinearRegression().fit(X[:, :1], X[:, 1]), ("output",)),
+}
+
+
+def exported(model, features, folder):
+    """What the model answered by name, and the graph of it that was written."""
+    exporter = sklearn_exporter(model)
+    exporter.check_inputs(features.inputs)
+    inputs = features.encode(ROWS)
+    answer = exporter.answer(inputs)
+    names = name_outputs(answer, None)
+    described = describe_outputs(names, answer.arrays, len(ROWS))
+    written = exporter.write("onnx", folder, GraphSignature(features.inputs, described, inputs))
+    graph = OnnxGraph((folder / written).read_bytes(), inputs=features.inputs, outputs=described, threads=1)
+    return dict(zip(names, answer.arrays, strict=True)), graph
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_graph_answers_as_the_model_in_its_shapes_and_dtypes(tmp_path, kind, capfd):
+    features, make, names = MODELS[kind]
+    model = make()
+    capfd.readouterr()
+    answered, graph = exported(model, features, tmp_path)
+    assert tuple(answered) == names
+    for rows in (1, 3, 60):
+        for (name, expected), array in zip(answered.items(), graph.run(features.encode(ROWS[:rows])), strict=True):
+            assert array.dtype == expected.dtype, name
+            if array.dtype.kind == "f":
+                np.testing.assert_allclose(array, expected[:rows], rtol=1e-5, atol=1e-5)
+            else:
+                assert array.tolist() == expected[:rows].tolist()
+    written = capfd.readouterr()
+    assert (written.out, written.err) == ("", "")
+
+
+BOOSTED = {
+    "numbers": lambda x, y: HistGradientBoostingRegressor(max_iter=5, min_samples_leaf=1).fit(x, y),
+    "two classes": lambda x, y: HistGradientBoostingClassifier(max_iter=5, min_samples_leaf=1).fit(x, y > 2),
+    "five classes": lambda x, y: HistGradientBoostingClassifier(max_iter=5, min_samples_leaf=1).fit(x, y),
+}
+
+
+@pytest.mark.parametrize("kind", BOOSTED)
+def test_a_threshold_between_neighbours_in_float32_parts_them_in_the_graph_too(tmp_path, kind):
+    rows = [{"age": 8388608.0 + place % 40} for place in range(200)]  # there is no float32 between these numbers
+    x = ONE.encode(rows)["age"].reshape(-1, 1)
+    model = BOOSTED[kind](x, np.arange(200) % 40 * 7 % 5)
+    report = ps.export.save(model, tmp_path / "model", features=ONE, probes=rows[:1], check=rows)
+    assert report.rows == 201
+
+
+UNLIKE = {
+    "a threshold": (lambda: TunedThresholdClassifierCV(LogisticRegression()), "skl2onnx leaves the threshold out"),
+    "a calibration": (
+        lambda: CalibratedClassifierCV(LogisticRegression(), method="isotonic", cv=2),
+        "use method='sigmoid'",
+    ),
+    "one in a pipeline in a search": (
+        lambda: GridSearchCV(
+            make_pipeline(StandardScaler(), CalibratedClassifierCV(LogisticRegression(), method="isotonic", cv=2)),
+            {"standardscaler__with_mean": [True]},
+            cv=2,
+        ),
+        "use method='sigmoid'",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_what_skl2onnx_converts_to_something_else_is_refused_whatever_the_probes_are(tmp_path, kind):
+    make, reason = UNLIKE[kind]
+    with pytest.raises(ExportRefused, match=reason):
+        exported(make().fit(X, POSITIVE), MATRIX, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_classes_are_the_model_s_own_and_stand_in_the_manifest(tmp_path):
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, NAMES)
+    report = ps.export.save(
+        model, tmp_path / "model", features=MATRIX, probes=ROWS[:3], check=ROWS, classes=["no", "yes"]
+    )
+    assert (report.rows, report.worst["label"]) == (63, 0.0)
+    artifact = open_artifact(report.path)
+    assert artifact.manifest.classes == ("no", "yes")
+    assert {"scikit-learn", "skl2onnx", "onnx", "numpy", "python", "penstock"} == set(artifact.manifest.libraries)
+
+
+def test_other_classes_than_the_model_s_are_refused(tmp_path):
+    model = LogisticRegression().fit(X, NAMES)
+    with pytest.raises(
+        ConfigError, match=r"classes=\['yes', 'no'\], but the model was fitted with the classes \['no', 'yes'\]"
+    ):
+        ps.export.save(model, tmp_path / "model", features=MATRIX, probes=ROWS[:3], classes=["yes", "no"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_words_are_split_as_scikit_learn_splits_them_in_any_language(tmp_path):
+    texts = [
+        "École été",
+        "STRASSE straße 12 x",
+        "Привет мир",
+        "naïve na ve",
+        "東京 都庁",
+        "red-sea it's a_b",
+        "nai\u0308ve \uff13\uff14",
+    ]
+    rows = [{"note": text} for text in texts * 3]
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts * 3, np.arange(21) % 3)
+    report = ps.export.save(model, tmp_path / "model", features=TEXT, probes=rows)
+    assert report.worst["probabilities"] < 1e-5
+
+
+class Own(TransformerMixin, BaseEstimator):
+    def fit(self, X, y=None):
+        self.fitted_ = True
+        return self
+
+    def transform(self, X):
+        return X
+
+
+@pytest.mark.parametrize(
+    ("steps", "named"),
+    [
+        ([StandardScaler(), Own()], "step 'own' (Own) does not convert to ONNX"),
+        ([FunctionTransformer(np.abs)], "step 'functiontransformer' (FunctionTransformer) does not convert"),
+        ([ColumnTransformer([("first", Own(), [0])])], "step 'columntransformer.first' (Own) does not convert"),
+    ],
+)
+def test_what_does_not_convert_is_refused_by_the_name_of_its_step(tmp_path, steps, named):
+    model = make_pipeline(*steps, LogisticRegression()).fit(X, POSITIVE)
+    with pytest.raises(ExportRefused, match=re.escape(named)) as caught:
+        exported(model, MATRIX, tmp_path)
+    assert caught.value.format == "onnx"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_is_not_fitted_is_refused():
+    with pytest.raises(ConfigError, match="the LogisticRegression is not fitted"):
+        sklearn_exporter(LogisticRegression())
+
+
+def test_a_classifier_of_several_things_is_refused():
+    model = MultiOutputClassifier(LogisticRegression()).fit(X, np.stack([POSITIVE, ~POSITIVE], axis=1))
+    with pytest.raises(ConfigError, match="predicts 2 things at once"):
+        sklearn_exporter(model)
+
+
+def test_inputs_that_the_model_was_not_fitted_on_are_refused():
+    of_array = sklearn_exporter(LinearRegression().fit(X, X))
+    with pytest.raises(ConfigError, match=r"the inputs age, kind, note, and the model was fitted on an array"):
+        of_array.check_inputs(COLUMNS.inputs)
+    of_frame = sklearn_exporter(of_columns())
+    with pytest.raises(ConfigError, match=r"the columns note, age, kind|the columns age, kind, note"):
+        of_frame.check_inputs(MATRIX.inputs)
+    frame = pandas.DataFrame({"x": X[:, 0]})
+    with pytest.raises(ConfigError, match=r"input 'x' has \[2\] values a row"):
+        sklearn_exporter(LinearRegression().fit(frame, X)).check_inputs(MATRIX.inputs)
+
+
+def test_a_matrix_of_another_width_is_told_with_scikit_learn_s_words():
+    exporter = sklearn_exporter(LinearRegression().fit(np.zeros((3, 5), np.float32), np.zeros(3)))
+    with pytest.raises(ConfigError, match=r"LinearRegression.predict raised ValueError: X has 2 features"):
+        exporter.answer(MATRIX.encode(ROWS))
+
+
+class WithoutProbabilities(LogisticRegression):
+    def predict_proba(self, X):
+        raise RuntimeError("none today")
+
+
+def test_the_method_that_raises_is_the_one_that_is_told():
+    exporter = sklearn_exporter(WithoutProbabilities().fit(X, POSITIVE))
+    with pytest.raises(ConfigError, match=r"WithoutProbabilities.predict_proba raised RuntimeError: none today"):
+        exporter.answer(MATRIX.encode(ROWS))
+
+
+def test_without_skl2onnx_the_message_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "skl2onnx", None)  # as if it were not there, where it is
+    with pytest.raises(ConfigError, match=r"skl2onnx.*pip install 'penstock\[sklearn\]'"):
+        exported(LinearRegression().fit(X, X), MATRIX, tmp_path)
+    assert list(tmp_path.iterdir()) == []
