@@ -23,6 +23,8 @@ TARGETS = {
     "sklearn_pipeline": "service:service",
     "two_heavy_stages": "main:service",
 }
+TRAINED = {"affairs"}
+"""Run in `tests/export`, with the frameworks that they need."""
 SETOSA = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4, "petal_width": 0.2}
 PARCEL = {"kilograms": 2, "sides": [{"centimetres": side} for side in (30, 20, 10)]}
 
@@ -46,10 +48,10 @@ def picture(width: int, height: int, kind: str = "PNG") -> bytes:
 
 def test_every_example_is_tested_here():
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.py"))}
-    assert folders == set(TARGETS)
+    assert folders == set(TARGETS) | TRAINED
 
 
-@pytest.mark.parametrize("folder", TARGETS)
+@pytest.mark.parametrize("folder", [*TARGETS, *TRAINED])
 def test_an_example_is_short_and_has_a_readme(folder):
     assert (EXAMPLES / folder / "README.md").exists()
     for program in (EXAMPLES / folder).glob("*.py"):

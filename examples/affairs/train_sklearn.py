@@ -1,0 +1,33 @@
+"""Train with scikit-learn, then export: `python train_sklearn.py out/affairs`."""
+
+import sys
+from typing import Any
+
+from data import survey
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import penstock as ps
+from penstock import features as f
+
+
+def train() -> dict[str, Any]:
+    """The arguments of `save`."""
+    rows, held_out = survey()
+    features = ps.Features(
+        {
+            "age": f.Numeric(missing=f.MEAN),
+            "educ": f.Hashed(buckets=4, one_hot=True, missing=f.EMPTY),
+            "occupation": f.Vocabulary(max_size=50, one_hot=True, missing=f.EMPTY),
+        },
+        join="x",
+    ).fit(rows)
+    model = make_pipeline(StandardScaler(), LogisticRegression())
+    model.fit(features.encode(rows)["x"], rows["affair"].astype(int))
+    return {"model": model, "features": features, "name": "affairs", "probes": held_out[:16], "check": held_out[16:]}
+
+
+if __name__ == "__main__":
+    report = ps.export.save(path=sys.argv[1], **train())
+    print(f"{report.path}: {report.rows} rows answered alike, digest {report.digest}")
