@@ -133,10 +133,10 @@ class Loaded:
 
 
 @contextmanager
-def on_cores(work: Work) -> Iterator[None]:
-    """Keep this program, and what it starts meanwhile, on the cores that are meant for `work`."""
+def on_cores(*, one_core: bool) -> Iterator[None]:
+    """Keep this program, and what it starts meanwhile, on the cores it has, or on `one_core` of them."""
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(allowed)} if work.one_core else allowed)
+    os.sched_setaffinity(0, {max(allowed)} if one_core else allowed)
     try:
         yield
     finally:
@@ -144,26 +144,34 @@ def on_cores(work: Work) -> Iterator[None]:
 
 
 @contextmanager
-def serving(work: Work, *builds: Build) -> Iterator[list[Loaded]]:
-    """Start `builds` side by side; yields each when all are ready and run what they should."""
-    with on_cores(work), ExitStack() as stack:
+def side_by_side(*subjects: Subject, connections: int, compiled: bool = True) -> Iterator[list[Loaded]]:
+    """Start `subjects` side by side; yields each when all are ready and run what they should."""
+    with ExitStack() as stack:
         servers = []
-        for build in builds:
-            servers.append(Server(replace(work.subject, build=build)))
+        for subject in subjects:
+            servers.append(Server(subject))
             stack.callback(servers[-1].stop)
         for server in servers:
             server.wait_ready()
-            server.check_build()
-        subject = work.subject
+            if compiled:
+                server.check_build()
         yield [
             Loaded(
                 server,
                 stack.enter_context(
-                    Loader(server.port, subject.path, connections=work.connections, exchange=subject.exchange)
+                    Loader(server.port, subject.path, connections=connections, exchange=subject.exchange)
                 ),
             )
-            for server in servers
+            for server, subject in zip(servers, subjects, strict=True)
         ]
+
+
+@contextmanager
+def serving(work: Work, *builds: Build) -> Iterator[list[Loaded]]:
+    """Start `builds` side by side at `work`, on the cores that are meant for it."""
+    subjects = [replace(work.subject, build=build) for build in builds]
+    with on_cores(one_core=work.one_core), side_by_side(*subjects, connections=work.connections) as sides:
+        yield sides
 
 
 def in_turns(first: int, times: int) -> Iterator[int]:
@@ -175,14 +183,19 @@ def in_turns(first: int, times: int) -> Iterator[int]:
 
 
 def slice_size(work: Work, build: Build) -> int:
-    """How many requests take `build` about SLICE_SECONDS: a multiple of the connections, four for each at least."""
+    """How many requests take `build` about SLICE_SECONDS."""
     with serving(work, build) as (loaded,):
-        requests = work.connections
-        while (seconds := loaded.load(requests)) < SLICE_SECONDS:
-            requests *= 2
-        seconds = min(seconds, loaded.load(requests))
-    each = round(requests / seconds * SLICE_SECONDS / work.connections)
-    return work.connections * max(4, each)
+        return slice_of(loaded, work.connections)
+
+
+def slice_of(loaded: Loaded, connections: int) -> int:
+    """How many requests take a server about SLICE_SECONDS: a multiple of the connections, four for each at least."""
+    requests = connections
+    while (seconds := loaded.load(requests)) < SLICE_SECONDS:
+        requests *= 2
+    seconds = min(seconds, loaded.load(requests))
+    each = round(requests / seconds * SLICE_SECONDS / connections)
+    return connections * max(4, each)
 
 
 def measure_work(work: Work, number: int, builds: tuple[Build, Build], requests: int) -> Round:

@@ -6,6 +6,7 @@ over the rounds, and it is the median that a limit is for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from statistics import geometric_mean, median
 
@@ -38,6 +39,18 @@ FIGURES = {
 }
 
 
+def steady_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """How many times theirs ours is, measured in turns: the mean of the middle half of what each turn says.
+
+    The two measurements of a turn are made within a second, and a turn in which other programs got hold of the
+    machine is left out at either end.  On a busy machine this came closer to 1 for equal builds than a ratio of
+    sums, of medians or of the best turns.
+    """
+    turns = sorted(mine / yours for mine, yours in zip(ours, theirs, strict=True))
+    outside = len(turns) // 4
+    return geometric_mean(turns[outside : len(turns) - outside])
+
+
 class Round(msgspec.Struct, frozen=True):
     """Both builds at one work, measured in turns: what each turn saw of each build, by the names in FIGURES."""
 
@@ -47,15 +60,8 @@ class Round(msgspec.Struct, frozen=True):
     commit: dict[str, list[float]]
 
     def ratio(self, figure: str) -> float:
-        """How many times the commit's figure the tree's is: the mean of the middle half of what each turn says.
-
-        The two measurements of a turn are made within a second, and a turn in which other programs got hold of the
-        machine is left out at either end.  On a busy machine this came closer to 1 for equal builds than a ratio of
-        sums, of medians or of the best turns.
-        """
-        turns = sorted(ours / theirs for ours, theirs in zip(self.tree[figure], self.commit[figure], strict=True))
-        outside = len(turns) // 4
-        return geometric_mean(turns[outside : len(turns) - outside])
+        """How many times the commit's figure the tree's is."""
+        return steady_ratio(self.tree[figure], self.commit[figure])
 
     def line(self) -> str:
         """The ratios in one line, for whoever watches."""

@@ -192,6 +192,7 @@ class HostedEcho:
 
     def __init__(self, engine: Any) -> None:
         self.name, self.options, self.stages = service.name, service.options, service.stages
+        self.version = ""
         self.engine = engine
 
     async def start(self) -> None:

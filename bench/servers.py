@@ -45,7 +45,8 @@ class Subject:
     """What its output has once for each request; empty if there is no such line."""
 
 
-def _penstock(target: str, *flags: str) -> Callable[[int], list[str]]:
+def penstock_command(target: str, *flags: str) -> Callable[[int], list[str]]:
+    """The command of `penstock serve`, given the port."""
     return lambda port: ["-m", "penstock.cli.main", "serve", target, "--port", str(port), *flags]
 
 
@@ -61,22 +62,25 @@ SUBJECTS = {
     for s in (
         Subject("floor", lambda port: [str(HERE / "floor.py"), str(port)]),
         Subject("floor-blind", lambda port: [str(HERE / "floor.py"), str(port), "--blind"]),
-        Subject("penstock", _penstock("echo:service"), worker_mark="penstock.worker"),
-        Subject("penstock-ids", _penstock("echo:service"), worker_mark="penstock.worker", numbered=True),
-        Subject("penstock-plain", _penstock("echo:service"), worker_mark="penstock.worker", build=SOURCES),
+        Subject("penstock", penstock_command("echo:service"), worker_mark="penstock.worker"),
+        Subject("penstock-ids", penstock_command("echo:service"), worker_mark="penstock.worker", numbered=True),
+        Subject("penstock-plain", penstock_command("echo:service"), worker_mark="penstock.worker", build=SOURCES),
         Subject("mosec", _mosec(32), "/inference", "spawn_main"),
         Subject("mosec-128", _mosec(128), "/inference", "spawn_main"),
-        Subject("accelerator", _penstock("accelerator:service"), worker_mark="penstock.worker"),
+        Subject("accelerator", penstock_command("accelerator:service"), worker_mark="penstock.worker"),
     )
 }
 """All servers that are sent floats, by name; README.md says what each is."""
 
 LOGGED = Subject(
-    "logged", _penstock("echo:service", "--access-log"), worker_mark="penstock.worker", log_line=b" POST /predict 200 "
+    "logged",
+    penstock_command("echo:service", "--access-log"),
+    worker_mark="penstock.worker",
+    log_line=b" POST /predict 200 ",
 )
 """The echo with a line of the access log for each request, written to the file that takes the server's output."""
 
-BYTES = Subject("bytes", _penstock("raw_bytes:service"), worker_mark="penstock.worker", exchange=BLOB)
+BYTES = Subject("bytes", penstock_command("raw_bytes:service"), worker_mark="penstock.worker", exchange=BLOB)
 
 
 class Server:
