@@ -15,9 +15,12 @@ folder of their own:
     <!-- shell -->            run each line in a shell; none may fail.  A ``text`` block right after it is what the last
                               line prints, and a ``json`` block is it too
     <!-- fails -->            run its one line, whose exit status is 1
+    <!-- fails: TEXT -->      likewise; TEXT is in the last line that it writes to standard error
     <!-- work: ARGS -->       `penstock work ARGS` in the background, until it works
     <!-- kill -->             once a job has succeeded, that one and its workers are killed
     <!-- metrics -->          lines that stand in the answer to the `curl` before
+
+A page with `<!-- frameworks: NAMES -->` is read in `tests/export`, where these are installed.
 
 A picture, behind `<!-- picture: NAME -->`, is what `docs/pictures.py` draws from the sources.
 """
@@ -36,9 +39,11 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import httpx
 import pytest
@@ -51,13 +56,16 @@ import penstock as ps
 import pictures
 from fake_work import Bench, fake_service
 from penstock import jobs as ps_jobs
+from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Manifest, ProbesEntry
 from penstock.cli import queue_url
 from penstock.cli.main import _parser
 from penstock.cli.options import CommandOptions
 from penstock.codec import media_types
-from penstock.config import environment_name
+from penstock.config import ArtifactOptions, environment_name
 from penstock.core.batching import Reason
 from penstock.core.state import State
+from penstock.features.kinds import Kind
+from penstock.features.tensors import Tensor
 from penstock.hosting.fault_log import FaultLog
 from penstock.jobs.job import Attempt, Job, JobProblem, Stats
 from penstock.jobs.job_metrics import JobCollector
@@ -70,14 +78,16 @@ from penstock.server.app import App
 from penstock.server.pages import jobs_document
 from penstock.server.status import JOB_KINDS, KINDS, Problems
 from penstock.testing.virtual_clock import VirtualClock
+from tiny_artifacts import write_artifact
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-COMMANDS = {"serve", "work", "check", "jobs", "doctor", "--version"}
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 PENSTOCK = Path(sys.executable).parent / "penstock"
 DEFAULT_URL = "http://127.0.0.1:8000"
 START_LIMIT = 40.0  # seconds; generous, since the machine may be busy with other tests
+PROGRAM_LIMIT = 50.0
+"""Seconds that a program of a page may take."""
 
 
 @dataclasses.dataclass
@@ -105,7 +115,7 @@ def blocks(page: Path) -> list[Block]:
                 fence.append(line)
         elif line.startswith("```"):
             fence = [line[3:]]
-        elif comment and comment[1] != "picture":
+        elif comment and comment[1] not in ("picture", "frameworks"):
             directives.append((comment[1], comment[2] or ""))
     assert fence is None, f"{page.name}: a block is not closed"
     return found
@@ -203,9 +213,10 @@ def without_time(text: str) -> str:
 class Reader:
     """Does what a page says, block by block."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, limit: float = PROGRAM_LIMIT) -> None:
         self.folder = folder
         self.stack = stack
+        self.limit = limit
         self.client: httpx.Client | None = None
         self.lines: list[str] = []
         """What the server has written."""
@@ -266,7 +277,7 @@ class Reader:
             env={**os.environ, "COLUMNS": "80"},
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=self.limit,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         self.printed = without_time(done.stdout)
@@ -289,6 +300,7 @@ class Reader:
     def do_fails(self, block: Block) -> None:
         done = self._shell(block.text.strip())
         assert done.returncode == 1, done.stdout + done.stderr
+        assert block.argument in done.stderr.rstrip().rpartition("\n")[2], done.stderr
 
     def do_work(self, block: Block) -> None:
         assert block.text.strip() == f"penstock work {block.argument}"
@@ -308,7 +320,7 @@ class Reader:
     def _shell(self, line: str) -> subprocess.CompletedProcess[str]:
         command = ["bash", "-o", "pipefail", "-c", line]
         return subprocess.run(
-            command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=50, check=False
+            command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=self.limit, check=False
         )
 
     def do_metrics(self, block: Block) -> None:
@@ -316,19 +328,39 @@ class Reader:
         assert set(block.text.splitlines()) <= set(self.answer.text.splitlines())
 
     def _python(self, *arguments: str) -> str:
-        done = subprocess.run([sys.executable, *arguments], cwd=self.folder, capture_output=True, text=True, timeout=50)
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=self.folder, capture_output=True, text=True, timeout=self.limit
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
 
-@each([page for page in PAGES if any(b.kind == "json" or b.verb not in ("", "file") for b in blocks(page))])
-def test_a_reader_who_does_what_a_page_says_gets_what_it_says(page, tmp_path):
+def read(page: Path, folder: Path, limit: float = PROGRAM_LIMIT) -> None:
+    """Do what a page says; fails where something else comes of it."""
     for name, text in shared_files().items():
-        (tmp_path / name).write_text(text)
+        (folder / name).write_text(text)
     with ExitStack() as stack:
-        reader = Reader(tmp_path, stack)
+        reader = Reader(folder, stack, limit)
         for block in blocks(page):
             reader.do(block)
+
+
+def needs_frameworks(page: Path) -> bool:
+    return re.search(r"^<!-- frameworks: .+ -->$", page.read_text(), flags=re.MULTILINE) is not None
+
+
+TO_BE_DONE = [page for page in PAGES if any(b.kind == "json" or b.verb not in ("", "file") for b in blocks(page))]
+
+
+@each([page for page in TO_BE_DONE if not needs_frameworks(page)])
+def test_a_reader_who_does_what_a_page_says_gets_what_it_says(page, tmp_path):
+    read(page, tmp_path)
+
+
+def test_a_page_that_needs_frameworks_is_read_where_they_are():
+    elsewhere = [page for page in TO_BE_DONE if needs_frameworks(page)]
+    assert DOCS / "tutorial" / "train-to-serve.md" in elsewhere
+    assert "needs_frameworks(page)" in (ROOT / "tests" / "export" / "test_pages.py").read_text()
 
 
 @each(PAGES)
@@ -382,15 +414,19 @@ def code(page: Path) -> Iterator[str]:
 
 def known_flags(command: str) -> set[str]:
     """The flags of a command; of all commands where there is none of this name."""
-    commands = _parser()._subparsers._group_actions[0].choices  # argparse has no public way to ask
+    commands = commands_of(_parser())
     asked = [commands[command]] if command in commands else commands.values()
     return {flag for each in asked for action in each._actions for flag in action.option_strings}
 
 
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The commands that a parser knows; argparse has no public way to ask."""
+    return parser._subparsers._group_actions[0].choices
+
+
 def jobs_commands() -> dict[str, argparse.ArgumentParser]:
     """The commands of `penstock jobs`."""
-    jobs = _parser()._subparsers._group_actions[0].choices["jobs"]
-    return jobs._subparsers._group_actions[0].choices
+    return commands_of(commands_of(_parser())["jobs"])
 
 
 def jobs_flags() -> set[str]:
@@ -400,13 +436,14 @@ def jobs_flags() -> set[str]:
 @each(PAGES)
 def test_every_command_a_page_names_exists(page):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    commands = commands_of(_parser())
     for line in code(page):
         make = re.match(r"make ([a-z-]+)", line)
         assert make is None or make[1] in targets, f"`{line}` is no target of the Makefile"
         command = re.match(r"penstock ([^\s:]+)", line)  # the title of what `check` prints has a colon behind it
-        assert command is None or command[1] in COMMANDS, line
-        own = re.match(r"penstock jobs ([a-z]+)", line)
-        assert own is None or own[1] in jobs_commands(), line
+        assert command is None or command[1] in {*commands, "--version", "--help"}, line
+        own = re.match(r"penstock (jobs|artifact) ([a-z]+)", line)
+        assert own is None or own[2] in commands_of(commands[own[1]]), line
         if line.startswith(("penstock serve", "penstock work", "penstock jobs", "ExecStart=", "--")):
             told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
             started = re.match(r"ExecStart=\S*penstock (\w+)", line) or command
@@ -483,7 +520,7 @@ def test_every_test_that_the_page_on_jobs_names_is_in_its_file():
 
 @each(PAGES)
 def test_every_variable_and_metric_a_page_names_exists(page):
-    owners = (ps.ServiceOptions, ps.ServerOptions, CommandOptions, WorkOptions)
+    owners = (ps.ServiceOptions, ps.ServerOptions, CommandOptions, WorkOptions, ArtifactOptions)
     variables = {environment_name(f.name) for owner in owners for f in dataclasses.fields(owner)}
     variables |= set(re.findall(r"PENSTOCK_[A-Z_]+", (ROOT / "setup.py").read_text())) | {queue_url.VARIABLE}
     metrics = set(metric_rows())
@@ -524,6 +561,7 @@ def options() -> Iterator[tuple[str, str, object, bool]]:
         ("Service options", ps.ServiceOptions),
         ("Server options", ps.ServerOptions),
         ("Command options", CommandOptions),
+        ("Artifact options", ArtifactOptions),
         ("Queue options", QueueOptions),
         ("Work options", WorkOptions),
     ):
@@ -596,12 +634,69 @@ def test_the_reference_has_every_name_of_the_queue_and_every_argument():
     assert [scheme for scheme in urls.SCHEMES if f"`{scheme}://" not in text] == []
 
 
-def test_the_reference_has_every_command_of_the_queue_and_every_flag():
-    text = (DOCS / "reference" / "jobs.md").read_text()
-    assert re.findall(r"^\| `penstock jobs (\w+)", text, re.MULTILINE) == list(jobs_commands())
-    assert {flag for flag in jobs_flags() if flag.startswith("--")} - {"--help"} == set(
-        re.findall(r"`(--[a-z-]+)[` ]", text)
+def test_the_reference_has_every_argument_of_saving_and_loading_and_every_member_of_features():
+    told = sections(DOCS / "reference" / "python.md", 3)
+    for function in (ps.export.save, ps.export.load):
+        name = f"`ps.export.{function.__name__}("
+        call = re.sub(r"\s+", " ", told["export"].partition(name)[2].partition(")`")[0])
+        for parameter in inspect.signature(function).parameters.values():
+            assert parameter.kind is not parameter.KEYWORD_ONLY or parameter.name in call, parameter.name
+            table = told["export"].partition(name)[2]
+            assert re.search(rf"^\| [^|]*`{parameter.name}`[^|]* \|", table, re.MULTILINE), parameter.name
+    members = {name for name in vars(ps.Features) if not name.startswith("_")}
+    first_cells = "".join(re.findall(r"^\| ([^|]+) \|", told["Features"], re.MULTILINE))
+    assert [name for name in members if not re.search(rf"\b{name}\b", first_cells)] == []
+
+
+def test_the_reference_has_every_kind_of_feature_and_every_option_with_its_default():
+    told = sections(DOCS / "reference" / "features.md", 3)
+    shared = set(re.findall(r"`(\w+)`", told["Options of kinds with ids"]))
+    for kind in get_args(Kind):
+        call = re.search(rf"`f\.{kind.__name__}\(([^`]*)\)`", told[kind.__name__])[1]
+        shown = dict(part.partition("=")[::2] for part in call.split(", "))
+        options = {option.name: option.default for option in dataclasses.fields(kind)}
+        for name, default in options.items():
+            if name in shown:
+                assert (ast.literal_eval(shown[name]) if shown[name] else dataclasses.MISSING) == default, name
+            else:
+                assert "..." in shown, name
+                assert name in shared, name
+        assert shown.keys() - {"..."} <= options.keys()
+
+
+def test_the_reference_has_every_command():
+    text = (DOCS / "reference" / "commands.md").read_text()
+    commands = commands_of(_parser())
+    assert set(re.findall(r"^\| `penstock (\w+) [^`]*` \|", text.partition("\n## ")[0], re.MULTILINE)) == set(commands)
+    told = chapter(DOCS / "reference" / "commands.md", "penstock artifact")
+    assert set(re.findall(r"^\| `penstock artifact (\w+) ", told, re.MULTILINE)) == set(
+        commands_of(commands["artifact"])
     )
+
+
+def test_the_reference_has_every_file_and_every_field_of_an_artifact(tmp_path):
+    told = set(code(DOCS / "reference" / "artifact.md"))
+    write_artifact(tmp_path / "affairs")
+    names = [path.relative_to(tmp_path / "affairs") for path in (tmp_path / "affairs").rglob("*") if path.is_file()]
+    assert {str(name) if len(name.parts) < 3 else f"{name.parent}/" for name in names} <= told
+    for kind in (Manifest, FileEntry, GraphEntry, BatchEntry, ProbesEntry, Tensor):
+        assert set(kind.__struct_fields__) <= told, kind
+
+
+def test_the_page_on_frameworks_names_the_versions_that_are_tested():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pins = dict(line.split("==") for line in extras["frameworks"] if "==" in line)
+    text = (DOCS / "reference" / "frameworks.md").read_text()
+    shown = {"keras": "Keras", "tensorflow-cpu": "TensorFlow"}
+    for name in ("torch", "onnx", "onnxscript", "keras", "tensorflow-cpu", "scikit-learn", "skl2onnx"):
+        assert f"{shown.get(name, name)} {'.'.join(pins[name].split('.')[:2])}" in text, name
+    formats = {"onnx", "pt2", "saved_model"}
+    rows = chapter(DOCS / "reference" / "frameworks.md", "Formats")
+    assert set(re.findall(r'^\| `"(\w+)"` \|', rows, re.MULTILINE)) == formats
+    assert formats == set(get_args(get_type_hints(GraphEntry)["format"]))
+    for name in ("onnx", "torch", "tensorflow", "sklearn"):
+        assert name in extras
+        assert f"`penstock[{name}]`" in text
 
 
 def test_the_reference_has_every_error_with_its_status():
@@ -840,35 +935,51 @@ def forms_of(source: str) -> set[str]:
     return found
 
 
-def is_written(line: str, forms: set[str]) -> bool:
-    """Whether `line` is one of `forms`, or one whose values are again of `forms`.
+class WrittenForms:
+    """Says whether a line is one of some forms, or one whose values are again of these forms.
 
     A form that is only punctuation could put any two words together; but `ID: MESSAGE` is how failures are written.
     """
-    if line == PLACE or line in forms:
-        return True
-    for form in forms:
-        if PLACE not in form or not all(fixed in line for fixed in form.split(PLACE)):
-            continue
-        if re.search("[a-z]", form) or form == f"{PLACE}: {PLACE}":
-            for value in ("(.+?)", "(.+)"):  # a value may have in it the words that come after it in the form
-                found = re.fullmatch(re.escape(form).replace(re.escape(PLACE), value), line)
-                if found is not None and all(v != line and is_written(v, forms) for v in found.groups()):
-                    return True
-    return False
+
+    def __init__(self, forms: set[str]) -> None:
+        self._forms = forms
+        self._judged: dict[str, bool] = {}
+        joining = [
+            form for form in forms if PLACE in form and (re.search("[a-z]", form) or form == f"{PLACE}: {PLACE}")
+        ]
+        self._joining = [(form.split(PLACE), self._patterns(form)) for form in joining]
+
+    @staticmethod
+    def _patterns(form: str) -> list[re.Pattern[str]]:
+        """Two, since a value may have in it the words that come after it in the form."""
+        return [re.compile(re.escape(form).replace(re.escape(PLACE), value)) for value in ("(.+?)", "(.+)")]
+
+    def has(self, line: str) -> bool:
+        if line not in self._judged:
+            self._judged[line] = line == PLACE or line in self._forms or self._is_joined(line)
+        return self._judged[line]
+
+    def _is_joined(self, line: str) -> bool:
+        for fixed, patterns in self._joining:
+            if all(part in line for part in fixed):
+                for pattern in patterns:
+                    found = pattern.fullmatch(line)
+                    if found is not None and all(v != line and self.has(v) for v in found.groups()):
+                        return True
+        return False
 
 
 def test_every_line_of_the_log_that_a_page_quotes_is_one_that_the_code_writes():
     sources = (ROOT / "src" / "penstock").rglob("*.py")
-    forms = set().union(*(forms_of(path.read_text()) for path in sources))
+    forms = WrittenForms(set().union(*(forms_of(path.read_text()) for path in sources)))
     logs = [block.text for page in PAGES for block in blocks(page) if block.kind == "log"]
     quoted = "".join(logs).splitlines()
     assert len(quoted) > 20
     for line in quoted:
-        assert is_written(line, forms), line
+        assert forms.has(line), line
         # A word more, or another word, is not found: the check can fail.
-        assert not is_written(line + " at night", forms) or line.endswith(PLACE), line
-        assert not is_written(re.sub(r"[a-z]{3,}", "xyz", line, count=1), forms), line
+        assert not forms.has(line + " at night") or line.endswith(PLACE), line
+        assert not forms.has(re.sub(r"[a-z]{3,}", "xyz", line, count=1)), line
 
 
 def test_what_the_page_for_operators_names_exists():

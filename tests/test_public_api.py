@@ -12,9 +12,10 @@ import penstock
 from penstock.blocking import BlockingService
 
 NAMES = {
-    "Batch", "Cancelled", "ConfigError", "DeadlineExceeded", "InvalidItem", "NotReady", "Overloaded", "PenstockError",
-    "RequestError", "ServerOptions", "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed", "State",
-    "WorkerInfo", "WorkerLost", "asgi", "current_requests", "stage",
+    "ArtifactInvalid", "Batch", "Cancelled", "ConfigError", "DeadlineExceeded", "Declaration", "ExportRefused",
+    "Features", "InvalidItem", "NotReady", "Overloaded", "PenstockError", "RequestError", "ServerOptions", "Service",
+    "ServiceOptions", "Stage", "StageFailed", "StartFailed", "State", "WorkerInfo", "WorkerLost", "asgi",
+    "current_requests", "export", "features", "stage",
 }  # fmt: skip
 
 STAGE = (
@@ -26,13 +27,27 @@ MANY = "(xs, *, timeout=None, wait=True, return_exceptions=False)"
 # A change here is a change for everybody who uses the project: it wants a line of news.
 SIGNATURES = {
     "Batch": "(max_size=32, max_wait=0.0, max_gap=None)",
+    "ArtifactInvalid": "(message='', *, file='')",
     "Cancelled": "(message='')",
     "ConfigError": "(message='')",
     "DeadlineExceeded": "(message='', *, ran=False)",
+    "Declaration": "(item=None, result=None, examples=None, batch=None)",
+    "ExportRefused": "(message='', *, format='', output='', row=None, expected=None, got=None)",
+    "Features": "(kinds, *, join=None)",
+    "Features.encode": "(table)",
+    "Features.encode_rows": "(rows)",
+    "Features.fit": "(table)",
+    "Features.from_json": "(text)",
+    "Features.item_type": "()",
+    "Features.rows_of": "(table)",
+    "Features.tf_dataset": "(table, label=None, batch_size=32)",
+    "Features.tf_encode": "(tensors)",
+    "Features.to_json": "()",
+    "Features.torch_dataset": "(table, label=None)",
     "InvalidItem": "(reason='', *, path='')",
     "NotReady": "(message='', *, state='', retry_after=1)",
     "Overloaded": "(message='', *, retry_after=1)",
-    "Service": "(*stages, name='service', cpus=None, inline=False, options=None, **fields)",
+    "Service": "(*stages, name='service', cpus=None, inline=False, version='', options=None, **fields)",
     "Service.blocking": "()",
     "Service.configured": "(**fields)",
     "Service.predict": "(x, *, timeout=None, wait=True)",
@@ -42,6 +57,7 @@ SIGNATURES = {
     "Service.stop": "(drain=30.0)",
     "Service.stream": "(xs, *, timeout=None, return_exceptions=False)",
     "Stage": "()",
+    "Stage.declare": "(*args, **kwargs)",
     "Stage.predict": "(x, /)",
     "Stage.setup": "(*args, **kwargs)",
     "Stage.teardown": "()",
@@ -52,10 +68,19 @@ SIGNATURES = {
     "WorkerLost": "(message='', *, stage='', hung=False, alone=False)",
     "asgi": "(served, options=None)",
     "current_requests": "()",
+    "export.load": (
+        "(path, *, format=None, workers=1, batch=None, trust=False, digest=None, name=None, cpus=None, env=None)"
+    ),
+    "export.save": (
+        "(model, path, *, features, probes, check=None, name='model', outputs=None, classes=None, "
+        "batch=Batch(max_size=32, max_wait=0.0, max_gap=None), "
+        "formats=None, tolerance=(1e-05, 1e-05), max_bytes=2147483648, metadata=None)"
+    ),
     "stage": STAGE,
 }
 OPTIONS = {"ServerOptions", "ServiceOptions"}
 """Pinned field by field in the tests of the options."""
+PACKAGES = {"export", "features"}
 PLAIN = {"PenstockError", "RequestError", "State"}
 
 
@@ -104,7 +129,7 @@ def test_a_public_signature_is_the_pinned_one(name):
 
 def test_every_public_callable_is_pinned():
     pinned = {name for name in SIGNATURES if "." not in name}
-    assert pinned | OPTIONS | PLAIN == NAMES
+    assert pinned | OPTIONS | PLAIN | PACKAGES == NAMES
 
 
 def test_the_blocking_service_is_called_as_the_service_is():
@@ -162,6 +187,18 @@ def loaded_by(statement):
 )
 def test_importing_loads_nothing_heavy(statement):
     assert loaded_by(statement) & HEAVY == set()
+
+
+def test_the_package_itself_is_these_modules():
+    names = "print(*['MODULE:' + name for name in __import__('sys').modules if name.startswith('penstock')])"
+    found = {word.removeprefix("MODULE:") for word in loaded_by(f"import penstock; {names}") if "MODULE:" in word}
+    own = {"config", "core", "core.state", "errors", "spelling", "worker", "worker.stage"}
+    assert found == {"penstock", *(f"penstock.{name}" for name in own)}
+
+
+def test_serving_a_model_loads_no_framework_and_nothing_of_http():
+    loaded = loaded_by("import penstock.export.artifact_stage, penstock.graphs.onnx_graph")
+    assert loaded & {"torch", "tensorflow", "keras", "sklearn", "onnx", "pandas", "httptools", "rich"} == set()
 
 
 def test_the_package_loads_no_queue():
