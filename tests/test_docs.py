@@ -352,6 +352,8 @@ def needs_frameworks(page: Path) -> bool:
 TO_BE_DONE = [page for page in PAGES if any(b.kind == "json" or b.verb not in ("", "file") for b in blocks(page))]
 
 
+# Each command has a limit of its own, and a tutorial has 25 of them: half a minute on a quiet machine.
+@pytest.mark.timeout(240)
 @each([page for page in TO_BE_DONE if not needs_frameworks(page)])
 def test_a_reader_who_does_what_a_page_says_gets_what_it_says(page, tmp_path):
     read(page, tmp_path)
