@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 
 FOLDER = "sentence_embeddings"
+
+pytestmark = pytest.mark.timeout(180)  # the first that needs the model loads it: 50 s beside seven other processes
+
 TOLERANCE = 1e-5
 
 

@@ -5,4 +5,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent))
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE))
+
+TIMEOUT = 300
+"""Seconds for a test: it may import a framework three times, in the trainer, the proof and the server."""
+
+
+def pytest_collection_modifyitems(items):
+    """Give these tests their time: beside seven other processes one that has 60 s elsewhere took 50."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.timeout(TIMEOUT))

@@ -25,9 +25,6 @@ TOLERANCE = 1e-5
 CHUNK = 200
 """Rows of a client batch."""
 
-# Each imports a framework three times, in the trainer, the proof and the server, and two cores are shared with others.
-pytestmark = pytest.mark.timeout(240)
-
 
 def run(*command: object, folder: Path = HERE) -> str:
     """Run a program with this interpreter; it must end well.  What it prints."""
