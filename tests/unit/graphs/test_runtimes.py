@@ -65,7 +65,7 @@ def test_what_the_library_says_in_several_lines_is_one_sentence(monkeypatch):
         raise ValueError("no such opset:\n  999\n")
 
     monkeypatch.setattr(penstock.graphs.onnx_graph, "OnnxGraph", fail)
-    with pytest.raises(ArtifactInvalid, match="onnx graph: ValueError: no such opset: 999$"):
+    with pytest.raises(ArtifactInvalid, match=r"onnx graph: ValueError: no such opset: 999$"):
         open_graph("onnx", b"", inputs=ID_INPUTS, outputs=ID_OUTPUTS)
 
 
