@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from processes import running
-from waiting import until_now
+from waiting import PATIENCE_SECONDS, until_now
 
 import penstock.artifact.fresh_process
 from onnx_bytes import identity_named, model, node
@@ -322,9 +322,9 @@ def test_the_second_is_not_opened_without_trust_and_the_first_needs_none(artifac
 # -- the one that started it fails ------------------------------------------------------------------------------------
 
 HANGS = """
-    import ctypes, os, pathlib
+    import itertools, os, pathlib
     pathlib.Path(os.environ["TOLD"]).write_text(str(os.getpid()))
-    ctypes.PyDLL(None).sleep(1000)  # holds the interpreter
+    sum(itertools.repeat(0))  # holds the interpreter, which looks at no signal until it returns
 """
 PROVES = ("-c", "import sys; from penstock.artifact.proof import prove; prove(sys.argv[1])")
 VERIFIES = ("-m", "penstock", "artifact", "verify")
@@ -355,6 +355,10 @@ def test_the_process_ends_when_the_one_that_started_it_does(
     library(HANGS)
     parent, child = started(command, artifact, tmp_path, monkeypatch)
     parent.send_signal(number)
-    ended = parent.wait()
+    try:
+        ended = parent.wait(PATIENCE_SECONDS)
+    finally:
+        parent.kill()
+        parent.wait()
     assert command is PROVES or ended == status
     until_now(lambda: not running(child), "the end of the process that replays rows")
