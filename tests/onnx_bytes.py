@@ -52,10 +52,10 @@ def value(number: int, name: str, dtype: str, axes: tuple[int | str, ...]) -> by
     return field(number, field(1, name) + field(2, field(1, tensor)))
 
 
-def model(parts: list[bytes], inputs: list[Value], outputs: list[Value]) -> bytes:
+def model(parts: list[bytes], inputs: list[Value], outputs: list[Value], *, opset: int = 17) -> bytes:
     graph = b"".join(parts) + field(2, "tiny")
     graph += b"".join(value(11, *one) for one in inputs) + b"".join(value(12, *one) for one in outputs)
-    return field(1, 8) + field(7, graph) + field(8, field(2, 17))
+    return field(1, 8) + field(7, graph) + field(8, field(2, opset))
 
 
 def identity_named(name: str, dtype: str) -> bytes:

@@ -16,13 +16,14 @@ from penstock.artifact.replaying import run_graph
 from penstock.graphs.graph import Graph
 
 
-class Told(msgspec.Struct, frozen=True):
+class DescriptionChange(msgspec.Struct, frozen=True):
     """Something that the two artifacts say of themselves, and say differently."""
 
     what: str
     before: str
+    """What the first says of it; "" where it says nothing."""
     after: str
-    """Both are "" where one of them says nothing of it."""
+    """What the second says."""
 
 
 class OutputChange(msgspec.Struct, frozen=True):
@@ -49,7 +50,8 @@ class Changes(msgspec.Struct, frozen=True):
     """The digest of the first."""
     after: str
     """The digest of the second."""
-    told: Sequence[Told]
+    descriptions: Sequence[DescriptionChange]
+    """What they say of themselves, where it is not the same."""
     refused: Mapping[int, str]
     """The probes that the second one's features refuse, and why."""
     outputs: Sequence[OutputChange]
@@ -87,7 +89,7 @@ def find_changes(first: Artifact, second: Artifact, graph: Graph, *, format: str
     return Changes(
         before=first.digest,
         after=second.digest,
-        told=_told(first, second),
+        descriptions=_changed_descriptions(first, second),
         refused={place: str(error) for place, error in sorted(encoded.invalid.items())},
         outputs=outputs,
         missing=missing,
@@ -114,11 +116,11 @@ def _changed(
     )
 
 
-def _told(first: Artifact, second: Artifact) -> list[Told]:
+def _changed_descriptions(first: Artifact, second: Artifact) -> list[DescriptionChange]:
     before, after = _described(first), _described(second)
     names = [*before, *(name for name in after if name not in before)]
     return [
-        Told(name, before.get(name, ""), after.get(name, ""))
+        DescriptionChange(name, before.get(name, ""), after.get(name, ""))
         for name in names
         if before.get(name, "") != after.get(name, "")
     ]

@@ -5,7 +5,8 @@ Contract
 * The draft is a folder beside the target, `.NAME.draft-RANDOM`, on the same file system.
 * The target must not exist, not even as an empty folder or as a link that leads nowhere.  It exists from `publish` on.
 * Whatever is raised in the body of `new_artifact`, or a body that ends without `publish`, leaves neither draft nor
-  target.  A process that is killed leaves its draft, which nothing reads and anybody may delete.
+  target.  A process that is killed leaves its draft, which nothing reads; the next draft for the same target removes
+  it, and never that of a process that lives.
 * What `publish` made is on the disk: each file and each folder was synced.
 """
 
@@ -13,13 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock.artifact.draft_folder import draft_folder
 from penstock.artifact.manifest import (
     DIGEST,
     FEATURES,
@@ -57,7 +57,6 @@ class Draft:
         self.name = name
         self.digest = ""
         """The digest of the artifact; "" before `finish`."""
-        self.published = False
 
     def finish(
         self,
@@ -114,7 +113,6 @@ class Draft:
             if os.path.lexists(self.target):  # since the check; a rename replaces nothing but an empty folder
                 raise _exists(self.target) from error
             raise
-        self.published = True
         _sync(self.target.parent)
         return self.target
 
@@ -129,15 +127,8 @@ def new_artifact(path: str | os.PathLike[str], *, name: str) -> Iterator[Draft]:
     target = Path(path).absolute()
     check_absent(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    start = os.fsdecode(os.fsencode(target.name)[:100])  # a name has 255 bytes at most
-    folder = target.parent / f".{start}.draft-{secrets.token_hex(8)}"
-    folder.mkdir()
-    draft = Draft(folder, target, name)
-    try:
-        yield draft
-    finally:
-        if not draft.published:
-            shutil.rmtree(folder, ignore_errors=True)
+    with draft_folder(target) as folder:
+        yield Draft(folder, target, name)
 
 
 def check_absent(target: Path) -> None:

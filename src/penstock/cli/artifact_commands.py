@@ -96,17 +96,10 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    from penstock.artifact.changes import find_changes
-    from penstock.artifact.opened_artifact import open_artifact
-    from penstock.artifact.opened_graph import open_model
+    from penstock.artifact.diff import diff
     from penstock.cli.artifact_shown import show_changes
 
     options = artifact_options(arguments, os.environ)
-    before, after = open_artifact(arguments.before), open_artifact(arguments.path, digest=options.digest)
-    graph = open_model(after, options.format, trust=options.trust, threads=os.cpu_count() or 1)
-    try:
-        changes = find_changes(before, after, graph, format=after.graph(options.format).format)
-    finally:
-        graph.close()
+    changes = diff(arguments.before, arguments.path, format=options.format, trust=options.trust, digest=options.digest)
     show_changes(changes, as_json=arguments.json)
     return 0 if changes.same_answers else 1

@@ -89,8 +89,9 @@ def show_changes(changes: Changes, *, as_json: bool) -> None:
     if as_json:
         _print_json({**msgspec.to_builtins(changes, str_keys=True), "same_answers": changes.same_answers})
         return
-    if changes.told:
-        _print_table("what they say", ("", "A", "B"), [(told.what, told.before, told.after) for told in changes.told])
+    described = [(change.what, change.before, change.after) for change in changes.descriptions]
+    if described:
+        _print_table("what they say", ("", "A", "B"), described)
     rows = [
         (
             output.name,

@@ -62,7 +62,7 @@ def open_graph(
     except (ArtifactInvalid, MemoryError):
         raise
     except Exception as error:  # each runtime has errors of its own, and of no common kind
-        text = str(error).strip() or "it says nothing more"
+        text = " ".join(str(error).split()) or "it says nothing more"  # a sentence, of whatever lines they make it
         raise ArtifactInvalid(
             f"{runtime.library} cannot open the {format} graph: {type(error).__name__}: {text}"
         ) from error

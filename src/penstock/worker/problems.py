@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from penstock.codec.text import cut_middle
+from penstock.errors import ArtifactInvalid
 from penstock.transport.messages import Problem
 from penstock.worker.loading import MAIN_NAME
 
@@ -98,8 +99,13 @@ def _users_part(error: BaseException) -> TracebackType | None:
     return _first_of_users(whole) or (None if _is_ours(_module_of(type(error))) else whole)
 
 
-def _is_behind(error: BaseException) -> bool:
-    """Whether the user's code is behind an error of ours: in the traceback of one of its causes."""
+def _has_telling_cause(error: BaseException) -> bool:
+    """Whether the user's code is behind an error of ours: in the traceback of one of its causes.
+
+    Behind an artifact that is invalid there is the library that cannot open it.  What it said is in the message.
+    """
+    if isinstance(error, ArtifactInvalid):
+        return False
     cause = error.__cause__ or error.__context__
     for _ in range(_MAX_CAUSES):
         if cause is None:
@@ -175,7 +181,7 @@ def _raised_at(trace: TracebackType | None) -> str:
 def _traceback(error: BaseException, trace: TracebackType | None) -> str:
     try:
         described = traceback.TracebackException(type(error), error, trace, compact=True)
-        if trace is None and _is_ours(_module_of(type(error))) and not _is_behind(error):
+        if trace is None and _is_ours(_module_of(type(error))) and not _has_telling_cause(error):
             described.__cause__ = described.__context__ = None  # its message has what they say
         todo = [described]
         while todo:

@@ -97,7 +97,7 @@ def test_diff_replays_the_probes_of_a_through_b(saved, tmp_path):
     (output,) = told["outputs"]
     assert (output["name"], output["rows"], output["differing"]) == ("probability", 4, 4)
     assert output["largest"] == pytest.approx(abs(output["before"] - output["after"]), rel=1e-3)
-    assert {"what": "name", "before": "affairs", "after": "second"} in told["told"]
+    assert {"what": "name", "before": "affairs", "after": "second"} in told["descriptions"]
 
 
 def test_diff_tells_an_output_that_is_not_there(saved, tmp_path):

@@ -10,6 +10,7 @@ import signal
 import pytest
 from served import run, serving
 
+import onnx_bytes
 from tiny_artifacts import ROWS, features, graph, model, write_artifact, write_ids
 
 FORBIDDEN = ("torch", "tensorflow", "keras", "sklearn", "scipy", "onnx", "skl2onnx", "onnxscript", "pandas", "pydantic")
@@ -194,6 +195,16 @@ def test_what_is_no_artifact_is_a_sentence_and_exit_1(tmp_path, command, prepare
     assert status == 1
     assert words in output
     assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_a_graph_that_its_library_cannot_open_is_a_sentence(tmp_path, command):
+    write_artifact(tmp_path / "affairs", content=onnx_bytes.model([], [], [], opset=999))
+    status, output = run(tmp_path, command, "./affairs", env={"COLUMNS": "3000"})
+    assert status == 1
+    assert output.count("onnxruntime cannot open the onnx graph: ") == 1
+    assert "Traceback" not in output
+    assert ".py" not in output
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])

@@ -82,7 +82,7 @@ def test_an_output_that_cannot_be_compared_is_missing(tmp_path, outputs, answer)
 
 def test_what_they_say_of_themselves_is_told_where_it_differs(tmp_path):
     before, after = saved(tmp_path / "a"), saved(tmp_path / "b", {"id": f.Ids(5)}, git="0123abc")
-    told = {one.what: (one.before, one.after) for one in changes(before, after).told}
+    told = {one.what: (one.before, one.after) for one in changes(before, after).descriptions}
     assert told.keys() == {"feature id", "git"}
     assert told["git"] == ("null", "0123abc")
     assert '"size":3' in told["feature id"][0]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import resource
 import stat
@@ -117,6 +119,75 @@ def test_of_two_that_save_at_once_the_first_to_publish_wins(tmp_path):
             second.publish()
     assert open_artifact(path).digest == first
     assert names_in(tmp_path) == ["affairs"]
+
+
+def test_what_a_killed_saver_left_is_removed_by_the_next_for_the_same_path(tmp_path):
+    left = tmp_path / f".affairs.draft-{'0' * 16}"
+    (left / "probes").mkdir(parents=True)
+    (left / "probes" / "rows.json").write_bytes(b"[]")
+    with new_artifact(tmp_path / "affairs", name="affairs"):
+        assert not left.exists()
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", [".other.draft-" + "0" * 16, ".affairs.draft-mine", "affairs.draft-" + "0" * 16])
+def test_what_is_no_draft_for_the_same_path_is_kept(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with new_artifact(tmp_path / "affairs", name="affairs"):
+        pass
+    assert names_in(tmp_path) == [name]
+
+
+def test_a_file_and_a_link_that_are_named_as_a_draft_are_kept(tmp_path):
+    write_file(tmp_path / f".affairs.draft-{'0' * 16}")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / f".affairs.draft-{'1' * 16}").symlink_to("folder")
+    before = sorted(names_in(tmp_path))
+    with new_artifact(tmp_path / "affairs", name="affairs"):
+        pass
+    assert sorted(names_in(tmp_path)) == before
+
+
+def test_the_draft_of_a_saver_that_lives_is_kept(tmp_path):
+    path = tmp_path / "affairs"
+    with new_artifact(path, name="first") as first:
+        (first.folder / "model.onnx").write_bytes(graph())
+        with new_artifact(path, name="second") as second:
+            assert first.folder.is_dir()
+            assert second.folder.is_dir()
+        finish(first)
+        first.publish()
+    assert open_artifact(path).manifest.name == "first"
+    assert names_in(tmp_path) == ["affairs"]
+
+
+def test_a_saver_whose_folder_is_removed_before_it_has_the_lock_makes_another(tmp_path, monkeypatch):
+    removed = []
+    lock = fcntl.flock
+
+    def remove_first(descriptor, operation):
+        if not removed:
+            removed.extend(tmp_path.iterdir())
+            removed[0].rmdir()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    with new_artifact(tmp_path / "affairs", name="affairs") as draft:
+        assert draft.folder.is_dir()
+        assert [draft.folder] != removed
+    assert len(removed) == 1
+    assert names_in(tmp_path) == []
+
+
+def test_where_folders_cannot_be_locked_an_artifact_is_saved_and_nothing_is_removed(tmp_path, monkeypatch):
+    def refuse(descriptor, operation):
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    left = tmp_path / f".affairs.draft-{'0' * 16}"
+    left.mkdir()
+    write_artifact(tmp_path / "affairs")
+    assert sorted(names_in(tmp_path)) == [left.name, "affairs"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 140, 150, 200, 500, 880, 1000, 1500])

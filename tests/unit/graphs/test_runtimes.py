@@ -6,6 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
+import penstock.graphs.onnx_graph
 from onnx_bytes import embedding, field, identity_named, model, node, sums_graph, weights
 from penstock.artifact.manifest import GraphFormat
 from penstock.config import FORMATS
@@ -57,6 +58,15 @@ def test_bytes_that_are_no_graph_are_refused_in_the_librarys_words():
         ArtifactInvalid, match=r"onnxruntime cannot open the onnx graph: InvalidProtobuf: .*parsing failed"
     ):
         open_graph("onnx", b"garbage", inputs=ID_INPUTS, outputs=ID_OUTPUTS)
+
+
+def test_what_the_library_says_in_several_lines_is_one_sentence(monkeypatch):
+    def fail(*_, **__):
+        raise ValueError("no such opset:\n  999\n")
+
+    monkeypatch.setattr(penstock.graphs.onnx_graph, "OnnxGraph", fail)
+    with pytest.raises(ArtifactInvalid, match=r"onnx graph: ValueError: no such opset: 999$"):
+        open_graph("onnx", b"", inputs=ID_INPUTS, outputs=ID_OUTPUTS)
 
 
 def test_an_unknown_operator_is_refused_by_name():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.codec.pickle_ import dumps, loads
-from penstock.errors import ConfigError, InvalidItem, PenstockError
+from penstock.errors import ArtifactInvalid, ConfigError, InvalidItem, PenstockError
+from penstock.graphs.runtimes import open_graph
 from penstock.worker.loading import reference
 from penstock.worker.problems import (
     MAX_NAMES,
@@ -183,6 +185,27 @@ def test_where_no_frame_is_the_users_an_error_of_ours_has_none_and_any_other_all
     assert describe_error(mistake).traceback.splitlines()[1].endswith(", in loads")
     refusal = without_the_tests_frame(lambda: reference(lambda: 1), ConfigError)
     assert describe_error(refusal).traceback == f"penstock.errors.ConfigError: {refusal}\n"
+
+
+def test_why_a_library_cannot_open_a_graph_is_a_sentence_without_the_frames_of_the_library():
+    invalid = without_the_tests_frame(lambda: open_graph("onnx", b"no graph", inputs=(), outputs=()), ArtifactInvalid)
+    assert invalid.__cause__ is not None
+    assert describe_error(invalid).traceback == f"penstock.errors.ArtifactInvalid: {invalid}\n"
+
+
+def test_a_library_that_is_missing_is_a_sentence(monkeypatch):
+    monkeypatch.delitem(sys.modules, "penstock.graphs.onnx_graph", raising=False)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    missing = without_the_tests_frame(lambda: open_graph("onnx", b"no graph", inputs=(), outputs=()), ConfigError)
+    assert describe_error(missing).traceback == f"penstock.errors.ConfigError: {missing}\n"
+
+
+def test_code_of_the_users_that_opens_an_artifact_is_shown_with_what_the_library_raised():
+    with pytest.raises(ArtifactInvalid) as caught:
+        open_graph("onnx", b"no graph", inputs=(), outputs=())
+    trace = describe_error(caught.value).traceback
+    assert f'"{__file__}"' in trace
+    assert "The above exception was the direct cause" in trace
 
 
 class Broken:

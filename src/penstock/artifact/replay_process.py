@@ -1,4 +1,4 @@
-"""Be the fresh process that opens an artifact as anybody would, and replays its rows; `prove` starts it.
+"""Be the fresh process that opens artifacts as anybody would, and replays rows; `carry_out` starts it.
 
 It answers on a pipe of its own, since a framework may print, and ends when the process that started it ends.
 """
@@ -14,23 +14,27 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.artifact.changes import find_changes
 from penstock.artifact.opened_artifact import Artifact, open_artifact
 from penstock.artifact.opened_graph import open_model
 from penstock.artifact.probes import read_recorded
-from penstock.artifact.proof_messages import (
+from penstock.artifact.recorded import Recorded
+from penstock.artifact.replay_messages import (
     CHECK,
     Begun,
     CheckRows,
+    Compared,
+    DiffOrder,
     Invalid,
     Message,
     Order,
+    ProofOrder,
     Proved,
     Refused,
     WrongOption,
     message_to_line,
     order_from_text,
 )
-from penstock.artifact.recorded import Recorded
 from penstock.artifact.replaying import refuse_outside, replay
 from penstock.artifact.trusting import check_trust
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
@@ -41,8 +45,13 @@ def main() -> None:
     answers, lifeline, order = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     os.set_inheritable(answers, False)
     end_with(lifeline)
-    with open(answers, "wb", buffering=0) as pipe:
-        pipe.write(message_to_line(answer_to(order_from_text(order), tell=pipe.write)))
+    with open(answers, "wb") as pipe:
+
+        def tell(line: bytes) -> None:
+            pipe.write(line)
+            pipe.flush()  # what comes next may end this process
+
+        tell(message_to_line(answer_to(order_from_text(order), tell=tell)))
     sys.stderr.flush()
     os._exit(0)  # a framework that crashes while it is taken down changes nothing about the answers
 
@@ -50,7 +59,11 @@ def main() -> None:
 def answer_to(order: Order, *, tell: Callable[[bytes], object]) -> Message:
     """What came of an order; `tell` gets a line where a graph begins."""
     try:
-        return _prove(order, lambda message: tell(message_to_line(message)))
+        match order:
+            case ProofOrder():
+                return _prove(order, lambda message: tell(message_to_line(message)))
+            case DiffOrder():
+                return _compare(order, lambda message: tell(message_to_line(message)))
     except ExportRefused as error:
         return Refused(str(error), error.format, error.output, error.row, error.expected, error.got)
     except ArtifactInvalid as error:
@@ -72,7 +85,17 @@ def end_with(lifeline: int) -> None:
         os._exit(1)
 
 
-def _prove(order: Order, tell: Callable[[Message], object]) -> Proved:
+def _compare(order: DiffOrder, tell: Callable[[Message], object]) -> Compared:
+    before, after = open_artifact(order.before), open_artifact(order.after, digest=order.digest)
+    name = after.graph(order.format).format
+    tell(Begun(name))
+    graph = open_model(after, name, trust=order.trust, threads=order.threads)
+    changes = find_changes(before, after, graph, format=name)
+    graph.close()
+    return Compared(changes)
+
+
+def _prove(order: ProofOrder, tell: Callable[[Message], object]) -> Proved:
     artifact = open_artifact(order.artifact, digest=order.digest)
     formats = order.formats or tuple(entry.format for entry in artifact.manifest.graphs)
     for name in formats:  # all of them before the first is opened
@@ -101,7 +124,7 @@ def _rows_to_check(artifact: Artifact, check: CheckRows) -> Recorded:
     return rows
 
 
-def _replay_all(artifact: Artifact, format: str, parts: list[Recorded], order: Order) -> dict[str, float]:  # noqa: A002  # the word users know
+def _replay_all(artifact: Artifact, format: str, parts: list[Recorded], order: ProofOrder) -> dict[str, float]:  # noqa: A002  # the word users know
     graph = open_model(artifact, format, trust=order.trust, threads=order.threads)
     worst: dict[str, float] = {}
     first_row = 0

@@ -1,4 +1,4 @@
-"""The process that proves an artifact: whatever it does, the artifact is proved or refused, and nothing keeps running.
+"""The process that replays rows: whatever it does, there is a result or a refusal, and nothing keeps running.
 
 A module `onnxruntime` that comes before the real one stands for a library that fails.
 """
@@ -17,10 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from processes import running
-from waiting import until_now
+from waiting import PATIENCE_SECONDS, until_now
 
+import penstock.artifact.fresh_process
 from onnx_bytes import identity_named, model, node
 from penstock import features as f
+from penstock.artifact.diff import diff
 from penstock.artifact.drafting import new_artifact
 from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.opened_artifact import open_artifact
@@ -230,10 +232,24 @@ def test_a_process_that_fails_after_its_answer_is_refused(artifact, library):
         prove(artifact)
 
 
-def test_an_answer_without_end_is_refused_and_not_waited_for(artifact, library):
+def test_an_answer_without_end_is_refused_and_not_waited_for(artifact, library, monkeypatch):
+    monkeypatch.setattr(penstock.artifact.fresh_process, "LONGEST_ANSWER", 1_000_000)
     library("import os, sys\nwhile True: os.write(int(sys.argv[1]), bytes(1 << 16))")
-    with pytest.raises(ExportRefused, match="that replays the rows was ended by SIGKILL"):
+    with pytest.raises(ExportRefused, match="that replays the rows answered more than 1,000,000 bytes, and was ended"):
         prove(artifact)
+
+
+@pytest.mark.parametrize("replay", [prove, lambda artifact: diff(artifact, artifact)], ids=["prove", "diff"])
+def test_an_answer_that_is_long_is_read_to_its_end(artifact, library, replay):
+    library("""
+        class SessionOptions:
+            def __init__(self):
+                raise ValueError("long" * 1_000_000 + "end")
+    """)
+    with pytest.raises(ArtifactInvalid) as caught:
+        replay(artifact)
+    assert str(caught.value).endswith("longend")
+    assert len(str(caught.value)) > 4_000_000
 
 
 def test_what_a_library_prints_is_no_answer(artifact, library, tmp_path):
@@ -250,31 +266,99 @@ def test_what_a_library_prints_is_no_answer(artifact, library, tmp_path):
     assert prove(artifact).rows == len(ROWS)
 
 
+# -- two artifacts ----------------------------------------------------------------------------------------------------
+
+
+def test_what_differs_comes_back_as_it_was_found(tmp_path):
+    """Among it the numbers of probes, which JSON has as text, and infinity, which it does not know."""
+
+    def saved(name, size, operator):
+        spec = f.Features({"id": f.Ids(size)})
+        rows = [{"id": value} for value in range(size)]
+        parts = [
+            node("Cast", ["id"], ["number"], to=1),  # float32
+            node("Sub", ["number", "number"], ["zero"]),
+            node(operator, ["number", "zero"], ["p"]),
+        ]
+        content = model(parts, [("id", "int64", ("n",))], [("p", "float32", ("n",))])
+        with new_artifact(tmp_path / name, name="ids") as draft:
+            (draft.folder / "model.onnx").write_bytes(content)
+            probes = Recorded(rows, spec.encode(rows), {"p": np.arange(size, dtype=np.float32)})
+            finish(draft, features=spec, probes=probes, graphs=[GraphEntry("onnx", "model.onnx", spec.inputs, TELLS)])
+            draft.publish()
+        return tmp_path / name
+
+    changes = diff(saved("a", 3, "Add"), saved("b", 2, "Div"))
+    assert dict(changes.refused) == {2: "2 is no id of 0 to 1 at `$.id`"}
+    assert [change.what for change in changes.descriptions] == ["probes", "feature id"]
+    (output,) = changes.outputs
+    assert (output.rows, output.differing, output.largest, output.before) == (2, 2, None, output.row)
+    assert not math.isfinite(output.after)
+    assert not changes.same_answers
+
+
+TELLS = (Tensor("p", "float32"),)
+
+
+def test_a_graph_that_ends_the_process_is_told_and_does_not_end_who_compares(artifact, library):
+    library("import os; os.abort()")
+    with pytest.raises(ExportRefused) as caught:
+        diff(artifact, artifact)
+    assert str(caught.value) == "format 'onnx': the process that replays the rows was ended by SIGABRT"
+    assert caught.value.format == "onnx"
+
+
+def test_the_second_is_not_opened_without_trust_and_the_first_needs_none(artifact, tmp_path):
+    spec = features()
+    with new_artifact(tmp_path / "torch", name="affairs") as draft:
+        (draft.folder / "model.pt2").write_bytes(b"no graph")
+        finish(draft, graphs=[GraphEntry("pt2", "model.pt2", spec.inputs, ANSWERED)])
+        draft.publish()
+    with pytest.raises(ConfigError, match="'pt2' can run code"):
+        diff(artifact, tmp_path / "torch")
+    assert diff(tmp_path / "torch", artifact).same_answers
+
+
 # -- the one that started it fails ------------------------------------------------------------------------------------
 
 HANGS = """
-    import ctypes, os, pathlib
+    import itertools, os, pathlib
     pathlib.Path(os.environ["TOLD"]).write_text(str(os.getpid()))
-    ctypes.PyDLL(None).sleep(1000)  # holds the interpreter
+    sum(itertools.repeat(0))  # holds the interpreter, which looks at no signal until it returns
 """
-PROGRAM = "import sys; from penstock.artifact.proof import prove; prove(sys.argv[1])"
+PROVES = ("-c", "import sys; from penstock.artifact.proof import prove; prove(sys.argv[1])")
+VERIFIES = ("-m", "penstock", "artifact", "verify")
+COMPARES = ("-m", "penstock", "artifact", "diff")
 
 
-def started(artifact, tmp_path, monkeypatch) -> tuple[subprocess.Popen[bytes], int]:
-    """A process that proves, and the pid of the one that it started for it, which hangs."""
+def started(command, artifact, tmp_path, monkeypatch) -> tuple[subprocess.Popen[bytes], int]:
+    """A process that replays rows, and the pid of the one that it started for it, which hangs."""
     told = tmp_path / "told"
     monkeypatch.setenv("TOLD", os.fspath(told))
     package = Path(sys.modules["penstock"].__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": f"{package}:{os.environ['PYTHONPATH']}"}
-    parent = subprocess.Popen([sys.executable, "-c", PROGRAM, os.fspath(artifact)], env=environment, stderr=-3)
-    until_now(lambda: told.exists() and told.read_text(), "the pid of the process that proves")
+    folders = [os.fspath(artifact)] * (2 if command is COMPARES else 1)
+    parent = subprocess.Popen([sys.executable, *command, *folders], env=environment, stderr=-3)
+    until_now(lambda: told.exists() and told.read_text(), "the pid of the process that replays rows")
     return parent, int(told.read_text())
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_the_process_ends_when_the_one_that_started_it_does(artifact, library, tmp_path, monkeypatch, number):
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)],
+    ids=["SIGKILL", "SIGTERM", "SIGINT"],
+)
+@pytest.mark.parametrize("command", [PROVES, VERIFIES, COMPARES], ids=["prove", "verify", "diff"])
+def test_the_process_ends_when_the_one_that_started_it_does(
+    artifact, library, tmp_path, monkeypatch, command, number, status
+):
     library(HANGS)
-    parent, child = started(artifact, tmp_path, monkeypatch)
+    parent, child = started(command, artifact, tmp_path, monkeypatch)
     parent.send_signal(number)
-    parent.wait()
-    until_now(lambda: not running(child), "the end of the process that proves")
+    try:
+        ended = parent.wait(PATIENCE_SECONDS)
+    finally:
+        parent.kill()
+        parent.wait()
+    assert command is PROVES or ended == status
+    until_now(lambda: not running(child), "the end of the process that replays rows")

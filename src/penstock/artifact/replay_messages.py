@@ -1,4 +1,4 @@
-"""What the process that proves is told, and the lines of JSON that it answers."""
+"""What the process that replays rows is told, and the lines of JSON that it answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from typing import Any, Final, TypeAlias
 
 import msgspec
+
+from penstock.artifact.changes import Changes
 
 CHECK: Final = "check"
 """The folder with the rows to check, below the one that the order names."""
@@ -19,7 +21,7 @@ class CheckRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rows: int
 
 
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProofOrder(msgspec.Struct, frozen=True, tag="prove", forbid_unknown_fields=True):
     """What is to be proved."""
 
     artifact: str
@@ -28,6 +30,20 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trust: bool
     digest: str | None
     threads: int
+
+
+class DiffOrder(msgspec.Struct, frozen=True, tag="diff", forbid_unknown_fields=True):
+    """Which artifacts are to be compared; all but `before` is about the second."""
+
+    before: str
+    after: str
+    format: str | None
+    trust: bool
+    digest: str | None
+    threads: int
+
+
+Order: TypeAlias = ProofOrder | DiffOrder
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun", forbid_unknown_fields=True):
@@ -41,6 +57,12 @@ class Proved(msgspec.Struct, frozen=True, tag="proved", forbid_unknown_fields=Tr
 
     rows: int
     worst: dict[str, float]
+
+
+class Compared(msgspec.Struct, frozen=True, tag="compared", forbid_unknown_fields=True):
+    """What differs between two artifacts."""
+
+    changes: Changes
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
@@ -67,7 +89,7 @@ class WrongOption(msgspec.Struct, frozen=True, tag="option", forbid_unknown_fiel
     message: str
 
 
-Message: TypeAlias = Begun | Proved | Refused | Invalid | WrongOption
+Message: TypeAlias = Begun | Proved | Compared | Refused | Invalid | WrongOption
 
 
 def order_to_text(order: Order) -> str:
@@ -77,7 +99,8 @@ def order_to_text(order: Order) -> str:
 
 def order_from_text(text: str) -> Order:
     """The order that `order_to_text` wrote."""
-    return msgspec.convert(json.loads(text), Order)
+    order: Order = msgspec.convert(json.loads(text), Order)
+    return order
 
 
 def message_to_line(message: Message) -> bytes:
@@ -91,5 +114,5 @@ def message_from_line(line: bytes) -> Message:
     Raises:
         ValueError: it says nothing that is known here.
     """
-    message: Message = msgspec.convert(json.loads(line), Message)
+    message: Message = msgspec.convert(json.loads(line), Message, str_keys=True)  # as JSON has the numbers of probes
     return message
