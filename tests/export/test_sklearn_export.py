@@ -319,6 +319,44 @@ def test_what_does_not_convert_is_refused_by_the_name_of_its_step(tmp_path, kind
     assert list(tmp_path.iterdir()) == []
 
 
+TREES = RandomForestRegressor(3, random_state=0)
+FOREST = RandomForestClassifier(3, random_state=0)
+DOUBTS = {
+    "trees alone": (TREES, False),
+    "a scaler": (make_pipeline(StandardScaler(), TREES), True),
+    "a scaler of one column": (
+        make_pipeline(ColumnTransformer([("a", StandardScaler(), [0]), ("b", "passthrough", [1])]), TREES),
+        True,
+    ),
+    "a scaler, boosting": (make_pipeline(StandardScaler(), HistGradientBoostingRegressor(max_iter=2)), True),
+    "a scaler, bags of trees": (make_pipeline(StandardScaler(), BaggingClassifier(n_estimators=2)), True),
+    "a scaler in a search": (GridSearchCV(make_pipeline(StandardScaler(), TREES), {}, cv=2), True),
+    "columns as they are": (make_pipeline(ColumnTransformer([("a", "passthrough", [0])]), TREES), False),
+    "one hot": (make_pipeline(OneHotEncoder(), TREES), False),
+    "a scaler for others": (
+        VotingClassifier([("a", make_pipeline(StandardScaler(), LogisticRegression())), ("b", FOREST)], voting="soft"),
+        False,
+    ),
+    "trees under a stack": (StackingClassifier([("trees", FOREST)], cv=2), False),
+    "trees upon a stack": (StackingClassifier([("a", LogisticRegression())], FOREST, cv=2), True),
+    "no trees": (make_pipeline(StandardScaler(), LinearRegression()), False),
+}
+
+
+@pytest.mark.parametrize("kind", DOUBTS)
+def test_trees_behind_steps_that_compute_are_doubted(kind):
+    model, doubted = DOUBTS[kind]
+    rows = X.round() if kind == "one hot" else X
+    exporter = sklearn_exporter(model.fit(rows, POSITIVE.astype(int)))
+    assert ("another branch" in exporter.doubt) is doubted
+
+
+def test_few_rows_for_trees_behind_a_scaler_are_told(tmp_path, capsys):
+    model = make_pipeline(StandardScaler(), RandomForestRegressor(3, random_state=0)).fit(X, X[:, 0])
+    ps.export.save(model, tmp_path / "model", features=MATRIX, probes=ROWS[:2])
+    assert "2 rows are compared, which is few for this model: trees take what steps" in capsys.readouterr().err
+
+
 def test_a_model_that_is_not_fitted_is_refused():
     with pytest.raises(ConfigError, match="the LogisticRegression is not fitted"):
         sklearn_exporter(LogisticRegression())

@@ -56,6 +56,7 @@ class KerasExporter:
     libraries = ("keras", "tensorflow", "tensorflow-cpu")
     formats: Final[tuple[GraphFormat, ...]] = ("saved_model",)
     classes = None
+    doubt = ""
 
     def __init__(self, model: Any, features: Features) -> None:
         self._model = model

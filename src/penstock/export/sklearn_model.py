@@ -19,7 +19,7 @@ from penstock.export.exporter import GraphSignature, ModelAnswer
 from penstock.export.quiet import quietly
 from penstock.export.sklearn_boosting import boosting_conversions
 from penstock.export.sklearn_graph import fit_edges
-from penstock.export.sklearn_steps import parts_of, refusal_of, told
+from penstock.export.sklearn_steps import has_trees_behind_steps, parts_of, refusal_of, told
 from penstock.export.sklearn_voting import voting_conversions
 from penstock.features.tensors import Tensor
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 OPSETS: Final = {"": 18, "ai.onnx.ml": 3}
 """The versions of ONNX that are written: every converter of skl2onnx has these."""
+BRANCHES: Final = (
+    "trees take what steps before them compute, and in float32 a value that is rounded across a threshold takes "
+    "another branch, so that single rows can be answered far off"
+)
 PYTHON_WORDS: Final = r"(?u)\b\w\w+\b"
 """What scikit-learn takes for a word, where nobody says otherwise."""
 WORDS: Final = r"[\p{L}\p{N}_]{2,}"
@@ -67,6 +71,7 @@ class SklearnExporter:
         self._model = model
         self.classes = classes
         """The classes of a classifier, in the order of its probabilities."""
+        self.doubt = BRANCHES if has_trees_behind_steps(model) else ""
 
     def check_inputs(self, inputs: Sequence[Tensor]) -> None:
         """Refuse inputs that are neither one matrix nor the columns of the DataFrame that the model was fitted on."""

@@ -15,6 +15,28 @@ from penstock.export.class_names import class_names
 
 HOLDERS: Final = frozenset({"sklearn.BaseEstimator", "sklearn._CalibratedClassifier"})
 """The classes of what has estimators in its attributes."""
+TREES: Final = frozenset(
+    {
+        "sklearn.BaseDecisionTree",
+        "sklearn.BaseForest",
+        "sklearn.BaseGradientBoosting",
+        "sklearn.BaseHistGradientBoosting",
+        "sklearn.IsolationForest",
+    }
+)
+EXACT: Final = frozenset(
+    {
+        "sklearn.OneHotEncoder",
+        "sklearn.OrdinalEncoder",
+        "sklearn.SelectorMixin",
+        "sklearn.SimpleImputer",
+        "sklearn.Pipeline",
+        "sklearn.ColumnTransformer",
+        "sklearn.FeatureUnion",
+        "sklearn.FunctionTransformer",  # with a function it does not convert
+    }
+)
+"""What computes no number, or leaves that to its parts: the rest that has `transform` does."""
 NO_CONVERTER: Final = frozenset({"skl2onnx.MissingShapeCalculator", "skl2onnx.MissingConverter"})
 REASON_CHARS: Final = 700
 
@@ -27,6 +49,33 @@ def parts_of(model: Any) -> list[tuple[str, Any]]:
 def told(path: str, part: Any) -> str:
     """A part as words, the subject of a sentence."""
     return f"step {path!r} ({type(part).__name__})" if path else f"the {type(part).__name__}"
+
+
+def has_trees_behind_steps(model: Any) -> bool:
+    """Whether a tree in `model` takes numbers that another step has computed, and not the inputs themselves."""
+    return any(_is_behind_steps(part) for _, part in parts_of(model))
+
+
+def _is_behind_steps(part: Any) -> bool:
+    """Whether trees are the last of a stack, or come after a step that computes in a pipeline."""
+    if _has(TREES, getattr(part, "final_estimator_", None)):
+        return True
+    if "sklearn.Pipeline" not in class_names(part):
+        return False
+    computed = False
+    for _, step in part.steps:
+        if computed and _has(TREES, step):
+            return True
+        computed = computed or any(hasattr(one, "transform") and not EXACT & class_names(one) for one in _inside(step))
+    return False
+
+
+def _has(kinds: frozenset[str], value: Any) -> bool:
+    return any(kinds & class_names(one) for one in _inside(value))
+
+
+def _inside(value: Any) -> list[Any]:
+    return [part for _, part in parts_of(value)]
 
 
 def refusal_of(model: Any, error: Exception) -> str:
