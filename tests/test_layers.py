@@ -65,7 +65,7 @@ HEAVY = {
         "graphs/tensorflow_graph.py",
     },
     "keras": {"export/keras_model.py"},
-    "sklearn": {"export/sklearn_boosting.py", "export/sklearn_model.py"},
+    "sklearn": {"export/sklearn_boosting.py", "export/sklearn_model.py", "export/sklearn_voting.py"},
     "skl2onnx": {"export/sklearn_boosting.py", "export/sklearn_model.py"},
     "onnx": {"export/sklearn_graph.py"},
     "pydantic": {"codec/pydantic_.py"},

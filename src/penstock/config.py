@@ -97,11 +97,16 @@ def option(
     help: str,  # noqa: A002  # the word users know
     *,
     minimum: float | None = None,
+    maximum: float | None = None,
     choices: tuple[Any, ...] = (),
     limit: Limit | None = None,
 ) -> Any:
-    """A dataclass field that carries its explanation and its limits."""
-    return field(default=default, metadata={"help": help, "minimum": minimum, "choices": choices, "limit": limit})
+    """A dataclass field that carries its explanation and its limits.
+
+    Where the default is no integer, `inf` is admitted above `maximum` too.
+    """
+    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "limit": limit}
+    return field(default=default, metadata=metadata)
 
 
 def check_options(owner: Any) -> None:
@@ -126,12 +131,19 @@ def check_option(f: Field[Any], value: Any) -> None:
         raise ConfigError(f"{f.name} must be true or false, got {value!r}")
     if minimum is None:
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and math.isnan(value)):
         raise ConfigError(f"{f.name} must be a number, got {value!r}")
-    if isinstance(f.default, int) and not isinstance(value, int):
+    whole = isinstance(f.default, int)
+    if whole and not isinstance(value, int):
         raise ConfigError(f"{f.name} must be a whole number, got {value!r}")
     if value < minimum:
         raise ConfigError(f"{f.name} must be at least {minimum:g}, got {value!r}")
+    maximum = f.metadata.get("maximum")
+    if maximum is None and not whole:
+        maximum = sys.float_info.max  # an integer beyond it cannot be computed with
+    if maximum is not None and value > maximum and (whole or value != math.inf):
+        raise ConfigError(f"{f.name} must be at most {maximum}{'' if whole else ', or inf'}, got {value!r}")
 
 
 def check_keywords(owner: str, given: Iterable[str], own: Collection[str]) -> None:
@@ -177,6 +189,12 @@ def checked_fields(kind: type[T]) -> type[T]:
     return kind
 
 
+MOST_IN_A_BATCH = 1_000_000
+"""A worker whose stage has examples runs a full batch of them before it is ready, so a batch has to fit in memory."""
+LONGEST_HOLD = 24 * 60 * 60
+"""The longest finite wait for company, a day: longer ones are slips, as of milliseconds for seconds."""
+
+
 @checked_fields
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -187,17 +205,21 @@ class Batch:
     is busy the open batch grows.
     """
 
-    max_size: int = option(32, "most items in a batch; 1 still passes a list", minimum=1)
+    max_size: int = option(
+        32, "most items in a batch, at most 1000000; 1 still passes a list", minimum=1, maximum=MOST_IN_A_BATCH
+    )
     max_wait: float = option(
         0.0,
         "longest a free worker is held back for company, from the oldest item's arrival; 0 never holds, "
         "inf leaves the wait to max_gap",
         minimum=0,
+        maximum=LONGEST_HOLD,
     )
     max_gap: float | None = option(
         None,
         "the batch is due when nothing arrived for this long; None: not considered; needs max_wait > 0",
         minimum=0,
+        maximum=LONGEST_HOLD,
     )
 
     def __post_init__(self) -> None:
@@ -344,7 +366,7 @@ class ServerOptions:
     """The HTTP server's door: where it listens and what it refuses."""
 
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 or :: for every interface")
-    port: int = option(8000, "port to listen on; 0 takes a free one and prints it", minimum=0)
+    port: int = option(8000, "port to listen on; 0 takes a free one and prints it", minimum=0, maximum=65535)
     uds: str | None = option(None, "path of a Unix socket to listen on instead of host and port")
     uds_mode: int = option(0o600, "permissions of the Unix socket", minimum=0)
     tls_cert: str | None = option(None, "PEM file with the certificate chain; needs tls_key")
@@ -380,8 +402,6 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.port > 65535:
-            raise ConfigError(f"port must be at most 65535, got {self.port}")
         for name in ("host", "uds", "tls_cert", "tls_key", "api_key_file"):
             if "\0" in (getattr(self, name) or ""):
                 raise ConfigError(f"{name} must not hold a null character, got {getattr(self, name)!r}")

@@ -100,6 +100,19 @@ class Nested(keras.Model):
         return {"both": self.inner(inputs)["probability"] + self.tower(inputs["x"])}
 
 
+class OfLists(keras.Model):
+    """Has its layers in a list of lists, and is built by its first call."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.blocks = [[layer] for layer in layers]
+
+    def call(self, inputs):
+        for (layer,) in self.blocks:
+            inputs = layer(inputs)
+        return inputs
+
+
 def single_functional():
     x = keras.Input((2,), name="anything")
     return keras.Model(x, dense(x))
@@ -121,6 +134,7 @@ MODELS = {
     "subclassed, of a tensor": (MATRIX, OfTensor, ("output",)),
     "subclassed, with training": (MATRIX, OfTensorInTraining, ("output",)),
     "nested": (MIXED, Nested, ("both",)),
+    "layers in lists of lists": (MATRIX, lambda: OfLists(keras.layers.Dense(3), keras.layers.Dense(1)), ("output",)),
     "text": (TEXT, with_text, ("output",)),
 }
 
@@ -153,6 +167,12 @@ def test_both_signatures_answer_as_the_model_for_any_batch(tmp_path, kind, capfd
     graph.close()
     written = capfd.readouterr()
     assert (written.out, written.err) == ("", "")
+
+
+def test_a_table_that_tensorflow_does_not_find_is_refused_with_what_to_do(tmp_path):
+    model = OfLists(keras.layers.StringLookup(vocabulary=["a", "b"]), keras.layers.Embedding(3, 2))
+    with pytest.raises(ExportRefused, match="as in a list inside of a list: assign it, or the layer"):
+        exported(keras_exporter(model, TEXT), TEXT, ROWS, tmp_path)
 
 
 def test_a_model_that_branches_on_values_is_refused(tmp_path):

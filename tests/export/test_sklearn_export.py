@@ -7,22 +7,27 @@ import pytest
 pytest.importorskip("skl2onnx")
 pandas = pytest.importorskip("pandas")
 
-from sklearn.base import BaseEstimator, TransformerMixin  # noqa: E402
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin  # noqa: E402
 from sklearn.calibration import CalibratedClassifierCV  # noqa: E402
 from sklearn.cluster import KMeans  # noqa: E402
 from sklearn.compose import ColumnTransformer  # noqa: E402
 from sklearn.ensemble import (  # noqa: E402
+    BaggingClassifier,
     HistGradientBoostingClassifier,
     HistGradientBoostingRegressor,
     RandomForestClassifier,
     RandomForestRegressor,
+    StackingClassifier,
+    VotingClassifier,
+    VotingRegressor,
 )
 from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: E402
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier  # noqa: E402
 from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV  # noqa: E402
 from sklearn.multioutput import MultiOutputClassifier  # noqa: E402
-from sklearn.pipeline import make_pipeline  # noqa: E402
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler  # noqa: E402
+from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
+from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline  # noqa: E402
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, OneHotEncoder, StandardScaler  # noqa: E402
 from sklearn.svm import SVC, LinearSVC  # noqa: E402
 
 import penstock as ps  # noqa: E402
@@ -81,6 +86,22 @@ MODELS = {
     "trees": (MATRIX, lambda: RandomForestRegressor(5, random_state=0).fit(X, X[:, 0]), ("output",)),
     "boosting of classes": (MATRIX, lambda: HistGradientBoostingClassifier(max_iter=5).fit(X, NAMES), BOTH),
     "boosting of numbers": (MATRIX, lambda: HistGradientBoostingRegressor(max_iter=5).fit(X, X[:, 0]), ("output",)),
+    "a soft vote": (
+        MATRIX,
+        lambda: VotingClassifier(
+            [("linear", LogisticRegression()), ("none", "drop"), ("trees", RandomForestClassifier(3, random_state=0))],
+            voting="soft",
+            weights=[1, 7, 2],
+        ).fit(X, NAMES),
+        BOTH,
+    ),
+    "a vote of numbers": (
+        MATRIX,
+        lambda: make_pipeline(
+            StandardScaler(), VotingRegressor([("a", LinearRegression()), ("b", LinearRegression())], weights=[1, 2])
+        ).fit(X, X[:, 0]),
+        ("output",),
+    ),
     "a transformer": (MATRIX, lambda: StandardScaler().fit(X), ("output",)),
     "clusters": (MATRIX, lambda: KMeans(3, n_init=1, random_state=0).fit(X), ("output",)),
     "a dataframe": (COLUMNS, of_columns, BOTH),
@@ -142,6 +163,16 @@ UNLIKE = {
         lambda: CalibratedClassifierCV(LogisticRegression(), method="isotonic", cv=2),
         "use method='sigmoid'",
     ),
+    "a hard vote": (
+        lambda: make_pipeline(
+            StandardScaler(), VotingClassifier([("linear", LogisticRegression()), ("svc", LinearSVC())])
+        ),
+        r"^step 'votingclassifier' \(VotingClassifier\) does not convert to ONNX: with voting='hard' .* voting='soft'",
+    ),
+    "a step that does nothing": (
+        lambda: Pipeline([("idle", "passthrough"), ("model", LogisticRegression())]),
+        "takes no step that passes everything through, such as 'idle'; leave it out",
+    ),
     "one in a pipeline in a search": (
         lambda: GridSearchCV(
             make_pipeline(StandardScaler(), CalibratedClassifierCV(LogisticRegression(), method="isotonic", cv=2)),
@@ -159,6 +190,13 @@ def test_what_skl2onnx_converts_to_something_else_is_refused_whatever_the_probes
     with pytest.raises(ExportRefused, match=reason):
         exported(make().fit(X, POSITIVE), MATRIX, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_what_a_search_has_chosen_counts(tmp_path):
+    votes = VotingClassifier([("linear", LogisticRegression()), ("trees", RandomForestClassifier(3, random_state=0))])
+    model = GridSearchCV(votes, {"voting": ["soft"]}, cv=2).fit(X, POSITIVE)
+    answered, _ = exported(model, MATRIX, tmp_path)
+    assert tuple(answered) == BOTH
 
 
 def test_the_classes_are_the_model_s_own_and_stand_in_the_manifest(tmp_path):
@@ -206,20 +244,117 @@ class Own(TransformerMixin, BaseEstimator):
         return X
 
 
-@pytest.mark.parametrize(
-    ("steps", "named"),
-    [
-        ([StandardScaler(), Own()], "step 'own' (Own) does not convert to ONNX"),
-        ([FunctionTransformer(np.abs)], "step 'functiontransformer' (FunctionTransformer) does not convert"),
-        ([ColumnTransformer([("first", Own(), [0])])], "step 'columntransformer.first' (Own) does not convert"),
-    ],
-)
-def test_what_does_not_convert_is_refused_by_the_name_of_its_step(tmp_path, steps, named):
-    model = make_pipeline(*steps, LogisticRegression()).fit(X, POSITIVE)
+class OwnClassifier(ClassifierMixin, BaseEstimator):
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        return self
+
+    def predict_proba(self, X):
+        return np.stack([X[:, 0] <= 0, X[:, 0] > 0], axis=1).astype(float)
+
+    def predict(self, X):
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+
+MEMBERS = [("linear", LogisticRegression()), ("own", OwnClassifier())]
+NO_CONVERTER = "skl2onnx has no converter for its class; put one of another class in its place"
+REFUSED = {
+    "a step": ([StandardScaler(), Own()], f"step 'own' (Own) does not convert to ONNX: {NO_CONVERTER}"),
+    "a function": (
+        [FunctionTransformer(np.abs)],
+        "step 'functiontransformer' (FunctionTransformer) does not convert",
+    ),
+    "of columns": ([ColumnTransformer([("first", Own(), [0])])], "step 'columntransformer.first' (Own) does not"),
+    "the other columns": (
+        [ColumnTransformer([("first", StandardScaler(), [0])], remainder=make_pipeline(Own()))],
+        "step 'columntransformer.remainder.own' (Own) does not convert",
+    ),
+    "of a union": (
+        [FeatureUnion([("a", StandardScaler()), ("b", Own())])],
+        "step 'featureunion.b' (Own) does not convert",
+    ),
+    "three pipelines deep": (
+        [make_pipeline(make_pipeline(Own()))],
+        "step 'pipeline.pipeline.own' (Own) does not convert",
+    ),
+    "a member of a vote": (
+        [StandardScaler(), VotingClassifier(MEMBERS, voting="soft")],
+        f"step 'votingclassifier.own' (OwnClassifier) does not convert to ONNX: {NO_CONVERTER}",
+    ),
+    "a member of a stack": (
+        [StandardScaler(), StackingClassifier(MEMBERS, cv=2)],
+        f"step 'stackingclassifier.own' (OwnClassifier) does not convert to ONNX: {NO_CONVERTER}",
+    ),
+    "of a calibration": (
+        [CalibratedClassifierCV(OwnClassifier(), cv=2)],
+        f"step 'calibratedclassifiercv.estimator' (OwnClassifier) does not convert to ONNX: {NO_CONVERTER}",
+    ),
+    "of bags": (
+        [BaggingClassifier(OwnClassifier(), 2)],
+        f"step 'baggingclassifier.estimator' (OwnClassifier) does not convert to ONNX: {NO_CONVERTER}",
+    ),
+    "an option, which names no class": (
+        [StandardScaler(), KNeighborsClassifier(3, metric="canberra")],
+        "step 'kneighborsclassifier' (KNeighborsClassifier) does not convert to ONNX: metric='canberra' is not",
+    ),
+    "an option of a transformer": (
+        [ColumnTransformer([("bins", KBinsDiscretizer(3, encode="onehot"), [0])])],
+        "step 'columntransformer.bins' (KBinsDiscretizer) does not convert to ONNX: onehot encoding not supported",
+    ),
+    "in a search": (
+        [GridSearchCV(make_pipeline(Own(), LogisticRegression()), {"logisticregression__C": [1.0]}, cv=2)],
+        "step 'gridsearchcv.best_estimator_.own' (Own) does not convert",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_does_not_convert_is_refused_by_the_name_of_its_step(tmp_path, kind):
+    steps, named = REFUSED[kind]
+    last = [] if hasattr(steps[-1], "predict") else [LogisticRegression()]
+    model = make_pipeline(*steps, *last).fit(X, POSITIVE)
     with pytest.raises(ExportRefused, match=re.escape(named)) as caught:
         exported(model, MATRIX, tmp_path)
     assert caught.value.format == "onnx"
     assert list(tmp_path.iterdir()) == []
+
+
+TREES = RandomForestRegressor(3, random_state=0)
+FOREST = RandomForestClassifier(3, random_state=0)
+DOUBTS = {
+    "trees alone": (TREES, False),
+    "a scaler": (make_pipeline(StandardScaler(), TREES), True),
+    "a scaler of one column": (
+        make_pipeline(ColumnTransformer([("a", StandardScaler(), [0]), ("b", "passthrough", [1])]), TREES),
+        True,
+    ),
+    "a scaler, boosting": (make_pipeline(StandardScaler(), HistGradientBoostingRegressor(max_iter=2)), True),
+    "a scaler, bags of trees": (make_pipeline(StandardScaler(), BaggingClassifier(n_estimators=2)), True),
+    "a scaler in a search": (GridSearchCV(make_pipeline(StandardScaler(), TREES), {}, cv=2), True),
+    "columns as they are": (make_pipeline(ColumnTransformer([("a", "passthrough", [0])]), TREES), False),
+    "one hot": (make_pipeline(OneHotEncoder(), TREES), False),
+    "a scaler for others": (
+        VotingClassifier([("a", make_pipeline(StandardScaler(), LogisticRegression())), ("b", FOREST)], voting="soft"),
+        False,
+    ),
+    "trees under a stack": (StackingClassifier([("trees", FOREST)], cv=2), False),
+    "trees upon a stack": (StackingClassifier([("a", LogisticRegression())], FOREST, cv=2), True),
+    "no trees": (make_pipeline(StandardScaler(), LinearRegression()), False),
+}
+
+
+@pytest.mark.parametrize("kind", DOUBTS)
+def test_trees_behind_steps_that_compute_are_doubted(kind):
+    model, doubted = DOUBTS[kind]
+    rows = X.round() if kind == "one hot" else X
+    exporter = sklearn_exporter(model.fit(rows, POSITIVE.astype(int)))
+    assert ("another branch" in exporter.doubt) is doubted
+
+
+def test_few_rows_for_trees_behind_a_scaler_are_told(tmp_path, capsys):
+    model = make_pipeline(StandardScaler(), RandomForestRegressor(3, random_state=0)).fit(X, X[:, 0])
+    ps.export.save(model, tmp_path / "model", features=MATRIX, probes=ROWS[:2])
+    assert "2 rows are compared, which is few for this model: trees take what steps" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_fitted_is_refused():

@@ -148,6 +148,31 @@ def test_an_option_beyond_its_limit_is_refused_with_the_value(owner, name, limit
         owner(**{name: beyond})
 
 
+@pytest.mark.parametrize(
+    ("name", "limit", "beyond", "words"),
+    [
+        ("max_size", 1_000_000, 1_000_001, "max_size must be at most 1000000, got 1000001"),
+        ("max_size", 1_000_000, 10**30, f"max_size must be at most 1000000, got {10**30}"),
+        ("max_wait", 86_400, 86_400.5, "max_wait must be at most 86400, or inf, got 86400.5"),
+        ("max_wait", 86_400.0, 10**400, f"max_wait must be at most 86400, or inf, got {10**400}"),
+        ("max_gap", 86_400, 86_401, "max_gap must be at most 86400, or inf, got 86401"),
+        ("max_gap", math.inf, 1e308, r"max_gap must be at most 86400, or inf, got 1e+308"),
+    ],
+)
+def test_a_batch_has_upper_limits_too(name, limit, beyond, words):
+    assert getattr(Batch(**{"max_wait": 1, name: limit}), name) == limit
+    with pytest.raises(ConfigError) as refused:
+        Batch(**{"max_wait": 1, name: beyond})
+    assert str(refused.value) == words
+
+
+@pytest.mark.parametrize(("owner", "name"), [(ServiceOptions, "timeout"), (ServerOptions, "drain")])
+def test_a_time_that_is_an_integer_beyond_every_float_is_refused(owner, name):
+    assert getattr(owner(**{name: sys.float_info.max}), name) == sys.float_info.max
+    with pytest.raises(ConfigError, match=rf"^{name} must be at most 1\.79\d+e\+308, or inf, got 1000"):
+        owner(**{name: 10**400})
+
+
 @pytest.mark.parametrize(("owner", "name", "limit"), LIMITED)
 @pytest.mark.parametrize("value", ["5", True, math.nan, [1]])
 def test_a_number_must_be_one(owner, name, limit, value):

@@ -51,6 +51,10 @@ class ModelExporter(Protocol):
     def classes(self) -> Sequence[Any] | None:
         """The classes that the model itself knows, as Python values, or None."""
 
+    @property
+    def doubt(self) -> str:
+        """Why few rows that are answered alike say little of others, as a sentence; "" where nothing is known."""
+
     def check_inputs(self, inputs: Sequence[Tensor]) -> None:
         """Raise ConfigError where the model cannot take these inputs: too few, of a wrong name or dtype."""
 

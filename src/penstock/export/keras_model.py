@@ -56,6 +56,7 @@ class KerasExporter:
     libraries = ("keras", "tensorflow", "tensorflow-cpu")
     formats: Final[tuple[GraphFormat, ...]] = ("saved_model",)
     classes = None
+    doubt = ""
 
     def __init__(self, model: Any, features: Features) -> None:
         self._model = model
@@ -131,13 +132,16 @@ class KerasExporter:
             try:
                 held = tf.Module()
                 held.model = self._model
+                held.weights = list(self._model.variables)  # TensorFlow itself finds none in a list inside of a list
                 held.encoded = encoded
                 held.raw = tf.function(answer_raw, input_signature=[tf_signature(self._features)], autograph=False)
                 signatures = {"serving_default": held.raw, "model": held.encoded}
                 with _without_own_signatures(self._model):
                     tf.saved_model.save(held, str(folder / FOLDER), signatures=signatures)
             except Exception as error:  # `raw` is traced here, so this raises what tracing raises
-                raise ExportRefused(f"TensorFlow cannot save the model: {_reason(error)}", format=format) from error
+                raise ExportRefused(
+                    f"TensorFlow cannot save the model: {_why_unsaved(error)}", format=format
+                ) from error
         return FOLDER
 
     def _ask(self, tensors: Inputs) -> Any:
@@ -265,6 +269,15 @@ def _to_array(part: Any, name: str) -> np.ndarray[Any, Any]:
         decode: Callable[[bytes], str] = bytes.decode
         return np.array([decode(text) for text in array.ravel()], dtype=object).reshape(array.shape)
     return array
+
+
+def _why_unsaved(error: Exception) -> str:
+    if "'untracked' resource" not in str(error):
+        return _reason(error)
+    return (
+        "it uses a table or a variable that it does not hold where TensorFlow looks, as in a list inside of a list: "
+        f"assign it, or the layer that has it, to an attribute of the model.  {_reason(error)}"
+    )
 
 
 def _reason(error: Exception) -> str:

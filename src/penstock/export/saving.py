@@ -43,6 +43,10 @@ LARGEST: Final = 2**31
 """The default of `max_bytes`: the file format of ONNX holds no more."""
 
 
+ENOUGH_ROWS: Final = 300
+"""Rows that leave a doubt no longer: a fault in one row of a hundred is missed by as many once in twenty times."""
+
+
 @dataclass(frozen=True)
 class ExportReport:
     """What `save` has made and seen."""
@@ -139,6 +143,7 @@ def save_exported(
         progress.step("asking the model")
         asked = _ask(exporter, features, tables, options)
         _tell_what_ships(features, asked.probes, progress)
+        _tell_what_is_unseen(exporter.doubt, asked, progress)
         example = {name: array[:EXAMPLE_ROWS] for name, array in asked.probes.inputs.items()}
         signature = GraphSignature(features.inputs, asked.outputs, example)
         graphs = []
@@ -265,6 +270,25 @@ def _tell_what_ships(features: Features, probes: Recorded, progress: Progress) -
             f"Ids without size are not checked when they are served: {', '.join(free)}; an id that the model does not "
             "know can get the answer of another"
         )
+
+
+def _tell_what_is_unseen(doubt: str, asked: _Asked, progress: Progress) -> None:
+    rows = len(asked.probes.rows) + (len(asked.check.rows) if asked.check else 0)
+    if doubt and rows < ENOUGH_ROWS:
+        progress.note(
+            f"{rows} rows are compared, which is few for this model: {doubt}; give all rows that were held out as "
+            f"check, {ENOUGH_ROWS} at least"
+        )
+    if not _differ(asked.probes) and (asked.check is None or not _differ(asked.check)):
+        progress.note(
+            "every batch that is replayed has one row again and again, so a model whose answer to a row depends on the "
+            "rows beside it cannot be seen; give two different rows or more, as probes or as check"
+        )
+
+
+def _differ(recorded: Recorded) -> bool:
+    """Whether two of the rows differ for the model."""
+    return any(bool((array[1:] != array[:1]).any()) for array in recorded.inputs.values())
 
 
 def _check_size(folder: Path, max_bytes: int, format: str) -> None:  # noqa: A002  # the word users know

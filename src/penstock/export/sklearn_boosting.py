@@ -28,27 +28,30 @@ class PlainAttributes:
         return self._container.add_node(*args, **plain)
 
 
-def boosting_conversions() -> dict[str, Any]:
-    """The arguments of `skl2onnx.convert_sklearn` that have these models converted."""
+def boosting_conversions() -> tuple[dict[type, Any], dict[type, Any]]:
+    """The converters and the calculators of shapes, by the class that each is for."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
     kinds = (HistGradientBoostingClassifier, HistGradientBoostingRegressor)
-    return {
-        "custom_conversion_functions": dict.fromkeys(kinds, _convert),
-        "custom_shape_calculators": dict.fromkeys(kinds, _shape),
-    }
+    return dict.fromkeys(kinds, _convert), dict.fromkeys(kinds, shape_as_known)
 
 
-def _convert(scope: Any, operator: Any, container: Any) -> None:
+def convert_as_known(scope: Any, operator: Any, container: Any) -> None:
+    """Convert as skl2onnx does by itself."""
     from skl2onnx.common._registration import get_converter
 
-    get_converter(_alias(operator))(scope, operator, PlainAttributes(container, operator.raw_operator))
+    get_converter(_alias(operator))(scope, operator, container)
 
 
-def _shape(operator: Any) -> None:
+def shape_as_known(operator: Any) -> None:
+    """Calculate shapes as skl2onnx does by itself."""
     from skl2onnx.common._registration import get_shape_calculator
 
     get_shape_calculator(_alias(operator))(operator)
+
+
+def _convert(scope: Any, operator: Any, container: Any) -> None:
+    convert_as_known(scope, operator, PlainAttributes(container, operator.raw_operator))
 
 
 def _alias(operator: Any) -> Any:

@@ -8,7 +8,7 @@ graph gives them; whether the two are near enough is what the proof says.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,8 @@ from penstock.export.exporter import GraphSignature, ModelAnswer
 from penstock.export.quiet import quietly
 from penstock.export.sklearn_boosting import boosting_conversions
 from penstock.export.sklearn_graph import fit_edges
+from penstock.export.sklearn_steps import has_trees_behind_steps, parts_of, refusal_of, told
+from penstock.export.sklearn_voting import voting_conversions
 from penstock.features.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 
 OPSETS: Final = {"": 18, "ai.onnx.ml": 3}
 """The versions of ONNX that are written: every converter of skl2onnx has these."""
-REASON_CHARS: Final = 700
+BRANCHES: Final = (
+    "trees take what steps before them compute, and in float32 a value that is rounded across a threshold takes "
+    "another branch, so that single rows can be answered far off"
+)
 PYTHON_WORDS: Final = r"(?u)\b\w\w+\b"
 """What scikit-learn takes for a word, where nobody says otherwise."""
 WORDS: Final = r"[\p{L}\p{N}_]{2,}"
@@ -66,6 +71,7 @@ class SklearnExporter:
         self._model = model
         self.classes = classes
         """The classes of a classifier, in the order of its probabilities."""
+        self.doubt = BRANCHES if has_trees_behind_steps(model) else ""
 
     def check_inputs(self, inputs: Sequence[Tensor]) -> None:
         """Refuse inputs that are neither one matrix nor the columns of the DataFrame that the model was fitted on."""
@@ -112,6 +118,7 @@ class SklearnExporter:
         except ImportError as error:
             raise ConfigError(f"{error}; to export from scikit-learn: pip install 'penstock[sklearn]'") from error
         types = [_initial(tensor) for tensor in signature.inputs]
+        boosting, voting = boosting_conversions(), voting_conversions()
         with quietly():
             try:
                 model = convert_sklearn(
@@ -119,20 +126,18 @@ class SklearnExporter:
                     initial_types=types,
                     options=self._options(),
                     target_opset=OPSETS,
-                    **boosting_conversions(),
+                    custom_conversion_functions={**boosting[0], **voting[0]},
+                    custom_shape_calculators={**boosting[1], **voting[1]},
                 )
             except Exception as error:  # skl2onnx and its converters have errors of their own, and of no common kind
-                raise ExportRefused(
-                    f"{_step_of(self._model, error)} does not convert to ONNX: {_reason(error)}",
-                    format=format,
-                ) from error
+                raise ExportRefused(refusal_of(self._model, error), format=format) from error
             fit_edges(model, signature.inputs, signature.outputs)
         (folder / "model.onnx").write_bytes(model.SerializeToString())
         return "model.onnx"
 
     def _options(self) -> dict[int, dict[str, Any]]:
         """Probabilities as one matrix and not as dicts, and words that are split as scikit-learn does."""
-        found = {id(step): {"tokenexp": WORDS} for _, step in _steps("", self._model) if _splits_words(step)}
+        found = {id(step): {"tokenexp": WORDS} for _, step in parts_of(self._model) if _splits_words(step)}
         return {**found, id(self._model): {"zipmap": False}} if "predict_proba" in self._methods() else found
 
     def _methods(self) -> tuple[str, ...]:
@@ -178,55 +183,32 @@ def _initial(tensor: Tensor) -> tuple[str, Any]:
 
 
 def _refuse_unlike(model: Any, format: str) -> None:  # noqa: A002  # the word users know
-    """Refuse what skl2onnx converts to something else, which only some rows show."""
-    for part in _parts(model):
-        names = class_names(part)
-        if "sklearn.TunedThresholdClassifierCV" in names:
-            raise ExportRefused(
-                "TunedThresholdClassifierCV does not convert to ONNX: skl2onnx leaves the threshold out, so that other "
-                "labels would be served; save its estimator_, and compare the probabilities with its best_threshold_",
-                format=format,
-            )
-        if "sklearn.CalibratedClassifierCV" in names and part.method == "isotonic":
-            raise ExportRefused(
-                "CalibratedClassifierCV with method='isotonic' does not convert to ONNX: skl2onnx takes the nearest of "
-                "the points that were fitted, where scikit-learn goes from one to the next; use method='sigmoid'",
-                format=format,
-            )
+    """Refuse what skl2onnx converts to something else, which only some rows show, and what it takes for a mistake."""
+    for path, part in parts_of(model):
+        if reason := _unlike(part):
+            raise ExportRefused(f"{told(path, part)} does not convert to ONNX: {reason}", format=format)
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    """The estimators that a value has in it, near and far: in attributes, in lists, in dicts."""
-    if "sklearn.BaseEstimator" in class_names(value):
-        yield value
-        value = list(vars(value).values())
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _parts(one)
-
-
-def _step_of(model: Any, error: Exception) -> str:
-    """The step of a pipeline that an error names, as words."""
-    text = str(error)
-    for path, step in reversed(list(_steps("", model))):  # what is inside comes before what holds it
-        if path and (str(type(step)) in text or type(step).__name__ in text):
-            return f"step {path!r} ({type(step).__name__})"
-    return f"the {type(model).__name__}"
-
-
-def _reason(error: Exception) -> str:
-    """Why, without the weights of the model that some messages have in them."""
-    text = str(error).strip()
-    text = text if len(text) <= REASON_CHARS else f"{text[:REASON_CHARS]} [...]"
-    return text if error.__cause__ is None else f"{text} ({error.__cause__})"
-
-
-def _steps(path: str, model: Any) -> Iterator[tuple[str, Any]]:
-    yield path, model
-    parts = getattr(model, "steps", None) or getattr(model, "transformers_", None)
-    parts = parts or getattr(model, "transformer_list", None) or getattr(model, "estimators", None) or ()
-    for part in parts:
-        if isinstance(part, tuple) and len(part) > 1 and not isinstance(part[1], str):
-            yield from _steps(f"{path}.{part[0]}" if path else str(part[0]), part[1])
+def _unlike(part: Any) -> str:
+    """Why a part must not be handed to skl2onnx; "" where it may."""
+    names = class_names(part)
+    if "sklearn.TunedThresholdClassifierCV" in names:
+        return (
+            "skl2onnx leaves the threshold out, so that other labels would be served; save its estimator_, and compare "
+            "the probabilities with its best_threshold_"
+        )
+    if "sklearn.CalibratedClassifierCV" in names and part.method == "isotonic":
+        return (
+            "with method='isotonic' skl2onnx takes the nearest of the points that were fitted, where scikit-learn goes "
+            "from one to the next; use method='sigmoid'"
+        )
+    if "sklearn.VotingClassifier" in names and part.voting == "hard":
+        return (
+            "with voting='hard' skl2onnx counts the most probable class of each member, and not what it predicts; use "
+            "voting='soft', whose members need predict_proba"
+        )
+    if "sklearn.Pipeline" in names:
+        idle = [name for name, step in part.steps if step is None or step == "passthrough"]
+        if idle:
+            return f"skl2onnx takes no step that passes everything through, such as {idle[0]!r}; leave it out"
+    return ""

@@ -71,6 +71,7 @@ class TorchExporter:
     libraries = ("torch", "onnx", "onnxscript")
     formats: Final[tuple[GraphFormat, ...]] = ("onnx", "pt2")
     classes = None
+    doubt = ""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model

@@ -88,6 +88,15 @@ def test_no_field_may_be_missing(field):
         ({"probes": {"rows": 3, "path": "../probes"}}, "no file is below the probes' path '../probes'"),
         ({"created": "yesterday"}, "Invalid isoformat"),
         ({"batch": {"max_size": 0, "max_wait": 0.0, "max_gap": None}}, "max_size must be at least 1, got 0"),
+        (
+            {"batch": {"max_size": 10**30, "max_wait": 0.0, "max_gap": None}},
+            f"batch: max_size must be at most 1000000, got {10**30}",
+        ),
+        (
+            {"batch": {"max_size": 1, "max_wait": 1e300, "max_gap": None}},
+            "batch: max_wait must be at most 86400, or inf",
+        ),
+        ({"batch": {"max_size": 1, "max_wait": 10**400, "max_gap": None}}, "batch.*max_wait"),
         ({"graphs": []}, "there is no graph"),
         ({"name": "\ud800"}, "half of a surrogate pair, which is no text"),
         ({"metadata": {"\udfff": 1}}, "half of a surrogate pair, which is no text"),

@@ -50,6 +50,7 @@ class Exporter:
 
     libraries = ("onnxruntime", "not-installed-anywhere")
     formats = ("onnx",)
+    doubt = ""
 
     def __init__(self, change=lambda answers, _: answers, *, classes=None, written=None):
         self.change = change
@@ -258,6 +259,41 @@ def test_ids_that_are_not_checked_are_told(tmp_path):
     with pytest.raises(ps.PenstockError):  # the graph is another model's
         saved(tmp_path, Exporter(), spec=spec, probes=[{"user": 7, "shop": 2}], heard=heard)
     assert any(note.startswith("Ids without size are not checked when they are served: user;") for note in heard.notes)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "probes", "check", "told"),
+    [
+        ("it rounds", 2, None, 2),
+        ("it rounds", 1, 298, 299),
+        ("it rounds", 2, 298, None),
+        ("", 2, None, None),
+    ],
+)
+def test_few_rows_for_a_model_in_doubt_are_told_with_their_number(tmp_path, doubt, probes, check, told):
+    exporter, heard = Exporter(), Heard()
+    exporter.doubt = doubt
+    many = (ROWS * 75)[:check] if check else None
+    saved(tmp_path, exporter, probes=ROWS[:probes], check=many, heard=heard)
+    notes = [note for note in heard.notes if "are compared" in note]
+    words = f"{told} rows are compared, which is few for this model: it rounds; give all rows that were held out as "
+    assert notes == ([] if told is None else [f"{words}check, 300 at least"])
+
+
+@pytest.mark.parametrize(
+    ("probes", "check", "told"),
+    [
+        (ROWS[:1], None, True),
+        (ROWS[:1] * 3, ROWS[1:2], True),  # the two are never in one batch
+        (ROWS[:2], None, False),
+        (ROWS[:1], ROWS[:2], False),
+        ([ROWS[0], {**ROWS[0], "occupation": 3}], None, False),
+    ],
+)
+def test_it_is_told_where_no_batch_has_two_different_rows(tmp_path, probes, check, told):
+    heard = Heard()
+    saved(tmp_path, Exporter(), probes=probes, check=check, heard=heard)
+    assert any("depends on the rows beside it cannot be seen" in note for note in heard.notes) is told
 
 
 def test_save_checks_its_arguments_before_it_looks_at_the_model(tmp_path):
