@@ -167,6 +167,7 @@ async def test_many_callers_survive_a_killing_spree(tmp_path):
 async def test_deadlines_hold_for_what_waits_for_a_restart(tmp_path):
     async with ps.Service(ps.stage(stages.SlowRestart, setup={"folder": str(tmp_path)})) as service:
         os.kill(pid_of(service), signal.SIGKILL)
+        await until(lambda: service.engine.stages[0].counters.restarts)  # before that it may be sent the item
         with pytest.raises(ps.DeadlineExceeded) as caught:
             await service.predict(1, timeout=0.05)
         assert caught.value.ran is False
