@@ -21,7 +21,7 @@ from penstock.errors import (
     StartFailed,
     WorkerLost,
 )
-from penstock.worker.stage import Declaration, Stage, WorkerInfo
+from penstock.worker.stage import Stage, WorkerInfo
 
 if TYPE_CHECKING:
     from penstock import export, features
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.server.asgi import asgi
     from penstock.service import Service
     from penstock.worker.current_call import current_requests
+    from penstock.worker.declaration import Declaration
 
 __version__ = "0.1.0"
 
@@ -66,6 +67,7 @@ __all__ = [
 # Loaded on first use: a worker process imports this package too, and needs none of them unless the module its stage
 # lives in builds a service.
 _LATER = {
+    "Declaration": "penstock.worker.declaration",
     "Features": "penstock.features.feature_spec",
     "Service": "penstock.service",
     "asgi": "penstock.server.asgi",

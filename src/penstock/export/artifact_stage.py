@@ -17,7 +17,8 @@ from penstock.artifact.opened_artifact import open_artifact
 from penstock.artifact.opened_graph import open_model
 from penstock.config import Batch
 from penstock.export.row_answers import answer_type, row_answers
-from penstock.worker.stage import Declaration, Stage
+from penstock.worker.declaration import Declaration
+from penstock.worker.stage import Stage
 
 MOST_THREADS = 1024
 """More are taken for a slip: a runtime would start them all."""

@@ -12,9 +12,9 @@ from penstock.errors import ConfigError
 from penstock.runtime.gpus import VARIABLE, Gpus, check_environments, read_gpus, variable_of
 from penstock.runtime.stage_check import check_calls, check_target, examples_of
 from penstock.runtime.stage_hooks import check_hooks
+from penstock.worker.declaration import Declaration
 from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.loading import check_setup
-from penstock.worker.stage import Declaration
 
 Cores: TypeAlias = frozenset[int] | None
 """The cores a worker is pinned to, or None."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from penstock.codec.annotations import Signature, signature
 from penstock.errors import ConfigError
-from penstock.worker.stage import Declaration, Stage
+from penstock.worker.declaration import Declaration
+from penstock.worker.stage import Stage
 
 
 def declaration_of(target: Any, setup: Mapping[str, Any]) -> Declaration:

@@ -7,9 +7,12 @@ import inspect
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.config import Batch
+
+if TYPE_CHECKING:
+    from penstock.worker.declaration import Declaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +25,6 @@ class WorkerInfo:
     count: int
     gpus: tuple[int | str, ...] = ()
     """The GPUs that `penstock.stage(gpus=...)` gives it, as they were named there; its own number 0 is the first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """What a stage says of itself for one `setup`, where that differs from one setup to another; see `Stage.declare`.
-
-    None: what the class and its annotations say.
-    """
-
-    item: Any = None
-    """The type of one item."""
-    result: Any = None
-    """The type of one result."""
-    examples: Sequence[Any] | None = None
-    """Inputs of the stage."""
-    batch: Batch | None = None
-    """The batch policy; one that is given to `penstock.stage` wins."""
 
 
 class Stage:
@@ -68,6 +54,8 @@ class Stage:
         It is called when the stage is described, and once more in each worker, because types do not travel: it has to
         say the same there.  It loads no more than it needs to say so.
         """
+        from penstock.worker.declaration import Declaration
+
         return Declaration()
 
     def setup(self, *args: Any, **kwargs: Any) -> None:  # any signature overrides this one

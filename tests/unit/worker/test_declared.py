@@ -7,8 +7,8 @@ import pytest
 
 import penstock as ps
 from penstock.codec.annotations import Signature
+from penstock.worker.declaration import Declaration
 from penstock.worker.declared import declaration_of, declared_signature
-from penstock.worker.stage import Declaration
 
 
 class Scaled(ps.Stage):

@@ -15,7 +15,8 @@ from penstock.runtime.spec import stage
 from penstock.server.pages import docs
 from penstock.server.pages.docs import ASSETS, OWN
 from penstock.server.pages.openapi import docstring
-from penstock.worker.stage import Declaration, Stage
+from penstock.worker.declaration import Declaration
+from penstock.worker.stage import Stage
 
 
 class Point(msgspec.Struct):
