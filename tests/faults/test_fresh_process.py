@@ -72,15 +72,17 @@ def test_rows_to_check_are_replayed_too_and_are_not_in_the_artifact(artifact):
     assert open_artifact(artifact).digest == before
 
 
-def test_rows_to_check_are_deleted_before_a_graph_is_opened(artifact, library, tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", os.fspath(tmp_path))
+def test_rows_to_check_are_in_no_file_that_a_killed_saver_could_leave(artifact, library, tmp_path, monkeypatch):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", os.fspath(scratch))
     library("""
         import os, pathlib
 
-        left = sorted(str(path) for path in pathlib.Path(os.environ["SCRATCH"]).glob("penstock-proof-*/*"))
+        left = sorted(str(path) for path in pathlib.Path(os.environ["SCRATCH"]).rglob("*"))
         raise SystemExit(f"left: {left}")
         """)
-    monkeypatch.setenv("SCRATCH", os.fspath(tmp_path))
+    monkeypatch.setenv("SCRATCH", os.fspath(scratch))
     with pytest.raises(ExportRefused, match=r"left: \[\]"):
         prove(artifact, check=recorded(ROWS))
 

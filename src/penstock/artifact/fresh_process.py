@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NoReturn
@@ -44,8 +44,8 @@ SHOWN_OF_STDERR = 4000
 """Bytes of the end of what it wrote there."""
 
 
-def carry_out(order: Order) -> Proved | Compared:
-    """What came of `order` in a process of its own.
+def carry_out(order: Order, *, descriptors: Sequence[int] = ()) -> Proved | Compared:
+    """What came of `order` in a process of its own, which inherits `descriptors`.
 
     Raises:
         ExportRefused: the graph does not answer as it should, or the process did not end as it should.
@@ -53,11 +53,11 @@ def carry_out(order: Order) -> Proved | Compared:
         ConfigError: a graph can run code and is not trusted, its library is not installed, or an option is wrong.
     """
     with tempfile.TemporaryFile() as stderr:
-        answer, status = _run(order, stderr)
+        answer, status = _run(order, descriptors, stderr)
         return _result(_last_message(answer, status, stderr))
 
 
-def _run(order: Order, stderr: IO[bytes]) -> tuple[bytes, int]:
+def _run(order: Order, descriptors: Sequence[int], stderr: IO[bytes]) -> tuple[bytes, int]:
     """What the process wrote as its answer, and how it ended."""
     with _pipe() as (answers, their_answers), _pipe() as (their_lifeline, _):
         command = [sys.executable, "-P", "-m", "penstock.artifact.replay_process"]
@@ -67,7 +67,7 @@ def _run(order: Order, stderr: IO[bytes]) -> tuple[bytes, int]:
             stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,
-            pass_fds=(their_answers.fileno(), their_lifeline.fileno()),
+            pass_fds=(their_answers.fileno(), their_lifeline.fileno(), *descriptors),
             env=_environment(),
         )
         try:

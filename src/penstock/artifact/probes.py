@@ -12,7 +12,7 @@ Contract
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -34,20 +34,27 @@ Reader: TypeAlias = Callable[[str], bytes]
 """The content of a file, by its path below some folder."""
 
 
+def recorded_files(recorded: Recorded) -> Iterator[tuple[str, bytes]]:
+    """The files of rows, inputs and outputs: their paths below some folder, and what is in them."""
+    yield ROWS, msgspec.json.encode(list(recorded.rows))
+    for part, arrays in (("inputs", recorded.inputs), ("outputs", recorded.outputs)):
+        for name, array in arrays.items():
+            yield path_of(part, name, is_text=array.dtype.kind in "OU"), _to_bytes(array)
+
+
 def write_recorded(folder: Path, recorded: Recorded) -> None:
     """Write rows, inputs and outputs into a new folder."""
     folder.mkdir()
-    (folder / ROWS).write_bytes(msgspec.json.encode(list(recorded.rows)))
-    for part, arrays in (("inputs", recorded.inputs), ("outputs", recorded.outputs)):
+    for part in ("inputs", "outputs"):
         (folder / part).mkdir()
-        for name, array in arrays.items():
-            (folder / path_of(part, name, is_text=array.dtype.kind in "OU")).write_bytes(_to_bytes(array))
+    for path, content in recorded_files(recorded):
+        (folder / path).write_bytes(content)
 
 
 def read_recorded(
     read: Reader, folder: str, *, rows: int, inputs: Iterable[Tensor], outputs: Iterable[Tensor]
 ) -> Recorded:
-    """What `write_recorded` wrote into `folder`, where it is of these rows, inputs and outputs.
+    """What the files in `folder` hold, where it is of these rows, inputs and outputs.
 
     Raises:
         ArtifactInvalid: it is of others.

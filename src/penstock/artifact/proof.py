@@ -7,9 +7,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
+from zipfile import ZipFile
 
 from penstock.artifact.fresh_process import carry_out
-from penstock.artifact.probes import write_recorded
+from penstock.artifact.probes import recorded_files
 from penstock.artifact.recorded import Recorded
 from penstock.artifact.replay_messages import CHECK, CheckRows, ProofOrder, Proved
 
@@ -48,17 +50,25 @@ def prove(
         ArtifactInvalid: the folder is no artifact, or not as it was saved.
         ConfigError: a graph can run code and is not trusted, its library is not installed, or an option is wrong.
     """
-    with tempfile.TemporaryDirectory(prefix="penstock-proof-") as scratch:
+    # Rows to check must not stay where this process is killed: their file has no name, and ends with the processes.
+    with tempfile.TemporaryFile() as file:
         if check is not None:
-            write_recorded(Path(scratch) / CHECK, check)
+            _write_rows(file, check)
         order = ProofOrder(
             artifact=os.fspath(Path(folder).absolute()),
-            check=None if check is None else CheckRows(scratch, len(check.rows)),
+            check=None if check is None else CheckRows(file.fileno(), len(check.rows)),
             formats=formats,
             trust=trust,
             digest=digest,
             threads=threads or len(os.sched_getaffinity(0)),
         )
-        result = carry_out(order)
+        result = carry_out(order, descriptors=[file.fileno()])
     assert isinstance(result, Proved)
     return Proof(result.rows, result.worst)
+
+
+def _write_rows(file: IO[bytes], check: Recorded) -> None:
+    with ZipFile(file, "w") as archive:
+        for path, content in recorded_files(check):
+            archive.writestr(f"{CHECK}/{path}", content)
+    file.flush()

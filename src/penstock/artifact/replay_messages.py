@@ -10,14 +10,14 @@ import msgspec
 from penstock.artifact.changes import Changes
 
 CHECK: Final = "check"
-"""The folder with the rows to check, below the one that the order names."""
+"""The folder with the rows to check, in the file that the order names."""
 
 
 class CheckRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows besides those in the artifact."""
 
-    folder: str
-    """With a folder `CHECK`, as `write_recorded` made it."""
+    descriptor: int
+    """A zip file without a name, with the `recorded_files` below `CHECK`; the process inherits it."""
     rows: int
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-import shutil
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from zipfile import ZipFile
 
 from penstock.artifact.changes import find_changes
 from penstock.artifact.opened_artifact import Artifact, open_artifact
@@ -112,16 +111,14 @@ def _prove(order: ProofOrder, tell: Callable[[Message], object]) -> Proved:
 
 
 def _rows_to_check(artifact: Artifact, check: CheckRows) -> Recorded:
-    """The rows to check, which are deleted once they are read: they must not stay where the saver is killed."""
-    rows = read_recorded(
-        lambda path: (Path(check.folder) / path).read_bytes(),
-        CHECK,
-        rows=check.rows,
-        inputs=artifact.features.inputs,
-        outputs=artifact.manifest.graphs[0].outputs,
-    )
-    shutil.rmtree(Path(check.folder, CHECK), ignore_errors=True)
-    return rows
+    with open(check.descriptor, "rb") as file, ZipFile(file) as archive:  # noqa: PTH123  # a descriptor, no path
+        return read_recorded(
+            archive.read,
+            CHECK,
+            rows=check.rows,
+            inputs=artifact.features.inputs,
+            outputs=artifact.manifest.graphs[0].outputs,
+        )
 
 
 def _replay_all(artifact: Artifact, format: str, parts: list[Recorded], order: ProofOrder) -> dict[str, float]:  # noqa: A002  # the word users know
