@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from penstock.errors import ArtifactInvalid
 from penstock.features.tensors import Tensor
 
 _SCALARS: dict[str, Any] = {"f": float, "i": int, "u": int, "b": bool}
@@ -25,11 +26,11 @@ def row_answers(names: Sequence[str], outputs: Sequence[np.ndarray[Any, Any]], *
     """One answer for each row of a batch, of plain Python values.
 
     Raises:
-        ValueError: an output has another number of rows than there are.
+        ArtifactInvalid: an output has another number of rows than there are.
     """
     for name, array in zip(names, outputs, strict=True):
         if array.shape[:1] != (rows,):
-            raise ValueError(f"output {name!r} of the graph has the shape {array.shape} for a batch of {rows}")
+            raise ArtifactInvalid(f"output {name!r} of the graph has the shape {array.shape} for a batch of {rows}")
     columns = [array.tolist() for array in outputs]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 

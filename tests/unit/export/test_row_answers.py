@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from penstock.codec.schema import json_schema
+from penstock.errors import ArtifactInvalid
 from penstock.export.row_answers import answer_type, row_answers
 from penstock.features.tensors import Tensor
 
@@ -31,7 +32,7 @@ def test_an_answer_has_every_output_without_its_batch_axis():
 
 @pytest.mark.parametrize("array", [np.zeros((3, 2)), np.zeros(()), np.zeros((0, 2))])
 def test_an_output_without_a_row_for_each_row_of_the_batch_is_told_by_name(array):
-    with pytest.raises(ValueError, match=r"output 'score' of the graph has the shape \(.*\) for a batch of 2"):
+    with pytest.raises(ArtifactInvalid, match=r"output 'score' of the graph has the shape \(.*\) for a batch of 2"):
         row_answers(["label", "score"], [np.zeros(2), array], rows=2)
 
 
