@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.cli.model_folders import artifact_options
+from penstock.cli.model_folders import artifact_options, check_numpy
 from penstock.cli.options import add_flags
 from penstock.config import ArtifactOptions
 from penstock.errors import ConfigError, PenstockError
@@ -50,11 +50,17 @@ def add_artifact_commands(commands: Any) -> None:
 def _add(own: Any, name: str, action: Action, words: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = own.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
     parser.add_argument("--json", action="store_true", help="print a JSON object instead of tables")
-    parser.set_defaults(run=action)
+    parser.set_defaults(run=lambda arguments: _look(action, arguments))
     return parser
 
 
+def _look(action: Action, arguments: argparse.Namespace) -> int:
+    check_numpy("to look at the artifact of a trained model")
+    return action(arguments)
+
+
 def _export(arguments: argparse.Namespace) -> int:
+    check_numpy("to save a trained model")
     from penstock.cli.artifact_shown import show_report
     from penstock.cli.find_service import call_function
     from penstock.export.saving import save

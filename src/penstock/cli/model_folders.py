@@ -32,13 +32,20 @@ def load_folder(text: str, options: ArtifactOptions) -> Service:
         ConfigError: it cannot be opened with these options, or a library is missing.
         ArtifactInvalid: it is no artifact, or not as it was saved.
     """
+    check_numpy(f"{text}: to serve a trained model")
+    from penstock.export.artifact_service import load
+
+    return load(text, format=options.format, trust=options.trust, digest=options.digest)
+
+
+def check_numpy(purpose: str) -> None:
+    """Raise a ConfigError that says what numpy is needed for, where it is not installed."""
     try:
-        from penstock.export.artifact_service import load
+        import numpy as np  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "numpy":
             raise
-        raise ConfigError(f"{text}: to serve a trained model numpy is needed: pip install 'penstock[onnx]'") from None
-    return load(text, format=options.format, trust=options.trust, digest=options.digest)
+        raise ConfigError(f"{purpose} numpy is needed: pip install 'penstock[onnx]'") from None
 
 
 def artifact_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -> ArtifactOptions:

@@ -61,3 +61,18 @@ def test_the_digest_of_a_saved_model_can_be_copied_from_a_narrow_terminal(monkey
     assert f"digest {digest}\n" in output
     assert "7 rows were replayed" in output
     assert "3e-08" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "purpose"),
+    [
+        (["artifact", "inspect", "DIR"], "to look at the artifact of a trained model"),
+        (["artifact", "verify", "DIR"], "to look at the artifact of a trained model"),
+        (["artifact", "diff", "DIR", "DIR"], "to look at the artifact of a trained model"),
+        (["export", "trained_here:made", "DIR"], "to save a trained model"),
+    ],
+)
+def test_without_numpy_a_sentence_says_how_to_install_it(monkeypatch, capsys, words, purpose):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert main(words) in (1, 2)
+    assert capsys.readouterr().err == f"penstock: {purpose} numpy is needed: pip install 'penstock[onnx]'\n"
