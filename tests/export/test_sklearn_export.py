@@ -24,6 +24,7 @@ from sklearn.ensemble import (  # noqa: E402
 from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: E402
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier  # noqa: E402
 from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV  # noqa: E402
+from sklearn.multiclass import OneVsRestClassifier  # noqa: E402
 from sklearn.multioutput import MultiOutputClassifier  # noqa: E402
 from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline  # noqa: E402
@@ -190,6 +191,27 @@ def test_what_skl2onnx_converts_to_something_else_is_refused_whatever_the_probes
     with pytest.raises(ExportRefused, match=reason):
         exported(make().fit(X, POSITIVE), MATRIX, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: make_pipeline(StandardScaler(), model)])
+@pytest.mark.parametrize(
+    "make", [lambda: SGDClassifier(loss="log_loss"), lambda: OneVsRestClassifier(LogisticRegression())]
+)
+def test_labels_by_decision_values_are_refused_where_the_graph_has_them_by_probabilities(tmp_path, make, wrap):
+    model = wrap(make()).fit(X, np.digitize(X[:, 0] + X[:, 1], [-0.5, 0.5]))
+    with pytest.raises(ExportRefused, match="predicts the class of the greatest decision value"):
+        exported(model, MATRIX, tmp_path)
+    answered, _ = exported(wrap(make()).fit(X, POSITIVE), MATRIX, tmp_path)
+    assert tuple(answered) == BOTH
+
+
+@pytest.mark.parametrize(
+    "make", [LogisticRegression, LinearRegression, lambda: RandomForestRegressor(3, random_state=0)]
+)
+def test_an_estimator_that_was_fitted_on_a_frame_of_several_columns_is_saved(tmp_path, make):
+    columns = ps.Features({"rate of/é": f.Numeric(column="rate"), "kind": f.Ids(), "age": f.Numeric()}).fit(ROWS)
+    frame = pandas.DataFrame(columns.encode(ROWS))[["age", "rate of/é", "kind"]]
+    ps.export.save(make().fit(frame, POSITIVE), tmp_path / "model", features=columns, probes=ROWS[:3], check=ROWS)
 
 
 def test_only_what_a_search_has_chosen_counts(tmp_path):

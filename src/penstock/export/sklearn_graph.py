@@ -20,7 +20,8 @@ def fit_edges(model: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -
     """Change the ONNX `model`: its inputs and outputs become those that are given, in their order."""
     graph = model.graph
     _set_locale(graph)
-    before = [node for tensor in inputs for node in _fit_input(graph, tensor)]
+    given = [value.name for value in graph.input]  # skl2onnx changes a name such as "rate/h"
+    before = [node for name, tensor in zip(given, inputs, strict=True) for node in _fit_input(graph, name, tensor)]
     names = [_free_name(graph, place, tensor.name) for place, tensor in enumerate(outputs)]
     after = [node for place, tensor in enumerate(outputs) for node in _fit_output(graph, place, tensor, names[place])]
     nodes = [*before, *graph.node, *after]
@@ -38,15 +39,16 @@ def _set_locale(graph: Any) -> None:
             node.attribute.append(helper.make_attribute("locale", LOCALE))
 
 
-def _fit_input(graph: Any, tensor: Tensor) -> list[Any]:
-    """Nodes that make a matrix of a column, which the graph then reads instead."""
-    if tensor.shape:
-        return []
+def _fit_input(graph: Any, name: str, tensor: Tensor) -> list[Any]:
+    """Have the graph read `tensor` instead of its input `name`; what makes a matrix of it where it is a column."""
     from onnx import helper
 
     column = f"penstock_column_{tensor.name}"
+    read = tensor.name if tensor.shape else column
     for node in graph.node:
-        node.input[:] = [column if name == tensor.name else name for name in node.input]
+        node.input[:] = [read if there == name else there for there in node.input]
+    if tensor.shape:
+        return []
     shape = f"{column}_shape"
     return [_constant(shape, [-1, 1]), helper.make_node("Reshape", [tensor.name, shape], [column])]
 

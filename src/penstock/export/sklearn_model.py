@@ -19,7 +19,7 @@ from penstock.export.exporter import GraphSignature, ModelAnswer
 from penstock.export.quiet import quietly
 from penstock.export.sklearn_boosting import boosting_conversions
 from penstock.export.sklearn_graph import fit_edges
-from penstock.export.sklearn_steps import has_trees_behind_steps, parts_of, refusal_of, told
+from penstock.export.sklearn_steps import deciding_part, has_trees_behind_steps, parts_of, refusal_of, told
 from penstock.export.sklearn_voting import voting_conversions
 from penstock.features.tensors import Tensor
 
@@ -114,31 +114,52 @@ class SklearnExporter:
         """Write `model.onnx`."""
         _refuse_unlike(self._model, format)
         try:
-            from skl2onnx import convert_sklearn
+            import skl2onnx  # noqa: F401  # here, for what comes next may raise anything
         except ImportError as error:
             raise ConfigError(f"{error}; to export from scikit-learn: pip install 'penstock[sklearn]'") from error
-        types = [_initial(tensor) for tensor in signature.inputs]
-        boosting, voting = boosting_conversions(), voting_conversions()
         with quietly():
             try:
-                model = convert_sklearn(
-                    self._model,
-                    initial_types=types,
-                    options=self._options(),
-                    target_opset=OPSETS,
-                    custom_conversion_functions={**boosting[0], **voting[0]},
-                    custom_shape_calculators={**boosting[1], **voting[1]},
-                )
+                model = self._convert(self._model, signature)
             except Exception as error:  # skl2onnx and its converters have errors of their own, and of no common kind
-                raise ExportRefused(refusal_of(self._model, error), format=format) from error
+                if len(signature.inputs) == 1:
+                    raise ExportRefused(refusal_of(self._model, error), format=format) from error
+                model = self._convert_joined(signature, format)
             fit_edges(model, signature.inputs, signature.outputs)
         (folder / "model.onnx").write_bytes(model.SerializeToString())
         return "model.onnx"
 
-    def _options(self) -> dict[int, dict[str, Any]]:
+    def _convert_joined(self, signature: GraphSignature, format: str) -> Any:  # noqa: A002  # the word users know
+        """The graph of a model that takes one matrix, behind a step that joins the columns of its DataFrame."""
+        import numpy as np
+        from sklearn.compose import ColumnTransformer
+        from sklearn.pipeline import Pipeline
+
+        columns = list(self._model.feature_names_in_)
+        dtypes = {tensor.name: object if tensor.dtype == "str" else tensor.dtype for tensor in signature.inputs}
+        rows = self._rows({name: np.zeros(1, dtype) for name, dtype in dtypes.items()})
+        joining = ColumnTransformer([("columns", "passthrough", columns)]).fit(rows)
+        try:
+            return self._convert(Pipeline([("joined", joining), ("model", self._model)]), signature)
+        except Exception as error:  # as in `write`
+            raise ExportRefused(refusal_of(self._model, error), format=format) from error
+
+    def _convert(self, model: Any, signature: GraphSignature) -> Any:
+        from skl2onnx import convert_sklearn
+
+        boosting, voting = boosting_conversions(), voting_conversions()
+        return convert_sklearn(
+            model,
+            initial_types=[_initial(tensor) for tensor in signature.inputs],
+            options=self._options(model),
+            target_opset=OPSETS,
+            custom_conversion_functions={**boosting[0], **voting[0]},
+            custom_shape_calculators={**boosting[1], **voting[1]},
+        )
+
+    def _options(self, model: Any) -> dict[int, dict[str, Any]]:
         """Probabilities as one matrix and not as dicts, and words that are split as scikit-learn does."""
         found = {id(step): {"tokenexp": WORDS} for _, step in parts_of(self._model) if _splits_words(step)}
-        return {**found, id(self._model): {"zipmap": False}} if "predict_proba" in self._methods() else found
+        return {**found, id(model): {"zipmap": False}} if "predict_proba" in self._methods() else found
 
     def _methods(self) -> tuple[str, ...]:
         if self.classes is not None and hasattr(self._model, "predict_proba"):
@@ -185,8 +206,27 @@ def _initial(tensor: Tensor) -> tuple[str, Any]:
 def _refuse_unlike(model: Any, format: str) -> None:  # noqa: A002  # the word users know
     """Refuse what skl2onnx converts to something else, which only some rows show, and what it takes for a mistake."""
     for path, part in parts_of(model):
-        if reason := _unlike(part):
+        if reason := _unlike(part) or (_unlike_labels(part) if part is deciding_part(model) else ""):
             raise ExportRefused(f"{told(path, part)} does not convert to ONNX: {reason}", format=format)
+
+
+def _unlike_labels(part: Any) -> str:
+    """Why the labels of a classifier are not those of its graph; "" where they are.
+
+    These predict the class of the greatest decision value, and skl2onnx takes that of the greatest probability.  Far
+    from the rows of training, several probabilities are 1 in float32, and the first of them wins.
+    """
+    names = class_names(part)
+    decides = "sklearn.SGDClassifier" in names and part.loss == "log_loss"
+    decides |= "sklearn.OneVsRestClassifier" in names and any(
+        hasattr(member, "decision_function") for member in part.estimators_
+    )
+    if not decides or len(part.classes_) <= 2:
+        return ""
+    return (
+        "it predicts the class of the greatest decision value, and skl2onnx takes that of the greatest probability, "
+        "of which several are 1 in float32; use LogisticRegression, whose labels are the same in both"
+    )
 
 
 def _unlike(part: Any) -> str:

@@ -51,6 +51,17 @@ def told(path: str, part: Any) -> str:
     return f"step {path!r} ({type(part).__name__})" if path else f"the {type(part).__name__}"
 
 
+def deciding_part(model: Any) -> Any:
+    """The part whose labels are those of `model`: the last of a pipeline or a stack, or what a search has chosen."""
+    while True:
+        inner = getattr(model, "best_estimator_", getattr(model, "final_estimator_", None))
+        if inner is None and "sklearn.Pipeline" in class_names(model):
+            inner = model.steps[-1][1]
+        if inner is None or isinstance(inner, str):
+            return model
+        model = inner
+
+
 def has_trees_behind_steps(model: Any) -> bool:
     """Whether a tree in `model` takes numbers that another step has computed, and not the inputs themselves."""
     return any(_is_behind_steps(part) for _, part in parts_of(model))
