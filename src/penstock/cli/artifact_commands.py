@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.cli.model_folders import artifact_options, check_numpy
 from penstock.cli.options import add_flags
-from penstock.config import ArtifactOptions
+from penstock.config import FORMATS, ArtifactOptions
 from penstock.errors import ConfigError, PenstockError
 
 Action = Callable[[argparse.Namespace], int]
@@ -40,7 +40,8 @@ def add_artifact_commands(commands: Any) -> None:
     inspecting.add_argument("path", metavar="DIR", help="the artifact")
     verifying = _add(own, "verify", _verify, "check every file, and replay the probes through each graph")
     verifying.add_argument("path", metavar="DIR", help="the artifact")
-    add_flags(verifying, ArtifactOptions, "artifact")
+    replayed = f"graph to replay: {', '.join(FORMATS)}; none: every graph, so the library of each is needed"
+    add_flags(verifying, ArtifactOptions, "artifact", helps={"format": replayed})
     differing = _add(own, "diff", _diff, "say what differs, and replay the probes of A through B")
     differing.add_argument("before", metavar="A", help="an artifact; nothing of it is run")
     differing.add_argument("path", metavar="B", help="another one")

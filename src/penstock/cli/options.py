@@ -59,14 +59,26 @@ OWNERS = (CommandOptions, ArtifactOptions, ServerOptions, ServiceOptions, QueueO
 """The classes whose fields are flags of some command, and variables."""
 
 
-def add_flags(parser: argparse.ArgumentParser, owner: type, title: str, *, leave_out: Collection[str] = ()) -> None:
-    """A flag for each field of `owner` but those to leave out."""
+def add_flags(
+    parser: argparse.ArgumentParser,
+    owner: type,
+    title: str,
+    *,
+    leave_out: Collection[str] = (),
+    helps: Mapping[str, str] | None = None,
+) -> None:
+    """A flag for each field of `owner` but those to leave out.
+
+    `helps` has the text of an option that means something of its own in this command.
+    """
+    own = helps or {}
     group = parser.add_argument_group(title)
     for f in fields(owner):
         if f.name in leave_out:
             continue
         flag = flag_name(f.name)
-        text = f"{f.metadata['help']} (default {_shown(f)}; {environment_name(f.name)})".replace("%", "%%")
+        words = own.get(f.name, f.metadata["help"])
+        text = f"{words} (default {_shown(f)}; {environment_name(f.name)})".replace("%", "%%")
         if isinstance(f.default, bool):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
         else:

@@ -167,6 +167,16 @@ def test_a_format_that_was_not_saved_is_a_sentence(saved, tmp_path, command):
     assert "has no graph of the format 'pt2', but 'onnx'" in output
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("verify", "none: every graph, so the library of each is needed"), ("diff", "none: the artifact's first")],
+)
+def test_help_says_which_graph_a_command_takes_without_a_format(tmp_path, command, words):
+    status, output = run(tmp_path, "artifact", command, "--help", env=WIDE)
+    assert status == 0
+    assert words in output
+
+
 TRAINERS = """
 def train(): return {"features": None}
 def nothing(): return None
