@@ -7,7 +7,8 @@ or polars, and no library is imported for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set, Sized
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
@@ -113,7 +114,7 @@ def _is_sequence(column: Any) -> bool:
     """Whether the values have an order and a number; those of a set come in the order of their hashes."""
     if isinstance(column, np.ndarray):
         return column.ndim > 0
-    if not isinstance(column, Iterable) or isinstance(column, (str, bytes, Mapping, Set)):
+    if not isinstance(column, Iterable) or isinstance(column, (str, bytes, Mapping, AbstractSet)):
         return False
     return isinstance(column, Sized) or hasattr(column, "__array__")
 
