@@ -121,8 +121,7 @@ def test_a_refusal_repeats_the_texts_of_an_artifact_in_printable_characters(host
 
 
 def test_the_names_of_features_are_told_in_printable_characters(hostile, capsys):
-    spec = (hostile / "features.json").read_text().replace('"age": {', f"{json.dumps(HOSTILE)}: {{", 1)
-    assert HOSTILE[-3:] in json.dumps(json.loads(spec), ensure_ascii=False)
+    spec = (hostile / "features.json").read_text().replace('"age": {', f"{json.dumps(HOSTILE)}: {{")
     (hostile / "features.json").write_text(spec)
     entry = {"sha256": sha256(spec.encode()).hexdigest(), "bytes": len(spec.encode())}
     edit_manifest(hostile, lambda found: found["files"].update({"features.json": entry}))
