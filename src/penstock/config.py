@@ -7,6 +7,7 @@ line, the environment variables and the reference page are made from these same 
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -20,6 +21,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MIB = 1024 * 1024
+
+SERVICE_NAME = re.compile(r"[A-Za-z0-9._-]+")
+"""What a service's name is: a part of a path, the same in a request, a log line and a process list."""
 
 STAGE_ARGUMENTS = (
     "name",
@@ -144,6 +148,12 @@ def check_option(f: Field[Any], value: Any) -> None:
         maximum = sys.float_info.max  # an integer beyond it cannot be computed with
     if maximum is not None and value > maximum and (whole or value != math.inf):
         raise ConfigError(f"{f.name} must be at most {maximum}{'' if whole else ', or inf'}, got {value!r}")
+
+
+def check_service_name(name: object) -> None:
+    """Raise ConfigError for a name that no service can have."""
+    if not isinstance(name, str) or not SERVICE_NAME.fullmatch(name) or name in {".", ".."}:
+        raise ConfigError(f"a service's name is of letters, digits and `._-`, and not `.` or `..`, got {name!r}")
 
 
 def check_keywords(owner: str, given: Iterable[str], own: Collection[str]) -> None:

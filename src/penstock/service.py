@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-import re
 import threading
 import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from penstock.config import (
     ServerOptions,
     ServiceOptions,
     check_keywords,
+    check_service_name,
 )
 from penstock.core.lanes import Lane
 from penstock.core.state import State
@@ -37,9 +37,6 @@ from penstock.worker.loading import GUARD, ImportState
 log = guarded_logger("penstock")
 
 T = TypeVar("T")
-
-NAME = re.compile(r"[A-Za-z0-9._-]+")
-"""What a service's name is: a part of a path, the same in a request, a log line and a process list."""
 
 LONGEST_VERSION = 128
 """In characters: a sha256 in hex, and room for more."""
@@ -87,8 +84,7 @@ class Service:
     ) -> None:
         if not stages:
             raise ConfigError("a service needs at least one stage")
-        if not isinstance(name, str) or not NAME.fullmatch(name) or name in {".", ".."}:
-            raise ConfigError(f"a service's name is of letters, digits and `._-`, and not `.` or `..`, got {name!r}")
+        check_service_name(name)
         if not isinstance(inline, bool):
             raise ConfigError(f"service {name!r}: inline must be True or False, got {inline!r}")
         check_keywords(f"service {name!r}", fields, [*SERVICE_ARGUMENTS, *_option_names(ServiceOptions)])

@@ -39,6 +39,23 @@ def test_large_ids_are_exact_in_every_dtype(dtype):
         assert features.encode(pd.DataFrame({"a": values}))["a"].tolist() == [IDS[0], 3, *IDS[2:]]
 
 
+@pytest.mark.parametrize("given", [lambda column: column.array, lambda column: column.values, pd.Index])
+def test_what_a_nullable_column_is_made_of_is_as_exact_as_the_column(given):
+    column = pd.Series([1, None, 2**53 + 1], dtype="Int64")
+    features = f.Features({"a": f.Ids(missing=0), "h": f.Hashed(1000, column="a", missing="none")})
+    expected = features.encode(pd.DataFrame({"a": column}))
+    assert expected["a"].tolist() == [1, 0, 2**53 + 1]
+    assert_same(features.encode({"a": given(column)}), expected)
+    assert features.rows_of({"a": given(column)}) == [{"a": 1}, {"a": None}, {"a": 2**53 + 1}]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "Int8", "boolean", "category", "Float32", "string", "Sparse[int]"])
+def test_an_array_of_each_dtype_is_read_as_its_column(dtype):
+    column = pd.Series([0, 1, 1]).astype(dtype)
+    features = f.Features({"t": f.Text(missing="?")})
+    assert features.rows_of({"t": column.array}) == features.rows_of({"t": column})
+
+
 @pytest.mark.parametrize("dtype", ["object", "str", "string", "category"])
 def test_categories_of_every_dtype_are_the_same(dtype):
     features = f.Features({"a": f.Vocabulary(["x", "é", ""], missing="x"), "t": f.Text(column="a", missing="?")})

@@ -3,7 +3,8 @@
 Contract
 --------
 * Nothing is opened but regular files and folders below the given one; a link, a pipe or a device is refused by name.
-* Every complaint is an `ArtifactInvalid` with the file's path below the folder.
+* Every complaint is an `ArtifactInvalid` with the file's path below the folder, which its text has in printable
+  characters alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import BinaryIO
 
 from penstock.artifact.manifest import FileEntry
 from penstock.artifact.manifest_json import parents_of
+from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid
 
 CHUNK = 1 << 20
@@ -29,7 +31,7 @@ def read_small(folder: int, path: str, *, limit: int) -> bytes:
     with _opened(folder, path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise ArtifactInvalid(f"{path} has more than {limit} bytes", file=path)
+        raise _invalid(path, f"has more than {limit} bytes")
     return content
 
 
@@ -51,11 +53,11 @@ def check_listed(folder: int, files: Mapping[str, FileEntry], *, besides: Iterab
         if path in (expected if kind == "file" else folders if kind == "folder" else ()):
             found.add(path)
         elif path in expected:
-            raise ArtifactInvalid(f"{path} is a {kind}, and should be a file", file=path)
+            raise _invalid(path, f"is a {kind}, and should be a file")
         else:
-            raise ArtifactInvalid(f"{path} is a {kind} that the manifest does not list", file=path)
+            raise _invalid(path, f"is a {kind} that the manifest does not list")
     for path in sorted(expected - found):
-        raise ArtifactInvalid(f"{path} is missing", file=path)
+        raise _invalid(path, "is missing")
     for path, entry in files.items():
         _check_file(folder, path, entry)
 
@@ -68,19 +70,24 @@ def _check_file(folder: int, path: str, entry: FileEntry) -> None:
             digest.update(chunk)
             size += len(chunk)
             if size > entry.bytes:  # somebody is writing it, and may never end
-                raise ArtifactInvalid(f"{path} grows while it is read", file=path)
+                raise _invalid(path, "grows while it is read")
     _check_content(path, entry, size, digest.hexdigest())
 
 
 def _check_size(file: BinaryIO, path: str, entry: FileEntry) -> None:
     size = os.fstat(file.fileno()).st_size
     if size != entry.bytes:
-        raise ArtifactInvalid(f"{path} has {size} bytes, and the manifest says {entry.bytes}", file=path)
+        raise _invalid(path, f"has {size} bytes, and the manifest says {entry.bytes}")
 
 
 def _check_content(path: str, entry: FileEntry, size: int, digest: str) -> None:
     if (size, digest) != (entry.bytes, entry.sha256):
-        raise ArtifactInvalid(f"{path} is not as it was saved: its sha256 is {digest}, not {entry.sha256}", file=path)
+        raise _invalid(path, f"is not as it was saved: its sha256 is {digest}, not {entry.sha256}")
+
+
+def _invalid(path: str, what: str) -> ArtifactInvalid:
+    """What is wrong with a file; its name, which anybody may have chosen, is written in printable characters."""
+    return ArtifactInvalid(f"{printable(path) or 'the folder'} {what}", file=path)
 
 
 def _walk(folder: int, above: str) -> Iterator[tuple[str, str]]:
@@ -125,7 +132,7 @@ def _opened(folder: int, path: str) -> Iterator[BinaryIO]:
                 os.close(here)
         with open(descriptor, "rb") as raw:  # noqa: PTH123  # of a descriptor, there is no path
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ArtifactInvalid(f"{path} is no regular file", file=path)
+                raise _invalid(path, "is no regular file")
             yield raw
 
 
@@ -135,6 +142,6 @@ def _named(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise ArtifactInvalid(f"{path} is missing", file=path) from error
+        raise _invalid(path, "is missing") from error
     except OSError as error:
-        raise ArtifactInvalid(f"{path or 'the folder'} cannot be read: {error.strerror}", file=path) from error
+        raise _invalid(path, f"cannot be read: {error.strerror}") from error

@@ -5,7 +5,8 @@ Contract
 * `manifest_to_json` writes one manifest in one way: keys in order, two spaces, a newline at the end.
 * What `manifest_to_json` returns, `manifest_from_json` reads; what cannot be read is never written.
 * `manifest_from_json` trusts nothing: a field, a value or a schema that is not known, a key that is there twice, text
-  that is not Unicode, or a path that could lead out of the artifact is an `ArtifactInvalid`.
+  that is not Unicode, a name that no service can have, or a path that could lead out of the artifact is an
+  `ArtifactInvalid`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.artifact.manifest import DIGEST, FEATURES, MANIFEST, SCHEMA, BatchEntry, GraphEntry, Manifest
-from penstock.config import Batch
+from penstock.config import Batch, check_service_name
 from penstock.errors import ArtifactInvalid, ConfigError
 from penstock.features.tensors import Tensor
 
@@ -139,6 +140,10 @@ def _check_manifest(manifest: Manifest) -> None:
     if not all(math.isfinite(bound) and bound >= 0 for bound in manifest.tolerance):
         raise _Wrong(f"tolerance is {manifest.tolerance}, and both numbers must be 0 or more, and finite")
     datetime.fromisoformat(manifest.created)
+    try:
+        check_service_name(manifest.name)
+    except ConfigError as error:
+        raise _Wrong(f"name: {error}") from error
     try:
         batch_from_entry(manifest.batch)
     except ConfigError as error:

@@ -1,7 +1,11 @@
-"""Artifacts, proofs and differences on a terminal, or as JSON."""
+"""Artifacts, proofs and differences on a terminal, or as JSON.
+
+Whoever wrote an artifact is not trusted: no text of it reaches the terminal with a character that cannot be printed.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +19,7 @@ from rich.text import Text
 from penstock.artifact.changes import Changes
 from penstock.artifact.opened_artifact import Artifact
 from penstock.artifact.proof import Proof
+from penstock.codec.text import printable, printable_lines
 from penstock.errors import PenstockError
 from penstock.features.tensors import Tensor
 
@@ -45,7 +50,7 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
             ("batch", ", ".join(f"{name} {getattr(batch, name)}" for name in batch.__struct_fields__)),
             ("classes", "none" if manifest.classes is None else ", ".join(map(str, manifest.classes))),
             ("libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())),
-            ("metadata", msgspec.json.encode(manifest.metadata).decode()),
+            ("metadata", _json_text(manifest.metadata)),
         ],
     )
     features = artifact.features
@@ -117,7 +122,7 @@ def _readable(path: str | os.PathLike[str]) -> str:
 
 
 def _tensors(tensors: Iterable[Tensor]) -> str:
-    return "\n".join(f"{tensor.name}: {tensor.dtype} {['batch', *tensor.shape]}" for tensor in tensors)
+    return "\n".join(f"{printable(tensor.name)}: {tensor.dtype} {['batch', *tensor.shape]}" for tensor in tensors)
 
 
 def _print_pairs(title: str, pairs: Iterable[Row]) -> None:
@@ -130,13 +135,19 @@ def _print_table(title: str, columns: Sequence[str], rows: Iterable[Row]) -> Non
     for column in columns or ("", ""):
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*map(Text, row))
-    _print(Text(title, "bold"))
+        table.add_row(*(Text(printable_lines(cell)) for cell in row))
+    _print(Text(printable(title), "bold"))
     _print(table)
 
 
+def _json_text(value: Any) -> str:
+    """`value` as JSON of printable characters; others can be in its strings alone, where JSON has escapes for them."""
+    text = msgspec.json.encode(value).decode()
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+
+
 def _print_json(value: Any) -> None:
-    _print(msgspec.json.encode(value).decode())
+    _print(_json_text(value))
 
 
 def _print(shown: Table | Text | str) -> None:

@@ -37,6 +37,7 @@ from penstock.cli.pools import resized
 from penstock.cli.queue_url import add_queue_flags, needed_queue_url, read_queue_url
 from penstock.cli.saying import Say, say_object, say_text
 from penstock.cli.user_errors import UserCodeFailed
+from penstock.codec.text import printable_lines
 from penstock.config import ArtifactOptions, LogOptions, ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.signals import hold_signals, ignore_held_signals
@@ -123,7 +124,9 @@ def _complain(error: PenstockError) -> None:
     with contextlib.suppress(OSError):  # nobody reads it
         from rich.console import Console
 
-        Console(stderr=True).print(f"penstock: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        # The sentence may repeat what somebody else wrote, as a name in an artifact.
+        words = printable_lines(f"penstock: {error}")
+        Console(stderr=True).print(words, style="red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _complete() -> None:

@@ -20,6 +20,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """`text` as `printable` gives it, but for its line breaks, which stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def cut_middle(text: str, limit: int) -> str:
     """`text` as `utf8` gives it, in at most `limit` bytes of UTF-8; `limit` is at least 100.
 

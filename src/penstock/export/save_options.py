@@ -12,10 +12,9 @@ from typing import Any
 
 from penstock.artifact.drafting import check_absent
 from penstock.artifact.manifest import GraphFormat
-from penstock.config import Batch
+from penstock.config import Batch, check_service_name
 from penstock.errors import ConfigError
 from penstock.export.naming import check_output_names
-from penstock.service import NAME
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,10 @@ class SaveOptions:
     metadata: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not NAME.fullmatch(self.name) or self.name in {".", ".."}:
-            raise ConfigError(
-                f"name: a service's name is of letters, digits and `._-`, and not `.` or `..`, got {self.name!r}"
-            )
+        try:
+            check_service_name(self.name)
+        except ConfigError as error:
+            raise ConfigError(f"name: {error}") from None
         if not isinstance(self.batch, Batch):
             raise ConfigError(f"batch takes a penstock.Batch, got {self.batch!r}")
         _check_tolerance(self.tolerance)

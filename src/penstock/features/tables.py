@@ -7,7 +7,8 @@ or polars, and no library is imported for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
@@ -93,11 +94,11 @@ def _as_column(name: str, column: Any) -> Column:
     """A column in any of its forms as a list or an array."""
     if isinstance(column, list):
         return column
-    if isinstance(column, (str, bytes, Mapping)) or not isinstance(column, Iterable):
+    if not _is_sequence(column):
         raise ConfigError(f"the column {name!r} must be a sequence, got {type(column).__name__} {shown_value(column)}")
-    if hasattr(column, "to_list") and not isinstance(getattr(column, "dtype", None), np.dtype):
-        # Of a dtype of pandas' own, or of polars: as an array, integers become floats where a value is missing.
-        return list(column.to_list())
+    exact = _exact_values(column)
+    if exact is not None:
+        return exact
     if isinstance(column, np.ma.MaskedArray):
         return [None if value is np.ma.masked else value for value in column]
     if isinstance(column, np.ndarray) or hasattr(column, "__array__"):
@@ -107,6 +108,26 @@ def _as_column(name: str, column: Any) -> Column:
             return column_values(array) if array.dtype.kind in "OU" else array
         return list(array)
     return list(column)
+
+
+def _is_sequence(column: Any) -> bool:
+    """Whether the values have an order and a number; those of a set come in the order of their hashes."""
+    if isinstance(column, np.ndarray):
+        return column.ndim > 0
+    if not isinstance(column, Iterable) or isinstance(column, (str, bytes, Mapping, AbstractSet)):
+        return False
+    return isinstance(column, Sized) or hasattr(column, "__array__")
+
+
+def _exact_values(column: Any) -> list[Any] | None:
+    """The values of a column whose array has floats for integers where a value is missing; None of any other column."""
+    if isinstance(getattr(column, "dtype", None), np.dtype):
+        return None
+    for name in ("to_list", "to_pylist"):  # a column of pandas' own dtypes or of polars; an array of pyarrow
+        if hasattr(column, name):
+            return list(getattr(column, name)())
+    # What a column of pandas' own dtypes is made of; a tensor, whose dtype is not numpy's either, has no `isna`
+    return list(column) if hasattr(column, "dtype") and hasattr(column, "isna") else None
 
 
 def _from_rows(rows: Sequence[Any], names: Sequence[str], *, strict: bool) -> RawTable:

@@ -157,6 +157,14 @@ def test_a_name_that_is_no_text_is_refused(artifact):
     assert "does not list" in refusal(artifact, "\udcff")
 
 
+def test_a_name_is_told_in_printable_characters(artifact):
+    name = os.fsdecode(b"\xff\x1b[31m\n\xc2\x9b") + "\u202eимя"
+    (artifact / name).write_bytes(b"")
+    assert refusal(artifact, name).endswith(
+        r": \udcff\x1b[31m\n\x9b\u202eимя is a file that the manifest does not list"
+    )
+
+
 # -- the manifest lies ------------------------------------------------------------------------------------------------
 
 

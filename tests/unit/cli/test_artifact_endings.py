@@ -6,13 +6,16 @@ import errno
 import json
 import os
 import sys
+from hashlib import sha256
 
 import pytest
 
 import penstock.export.saving
-from penstock.cli.artifact_shown import show_report
+from penstock.artifact.proof import Proof
+from penstock.cli.artifact_shown import show_proof, show_report
 from penstock.cli.main import main
 from penstock.export.saving import ExportReport
+from saved_artifacts import edit_manifest
 from tiny_artifacts import write_artifact
 
 
@@ -76,3 +79,85 @@ def test_without_numpy_a_sentence_says_how_to_install_it(monkeypatch, capsys, wo
     monkeypatch.setitem(sys.modules, "numpy", None)
     assert main(words) in (1, 2)
     assert capsys.readouterr().err == f"penstock: {purpose} numpy is needed: pip install 'penstock[onnx]'\n"
+
+
+# -- whoever wrote the artifact is not trusted ------------------------------------------------------------------------
+
+HOSTILE = "\x1b[31m\x07\x9b\u202e\U000e0001имя"
+HOSTILE_NAME = r"\x1b[31m\x07\x9b\u202e\U000e0001имя"
+
+
+def assert_printable(output):
+    assert all(map(str.isprintable, output.split("\n")))
+
+
+@pytest.fixture
+def hostile(tmp_path, monkeypatch):
+    """An artifact with such characters wherever its manifest may have any text."""
+
+    def spoil(found):
+        found["libraries"] = {HOSTILE: HOSTILE}
+        found["metadata"] = {HOSTILE: [HOSTILE]}
+        found["classes"] = [HOSTILE]
+        found["git"] = HOSTILE
+        found["graphs"][0]["outputs"][0]["name"] = HOSTILE
+
+    monkeypatch.setenv("COLUMNS", "500")
+    write_artifact(tmp_path / "hostile")
+    edit_manifest(tmp_path / "hostile", spoil)
+    return tmp_path / "hostile"
+
+
+def test_no_text_of_an_artifact_reaches_the_terminal_with_escape_sequences(hostile, capsys):
+    assert main(["artifact", "inspect", str(hostile)]) == 0
+    output = capsys.readouterr().out
+    assert_printable(output)
+    assert f"{HOSTILE_NAME} {HOSTILE_NAME}" in output
+    assert f"{HOSTILE_NAME}: float32" in output
+    quoted = r"\u001b[31m\u0007\u009b\u202e\udb40\udc01имя"
+    assert f'{{"{quoted}":["{quoted}"]}}' in output
+
+
+def test_json_of_an_artifact_has_escapes_for_what_is_not_printable(hostile, capsys):
+    assert main(["artifact", "inspect", str(hostile), "--json"]) == 0
+    output = capsys.readouterr().out
+    assert_printable(output)
+    assert "имя" in output
+    told = json.loads(output)
+    assert (told["git"], told["metadata"], told["libraries"]) == (HOSTILE, {HOSTILE: [HOSTILE]}, {HOSTILE: HOSTILE})
+
+
+def test_a_refusal_repeats_the_texts_of_an_artifact_in_printable_characters(hostile, capsys):
+    edit_manifest(hostile, lambda found: found.update({HOSTILE: 1}))
+    assert main(["artifact", "inspect", str(hostile)]) == 1
+    said = capsys.readouterr().err
+    assert_printable(said)
+    assert HOSTILE_NAME in said
+
+
+def test_the_names_of_features_are_told_in_printable_characters(hostile, capsys):
+    spec = (hostile / "features.json").read_text().replace('"age": {', f"{json.dumps(HOSTILE)}: {{")
+    (hostile / "features.json").write_text(spec)
+    entry = {"sha256": sha256(spec.encode()).hexdigest(), "bytes": len(spec.encode())}
+    edit_manifest(hostile, lambda found: found["files"].update({"features.json": entry}))
+    assert main(["artifact", "inspect", str(hostile)]) == 0
+    output = capsys.readouterr().out
+    assert_printable(output)
+    assert f" {HOSTILE_NAME} │ Numeric" in output
+
+
+def test_what_differs_is_told_in_printable_characters(hostile, artifact, capsys):
+    for flags in ([], ["--json"]):
+        assert main(["artifact", "diff", str(artifact), str(hostile), *flags]) == 1
+        output = capsys.readouterr().out
+        assert_printable(output)
+        assert f"library {HOSTILE_NAME}" in output or flags
+        assert "имя" in output
+
+
+def test_a_proof_names_outputs_in_printable_characters(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "500")
+    show_proof("a", Proof(rows=3, worst={HOSTILE: 0.0}), as_json=False)
+    output = capsys.readouterr().out
+    assert_printable(output)
+    assert HOSTILE_NAME in output

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.codec.text import cut_line, cut_middle, one_line, printable, utf8
+from penstock.codec.text import cut_line, cut_middle, one_line, printable, printable_lines, utf8
 
 
 def test_a_lone_surrogate_is_escaped_and_all_other_text_stays():
@@ -74,3 +74,7 @@ def test_what_is_cut_anywhere_is_utf_8_within_the_limit(seed):
 )
 def test_what_could_break_a_line_is_shown_as_an_escape(text, shown):
     assert printable(text) == shown
+
+
+def test_lines_stay_lines_where_other_characters_are_escaped():
+    assert printable_lines("über\r\n\n\x1b[31m\tимя\n") == "über\\r\n\n\\x1b[31m\\tимя\n"

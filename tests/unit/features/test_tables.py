@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import UserDict
+from collections import UserDict, deque
 
 import msgspec
 import numpy as np
@@ -54,6 +54,46 @@ class NullableSeries:
         return iter(self.values)
 
 
+class NullableArray:
+    """What such a column of pandas is made of."""
+
+    def __init__(self, values):
+        self.values = values
+
+    dtype = "Int64"
+
+    def isna(self):
+        return [value is None for value in self.values]
+
+    def __array__(self, dtype=None, copy=None):
+        raise AssertionError("its array loses bits")
+
+    def __len__(self):
+        return len(self.values)
+
+    def __iter__(self):
+        return iter(self.values)
+
+
+class ArrowArray:
+    """An array of pyarrow, whose elements are objects of pyarrow's own."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def to_pylist(self):
+        return self.values
+
+    def __array__(self, dtype=None, copy=None):
+        raise AssertionError("its array loses bits")
+
+    def __len__(self):
+        return len(self.values)
+
+    def __iter__(self):
+        return map(object, self.values)
+
+
 class Frame:
     def __init__(self, columns, length=None):
         self._columns = columns
@@ -75,10 +115,12 @@ TABLES = [
     [Row(1, "a"), {"age": 2, "job": "z"}],
     {"age": [1, 2], "job": ["a", "z"], "more": [1]},
     {"age": (1, 2), "job": np.array(["a", "z"])},
-    {"age": range(1, 3), "job": iter(["a", "z"])},
+    {"age": range(1, 3), "job": deque(["a", "z"])},
     UserDict(age=np.array([1, 2], dtype=np.int8), job=["a", "z"]),
     Frame({"age": Series([1, 2], float), "job": Series(["a", "z"])}),
     Frame({"age": NullableSeries([1, 2]), "job": NullableSeries(["a", "z"])}),
+    {"age": NullableArray([1, 2]), "job": NullableArray(["a", "z"])},
+    {"age": ArrowArray([1, 2]), "job": ArrowArray(["a", "z"])},
 ]
 
 
@@ -95,6 +137,11 @@ def test_a_table_of_each_form_is_the_same_table(table):
         ({"age": [1], "job": ["a", "b"]}, "of one length, got {'age': 1, 'job': 2}"),
         ({"age": 3, "job": ["a"]}, "the column 'age' must be a sequence, got int 3"),
         ({"age": [3], "job": "a"}, "the column 'job' must be a sequence, got str 'a'"),
+        ({"age": {3}, "job": ["a"]}, "the column 'age' must be a sequence, got set {3}"),
+        ({"age": frozenset({3}), "job": ["a"]}, "the column 'age' must be a sequence, got frozenset"),
+        ({"age": [3], "job": (job for job in "a")}, "the column 'job' must be a sequence, got generator"),
+        ({"age": [3], "job": iter("a")}, "the column 'job' must be a sequence, got str_"),
+        ({"age": np.array(3), "job": ["a"]}, "the column 'age' must be a sequence, got ndarray"),
         ({"Age": [3], "job": ["a"]}, "no column 'age', which the feature 'age' needs; did you mean 'Age'?"),
         ({"zzzz": [3], "job": ["a"]}, "no column 'age', which the feature 'age' needs; it has ['zzzz', 'job']"),
         (Frame({"job": Series(["a"])}, 1), "no column 'age'"),
