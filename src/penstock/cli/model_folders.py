@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 from penstock.cli.options import WronglyCalled, chosen, flag_name
@@ -41,7 +42,7 @@ def load_folder(text: str, options: ArtifactOptions) -> Service:
 def check_numpy(purpose: str) -> None:
     """Raise a ConfigError that says what numpy is needed for, where it is not installed."""
     try:
-        import numpy as np  # noqa: F401
+        import_module("numpy")
     except ModuleNotFoundError as error:
         if error.name != "numpy":
             raise
