@@ -10,6 +10,12 @@ ROUNDS ?= 5
 COUNT ?= 300
 SEED ?= 1
 
+# What is tested here is not compiled, so it is the same in both builds, and is tested in one of them.
+SOURCES_ONLY := $(addprefix tests/unit/,features graphs artifact export cli transfer)
+COMPILED_ONLY := tests/integration/transfer $(patsubst %,tests/integration/program/test_%.py,reload completion targets \
+	artifact_commands jobs_command_line store_doctor terminal_that_stops) \
+	$(patsubst %,tests/faults/test_%.py,fresh_process killed_saver sqlite_faults redis_faults)
+
 .PHONY: help demo test test-others test-compiled test-sources test-export frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers services mutants clean
 
 help:  ## list the targets
@@ -44,11 +50,11 @@ test-others: $(STAMP)
 		tests bench
 
 test-compiled: compiled  ## the tests of what Penstock does, over the compiled build
-	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) \
+	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) $(addprefix --ignore=,$(SOURCES_ONLY)) \
 		tests/unit tests/conformance tests/integration tests/faults
 
 test-sources: $(STAMP)  ## the tests with whole processes, over the sources: what a machine without a compiler runs
-	$(BIN)/python -m pytest -n $(JOBS) tests/integration tests/faults
+	$(BIN)/python -m pytest -n $(JOBS) $(addprefix --ignore=,$(COMPILED_ONLY)) tests/integration tests/faults
 
 $(FRAMEWORKS)/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear $(FRAMEWORKS)

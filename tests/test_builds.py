@@ -240,3 +240,10 @@ def test_the_files_of_the_page_are_in_no_commit_and_a_dependency_of_nobody():
         assert not [name for name in required if "swagger" in name]
     assert [name for name in project["build-system"]["requires"] if "swagger" in name] == ["flask-swagger-ui==5.34.0"]
     assert "/src/penstock/server/pages/assets/" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_no_room_whose_unit_tests_are_left_out_over_the_compiled_build_has_a_compiled_module():
+    (rooms,) = re.findall(r"^SOURCES_ONLY := .*/,(.+)\)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    compiled = {Path(module).parts[0] for module in COMPILED}
+    assert compiled.isdisjoint(rooms.split())
+    assert all((ROOT / "tests" / "unit" / room).is_dir() for room in rooms.split())
