@@ -119,29 +119,26 @@ class SklearnExporter:
             raise ConfigError(f"{error}; to export from scikit-learn: pip install 'penstock[sklearn]'") from error
         with quietly():
             try:
-                model = self._convert(self._model, signature)
+                model = self._convert_columns(signature)
             except Exception as error:  # skl2onnx and its converters have errors of their own, and of no common kind
-                if len(signature.inputs) == 1:
-                    raise ExportRefused(refusal_of(self._model, error), format=format) from error
-                model = self._convert_joined(signature, format)
+                raise ExportRefused(refusal_of(self._model, error), format=format) from error
             fit_edges(model, signature.inputs, signature.outputs)
         (folder / "model.onnx").write_bytes(model.SerializeToString())
         return "model.onnx"
 
-    def _convert_joined(self, signature: GraphSignature, format: str) -> Any:  # noqa: A002  # the word users know
-        """The graph of a model that takes one matrix, behind a step that joins the columns of its DataFrame."""
-        import numpy as np
+    def _convert_columns(self, signature: GraphSignature) -> Any:
+        """The graph of the model; where skl2onnx has it take one matrix, behind a step that joins its columns."""
+        try:
+            return self._convert(self._model, signature)
+        except Exception:  # as in `write`
+            if len(signature.inputs) == 1:
+                raise
         from sklearn.compose import ColumnTransformer
         from sklearn.pipeline import Pipeline
 
-        columns = list(self._model.feature_names_in_)
-        dtypes = {tensor.name: object if tensor.dtype == "str" else tensor.dtype for tensor in signature.inputs}
-        rows = self._rows({name: np.zeros(1, dtype) for name, dtype in dtypes.items()})
-        joining = ColumnTransformer([("columns", "passthrough", columns)]).fit(rows)
-        try:
-            return self._convert(Pipeline([("joined", joining), ("model", self._model)]), signature)
-        except Exception as error:  # as in `write`
-            raise ExportRefused(refusal_of(self._model, error), format=format) from error
+        joining = ColumnTransformer([("columns", "passthrough", list(self._model.feature_names_in_))])
+        joining.fit(self._rows(signature.example))
+        return self._convert(Pipeline([("joined", joining), ("model", self._model)]), signature)
 
     def _convert(self, model: Any, signature: GraphSignature) -> Any:
         from skl2onnx import convert_sklearn
