@@ -5,10 +5,7 @@ It answers on a pipe of its own, since a framework may print, and ends when the 
 
 from __future__ import annotations
 
-import fcntl
 import os
-import select
-import signal
 import sys
 from collections.abc import Callable
 from zipfile import ZipFile
@@ -37,13 +34,14 @@ from penstock.artifact.replay_messages import (
 from penstock.artifact.replaying import refuse_outside, replay
 from penstock.artifact.trusting import check_trust
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
+from penstock.hosting.tied_process import begin_tied
 
 
 def main() -> None:
     """Do what the order in the arguments says: descriptors of the answer and of the lifeline, then JSON."""
     answers, lifeline, order = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     os.set_inheritable(answers, False)
-    end_with(lifeline)
+    begin_tied(lifeline)
     with open(answers, "wb") as pipe:
 
         def tell(line: bytes) -> None:
@@ -69,19 +67,6 @@ def answer_to(order: Order, *, tell: Callable[[bytes], object]) -> Message:
         return Invalid(str(error), error.file)
     except ConfigError as error:
         return WrongOption(str(error))
-
-
-def end_with(lifeline: int) -> None:
-    """Have the kernel end this process when the other end of the pipe `lifeline` is closed, even in a call in C."""
-    os.set_inheritable(lifeline, False)
-    if hasattr(fcntl, "F_SETSIG"):  # on Linux
-        fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    poll = select.poll()
-    poll.register(lifeline, 0)  # poll tells of a hang-up whether asked to or not
-    if poll.poll(0):  # closed before the kernel was told
-        os._exit(1)
 
 
 def _compare(order: DiffOrder, tell: Callable[[Message], object]) -> Compared:

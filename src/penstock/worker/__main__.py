@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
-import fcntl
 import gc
 import os
 import select
@@ -25,6 +24,7 @@ from functools import partial
 
 from penstock.errors import ProtocolError
 from penstock.hosting.breakpoints import refuse_breakpoints
+from penstock.hosting.tied_process import leads_group, tie_to_lifeline
 from penstock.worker import GENTLE_SIGNALS, PYTHONPATH_OF_STAGE
 from penstock.worker.stacks import answer_with_stacks
 
@@ -58,7 +58,8 @@ def main() -> None:
     # A child that the stage forks must not keep the channel open after the death of this process.
     os.register_at_fork(after_in_child=sock.close)
     if arguments.lifeline is not None:
-        _tie_to_lifeline(arguments.lifeline)
+        # The watch of the parent is a thread, and needs the interpreter.
+        tie_to_lifeline(arguments.lifeline)
     _watch_parent(arguments.parent)
     _work(sock, f"worker {arguments.index} of stage {arguments.stage!r}", erases=arguments.erase)
 
@@ -176,21 +177,6 @@ def _restore_python_path() -> None:
         os.environ["PYTHONPATH"] = value
 
 
-def _tie_to_lifeline(lifeline: int) -> None:
-    """Have the kernel end this process and its group when the other end of the pipe `lifeline` is closed.
-
-    Only the coordinator has that end open, and it never writes.  The watch of the parent is a thread and needs the
-    interpreter; while a call in C keeps the interpreter, only the kernel can act.  PR_SET_PDEATHSIG would end this
-    process alone, before the watch could end what the stage has started.
-    """
-    if not hasattr(fcntl, "F_SETSIG"):
-        return  # not Linux
-    os.set_inheritable(lifeline, False)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid() if _leads_group() else os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-
-
 def _watch_parent(parent: int) -> None:
     """End this process and what it started when process `parent` ends, even in the middle of `predict`."""
     if not hasattr(os, "pidfd_open"):
@@ -211,14 +197,9 @@ def _wait_for_end(fd: int) -> None:
 
 
 def _end_group() -> None:
-    if _leads_group():
+    if leads_group():
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _leads_group() -> bool:
-    """Whether this process leads its group; a group that the stage has joined must not be ended."""
-    return os.getpgrp() == os.getpid()
 
 
 if __name__ == "__main__":
