@@ -111,7 +111,9 @@ def fake_service(target=None, name="double", workers=1, max_size=None):
     stage = SimpleNamespace(
         name="first", target=target, workers=workers, batch=batch, examples=(), signature=lambda: types
     )
-    return SimpleNamespace(name=name, version="", options=ServiceOptions(), engine=FakeEngine(), stages=[stage])
+    return SimpleNamespace(
+        name=name, version="", model_version=None, options=ServiceOptions(), engine=FakeEngine(), stages=[stage]
+    )
 
 
 class FakeTransfers:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import textwrap
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from file_programs import LIMIT, FilePrograms
 
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, NewJob
 from penstock.jobs.stores.sqlite_store import SqliteStore
 
-LIMIT = 30
-PREAMBLE = """
+PROGRAMS = FilePrograms("""
     import os, signal, sys
     from penstock.errors import ConfigError, StoreUnavailable
     from penstock.jobs.rules.job_states import JobState
@@ -34,35 +31,13 @@ PREAMBLE = """
         print(*words, flush=True)
 
     path = sys.argv[1]
-"""
+""")
+program, run = PROGRAMS.program, PROGRAMS.run
 
 
 @pytest.fixture
 def path(tmp_path):
     return str(tmp_path / "q.db")
-
-
-@contextmanager
-def program(path, body, *arguments):
-    """A process that runs `body`; it is killed in the end, if it still runs."""
-    text = textwrap.dedent(PREAMBLE) + textwrap.dedent(body)
-    command = [sys.executable, "-c", text, path, *arguments]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def run(path, body, *arguments):
-    """What a program says that ends well."""
-    with program(path, body, *arguments) as process:
-        said, complaints = process.communicate(timeout=LIMIT)
-    assert process.returncode == 0, said + complaints
-    assert complaints == ""
-    return said.split()
 
 
 def claim_all(store):
@@ -265,7 +240,7 @@ def test_a_fork_that_outlives_its_parents_connection_removes_no_log(path):
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert os.path.getsize(path + "-wal")
     """
-    writer = textwrap.dedent(PREAMBLE) + textwrap.dedent(
+    writer = PROGRAMS.preamble + textwrap.dedent(
         """
         SqliteStore(path).submit([NewJob("b")])
         os.kill(os.getpid(), signal.SIGKILL)

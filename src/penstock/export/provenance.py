@@ -1,11 +1,10 @@
-"""What an artifact says of where it comes from: libraries, the time, the commit."""
+"""What an artifact says of where it comes from: libraries, the commit."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from importlib import metadata
 from typing import Final
 
@@ -24,11 +23,6 @@ def library_versions(names: Iterable[str]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue  # one of two names of a library, or one that only another format needs
     return found
-
-
-def time_now() -> str:
-    """The time in UTC, as RFC 3339 writes it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def git_commit() -> str | None:

@@ -1,4 +1,4 @@
-"""Tell a store the time: one clock to show, and one to measure with.
+"""Tell the time to who keeps leases in a file: one clock to show, and one to measure with.
 
 Contract
 --------
@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +27,11 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 def boot_seconds() -> float:
     """The clock of leases in this process: `boottime`, or the monotonic clock on a system that has none."""
     return time.clock_gettime(_CLOCK)
+
+
+def time_now() -> str:
+    """The time in UTC, as RFC 3339 writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Reading(NamedTuple):
@@ -55,7 +61,7 @@ class HostClock:
             boot_id = BOOT_ID.read_text().strip()
         except (AttributeError, OSError) as error:
             raise ConfigError(
-                f"a queue in a file needs Linux: there is no clock of the host's boot ({error})"
+                f"a queue or a training run in a file needs Linux: there is no clock of the host's boot ({error})"
             ) from error
         return cls(time.time, lambda: time.clock_gettime(clock), boot_id)
 

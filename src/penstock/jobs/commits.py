@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.core.clock import Clock
+from penstock.core.leases import reconnect_delay
 from penstock.errors import PenstockError
 from penstock.hosting.fault_points import hit
 from penstock.hosting.loop_clock import sleep_on
 from penstock.jobs.held_work import HeldWork, JobStep
-from penstock.jobs.rules.leases import reconnect_delay
 from penstock.jobs.store import STORE_TROUBLE, Answer, AttemptEnd
 
 MOST_AT_ONCE = 256

@@ -10,10 +10,10 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 
+from penstock.core.leases import renewal_delay, retry_delay
 from penstock.hosting.fault_points import hit
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.jobs.held_work import HeldWork, Holding
-from penstock.jobs.rules.leases import renewal_delay, retry_delay
 from penstock.jobs.store import STORE_TROUBLE, Answer, Renewed, Store
 
 log = guarded_logger("penstock.jobs")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from penstock.core.leases import reconnect_delay
 from penstock.errors import PenstockError
 from penstock.hosting.guarded_log import guarded_logger
-from penstock.jobs.rules.leases import reconnect_delay
 
 log = guarded_logger("penstock.jobs")
 

@@ -1,6 +1,5 @@
 """What save tells: progress on stderr, silence of frameworks, and where an artifact comes from."""
 
-import io
 import logging
 import os
 import re
@@ -15,8 +14,10 @@ from penstock.errors import ConfigError
 from penstock.export.class_names import class_names
 from penstock.export.model_kinds import exporter_for
 from penstock.export.progress import progress_shown
-from penstock.export.provenance import git_commit, library_versions, time_now
+from penstock.export.provenance import git_commit, library_versions
 from penstock.export.quiet import quietly
+from penstock.hosting.host_clock import time_now
+from terminals import Terminal
 
 
 def test_progress_is_lines_where_nobody_watches(capsys):
@@ -26,11 +27,6 @@ def test_progress_is_lines_where_nobody_watches(capsys):
     written = capsys.readouterr()
     assert written.err == "penstock: asking the model\npenstock: 2 probe rows ship\n"
     assert written.out == ""
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 def test_on_a_terminal_notes_stay_and_steps_do_not(monkeypatch):
@@ -45,6 +41,27 @@ def test_on_a_terminal_notes_stay_and_steps_do_not(monkeypatch):
     assert "penstock: 2 probe rows [ship]\n" in shown
     assert "asking [the] model" in shown
     assert shown.endswith("\x1b[1A\x1b[2K")  # up one line, and that line erased: the step is gone
+
+
+def test_a_terminal_that_is_closed_costs_no_model(monkeypatch):
+    class Closed(Terminal):
+        gone = False
+
+        def write(self, text):
+            if self.gone:
+                raise OSError(5, "Input/output error")
+            return super().write(text)
+
+    terminal = Closed()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_shown() as progress:
+        terminal.gone = True
+        progress.step("asking the model")
+        progress.note("2 probe rows ship")
+    assert sys.stderr is terminal
+    with progress_shown() as progress:
+        progress.step("asking the model")
 
 
 def test_nothing_is_written_without_a_stderr(monkeypatch):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib.util
 from importlib import import_module
 
+from penstock.core.leases import LONGEST_CALL_SECONDS
 from penstock.errors import ConfigError
-from penstock.jobs.rules.leases import LONGEST_CALL_SECONDS
 from penstock.jobs.store import Store
 from penstock.jobs.stores.urls import MEMORY, SQLITE, StoreUrl, masked, read_store_url
 

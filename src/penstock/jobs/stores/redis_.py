@@ -20,9 +20,9 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
+from penstock.core.leases import LONGEST_CALL_SECONDS
 from penstock.errors import ConfigError, PenstockError, StoreUnavailable
 from penstock.jobs.advice import Advice
-from penstock.jobs.rules.leases import LONGEST_CALL_SECONDS
 from penstock.jobs.stores.redis_advice import LEAST_VERSION, advise, read_version
 from penstock.jobs.stores.redis_refusals import explain_refusal
 from penstock.jobs.stores.redis_scripts import read_scripts

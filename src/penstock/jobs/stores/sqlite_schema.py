@@ -1,11 +1,5 @@
 """The tables of a queue's file, and how older ones become these.
 
-Contract
---------
-* `application_id` says that a file is ours, `user_version` how many of `STEPS` it has been through.
-* A file is brought forward in one transaction: it has its old schema or the newest, never one between.
-* A file of a newer version than this program knows, and a file of somebody else, is refused and not changed.
-
 What a column means is said where it is not plain.  States are numbers in the order of `JobState`, so that `state < 2`
 is what may still be claimed or expire, and `state > 2` is what has ended.  `due` and `lease_until` are readings of the
 host's clock since its boot; all other times are Unix seconds.
@@ -13,14 +7,10 @@ host's clock since its boot; all other times are Unix seconds.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Sequence
 from typing import Final
 
-from penstock.errors import ConfigError
-
-APPLICATION_ID: Final = 0x506E7374
-"""The letters "Pnst"."""
+from penstock.errors import StoreUnavailable
+from penstock.hosting.file_kind import FileKind
 
 FIRST: Final = (
     # The one row: the boot whose readings `due` and `lease_until` are.
@@ -60,40 +50,11 @@ FIRST: Final = (
         PRIMARY KEY (queue, job_id, last_fence)) WITHOUT ROWID""",
     "CREATE INDEX undelivered ON deliveries (queue, lease_until)",
 )
-STEPS: Final[Sequence[Sequence[str]]] = (FIRST,)
-"""The statements that bring a file of version n to version n + 1, at place n."""
-
-
-def check_identity(connection: sqlite3.Connection, path: str, steps: Sequence[Sequence[str]] = STEPS) -> bool:
-    """Whether the file has the newest schema; False for an empty file too.
-
-    Raises:
-        ConfigError: the file belongs to another program, or to a newer version of this one.
-    """
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application != APPLICATION_ID and (application or version or tables):
-        raise ConfigError(f"{path} is an SQLite file of another program; name a file of its own for the queue")
-    if version > len(steps):
-        raise ConfigError(
-            f"{path} was written by a newer version of Penstock: it has schema {version}, and this version knows "
-            f"{len(steps)}; use the newer version, or another file"
-        )
-    return bool(application == APPLICATION_ID and version == len(steps))
-
-
-def bring_forward(connection: sqlite3.Connection, path: str, steps: Sequence[Sequence[str]] = STEPS) -> None:
-    """Give the file the newest schema, in one transaction that `connection` has begun.
-
-    Raises:
-        ConfigError: as `check_identity`.
-    """
-    if check_identity(connection, path, steps):
-        return
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    for step in steps[version:]:
-        for statement in step:
-            connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {len(steps)}")
+QUEUE_FILE: Final = FileKind(
+    what="queue",
+    contents="jobs",
+    elsewhere="put the queue on a disk of this host, or use redis://",
+    application_id=0x506E7374,  # the letters "Pnst"
+    steps=(FIRST,),
+    unavailable=StoreUnavailable,
+)

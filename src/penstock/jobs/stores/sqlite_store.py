@@ -25,15 +25,17 @@ from typing import Final, TypeVar
 
 from penstock.errors import ConfigError, JobConflict, StoreUnavailable
 from penstock.hosting.host_clock import HostClock, Reading
+from penstock.hosting.mounts import MOUNTINFO
+from penstock.hosting.sqlite_file import BUSY_SECONDS, SqliteFile
 from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed
 from penstock.jobs.stores import sqlite_claims, sqlite_endings, sqlite_submitters
-from penstock.jobs.stores.mounts import MOUNTINFO
-from penstock.jobs.stores.sqlite_file import BUSY_SECONDS, SqliteFile, unavailable
+from penstock.jobs.stores.sqlite_advice import advise_on_file
 from penstock.jobs.stores.sqlite_passing import catch_up, is_due
 from penstock.jobs.stores.sqlite_rows import STATES
+from penstock.jobs.stores.sqlite_schema import QUEUE_FILE
 from penstock.jobs.stores.sqlite_submitters import purgeable
 from penstock.jobs.stores.sqlite_writer import SqliteWriter
 from penstock.jobs.stores.urls import DEFAULT_QUEUE, SYNCHRONOUS, StoreUrl
@@ -81,7 +83,8 @@ class SqliteStore:
         self.queue = queue
         self._clock = HostClock.of_this_host() if clock is None else clock
         self._process = os.getpid()
-        self._file = SqliteFile(path, synchronous, mountinfo=mountinfo)
+        self._file = SqliteFile(path, QUEUE_FILE, synchronous=synchronous, mountinfo=mountinfo)
+        self._synchronous = synchronous
         self._writer = SqliteWriter(self._file)
         try:
             self._number = self._writer.run(self._enter)
@@ -242,7 +245,7 @@ class SqliteStore:
 
     def advice(self) -> list[Advice]:
         """See `penstock.jobs.advice.Advisable`."""
-        return self._file.advice()
+        return advise_on_file(self._file.path, self._file.file_system(), self._synchronous)
 
     def close(self) -> None:
         """See `Store.close`; in a fork it does nothing."""
@@ -286,7 +289,7 @@ class SqliteStore:
             finally:
                 self._reader.execute("COMMIT")
         except sqlite3.Error as error:
-            raise unavailable(self._file.path, error) or error from error
+            raise self._file.unavailable(error) or error from error
         finally:
             self._reading.release()
 

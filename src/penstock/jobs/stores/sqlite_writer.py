@@ -13,16 +13,14 @@ Contract
 from __future__ import annotations
 
 import contextlib
-import random
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from penstock.errors import StoreUnavailable
-from penstock.jobs.stores.sqlite_file import BUSY_SECONDS, SqliteFile, code_of, unavailable
+from penstock.hosting.sqlite_file import SqliteFile, begin_writing
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -59,7 +57,7 @@ class SqliteWriter:
     def __init__(self, file: SqliteFile) -> None:
         self._file = file
         self._connection = file.open_for_writing()
-        self._connection.execute("PRAGMA busy_timeout = 0")  # `_begin` waits, and asks more often
+        self._connection.execute("PRAGMA busy_timeout = 0")  # `begin_writing` waits, and asks more often
         self._units: SimpleQueue[_Unit | None] = SimpleQueue()
         self._closing = threading.Lock()
         self._closed = False
@@ -124,7 +122,7 @@ class SqliteWriter:
         """Give each of `units` its result or its error."""
         try:
             self._file.check_there()
-            self._begin()
+            begin_writing(self._connection)
         except (StoreUnavailable, sqlite3.Error) as error:
             for unit in units:
                 unit.error = self._told(error)
@@ -159,23 +157,10 @@ class SqliteWriter:
         if not alone:
             connection.execute("RELEASE unit")
 
-    def _begin(self) -> None:
-        """Begin a transaction that writes.  SQLite itself would ask ever more seldom, up to ten times a second."""
-        limit = time.monotonic() + BUSY_SECONDS
-        while True:
-            try:
-                self._connection.execute("BEGIN IMMEDIATE")
-            except sqlite3.OperationalError as error:
-                if code_of(error) != "SQLITE_BUSY" or time.monotonic() > limit:
-                    raise
-                time.sleep(random.uniform(0.0005, 0.004))
-            else:
-                return
-
     def _roll_back(self) -> None:
         if self._connection.in_transaction:  # SQLite has rolled back already after some errors
             with contextlib.suppress(sqlite3.Error):  # then the next BEGIN fails, and tells
                 self._connection.execute("ROLLBACK")
 
     def _told(self, error: StoreUnavailable | sqlite3.Error) -> Exception:
-        return (unavailable(self._file.path, error) or error) if isinstance(error, sqlite3.Error) else error
+        return (self._file.unavailable(error) or error) if isinstance(error, sqlite3.Error) else error

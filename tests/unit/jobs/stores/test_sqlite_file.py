@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sqlite3
 import stat
@@ -9,12 +10,13 @@ import stat
 import pytest
 
 from penstock.errors import ConfigError, StoreUnavailable
+from penstock.hosting import sqlite_file
 from penstock.hosting.host_clock import HostClock
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, NewJob
-from penstock.jobs.stores import sqlite_file, sqlite_writer
+from penstock.jobs.stores import sqlite_writer
 from penstock.jobs.stores.opening import open_store as open_by_url
-from penstock.jobs.stores.sqlite_schema import APPLICATION_ID, STEPS, bring_forward, check_identity
+from penstock.jobs.stores.sqlite_schema import QUEUE_FILE
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def test_the_clocks_of_this_host_run(monkeypatch, tmp_path):
     assert second.boottime >= first.boottime > 0
     assert len(clock.boot_id) == 36
     monkeypatch.setattr("penstock.hosting.host_clock.BOOT_ID", tmp_path / "missing")
-    with pytest.raises(ConfigError, match="a queue in a file needs Linux"):
+    with pytest.raises(ConfigError, match="a queue or a training run in a file needs Linux"):
         HostClock.of_this_host()
 
 
@@ -198,47 +200,57 @@ def test_a_folder_that_takes_no_file_is_refused(open_store, monkeypatch):
 
 # -- versions ---------------------------------------------------------------------------------------------------------
 
-OLDER = (("CREATE TABLE things (name TEXT)", "INSERT INTO things VALUES ('kept')"),)
-NEWER = (*OLDER, ("ALTER TABLE things ADD COLUMN size INTEGER NOT NULL DEFAULT 7",), ("CREATE TABLE more (x)",))
+STEPS = (
+    ("CREATE TABLE things (name TEXT)", "INSERT INTO things VALUES ('kept')"),
+    ("ALTER TABLE things ADD COLUMN size INTEGER NOT NULL DEFAULT 7",),
+    ("CREATE TABLE more (x)",),
+)
+
+
+def kind_of(*steps):
+    """A kind of file that is through `steps`."""
+    return dataclasses.replace(QUEUE_FILE, steps=steps)
 
 
 def test_a_file_of_an_older_version_is_brought_forward(plain, file):
+    older, newer = kind_of(*STEPS[:1]), kind_of(*STEPS)
     plain.execute("BEGIN")
-    bring_forward(plain, str(file.db), OLDER)
+    older.bring_forward(plain, str(file.db))
     plain.execute("COMMIT")
-    assert check_identity(plain, str(file.db), OLDER)
-    assert not check_identity(plain, str(file.db), NEWER)
+    assert older.is_newest(plain, str(file.db))
+    assert not newer.is_newest(plain, str(file.db))
     plain.execute("BEGIN")
-    bring_forward(plain, str(file.db), NEWER)
+    newer.bring_forward(plain, str(file.db))
     plain.execute("COMMIT")
-    assert check_identity(plain, str(file.db), NEWER)
+    assert newer.is_newest(plain, str(file.db))
     assert plain.execute("SELECT name, size FROM things").fetchall() == [("kept", 7)]
 
 
 def test_a_step_that_fails_leaves_the_older_version(plain, file):
+    older = kind_of(*STEPS[:1])
     plain.execute("BEGIN")
-    bring_forward(plain, str(file.db), OLDER)
+    older.bring_forward(plain, str(file.db))
     plain.execute("COMMIT")
     plain.execute("BEGIN")
     with pytest.raises(sqlite3.OperationalError):
-        bring_forward(plain, str(file.db), (*NEWER[:2], ("no SQL",)))
+        kind_of(*STEPS[:2], ("no SQL",)).bring_forward(plain, str(file.db))
     plain.execute("ROLLBACK")
-    assert check_identity(plain, str(file.db), OLDER)
+    assert older.is_newest(plain, str(file.db))
     assert plain.execute("SELECT * FROM things").fetchall() == [("kept",)]
 
 
 def test_a_file_of_a_newer_version_is_refused(open_store, plain, filled):
-    plain.execute(f"PRAGMA user_version = {len(STEPS) + 1}")
+    plain.execute(f"PRAGMA user_version = {len(QUEUE_FILE.steps) + 1}")
     message = refused(open_store, "was written by a newer version of Penstock")
-    assert f"it has schema {len(STEPS) + 1}, and this version knows {len(STEPS)}" in message
-    assert plain.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    assert f"it has schema {len(QUEUE_FILE.steps) + 1}, and this version knows {len(QUEUE_FILE.steps)}" in message
+    assert plain.execute("PRAGMA application_id").fetchone() == (QUEUE_FILE.application_id,)
 
 
 # -- locks and disks --------------------------------------------------------------------------------------------------
 
 
 def test_a_lock_of_another_is_waited_for_and_then_told(store, plain, monkeypatch):
-    monkeypatch.setattr(sqlite_writer, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.0)
     plain.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="other processes kept it locked for 5 s"):
         store.submit([NewJob("a")])

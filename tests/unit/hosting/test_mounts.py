@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.jobs.stores.mounts import file_system, is_shared
+from penstock.hosting.mounts import file_system, is_shared
 
 MOUNTS = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 30 22 0:26 / /tmp rw - tmpfs tmpfs rw

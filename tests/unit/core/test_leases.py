@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.jobs.rules.leases import longest_call, reconnect_delay, renewal_delay, retry_delay
+from penstock.core.leases import longest_call, reconnect_delay, renewal_delay, retry_delay
 
 
 def test_a_lease_is_renewed_each_third_give_or_take_a_fifth():

@@ -1,17 +1,20 @@
-"""Open a queue's file, or say why it cannot be one.
+"""Open an SQLite file of one kind, or say why it cannot be one.
 
 Contract
 --------
-* What is opened is a file of ours with the newest schema, in a folder of this host, and is not damaged as far as a
+* What is opened is a file of that kind with the newest schema, in a folder of this host, and is not damaged as far as a
   look of `CHECK_SECONDS` tells.  Anything else is refused with a sentence, and not changed.
 * Who makes the file has it for himself: it is 0600, and so is what SQLite puts beside it.
 * A fork of this process neither uses the connections of its parent nor closes them, and does not open the file again.
+  It opens other files: a fork waits, for at most `FORK_SECONDS`, while another thread opens one.
+* A signal that comes while a file is opened is raised as ever, at most `CHECK_SECONDS` later.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import random
 import sqlite3
 import stat
 import threading
@@ -20,11 +23,9 @@ import weakref
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import ConfigError, PenstockError, StoreUnavailable
-from penstock.jobs.advice import Advice
-from penstock.jobs.stores.mounts import MOUNTINFO, file_system, is_shared
-from penstock.jobs.stores.sqlite_advice import advise_on_file
-from penstock.jobs.stores.sqlite_schema import bring_forward, check_identity
+from penstock.errors import ConfigError, PenstockError
+from penstock.hosting.file_kind import FileKind
+from penstock.hosting.mounts import MOUNTINFO, file_system, is_shared
 
 BUSY_SECONDS: Final = 5.0
 """For how long somebody waits while other processes keep the file locked."""
@@ -33,8 +34,16 @@ CHECK_SECONDS: Final = 1.0
 LOG_BYTES: Final = 16 * 1024 * 1024
 """To what the log beside the file is cut back after it was larger."""
 
-_opening = threading.Lock()
-"""Two threads never make one file: who closes a plain descriptor drops the locks that SQLite has on the same file."""
+FORK_SECONDS: Final = 10.0
+"""For how long a fork waits for the opening of a file; it takes longer only where a disk hangs."""
+
+_opening = threading.RLock()
+"""Two threads never make one file: who closes a plain descriptor drops the locks that SQLite has on the same file.
+
+A fork takes it too.  SQLite has locks of its own in memory; one that another thread had at the fork would never be let
+go in the child, and to examine a large file takes and gives them for a second.
+"""
+_held_by_fork = False
 
 _open_files: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
 """Those that may have connections; in a fork, those of its parent too."""
@@ -55,12 +64,21 @@ def code_of(error: sqlite3.Error) -> str:
     return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
 
 
-def unavailable(path: str, error: sqlite3.Error) -> StoreUnavailable | None:
-    """What a caller is told of an error while the store is open; None if only we can have caused it."""
-    code = code_of(error)
-    if not code or code in OUR_FAULTS:
-        return None
-    return StoreUnavailable(f"{path}: {REASONS.get(code, 'SQLite refuses')} ({error.sqlite_errorname}: {error})")
+def begin_writing(connection: sqlite3.Connection) -> None:
+    """Begin a transaction that writes, once nobody else does; for at most `BUSY_SECONDS`.
+
+    SQLite itself would ask ever more seldom, up to ten times a second: set ``busy_timeout`` to 0.
+    """
+    limit = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if code_of(error) != "SQLITE_BUSY" or time.monotonic() > limit:
+                raise
+            time.sleep(random.uniform(0.0005, 0.004))
+        else:
+            return
 
 
 class _Connection(sqlite3.Connection):
@@ -68,10 +86,11 @@ class _Connection(sqlite3.Connection):
 
 
 class SqliteFile:
-    """One file of queues."""
+    """One file of the kind `kind`, which processes of this host share."""
 
-    def __init__(self, path: str, synchronous: str, *, mountinfo: Path = MOUNTINFO) -> None:
+    def __init__(self, path: str, kind: FileKind, *, synchronous: str = "FULL", mountinfo: Path = MOUNTINFO) -> None:
         self.path = str(Path(path).absolute())
+        self._kind = kind
         self._synchronous = synchronous
         self._mountinfo = mountinfo
         self._identity: tuple[int, int] | None = None
@@ -82,8 +101,8 @@ class SqliteFile:
         """A connection to the file, which is made where there is none.
 
         Raises:
-            ConfigError: it can be no queue; the sentence says why, and what to do.
-            StoreUnavailable: it is locked, or the disk is full or fails.
+            ConfigError: it can be no file of this kind; the sentence says why, and what to do.
+            PenstockError: it is locked, or the disk is full or fails; of the type that the kind names.
         """
         with _opening:
             self._check_place()
@@ -111,17 +130,27 @@ class SqliteFile:
         return connection
 
     def check_there(self) -> None:
-        """Do nothing, or raise StoreUnavailable if the file that was opened is no longer the one at its path.
+        """Raise what the kind names where the file that was opened is no longer the one at its path.
 
         SQLite goes on with a removed file, and nobody would ever see what is written there.
         """
         try:
             found = os.stat(self.path)  # noqa: PTH116  # Path.stat takes three times as long
         except OSError as error:
-            raise StoreUnavailable(f"{self.path} is not there any more: {error.strerror}") from error
+            raise self._kind.unavailable(f"{self.path} is not there any more: {error.strerror}") from error
         if (found.st_dev, found.st_ino) != self._identity:
             what = "was replaced by another file while it was open"
-            raise StoreUnavailable(f"{self.path} {what}: open the queue again, or restart this process")
+            raise self._kind.unavailable(
+                f"{self.path} {what}: open the {self._kind.what} again, or restart this process"
+            )
+
+    def unavailable(self, error: sqlite3.Error) -> PenstockError | None:
+        """What a caller is told of an error while the file is open; None if only we can have caused it."""
+        code = code_of(error)
+        if not code or code in OUR_FAULTS:
+            return None
+        reason = REASONS.get(code, "SQLite refuses")
+        return self._kind.unavailable(f"{self.path}: {reason} ({error.sqlite_errorname}: {error})")
 
     def leave(self) -> None:
         """Take note that the connections were closed."""
@@ -136,36 +165,35 @@ class SqliteFile:
         for connection in self._connections:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
-    def advice(self) -> list[Advice]:
-        """What its place and the way it is written mean for jobs."""
-        kind = file_system(str(Path(self.path).parent), self._read_mounts())
-        return advise_on_file(self.path, kind, self._synchronous)
+    def file_system(self) -> str:
+        """The type of the file system that it lies on, or "" where nobody tells."""
+        return file_system(str(Path(self.path).parent), self._read_mounts())
 
     def _check_place(self) -> None:
-        path = Path(self.path)
+        path, what = Path(self.path), self._kind.what
         try:
             if not path.parent.is_dir():
                 raise ConfigError(
-                    f"{path.parent} is no folder that is there; make it, or name another file for the queue"
+                    f"{path.parent} is no folder that is there; make it, or name another file for the {what}"
                 )
             if path.is_dir():
-                raise ConfigError(f"{path} is a folder; name a file in it for the queue, as {path / 'q.db'}")
+                raise ConfigError(f"{path} is a folder; name a file in it for the {what}, as {path / 'q.db'}")
             if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-                raise ConfigError(f"{path} is no regular file; name another for the queue")
+                raise ConfigError(f"{path} is no regular file; name another for the {what}")
             self.path = str(path.resolve())
         except OSError as error:
-            raise ConfigError(f"{path} cannot be opened as a queue: {error.strerror}") from error
-        for other in _open_files:
+            raise ConfigError(f"{path} cannot be opened as a {what}: {error.strerror}") from error
+        for other in _files():
             if other.path == self.path and other._process != os.getpid():
                 raise ConfigError(
                     f"{self.path} was open in process {other._process} when this process was forked from it, so that "
-                    "SQLite cannot open it here any more; open the queue after the fork only"
+                    f"SQLite cannot open it here any more; open the {what} after the fork only"
                 )
-        kind = file_system(str(Path(self.path).parent), self._read_mounts())
-        if is_shared(kind):
+        found = self.file_system()
+        if is_shared(found):
             raise ConfigError(
-                f"{self.path} lies on a network file system ({kind}), where SQLite's locks do not hold; "
-                "put the queue on a disk of this host, or use redis://"
+                f"{self.path} lies on a network file system ({found}), where SQLite's locks do not hold; "
+                f"{self._kind.elsewhere}"
             )
 
     def _read_mounts(self) -> str:
@@ -179,7 +207,7 @@ class SqliteFile:
         if (not path.exists() or path.stat().st_size == 0) and log.exists() and log.stat().st_size:
             raise ConfigError(
                 f"{path} is missing or empty, but its log {log} is there; put the file back, or remove the log: "
-                "the jobs in it are lost then"
+                f"the {self._kind.contents} in it are lost then"
             )
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -203,14 +231,14 @@ class SqliteFile:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        if check_identity(connection, self.path):
+        if self._kind.is_newest(connection, self.path):
             _examine(connection, self.path)
-            _write_ahead(connection)
+            self._write_ahead(connection)
         else:
             Path(self.path).chmod(0o600)  # it may be an empty file that somebody made
-            _write_ahead(connection)
+            self._write_ahead(connection)
             connection.execute("BEGIN IMMEDIATE")
-            bring_forward(connection, self.path)
+            self._kind.bring_forward(connection, self.path)
             connection.execute("COMMIT")
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
@@ -225,13 +253,31 @@ class SqliteFile:
             return ConfigError(
                 f"{self.path} cannot be read and written ({error}); this user needs both rights to it and its folder"
             )
-        return unavailable(self.path, error) or PenstockError(f"{self.path}: {error}")
+        return self.unavailable(error) or PenstockError(f"{self.path}: {error}")
+
+    def _write_ahead(self, connection: sqlite3.Connection) -> None:
+        """Have the file use a log.  SQLite does not wait by itself where somebody else has the file in use."""
+        limit = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            except sqlite3.OperationalError as error:
+                if code_of(error) != "SQLITE_BUSY" or time.monotonic() > limit:
+                    raise
+                time.sleep(0.01)
+            else:
+                if mode != "wal":
+                    raise self._kind.unavailable(f"SQLite keeps no write-ahead log here: its journal mode is {mode!r}")
+                return
 
 
 def _examine(connection: sqlite3.Connection, path: str) -> None:
     """Refuse a damaged file.  A large one is examined for `CHECK_SECONDS` only."""
     limit = time.monotonic() + CHECK_SECONDS
-    connection.set_progress_handler(lambda: time.monotonic() > limit, 10_000)
+    # What is called here is C throughout.  In a function of Python the KeyboardInterrupt of a signal would be raised,
+    # and SQLite takes whatever the handler raises for a yes: the Ctrl-C would be lost.
+    too_late = map(limit.__lt__, iter(time.monotonic, None)).__next__
+    connection.set_progress_handler(too_late, 10_000)
     try:
         (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.OperationalError as error:
@@ -244,25 +290,31 @@ def _examine(connection: sqlite3.Connection, path: str) -> None:
         raise ConfigError(f"{path} is damaged ({found}); put a backup in its place, or name another file")
 
 
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Have the file use a log.  SQLite does not wait by itself where somebody else has the file in use."""
-    limit = time.monotonic() + BUSY_SECONDS
+def _files() -> list[SqliteFile]:
+    """Those in `_open_files`, while other threads may open and leave some."""
     while True:
         try:
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError as error:
-            if code_of(error) != "SQLITE_BUSY" or time.monotonic() > limit:
-                raise
-            time.sleep(0.01)
-        else:
-            if mode != "wal":
-                raise StoreUnavailable(f"SQLite keeps no write-ahead log here: its journal mode is {mode!r}")
-            return
+            return list(_open_files)
+        except RuntimeError:  # it was changed meanwhile
+            continue
 
 
-def _keep_connections() -> None:
-    for file in _open_files:
+def _before_fork() -> None:
+    global _held_by_fork  # noqa: PLW0603  # a hook is given nothing to keep
+    _held_by_fork = _opening.acquire(timeout=FORK_SECONDS)
+
+
+def _after_fork() -> None:
+    if _held_by_fork:
+        _opening.release()
+
+
+def _begin_anew() -> None:
+    """What a fork does first: the thread that may have had `_opening` is not there any more."""
+    global _opening  # noqa: PLW0603
+    _opening = threading.RLock()
+    for file in _files():
         file.keep_for_ever()
 
 
-os.register_at_fork(after_in_child=_keep_connections)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_begin_anew)
