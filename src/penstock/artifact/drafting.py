@@ -35,6 +35,7 @@ from penstock.artifact.manifest_json import manifest_to_json
 from penstock.artifact.probes import PROBES, write_recorded
 from penstock.artifact.recorded import Recorded
 from penstock.errors import ConfigError
+from penstock.hosting.synced_files import sync_folder, write_synced
 
 CHUNK = 1 << 20
 """How many bytes are hashed at a time."""
@@ -71,6 +72,7 @@ class Draft:
         created: str,
         git: str | None,
         metadata: Mapping[str, Any],
+        run: str | None = None,
     ) -> str:
         """Write all but the graphs, which are there already, and return the digest.  Nothing is written after it.
 
@@ -95,12 +97,13 @@ class Draft:
             created=created,
             git=git,
             metadata=dict(metadata),
+            run=run,
         )
         content = manifest_to_json(manifest)
         self.digest = sha256(content).hexdigest()
-        _write_synced(self.folder / MANIFEST, content)
-        _write_synced(self.folder / DIGEST, f"{self.digest}\n".encode())
-        _sync(self.folder)
+        write_synced(self.folder / MANIFEST, content)
+        write_synced(self.folder / DIGEST, f"{self.digest}\n".encode())
+        sync_folder(self.folder)
         return self.digest
 
     def publish(self) -> Path:
@@ -113,7 +116,7 @@ class Draft:
             if os.path.lexists(self.target):  # since the check; a rename replaces nothing but an empty folder
                 raise _exists(self.target) from error
             raise
-        _sync(self.target.parent)
+        sync_folder(self.target.parent)
         return self.target
 
 
@@ -152,7 +155,7 @@ def _sync_and_list(folder: Path) -> dict[str, FileEntry]:
         if here != folder and not files and not any((here / name).is_dir() for name in folders):
             here.rmdir()
         else:
-            _sync(here)
+            sync_folder(here)
     return dict(sorted(found.items()))
 
 
@@ -164,18 +167,3 @@ def _sync_and_hash(path: Path) -> FileEntry:
             size += len(chunk)
         os.fsync(file.fileno())
     return FileEntry(sha256=digest.hexdigest(), bytes=size)
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

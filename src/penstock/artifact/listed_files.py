@@ -46,6 +46,13 @@ def read_listed(folder: int, path: str, entry: FileEntry) -> bytes:
 
 def check_listed(folder: int, files: Mapping[str, FileEntry], *, besides: Iterable[str]) -> None:
     """Check that the folder holds `files` and `besides`, nothing else, and that each of `files` is as listed."""
+    check_listing(folder, files, besides=besides)
+    for path, entry in files.items():
+        copy_listed(folder, path, entry, None)
+
+
+def check_listing(folder: int, files: Iterable[str], *, besides: Iterable[str]) -> None:
+    """Check that the folder holds `files` and `besides`, and nothing else; no file is opened."""
     expected = {*files, *besides}
     folders = {parent for path in expected for parent in parents_of(path)}
     found: set[str] = set()
@@ -58,11 +65,14 @@ def check_listed(folder: int, files: Mapping[str, FileEntry], *, besides: Iterab
             raise _invalid(path, f"is a {kind} that the manifest does not list")
     for path in sorted(expected - found):
         raise _invalid(path, "is missing")
-    for path, entry in files.items():
-        _check_file(folder, path, entry)
 
 
-def _check_file(folder: int, path: str, entry: FileEntry) -> None:
+def copy_listed(folder: int, path: str, entry: FileEntry, target: BinaryIO | None) -> None:
+    """Write the content of a file to `target`, and check that it is as listed; None: check it alone.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     digest, size = sha256(), 0
     with _opened(folder, path) as file:
         _check_size(file, path, entry)
@@ -71,6 +81,8 @@ def _check_file(folder: int, path: str, entry: FileEntry) -> None:
             size += len(chunk)
             if size > entry.bytes:  # somebody is writing it, and may never end
                 raise _invalid(path, "grows while it is read")
+            if target is not None:
+                target.write(chunk)
     _check_content(path, entry, size, digest.hexdigest())
 
 

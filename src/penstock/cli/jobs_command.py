@@ -20,7 +20,7 @@ from penstock.cli.jobs_submit import submit_from
 from penstock.cli.options import WronglyCalled, flag_name
 from penstock.cli.queue_url import add_queue_flags, needed_queue_url
 from penstock.errors import ConfigError, JobConflict, JobError, JobNotFound, PenstockError
-from penstock.hosting.stdio import fill_standard_streams, write_stderr_line
+from penstock.hosting.stdio import fill_standard_streams, is_terminal, write_stderr_line
 from penstock.jobs.endings import refuse_without_result
 from penstock.jobs.job import Job
 from penstock.jobs.new_jobs import MAX_INLINE
@@ -199,7 +199,7 @@ def _result(queue: JobQueue, arguments: argparse.Namespace) -> int:
         _write_file(arguments.file, stored.body)
     elif _is_text(stored.content_type):
         write_bytes(stored.body + b"\n")
-    elif sys.stdout.isatty():
+    elif is_terminal(sys.stdout):
         raise JobError(
             f"the result is {stored.content_type}, which a terminal does not show: write it with --file PATH"
         )

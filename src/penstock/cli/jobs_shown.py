@@ -15,6 +15,7 @@ import msgspec
 
 from penstock.codec.text import printable
 from penstock.errors import PenstockError
+from penstock.hosting.stdio import is_terminal
 from penstock.jobs.job import Job
 
 LONGEST_CELL: Final = 300
@@ -62,7 +63,7 @@ def show_jobs(jobs: Sequence[Job], *, as_json: bool, columns: Sequence[str] = tu
     """
     if as_json:
         write_lines(msgspec.json.encode(job).decode() for job in jobs)
-    elif sys.stdout.isatty():
+    elif is_terminal(sys.stdout):
         _show_table(columns, [[_FIELDS[name](job) for name in columns] for job in jobs])
     else:
         write_lines("\t".join(_FIELDS[name](job) for name in columns) for job in jobs)
@@ -73,7 +74,7 @@ def show_numbers(numbers: Any, *, as_json: bool) -> None:
     fields = msgspec.to_builtins(numbers)
     if as_json:
         write_lines([msgspec.json.encode(numbers).decode()])
-    elif sys.stdout.isatty():
+    elif is_terminal(sys.stdout):
         _show_table(("", ""), [[name, _number(value)] for name, value in fields.items()])
     else:
         write_lines(f"{name}\t{_number(value)}" for name, value in fields.items())

@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 from penstock.cli.jobs_shown import show_jobs, write_lines
 from penstock.cli.options import WronglyCalled, flag_name
 from penstock.errors import ConfigError, InvalidItem, JobTooLarge, PenstockError
-from penstock.hosting.stdio import write_stderr_line
+from penstock.hosting.stdio import is_terminal, write_stderr_line
 from penstock.jobs.inputs import encode_input
 from penstock.jobs.submitting import JobQueue
 
@@ -181,7 +181,7 @@ def _submit_lines(queue: JobQueue, file: str, options: dict[str, Any], *, as_jso
                 advance(lines.read_bytes)
                 if as_json:
                     show_jobs(jobs, as_json=True)
-                elif not sys.stdout.isatty():
+                elif not is_terminal(sys.stdout):
                     write_lines([job.id for job in jobs])
     except KeyboardInterrupt:
         write_stderr_line(f"interrupted; {submitted} jobs were submitted")
@@ -195,7 +195,7 @@ def _submit_lines(queue: JobQueue, file: str, options: dict[str, Any], *, as_jso
 @contextlib.contextmanager
 def _progress(file: str) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal, which is told how many bytes were read; elsewhere nothing."""
-    if not sys.stderr.isatty():
+    if not is_terminal(sys.stderr):
         yield lambda _: None
         return
     from rich.console import Console  # `penstock serve` needs none of it

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO, cast
 
-from penstock.hosting.stdio import write_stderr_line
+from penstock.hosting.stdio import LossyStream, is_terminal, write_stderr_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,11 +57,12 @@ class ProgressStatus:
 @contextlib.contextmanager
 def progress_shown() -> Iterator[Progress]:
     """Progress on stderr as it is now."""
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not is_terminal(sys.stderr):
         yield ProgressLines()
         return
     from rich.console import Console
 
-    console = Console(file=sys.stderr)  # this very stream: exporters take `sys.stderr` away for a while
+    # This very stream: exporters take `sys.stderr` away for a while.  A closed terminal must not cost the model.
+    console = Console(file=cast("TextIO", LossyStream(sys.stderr)))
     with console.status("") as status:
         yield ProgressStatus(console, status)

@@ -255,3 +255,21 @@ def test_a_long_name_of_a_folder_has_room_for_its_draft(tmp_path):
 def test_the_same_content_has_the_same_digest(tmp_path):
     assert write_artifact(tmp_path / "one") == write_artifact(tmp_path / "two")
     assert write_artifact(tmp_path / "three", max_size=5) != write_artifact(tmp_path / "four")
+
+
+def test_a_folder_that_somebody_removes_just_after_it_was_made_is_left_to_them(tmp_path, monkeypatch):
+    """A sweeper takes the new folder for one that was left: it has the lock before its maker."""
+    real, sweeping = fcntl.flock, []
+
+    def sweep_first(descriptor, operation):
+        if not sweeping:
+            (folder,) = tmp_path.iterdir()
+            sweeping.append(os.open(folder, os.O_RDONLY))
+            real(sweeping[0], fcntl.LOCK_EX)
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_first)
+    with new_artifact(tmp_path / "affairs", name="affairs") as draft:
+        assert draft.folder.is_dir()
+    os.close(sweeping[0])
+    assert names_in(tmp_path) == []
