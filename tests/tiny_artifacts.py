@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,16 @@ def features() -> f.Features:
     ).fit(ROWS)
 
 
-def model(x: np.ndarray, occupation: np.ndarray) -> np.ndarray:
+def model(x: np.ndarray, occupation: np.ndarray, slope: Sequence[float] | np.ndarray = SLOPE) -> np.ndarray:
     """What the graph computes, by numpy."""
-    return 1 / (1 + np.exp(-((TABLE[occupation] * x) @ SLOPE)))
+    return 1 / (1 + np.exp(-((TABLE[occupation] * x) @ np.asarray(slope, np.float32))))
 
 
-def graph() -> bytes:
+def graph(slope: Sequence[float] | np.ndarray = SLOPE) -> bytes:
     return onnx_bytes.model(
         [
             onnx_bytes.weights("table", TABLE),
-            onnx_bytes.weights("slope", SLOPE),
+            onnx_bytes.weights("slope", np.asarray(slope, np.float32)),
             onnx_bytes.node("Gather", ["table", "occupation"], ["row"]),
             onnx_bytes.node("Mul", ["row", "x"], ["scaled"]),
             onnx_bytes.node("MatMul", ["scaled", "slope"], ["sum"]),
@@ -56,13 +57,23 @@ def graph() -> bytes:
 
 
 def write_artifact(
-    path: Path, *, name: str = "affairs", content: bytes | None = None, max_size: int = 32, shape: tuple[int, ...] = ()
+    path: Path,
+    *,
+    name: str = "affairs",
+    content: bytes | None = None,
+    max_size: int = 32,
+    shape: tuple[int, ...] = (),
+    slope: Sequence[float] | np.ndarray = SLOPE,
+    run: str | None = None,
 ) -> str:
-    """An artifact at `path`, whose output is said to be of `shape`; its digest."""
+    """An artifact at `path`, whose output is said to be of `shape`; its digest, another for each name, slope and run.
+
+    With another `slope` it answers otherwise.
+    """
     spec = features()
-    answers = model(**spec.encode(ROWS)).astype(np.float32)
+    answers = model(**spec.encode(ROWS), slope=slope).astype(np.float32)
     outputs = {"probability": np.broadcast_to(answers.reshape(-1, *[1] * len(shape)), (len(ROWS), *shape)).copy()}
-    return _write(path, spec, ROWS, outputs, content or graph(), name=name, max_size=max_size)
+    return _write(path, spec, ROWS, outputs, content or graph(slope), name=name, max_size=max_size, run=run)
 
 
 def write_ids(path: Path, *, size: int | None = None) -> str:
@@ -84,6 +95,7 @@ def _write(
     *,
     name: str,
     max_size: int = 32,
+    run: str | None = None,
 ) -> str:
     tensors = tuple(Tensor(key, array.dtype.name, array.shape[1:]) for key, array in outputs.items())
     with new_artifact(path, name=name) as draft:
@@ -99,6 +111,7 @@ def _write(
             created="2026-11-23T00:00:00Z",
             git=None,
             metadata={},
+            run=run,
         )
         draft.publish()
     return draft.digest

@@ -150,8 +150,7 @@ class StageFailed(RequestError):
 
     def __str__(self) -> str:
         what = RETURNED.get(self.type_name, f"raised {self.type_name}")
-        head = f"stage {self.stage!r} {what}: {self.message}"
-        return f"{head}\n\n{self.traceback.rstrip()}" if self.traceback else head
+        return _with_traceback(f"stage {self.stage!r} {what}: {self.message}", self.traceback)
 
 
 class WorkerLost(RequestError):
@@ -224,8 +223,7 @@ class EndedWithoutResult(JobError):
         self.traceback = traceback
 
     def __str__(self) -> str:
-        base, trace = super().__str__(), self.traceback.rstrip()
-        return f"{base}\n\n{trace}" if trace else base
+        return _with_traceback(super().__str__(), self.traceback)
 
 
 class JobFailed(EndedWithoutResult):
@@ -312,7 +310,7 @@ class ExportRefused(ExportError):
 
 
 class ArtifactInvalid(ExportError):
-    """The folder is no artifact, or not as it was when it was saved.
+    """The folder is no artifact or model directory, or not as it was when it was written.
 
     `file` is the path of the file at fault, below the folder; "" where it is the folder itself.
     """
@@ -320,3 +318,47 @@ class ArtifactInvalid(ExportError):
     def __init__(self, message: str = "", *, file: str = "") -> None:
         super().__init__(message)
         self.file = file
+
+
+class PublishFailed(ExportError):
+    """The model directory could not be changed this time.
+
+    There is no room on its disk, it may not be written, or somebody else has been changing it for too long.  It is as
+    it was, unless the message says otherwise.
+    """
+
+    retryable = True
+
+
+class TrainingError(PenstockError):
+    """Something went wrong in a training run."""
+
+
+class RunFailed(TrainingError):
+    """The training run has failed: a task used up its attempts.
+
+    `task` says which, as ``train 3``; `traceback` has what its last attempt raised, or how its worker was lost.
+    """
+
+    def __init__(self, message: str = "", *, task: str = "", traceback: str = "") -> None:
+        super().__init__(message)
+        self.task = task
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return _with_traceback(super().__str__(), self.traceback)
+
+
+class LeaseLost(TrainingError):
+    """The task was given to another worker, because this one lost its lease, and its result was dropped."""
+
+
+class RunUnavailable(TrainingError):
+    """The file of the training run cannot be used now: it is locked, it is gone, or the disk is full or fails."""
+
+    retryable = True
+
+
+def _with_traceback(message: str, traceback: str) -> str:
+    trace = traceback.rstrip()
+    return f"{message}\n\n{trace}" if trace else message

@@ -104,6 +104,8 @@ class Service:
         """How workers write their log lines; a server says so before it starts the service."""
         self.served = False
         """Whether every caller comes over HTTP; a server says so before it starts the service."""
+        self.model_version: int | None = None
+        """Which version of a model directory this is; None for whatever else.  `penstock.export.load` says it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop that runs the engine."""
 
@@ -124,7 +126,9 @@ class Service:
         workers = _workers(self, fields.pop("workers", None))
         options = _options(self.name, None, {**dataclasses.asdict(self.options), **fields})
         stages = [with_workers(spec, workers[spec.name]) if spec.name in workers else spec for spec in self.stages]
-        return Service(*stages, name=self.name, cpus=self.cpus, inline=inline, version=self.version, options=options)
+        made = Service(*stages, name=self.name, cpus=self.cpus, inline=inline, version=self.version, options=options)
+        made.model_version = self.model_version
+        return made
 
     # -- life -------------------------------------------------------------------------------------------------------
 

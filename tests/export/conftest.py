@@ -17,5 +17,5 @@ TIMEOUT = 300
 def pytest_collection_modifyitems(items):
     """Give these tests their time: beside seven other processes one that has 60 s elsewhere took 50."""
     for item in items:
-        if item.path.is_relative_to(HERE):
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT))

@@ -27,14 +27,19 @@ from penstock.errors import (
     JobFailed,
     JobNotFound,
     JobTooLarge,
+    LeaseLost,
     NotReady,
     Overloaded,
     PenstockError,
     ProtocolError,
+    PublishFailed,
     RequestError,
+    RunFailed,
+    RunUnavailable,
     StageFailed,
     StartFailed,
     StoreUnavailable,
+    TrainingError,
     TransferError,
     TransferFailed,
     TransferRefused,
@@ -46,7 +51,8 @@ from penstock.worker.problems import WrongLength, author_name
 EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PenstockError)]
 ENDED_JOBS = {JobFailed, JobCancelled, JobExpired}
 JOB_ERRORS = {JobError, JobNotFound, JobConflict, JobTooLarge, StoreUnavailable, EndedWithoutResult, *ENDED_JOBS}
-EXPORT_ERRORS = {ArtifactInvalid, ExportError, ExportRefused}
+EXPORT_ERRORS = {ArtifactInvalid, ExportError, ExportRefused, PublishFailed}
+TRAINING_ERRORS = {TrainingError, RunFailed, LeaseLost, RunUnavailable}
 TRANSFER_ERRORS = {TransferError, TransferFailed, TransferRefused, TransferStopped}
 
 
@@ -88,6 +94,7 @@ def test_the_tree_is_what_callers_catch():
         *JOB_ERRORS,
         *TRANSFER_ERRORS,
         *EXPORT_ERRORS,
+        *TRAINING_ERRORS,
     }
     assert issubclass(ConfigError, ValueError)
     assert all(issubclass(kind, JobError) for kind in JOB_ERRORS)
@@ -102,8 +109,8 @@ def test_a_job_that_ended_badly_shows_the_remote_traceback():
 
 
 def test_only_what_may_succeed_later_is_retryable():
-    jobs = {StoreUnavailable, TransferFailed, TransferStopped}
-    assert {kind for kind in EVERY if kind.retryable} == {Overloaded, DeadlineExceeded, NotReady, *jobs}
+    files = {StoreUnavailable, TransferFailed, TransferStopped, PublishFailed, RunUnavailable}
+    assert {kind for kind in EVERY if kind.retryable} == {Overloaded, DeadlineExceeded, NotReady, *files}
 
 
 def test_an_invalid_item_says_where():

@@ -161,10 +161,11 @@ def test_a_service_is_served_in_the_main_thread_only():
 
 def test_a_configured_service_differs_in_what_was_asked_for_only():
     before = ps.Service(double, name="one", cpus=[0], version="7", max_queued=3, validate=True)
+    before.model_version = 3
     after = before.configured(max_queued=4, inline=True)
     assert after.options == ps.ServiceOptions(max_queued=4, validate=True)
     assert (after.name, after.cpus, after.stages, after.inline) == ("one", (0,), before.stages, True)
-    assert after.version == "7"
+    assert (after.version, after.model_version) == ("7", 3)
     assert (before.options.max_queued, before.inline) == (3, False)
 
 

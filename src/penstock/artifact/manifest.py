@@ -51,7 +51,7 @@ class ProbesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that `manifest.json` says; the last three fields are for later."""
+    """Everything that `manifest.json` says; the last two fields are for later."""
 
     schema: Literal[1]
     name: str
@@ -66,8 +66,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     created: str
     git: str | None
     metadata: dict[str, Any]
-    run: None = None
-    """The training run that made it."""
+    run: str | None = None
+    """The training run that made it; None where it was saved by itself."""
     tables: tuple[()] = ()
     """Embedding tables outside of the model."""
     base: None = None

@@ -16,11 +16,12 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from penstock.artifact.manifest import DIGEST, FEATURES, MANIFEST, SCHEMA, BatchEntry, GraphEntry, Manifest
+from penstock.artifact.strict_json import refuse_other_schema, strict_json
 from penstock.config import Batch, check_service_name
 from penstock.errors import ArtifactInvalid, ConfigError
 from penstock.features.tensors import Tensor
@@ -35,6 +36,7 @@ LONGEST_NAME = 255
 """Bytes of one name in a path, on every file system that Linux has."""
 DEEPEST_PATH = 100
 """Names in a path.  Each folder is open while what is below it is looked at."""
+LONGEST_RUN = 200
 MOST_AXES = 64
 """Of an array, in numpy."""
 
@@ -68,11 +70,10 @@ def manifest_from_json(content: bytes) -> Manifest:
         ArtifactInvalid: it says something that is not known here, or that cannot be.
     """
     try:
-        found = json.loads(content.decode(), object_pairs_hook=_without_repeats, parse_constant=_no_number)
-        _check_schema(found)
+        found = strict_json(content)
+        refuse_other_schema(found, SCHEMA, "save the model again")
         manifest = msgspec.convert(found, Manifest)
         _check_manifest(manifest)
-        _check_text(found)
     except (_Wrong, ValueError, RecursionError) as error:  # not UTF-8, not JSON, and msgspec's errors are ValueErrors
         raise ArtifactInvalid(f"{MANIFEST}: {error}", file=MANIFEST) from error
     return manifest
@@ -98,38 +99,6 @@ def _finite(seconds: float | None) -> float | None:
     return None if seconds is None or math.isinf(seconds) else float(seconds)
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _Wrong(f"the key {next(name for name in names if names.count(name) > 1)!r} is there twice")
-    return found
-
-
-def _no_number(word: str) -> None:
-    raise _Wrong(f"{word} is no JSON")
-
-
-def _check_text(found: Any) -> None:
-    """JSON can spell half of a surrogate pair, which can be neither written nor shown afterwards."""
-    try:
-        json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        text = error.object[error.start : error.end]
-        raise _Wrong(f"{text!r} is half of a surrogate pair, which is no text") from None
-
-
-def _check_schema(found: Any) -> None:
-    if not isinstance(found, dict):
-        raise _Wrong("it has to be an object")
-    schema = found.get("schema")
-    if isinstance(schema, int) and not isinstance(schema, bool) and schema != SCHEMA:
-        raise _Wrong(
-            f"it is of schema {schema}, and this Penstock reads schema {SCHEMA} alone: "
-            f"use the version that wrote it{' or a newer one' if schema > SCHEMA else ''}, or save the model again"
-        )
-
-
 def _check_manifest(manifest: Manifest) -> None:
     _check_files(manifest)
     _check_graphs(manifest.graphs, manifest.files)
@@ -140,6 +109,8 @@ def _check_manifest(manifest: Manifest) -> None:
     if not all(math.isfinite(bound) and bound >= 0 for bound in manifest.tolerance):
         raise _Wrong(f"tolerance is {manifest.tolerance}, and both numbers must be 0 or more, and finite")
     datetime.fromisoformat(manifest.created)
+    if not is_run_id(manifest.run):
+        raise _Wrong(f"run is {manifest.run!r}, and has 1 to {LONGEST_RUN} characters that can be printed")
     try:
         check_service_name(manifest.name)
     except ConfigError as error:
@@ -148,6 +119,11 @@ def _check_manifest(manifest: Manifest) -> None:
         batch_from_entry(manifest.batch)
     except ConfigError as error:
         raise _Wrong(f"batch: {error}") from error
+
+
+def is_run_id(run: str | None) -> bool:
+    """Whether a training run may be called so; None stands for no run."""
+    return run is None or (1 <= len(run) <= LONGEST_RUN and run.isprintable())
 
 
 def _check_files(manifest: Manifest) -> None:
@@ -173,10 +149,7 @@ def parents_of(path: str) -> list[str]:
 
 
 def _check_path(path: str) -> None:
-    try:
-        parts = path.encode().split(b"/")
-    except UnicodeEncodeError:
-        parts = [b""]
+    parts = path.encode().split(b"/")
     if any(part in (b"", b".", b"..") or b"\0" in part or len(part) > LONGEST_NAME for part in parts):
         raise _Wrong(f"{path!r} is no path of a file inside the artifact")
     if len(parts) > DEEPEST_PATH:

@@ -106,6 +106,8 @@ def open_artifact(path: str | os.PathLike[str], *, digest: str | None = None, ch
     _check_digest(digest)
     try:
         resolved = Path(path).resolve(strict=True)
+    except PermissionError as error:
+        raise ArtifactInvalid(f"{path} cannot be opened: {error.strerror}") from error
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
         raise ArtifactInvalid(f"{path} is no artifact: there is no such folder") from error
     if not resolved.is_dir():
@@ -114,6 +116,15 @@ def open_artifact(path: str | os.PathLike[str], *, digest: str | None = None, ch
         return _in_folder(resolved, lambda folder: _open(folder, resolved, digest, check_files=check_files))
     except ArtifactInvalid as error:
         raise ArtifactInvalid(f"{path} is no artifact that can be used: {error}", file=error.file) from error
+
+
+def read_digest(path: Path) -> str:
+    """The digest of the artifact in the folder `path`, whose other files are not looked at.
+
+    Raises:
+        ArtifactInvalid: there is no manifest that can be read, or not that of `DIGEST`.
+    """
+    return _in_folder(path, lambda folder: _read_manifest(folder)[1])
 
 
 def _check_digest(digest: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Save a trained model as an artifact that is proved, and load it as a service."""
+"""Save a trained model as an artifact that is proved, publish it, and load it as a service."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.export.artifact_service import load
+    from penstock.export.releasing import publish, rollback
     from penstock.export.saving import ExportReport, save
 
-__all__ = ["ExportReport", "load", "save"]
+__all__ = ["ExportReport", "load", "publish", "rollback", "save"]
 
 # Loaded on first use: who serves needs none of what saves, and the other way round.
 _LATER = {
     "ExportReport": "penstock.export.saving",
     "load": "penstock.export.artifact_service",
+    "publish": "penstock.export.releasing",
+    "rollback": "penstock.export.releasing",
     "save": "penstock.export.saving",
 }
 

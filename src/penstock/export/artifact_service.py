@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from penstock.artifact.opened_artifact import open_artifact
+from penstock.artifact.model_directory import open_found
 from penstock.artifact.trusting import check_trust
 from penstock.config import ArtifactOptions, Batch
 from penstock.export.artifact_stage import ArtifactStage
@@ -31,7 +31,7 @@ def load(
     The folder is looked at once: a worker that is restarted loads the same artifact, or fails.
 
     Args:
-        path: the artifact.
+        path: the artifact; or a model directory, whose current version is served as long as this service lives.
         format: the graph to run, "onnx", "pt2" or "saved_model"; None: the artifact's first.
         workers: how many processes run it.
         batch: the batch policy; None: the one that it was saved with.
@@ -42,14 +42,15 @@ def load(
         env: as for `penstock.stage`.
 
     Raises:
-        ArtifactInvalid: the folder is no artifact, or not as it was saved, or has another digest.
+        ArtifactInvalid: the folder is neither, or not as it was saved, or has another digest.
         ConfigError: an argument has a value it cannot have, the artifact has no such format, the format can run code
             and is not trusted, or its library is not installed.
     """
     options = ArtifactOptions(format=format, trust=trust, digest=digest)
-    artifact = open_artifact(path, digest=options.digest)
+    found, artifact = open_found(path, options.digest)
     entry = artifact.graph(options.format)
-    check_trust(entry.format, trust=trust, digest_matched=artifact.pinned)
+    # A digest in CURRENT is no trust: whoever can write the model can write CURRENT.
+    check_trust(entry.format, trust=trust, digest_matched=options.digest is not None)
     check_library(entry.format)
     label = artifact.manifest.name if name is None else name
     model = stage(
@@ -66,4 +67,6 @@ def load(
         cpus=cpus,
         env=env,
     )
-    return Service(model, name=label, version=artifact.digest)
+    service = Service(model, name=label, version=artifact.digest)
+    service.model_version = found.version
+    return service

@@ -29,6 +29,8 @@ class SaveOptions:
     tolerance: tuple[float, float]
     max_bytes: int
     metadata: Mapping[str, Any]
+    run: str | None = None
+    """The training run that saves."""
 
     def __post_init__(self) -> None:
         try:

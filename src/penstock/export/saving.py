@@ -10,6 +10,7 @@ Contract
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -25,17 +26,19 @@ from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.manifest_json import batch_to_entry
 from penstock.artifact.proof import prove
 from penstock.artifact.recorded import Recorded
-from penstock.config import Batch, checked_keywords
+from penstock.config import Batch, check_keywords, checked_keywords
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused, InvalidItem
 from penstock.export.exporter import GraphSignature, ModelAnswer, ModelExporter
 from penstock.export.model_kinds import exporter_for
 from penstock.export.naming import describe_outputs, name_outputs
 from penstock.export.progress import Progress, progress_shown
-from penstock.export.provenance import git_commit, library_versions, time_now
+from penstock.export.provenance import git_commit, library_versions
 from penstock.export.save_options import SaveOptions, check_free_path
 from penstock.features.feature_spec import Features
 from penstock.features.kinds import Ids
 from penstock.features.tensors import Tensor
+from penstock.hosting.fault_points import hit
+from penstock.hosting.host_clock import time_now
 
 EXAMPLE_ROWS: Final = 32
 """With how many rows at most a model is traced."""
@@ -110,13 +113,44 @@ def save(
         max_bytes=max_bytes,
         metadata={} if metadata is None else metadata,
     )
+    return _save(model, target, features, (probes, check), options)
+
+
+def save_for_run(path: str | os.PathLike[str], run: str, arguments: Mapping[str, Any]) -> ExportReport:
+    """As `save`, for a training run, whose id the manifest says.
+
+    Args:
+        path: the folder to make.
+        run: the id.
+        arguments: those of `save` by their names, all but `path`.
+
+    Raises:
+        ConfigError: one of them is not known, is missing or is wrong.
+        ExportRefused: as by `save`.
+    """
+    signature = inspect.signature(save)
+    known = [name for name in signature.parameters if name != "path"]
+    check_keywords("penstock.export.save", arguments, known)
+    try:
+        bound = signature.bind(path=path, **arguments)
+    except TypeError as error:
+        raise ConfigError(f"penstock.export.save: {error}") from error
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    target = check_free_path(given.pop("path"))
+    model, features, tables = given.pop("model"), given.pop("features"), (given.pop("probes"), given.pop("check"))
+    given["metadata"] = {} if given["metadata"] is None else given["metadata"]
+    return _save(model, target, features, tables, SaveOptions(**given, run=run))
+
+
+def _save(model: Any, target: Path, features: Features, tables: tuple[Any, Any], options: SaveOptions) -> ExportReport:
     if not isinstance(features, Features):
         raise ConfigError(f"features takes a penstock.Features, got {features!r}")
     if not features.fitted:
         raise ConfigError("features are not fitted: pass what features.fit(table) returned")
     exporter = exporter_for(model, features)
     with progress_shown() as progress:
-        return save_exported(exporter, target, features, (probes, check), options, progress)
+        return save_exported(exporter, target, features, tables, options, progress)
 
 
 def save_exported(
@@ -153,6 +187,7 @@ def save_exported(
             graphs.append(GraphEntry(format_, written, signature.inputs, signature.outputs))
             _check_size(draft.folder, options.max_bytes, format_)
         _ask_again(exporter, asked.probes, options.tolerance)
+        hit("half_written")
         draft.finish(
             features=features,
             probes=asked.probes,
@@ -164,8 +199,10 @@ def save_exported(
             created=time_now(),
             git=git_commit(),
             metadata=options.metadata,
+            run=options.run,
         )
-        return _prove_and_publish(draft, asked.check, progress)
+        hit("synced")
+        return _prove_and_publish(draft, asked.check, progress, options.run)
 
 
 @dataclass(frozen=True)
@@ -202,15 +239,17 @@ def _ask(exporter: ModelExporter, features: Features, tables: tuple[Any, Any], o
     return _Asked(probes, check, outputs, classes)
 
 
-def _prove_and_publish(draft: Draft, check: Recorded | None, progress: Progress) -> ExportReport:
+def _prove_and_publish(draft: Draft, check: Recorded | None, progress: Progress, run: str | None) -> ExportReport:
     progress.step("replaying all rows through what was written, in a fresh process")
     try:
         proof = prove(draft.folder, check=check, digest=draft.digest)
     except ArtifactInvalid as error:  # as a graph that its own runtime cannot open
         raise ExportRefused(f"what was written cannot be used: {error}") from error
+    hit("verified")
     path = draft.publish()
     worst = ", ".join(f"{name} {difference:.3g}" for name, difference in proof.worst.items())
-    progress.note(f"saved {path}: {proof.rows} rows answered alike, greatest difference {worst}")
+    done = f"saved {path}" if run is None else "proved the model"  # a run's stage is gone before anybody could look
+    progress.note(f"{done}: {proof.rows} rows answered alike, greatest difference {worst}")
     return ExportReport(path=path, digest=draft.digest, rows=proof.rows, worst=dict(proof.worst))
 
 

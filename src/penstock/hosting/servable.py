@@ -206,6 +206,10 @@ class Servable(Protocol):
         """Which version of the service this is, in its author's words; "" where they say nothing."""
 
     @property
+    def model_version(self) -> int | None:
+        """Its number in the model directory that it was loaded from; None where it is from none."""
+
+    @property
     def options(self) -> ServiceOptions:
         """Its bounds."""
 

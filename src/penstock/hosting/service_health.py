@@ -43,7 +43,12 @@ def describe_process(services: Sequence[Servable], uptime: float) -> dict[str, A
 def describe_service(service: Servable) -> dict[str, Any]:
     """What one service is doing, in the words of the glossary."""
     engine = service.engine
-    told: dict[str, Any] = {"state": State.STARTING, "version": service.version, "reason": ""}
+    told: dict[str, Any] = {
+        "state": State.STARTING,
+        "version": service.version,
+        "model_version": service.model_version,
+        "reason": "",
+    }
     if engine is None:
         return {**told, "queued": 0, "in_flight": 0, "bytes": 0, "stages": {}}
     return {

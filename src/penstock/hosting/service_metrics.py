@@ -66,11 +66,13 @@ def _dropped_lines() -> Metric:
 def _versions(services: Sequence[Servable]) -> Metric:
     family = InfoMetricFamily(
         "penstock_service",
-        "Which version of each service runs, in the words of its author; of a trained model its artifact's digest.",
+        "Which version of each service runs, in the words of its author; of a trained model its artifact's digest, and "
+        "as model_version its number in the model directory that it was loaded from.",
         labels=("service",),
     )
     for service in services:
-        family.add_metric((service.name,), {"version": service.version})
+        number = "" if service.model_version is None else str(service.model_version)
+        family.add_metric((service.name,), {"version": service.version, "model_version": number})
     return family
 
 

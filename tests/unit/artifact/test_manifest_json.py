@@ -72,7 +72,11 @@ def test_no_field_may_be_missing(field):
     ("change", "said"),
     [
         ({"more": 1}, "unknown field `more`"),
-        ({"run": {}}, "Expected `null`"),
+        ({"run": {}}, r"Expected `str \| null`"),
+        ({"run": ""}, "run is '', and has 1 to 200 characters that can be printed"),
+        ({"run": "a\n"}, r"run is 'a\\n'"),
+        ({"run": "r" * 201}, "run is 'r+', and has 1 to 200"),
+        ({"base": {}}, "Expected `null`"),
         ({"tables": [1]}, "Expected `array` of length 0"),
         ({"name": 3}, "Expected `str`"),
         ({"schema": True}, "Invalid enum value|Expected `int`"),
@@ -102,6 +106,7 @@ def test_no_field_may_be_missing(field):
         ({"name": ".."}, "name: a service's name is of letters"),
         ({"git": "\ud800"}, "half of a surrogate pair, which is no text"),
         ({"metadata": {"\udfff": 1}}, "half of a surrogate pair, which is no text"),
+        ({"files": {"\ud800": {"sha256": SHA, "bytes": 1}}}, "half of a surrogate pair, which is no text"),
         ({"classes": [["\ud800"]]}, "half of a surrogate pair, which is no text"),
     ],
 )
@@ -109,9 +114,7 @@ def test_what_is_not_known_is_refused(change, said):
     assert re.search(said, refusal({**as_dict(), **change}))
 
 
-@pytest.mark.parametrize(
-    "path", ["../x", "/etc/passwd", "a/../b", "a//b", "./a", "", "a/", "a\0b", "x" * 256, "\ud800"]
-)
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../b", "a//b", "./a", "", "a/", "a\0b", "x" * 256])
 def test_a_path_that_may_lead_out_or_is_not_plain_is_refused(path):
     found = as_dict()
     found["files"][path] = {"sha256": SHA, "bytes": 1}

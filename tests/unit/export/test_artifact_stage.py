@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import penstock as ps
+from penstock.artifact.publishing import publish_artifact, roll_back
 from penstock.export import artifact_service
 from penstock.export.artifact_stage import ArtifactStage, threads_given
 from saved_artifacts import edit_manifest
@@ -108,6 +109,52 @@ def test_what_can_run_code_is_loaded_with_trust_or_its_digest_alone(tmp_path, mo
         ps.export.load(path)
     for known in ({"trust": True}, {"digest": digest}):
         assert ps.export.load(path, **known).version == digest
+
+
+def test_a_model_directory_is_loaded_as_the_version_that_is_current(saved, tmp_path):
+    write_artifact(tmp_path / "other", name="other")
+    for artifact in (saved["path"], tmp_path / "other"):
+        publish_artifact(artifact, tmp_path / "models")
+    service = ps.export.load(tmp_path / "models")
+    assert (service.name, service.model_version) == ("other", 2)
+    roll_back(tmp_path / "models")
+    service = ps.export.load(tmp_path / "models", digest=saved["digest"])
+    assert (service.name, service.model_version, service.version) == ("affairs", 1, saved["digest"])
+    assert ps.export.load(saved["path"]).model_version is None
+
+
+def test_another_digest_than_that_of_the_current_version_is_refused(saved, tmp_path):
+    publish_artifact(saved["path"], tmp_path / "models")
+    with pytest.raises(ps.ArtifactInvalid, match=f"version 1 is current in .*/models, .* not {'0' * 64}"):
+        ps.export.load(tmp_path / "models", digest="0" * 64)
+
+
+def test_the_digest_in_current_is_no_trust(tmp_path, monkeypatch):
+    write_artifact(tmp_path / "affairs", content=b"code")
+    digest = edit_manifest(tmp_path / "affairs", lambda found: found["graphs"][0].update(format="pt2"))
+    publish_artifact(tmp_path / "affairs", tmp_path / "models")
+    monkeypatch.setattr(artifact_service, "check_library", lambda _: None)  # as where PyTorch is installed
+    with pytest.raises(ps.ConfigError, match="'pt2' can run code"):
+        ps.export.load(tmp_path / "models")
+    for known in ({"trust": True}, {"digest": digest}):
+        assert ps.export.load(tmp_path / "models", **known).model_version == 1
+
+
+def test_a_worker_opens_the_version_and_does_not_look_at_current(saved, tmp_path):
+    write_artifact(tmp_path / "other", name="other")
+    publish_artifact(saved["path"], tmp_path / "models")
+    service = ps.export.load(tmp_path / "models")
+    publish_artifact(tmp_path / "other", tmp_path / "models")
+    given = service.stages[0].setup
+    assert given["path"] == str((tmp_path / "models" / "versions" / "1").resolve())
+    assert given["digest"] == saved["digest"]
+
+
+def test_a_folder_with_versions_and_without_current_is_told_as_that(saved, tmp_path):
+    publish_artifact(saved["path"], tmp_path / "models")
+    (tmp_path / "models" / "CURRENT").unlink()
+    with pytest.raises(ps.ArtifactInvalid, match="models is no model directory: there is no file CURRENT"):
+        ps.export.load(tmp_path / "models")
 
 
 def test_a_missing_library_is_told_before_a_worker_is_started(saved, monkeypatch):

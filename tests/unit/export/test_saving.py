@@ -14,7 +14,7 @@ from penstock.errors import ConfigError, ExportRefused
 from penstock.export import saving
 from penstock.export.exporter import ModelAnswer
 from penstock.export.save_options import SaveOptions
-from penstock.export.saving import agreed_classes, save_exported
+from penstock.export.saving import agreed_classes, save_exported, save_for_run
 from penstock.features.kinds import Ids
 from penstock.features.tensors import Tensor
 from tiny_artifacts import ROWS, features
@@ -313,3 +313,41 @@ def test_save_checks_its_arguments_before_it_looks_at_the_model(tmp_path):
     with pytest.raises(ConfigError, match="exists; an artifact is never overwritten"):
         ps.export.save(object(), path, **fitting)
     assert list(Path(tmp_path).iterdir()) == [path]
+
+
+# -- for a training run -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_saves_as_save_does_and_the_manifest_says_its_id(tmp_path, monkeypatch):
+    model = object()
+    given = []
+    monkeypatch.setattr(saving, "exporter_for", lambda *arguments: given.append(arguments) or Exporter())
+    arguments = {"model": model, "features": features(), "probes": ROWS[:2], "check": ROWS, "name": "affairs"}
+    arguments |= {"outputs": ["probability"], "metadata": {"epochs": 3}}
+    report = save_for_run(tmp_path / "affairs", "run-1", arguments)
+    manifest = open_artifact(report.path, digest=report.digest).manifest
+    assert (manifest.run, manifest.name, manifest.metadata) == ("run-1", "affairs", {"epochs": 3})
+    assert (report.path, report.rows) == (tmp_path / "affairs", 6)
+    assert given == [(model, features())]
+    assert save_for_run(tmp_path / "other", "run-2", {**arguments, "metadata": None}).rows == 6
+
+
+def test_a_model_that_is_saved_by_itself_has_no_run(tmp_path):
+    assert open_artifact(saved(tmp_path, Exporter()).path).manifest.run is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"path": "here"}, "penstock.export.save: there is no 'path' here"),
+        ({"batch_size": 3}, "penstock.export.save: there is no 'batch_size' here"),
+        ({"features": {}}, r"features takes a penstock\.Features, got \{\}"),
+        ({"max_bytes": 0}, "max_bytes must be a whole number of at least 1"),
+    ],
+)
+def test_what_a_run_saves_is_checked_as_the_arguments_of_save_are(tmp_path, change, said):
+    with pytest.raises(ConfigError, match=said):
+        save_for_run(tmp_path / "affairs", "run-1", {"model": 1, "features": features(), "probes": ROWS, **change})
+    with pytest.raises(ConfigError, match=r"penstock.export.save: missing a required.*argument: 'probes'"):
+        save_for_run(tmp_path / "affairs", "run-1", {"model": 1, "features": features()})
+    assert list(tmp_path.iterdir()) == []

@@ -21,14 +21,15 @@ def log_seen(caplog):
 
 def service(stacks, name="orders"):
     engine = SimpleNamespace(state=State.READY, reason="", queued=3, held_bytes=0, stages=[], worker_stacks=stacks)
-    return SimpleNamespace(name=name, version="", engine=engine)
+    return SimpleNamespace(name=name, version="", model_version=None, engine=engine)
 
 
 async def test_it_has_the_health_and_every_stack_of_coordinator_and_workers(caplog):
     async def stacks():
         return {"worker 0 of stage 'a' (pid 7)": "  File x, line 1 in predict"}
 
-    await report([service(stacks), SimpleNamespace(name="later", version="", engine=None)], 1.5, "SIGUSR1")
+    later = SimpleNamespace(name="later", version="", model_version=None, engine=None)
+    await report([service(stacks), later], 1.5, "SIGUSR1")
     health, own, worker = caplog.messages
     found = json.loads(health.removeprefix("SIGUSR1: health: "))
     assert (found["uptime"], found["services"]["orders"]["queued"]) == (1.5, 3)

@@ -125,6 +125,7 @@ class FakeService:
     ):
         self.name = name
         self.version = version
+        self.model_version: int | None = None
         self.options = ServiceOptions(**options)
         self.stages = [FakeStage("echo", target, batch, list(examples))]
         if last is not None:

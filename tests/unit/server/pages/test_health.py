@@ -67,7 +67,7 @@ def test_health_is_always_200_with_the_state(fakes, state):
 
 def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
     service = fakes.Service()
-    service.version = "of-today"
+    service.version, service.model_version = "of-today", 7
     service.engine.queued, service.engine.held_bytes = 9, 1234
     body = get(fakes, fakes.app(service), "/health").json
     assert body["uptime"] >= 0
@@ -76,6 +76,7 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
     assert body["services"]["echo"] == {
         "state": "ready",
         "version": "of-today",
+        "model_version": 7,
         "reason": "",
         "queued": 9,
         "in_flight": 2,

@@ -221,10 +221,10 @@ def test_no_name_can_break_the_text(fakes, accept):
 
 def test_each_service_tells_its_version(fakes):
     service = fakes.Service(name="ours")
-    service.version = "of-today"
+    service.version, service.model_version = "of-today", 7
     found = scrape(fakes, fakes.app(service, fakes.Service(name="other")))
-    assert value(found, "penstock_service_info", service="ours", version="of-today") == 1
-    assert value(found, "penstock_service_info", service="other", version="") == 1
+    assert value(found, "penstock_service_info", service="ours", version="of-today", model_version="7") == 1
+    assert value(found, "penstock_service_info", service="other", version="", model_version="") == 1
 
 
 def test_a_service_without_an_engine_is_starting_and_breaks_nothing(fakes):

@@ -1,0 +1,46 @@
+"""Copy an artifact, and check every byte of the copy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from penstock.artifact.listed_files import FOLDER_FLAGS, check_listing, copy_listed, read_small
+from penstock.artifact.manifest import DIGEST, MANIFEST
+from penstock.artifact.opened_artifact import LARGEST_MANIFEST, Artifact, open_artifact
+from penstock.errors import ArtifactInvalid
+from penstock.hosting.fault_points import hit
+from penstock.hosting.synced_files import sync_tree
+
+
+def copy_artifact(source: Artifact, target: Path) -> None:
+    """Copy `source`, whose files need not have been checked yet, to `target`, and have the copy on the disk.
+
+    Raises:
+        ArtifactInvalid: the source is not as it was saved, or the copy is not as the source.
+        OSError: the copy cannot be written.
+    """
+    folder = os.open(source.path, FOLDER_FLAGS)
+    try:
+        _copy(folder, source, target)
+    except ArtifactInvalid as error:
+        raise ArtifactInvalid(f"{source.path} is no artifact that can be used: {error}", file=error.file) from error
+    finally:
+        os.close(folder)
+    sync_tree(target)
+    hit("synced")
+    open_artifact(target, digest=source.digest)
+    hit("verified")
+
+
+def _copy(folder: int, source: Artifact, target: Path) -> None:
+    files = source.manifest.files
+    check_listing(folder, files, besides=(MANIFEST, DIGEST))
+    target.mkdir()
+    for path, entry in files.items():
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        with (target / path).open("xb") as file:
+            copy_listed(folder, path, entry, file)
+        hit("half_written")
+    (target / MANIFEST).write_bytes(read_small(folder, MANIFEST, limit=LARGEST_MANIFEST))
+    (target / DIGEST).write_text(f"{source.digest}\n")

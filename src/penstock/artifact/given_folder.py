@@ -1,0 +1,28 @@
+"""Decide whether what a caller gave can be the path of a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from penstock.errors import ConfigError
+
+
+def given_folder(name: str, path: object) -> Path:
+    """The path that the argument `name` has.
+
+    Raises:
+        ConfigError: it is no path: another type, nothing, or a text that no file can be called.
+    """
+    given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(given, str) or not given or "\0" in given or not _can_be_encoded(given):
+        raise ConfigError(f"{name} takes the path of a folder, got {path!r}")
+    return Path(given)
+
+
+def _can_be_encoded(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True

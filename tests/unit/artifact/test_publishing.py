@@ -1,0 +1,973 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from penstock.artifact import model_directory, publishing, staging
+from penstock.artifact.model_directory import find_artifact
+from penstock.artifact.opened_artifact import open_artifact
+from penstock.artifact.publishing import (
+    list_versions,
+    prune_versions,
+    publish_artifact,
+    roll_back,
+    version_of_run,
+)
+from penstock.artifact.staging import new_stage
+from penstock.errors import ArtifactInvalid, ConfigError, PublishFailed
+from penstock.hosting import folder_lock, synced_files
+from penstock.hosting.fault_points import InjectedFault
+from saved_artifacts import edit_manifest
+from tiny_artifacts import write_artifact
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Four artifacts, which no test changes: `saved("a")` is the path of one."""
+    folder = tmp_path_factory.mktemp("saved")
+    for name in "abcd":
+        write_artifact(folder / name, name=name)
+    return lambda name: folder / name
+
+
+@pytest.fixture
+def there(tmp_path):
+    return tmp_path / "models" / "affairs"
+
+
+def digest_of(artifact):
+    return (artifact / "DIGEST").read_text().strip()
+
+
+def files_of(folder):
+    """All below a folder with its content; of the lock, that it is there: its content is who had it last."""
+    found = {}
+    for path in sorted(folder.rglob("*")) if folder.exists() else ():
+        if path.is_symlink():
+            found[path.relative_to(folder)] = str(path.readlink())
+        elif path.is_file():
+            found[path.relative_to(folder)] = b"" if path.name == ".lock" else path.read_bytes()
+        elif not any(path.iterdir()):
+            found[path.relative_to(folder)] = None
+    return found
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def current(model_dir):
+    return json.loads((model_dir / "CURRENT").read_bytes())
+
+
+# -- publish ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_artifact_is_version_1_and_the_folder_is_made(saved, there):
+    done = publish_artifact(saved("a"), there)
+    assert (done.version, done.repeated, done.digest, done.current) == (1, False, digest_of(saved("a")), 1)
+    assert files_of(there / "versions" / "1") == files_of(saved("a"))
+    record = current(there)
+    assert (record["version"], record["digest"]) == (1, digest_of(saved("a")))
+    assert [(entry["version"], entry["action"]) for entry in record["history"]] == [(1, "publish")]
+    assert names_in(there) == [".lock", "CURRENT", "versions"]
+    assert names_in(there / "versions") == ["1"]
+
+
+def test_the_next_is_version_2_and_leaves_the_first_as_it_was(saved, there):
+    publish_artifact(saved("a"), there)
+    before = files_of(there / "versions")
+    assert publish_artifact(saved("b"), there).version == 2
+    after = files_of(there / "versions")
+    assert {path: after[path] for path in before} == before
+    assert current(there)["version"] == 2
+
+
+def test_an_artifact_that_is_there_is_not_published_again(saved, there):
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    before = files_of(there)
+    done = publish_artifact(saved("a"), there)
+    assert (done.version, done.repeated, done.digest, done.current) == (1, True, digest_of(saved("a")), 2)
+    assert files_of(there) == before
+
+
+def test_an_artifact_that_was_pruned_gets_a_new_number(saved, there):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    shutil.rmtree(there / "versions" / "1")
+    assert publish_artifact(saved("a"), there).version == 4
+
+
+def test_a_version_itself_may_be_published_again(saved, there):
+    publish_artifact(saved("a"), there)
+    assert publish_artifact(there / "versions" / "1", there).version == 1
+
+
+def test_a_version_that_was_altered_is_not_answered(saved, there):
+    publish_artifact(saved("a"), there)
+    (there / "versions" / "1" / "model.onnx").write_bytes(b"altered")
+    before = files_of(there)
+    with pytest.raises(ArtifactInvalid, match=r"version 1 is not as it was published.*nothing was changed") as caught:
+        publish_artifact(saved("a"), there)
+    assert caught.value.file == "model.onnx"
+    assert files_of(there) == before
+
+
+def test_a_damaged_current_version_keeps_nobody_from_publishing_or_going_back(saved, there):
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    (there / "versions" / "2" / "model.onnx").unlink()
+    assert publish_artifact(saved("c"), there).version == 3
+    (there / "versions" / "3" / "model.onnx").unlink()
+    assert roll_back(there, 1).version == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: (path / "model.onnx").write_bytes(b"x"), "model.onnx has 1 bytes"),
+        (lambda path: (path / "model.onnx").unlink(), "model.onnx is missing"),
+        (lambda path: (path / "more").write_bytes(b""), "more is a file that the manifest does not list"),
+        (lambda path: (path / "DIGEST").write_bytes(b"x"), "DIGEST does not hold 64"),
+    ],
+)
+def test_an_artifact_that_is_not_as_it_was_saved_is_refused(saved, there, tmp_path, damage, said):
+    artifact = tmp_path / "artifact"
+    shutil.copytree(saved("b"), artifact)
+    damage(artifact)
+    publish_artifact(saved("a"), there)
+    before = files_of(there)
+    with pytest.raises(ArtifactInvalid, match=f"{artifact}.*{said}.*nothing was changed"):
+        publish_artifact(artifact, there)
+    assert files_of(there) == before
+
+
+def test_a_copy_that_is_not_as_its_artifact_is_refused(saved, there, monkeypatch):
+    publish_artifact(saved("a"), there)
+    before = files_of(there)
+    sync = synced_files.sync_tree
+
+    def spoil(folder):
+        sync(folder)
+        (folder / "model.onnx").write_bytes(b"x")
+
+    monkeypatch.setattr("penstock.artifact.copying.sync_tree", spoil)
+    with pytest.raises(ArtifactInvalid, match=r"model.onnx has 1 bytes.*nothing was changed"):
+        publish_artifact(saved("b"), there)
+    assert files_of(there) == before
+
+
+def lost(there):
+    (there / "CURRENT").unlink()
+
+
+def old(there):
+    record = current(there)
+    record["history"] = record["history"][:1]
+    record |= {"version": 1, "digest": record["history"][0]["digest"]}
+    (there / "CURRENT").write_text(json.dumps(record))
+
+
+DAMAGE = {
+    "no JSON": (lambda there: (there / "CURRENT").write_bytes(b"{"), "CURRENT: "),
+    "half": (lambda there: (there / "CURRENT").write_bytes((there / "CURRENT").read_bytes()[:99]), "CURRENT: "),
+    "too long": (lambda there: os.truncate(there / "CURRENT", 17 << 20), "CURRENT has more than 16777216 bytes"),
+    "lost": (lost, "CURRENT is missing, and version 3 is there: put the right CURRENT back"),
+    "old": (old, "CURRENT knows of 1 versions, and version 3 is there: put the right CURRENT back"),
+    "a folder": (lambda there: (there / "versions" / "mine").mkdir(), "versions/mine is no version's folder"),
+    "a file": (lambda there: (there / "versions" / "4").write_bytes(b""), "versions/4 is no version's folder"),
+    "a link": (lambda there: (there / "versions" / "4").symlink_to("3"), "versions/4 is no version's folder"),
+    "zeros": (lambda there: (there / "versions" / "04").mkdir(), "versions/04 is no version's folder"),
+    "a name": (lambda there: (there / "versions" / "\x1b[2J").mkdir(), r"versions/\\x1b\[2J is no version's folder"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_directory_that_is_not_as_it_was_left_is_told_and_not_changed(saved, there, damage):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    make, said = DAMAGE[damage]
+    make(there)
+    before = files_of(there)
+    with pytest.raises(ArtifactInvalid, match=f"{there}.*{said}.*nothing was changed$"):
+        publish_artifact(saved("d"), there)
+    with pytest.raises(ArtifactInvalid):
+        prune_versions(there, 1)
+    assert files_of(there) == before
+
+
+@pytest.mark.parametrize("name", ["mine", "4"])
+def test_what_else_is_among_the_versions_keeps_nobody_from_going_back(saved, there, name):
+    for artifact in "ab":
+        publish_artifact(saved(artifact), there)
+    (there / "versions" / name).write_bytes(b"")
+    assert roll_back(there).version == 1
+
+
+@pytest.mark.parametrize("change", [roll_back, lambda there: publish_artifact(there.parent / "c", there)])
+def test_current_stays_readable_for_whoever_could_read_it(saved, there, change):
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    shutil.copytree(saved("c"), there.parent / "c")
+    (there / "CURRENT").chmod(0o664)
+    before = os.umask(0o077)
+    try:
+        change(there)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((there / "CURRENT").stat().st_mode) == 0o664
+
+
+def test_the_first_current_has_the_mode_that_the_umask_says(saved, there):
+    before = os.umask(0o027)
+    try:
+        publish_artifact(saved("a"), there)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((there / "CURRENT").stat().st_mode) == 0o640
+
+
+# -- where it may not be ----------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_no_model_directory(saved, tmp_path):
+    (tmp_path / "file").write_bytes(b"mine")
+    with pytest.raises(ConfigError, match="file is no folder, so it can be no model directory"):
+        publish_artifact(saved("a"), tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"mine"
+
+
+def test_an_artifact_is_no_model_directory(saved, tmp_path):
+    write_artifact(tmp_path / "other", name="other")
+    before = files_of(tmp_path)
+    for model_dir in (tmp_path / "other", tmp_path / "other" / "models"):
+        with pytest.raises(ConfigError, match=r"is an artifact itself|would lie inside the artifact"):
+            publish_artifact(tmp_path / "other", model_dir)
+    with pytest.raises(ConfigError, match="is an artifact itself"):
+        publish_artifact(saved("a"), tmp_path / "other")
+    assert files_of(tmp_path) == before
+
+
+def test_a_model_directory_is_no_artifact(saved, there, tmp_path):
+    publish_artifact(saved("a"), there)
+    with pytest.raises(ConfigError, match=f"{there} is a model directory; its current version is {there}/versions/1"):
+        publish_artifact(there, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_artifact_among_the_versions_that_is_none_is_refused(saved, there):
+    publish_artifact(saved("a"), there)
+    shutil.copytree(saved("b"), there / "versions" / ".stage-0123456789abcdef" / "model")
+    with pytest.raises(ConfigError, match="lies among the versions of"):
+        publish_artifact(there / "versions" / ".stage-0123456789abcdef" / "model", there)
+
+
+def test_a_model_directory_may_be_reached_through_a_link(saved, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert publish_artifact(saved("a"), tmp_path / "link").version == 1
+    assert find_artifact(tmp_path / "link").version == 1
+    assert (tmp_path / "real" / "versions" / "1").is_dir()
+
+
+def test_a_model_directory_alters_no_artifact_and_no_other_model_directory(saved, there, tmp_path):
+    publish_artifact(saved("a"), there)
+    shutil.copytree(saved("b"), tmp_path / "artifact")
+    (tmp_path / "link").symlink_to(there / "versions")
+    before = files_of(tmp_path)
+    for inside in (tmp_path / "artifact" / "models", tmp_path / "artifact" / "more" / "models"):
+        with pytest.raises(ConfigError, match=f"would lie inside the artifact {tmp_path}/artifact"):
+            publish_artifact(saved("c"), inside)
+    for among in (
+        there / "versions",
+        there / "versions" / "2",
+        there / "versions" / "mine" / "x",
+        tmp_path / "link" / "2",
+    ):
+        with pytest.raises(ConfigError, match=f"would lie among the versions of the model directory {there}"):
+            publish_artifact(saved("c"), among)
+    with pytest.raises(ConfigError, match="would lie inside the artifact"), new_stage(there / "versions" / "1" / "x"):
+        pass
+    assert files_of(tmp_path) == before
+
+
+# -- a version that is a link, or that cannot be read ------------------------------------------------------------------
+
+
+def test_a_version_that_is_a_link_is_nowhere_a_version(saved, there, tmp_path):
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    for number in "12":
+        (there / "versions" / number).rename(tmp_path / number)
+        (there / "versions" / number).symlink_to(tmp_path / number)
+    said = f"{there}/versions/%s is a link, and no version's folder"
+    with pytest.raises(ArtifactInvalid, match=said % 2):
+        find_artifact(there)
+    for number in (1, 2):
+        with pytest.raises(ArtifactInvalid, match=said % number):
+            roll_back(there, number)
+    with pytest.raises(ConfigError, match="there is nothing to go back to"):
+        roll_back(there)
+    assert [version.there for version in list_versions(there).versions] == [False, False]
+
+
+def test_versions_that_cannot_be_read_are_told(saved, there, monkeypatch):
+    publish_artifact(saved("a"), there)
+    refused(monkeypatch, os, "scandir", lambda path, *_: path == there / "versions")
+    with pytest.raises(ArtifactInvalid, match=f"^{there}/versions cannot be read: Permission denied$"):
+        list_versions(there)
+    refused(monkeypatch, os.path, "realpath", lambda path, *_: True)
+    refused(monkeypatch, Path, "lstat", lambda path, *_: path.parent == there / "versions")
+    assert find_artifact(there).version == 1
+    with pytest.raises(ArtifactInvalid, match=f"^{there}/versions/1 cannot be opened: Permission denied$"):
+        open_artifact(there / "versions" / "1")
+
+
+def test_a_version_that_is_pruned_while_it_is_opened_is_not_the_current_one_any_more(saved, there, monkeypatch):
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    roll_back(there)
+    open_as_it_is = model_directory.open_artifact
+
+    def prune_first(path, **given):
+        monkeypatch.undo()
+        shutil.rmtree(there / "versions" / "1")
+        (there / "CURRENT").write_bytes(newer)
+        return open_as_it_is(path, **given)
+
+    older = (there / "CURRENT").read_bytes()
+    roll_back(there, 2)
+    newer = (there / "CURRENT").read_bytes()
+    (there / "CURRENT").write_bytes(older)
+    monkeypatch.setattr(model_directory, "open_artifact", prune_first)
+    found, artifact = model_directory.open_found(there)
+    assert (found.version, artifact.digest) == (2, digest_of(saved("b")))
+    (there / "CURRENT").write_bytes(older)
+    with pytest.raises(ArtifactInvalid, match="there is no such folder"):
+        model_directory.open_found(there)
+
+
+# -- what killed processes leave --------------------------------------------------------------------------------------
+
+
+def left_in_between(saved, there, name, **changes):
+    """What a process leaves that is killed between the two renames: a version that `CURRENT` does not know."""
+    record = (there / "CURRENT").read_bytes() if there.exists() else None
+    if changes:
+        artifact = there.parent / "left"
+        write_artifact(artifact, name=name, **changes)
+    else:
+        artifact = saved(name)
+    publish_artifact(artifact, there)
+    if record is None:
+        stage = there / "versions" / f".stage-{'0' * 16}"
+        stage.mkdir()
+        (there / "CURRENT").rename(stage / "CURRENT")
+    else:
+        (there / "CURRENT").write_bytes(record)
+
+
+@pytest.mark.parametrize("earlier", ["", "a", "ab"])
+def test_the_same_artifact_is_finished(saved, there, earlier):
+    for name in earlier:
+        publish_artifact(saved(name), there)
+    left_in_between(saved, there, "c")
+    place = there / "versions" / str(len(earlier) + 1)
+    inode = place.stat().st_ino
+    done = publish_artifact(saved("c"), there)
+    assert (done.version, done.repeated, done.digest) == (len(earlier) + 1, False, digest_of(saved("c")))
+    assert place.stat().st_ino == inode
+    assert len(current(there)["history"]) == len(earlier) + 1
+
+
+@pytest.mark.parametrize("earlier", ["", "a", "ab"])
+def test_another_artifact_takes_its_number(saved, there, earlier):
+    for name in earlier:
+        publish_artifact(saved(name), there)
+    left_in_between(saved, there, "c")
+    assert publish_artifact(saved("d"), there).version == len(earlier) + 1
+    assert files_of(there / "versions" / str(len(earlier) + 1)) == files_of(saved("d"))
+    assert names_in(there / "versions") == [str(n + 1) for n in range(len(earlier) + 1)]
+
+
+def test_the_same_artifact_that_is_not_whole_is_replaced(saved, there):
+    publish_artifact(saved("a"), there)
+    left_in_between(saved, there, "c")
+    (there / "versions" / "2" / "model.onnx").write_bytes(b"half")
+    assert publish_artifact(saved("c"), there).version == 2
+    assert files_of(there / "versions" / "2") == files_of(saved("c"))
+
+
+def test_a_version_whose_current_was_lost_is_not_taken_for_one_that_was_never_published(saved, there):
+    publish_artifact(saved("a"), there)
+    (there / "CURRENT").unlink()
+    before = files_of(there)
+    said = f"{there}/CURRENT is missing, and version 1 is there: put CURRENT back, or remove .*/versions/1 if it was"
+    for artifact in "bc":
+        with pytest.raises(ArtifactInvalid, match=f"{said}.*; nothing was changed$"):
+            publish_artifact(saved(artifact), there)
+        assert files_of(there) == before
+    assert publish_artifact(saved("a"), there).version == 1
+
+
+def of_another(record):
+    entry = {**record["history"][0], "digest": "0" * 64}
+    return record | {"digest": "0" * 64, "history": [entry]}
+
+
+def of_a_later_version(record):
+    later = {**record["history"][0], "version": 2}
+    return record | {"version": 2, "history": [record["history"][0], later]}
+
+
+OTHER_STAGES = {"of another artifact": of_another, "of a later version": of_a_later_version, "cut": lambda _: None}
+
+
+@pytest.mark.parametrize("other", OTHER_STAGES)
+def test_a_stage_that_does_not_show_that_a_version_was_never_published_lets_nobody_replace_it(saved, there, other):
+    left_in_between(saved, there, "c")
+    staged = there / "versions" / f".stage-{'0' * 16}" / "CURRENT"
+    staged.write_text(json.dumps(OTHER_STAGES[other](json.loads(staged.read_bytes()))))
+    before = files_of(there)
+    with pytest.raises(ArtifactInvalid, match="CURRENT is missing, and version 1 is there"):
+        publish_artifact(saved("d"), there)
+    assert {path: content for path, content in files_of(there).items() if path.name != ".lock"} == {
+        path: content for path, content in before.items() if path.name != ".lock"
+    }
+
+
+def test_what_was_never_published_is_put_back_where_its_place_cannot_be_taken(saved, there, monkeypatch):
+    publish_artifact(saved("a"), there)
+    left_in_between(saved, there, "c")
+    before = files_of(there / "versions" / "2")
+    refused(monkeypatch, Path, "replace", lambda path, *_: path.name == "CURRENT")
+    with pytest.raises(PublishFailed):
+        publish_artifact(saved("d"), there)
+    assert files_of(there / "versions" / "2") == before
+
+
+def test_the_new_current_is_on_the_disk_in_its_stage_before_the_version_has_its_place(saved, there, monkeypatch):
+    synced = []
+    sync = staging.sync_folder
+
+    def record(folder):
+        synced.append((folder.name.partition("-")[0], (there / "versions" / "1").exists()))
+        sync(folder)
+
+    monkeypatch.setattr(staging, "sync_folder", record)
+    publish_artifact(saved("a"), there)
+    assert synced == [(".stage", False), ("versions", False), ("versions", True), ("affairs", True)]
+
+
+def test_a_dead_stage_is_removed_by_whoever_comes_next(saved, there):
+    publish_artifact(saved("a"), there)
+    for number, after in enumerate([lambda: publish_artifact(saved("b"), there), lambda: roll_back(there)]):
+        stage = there / "versions" / f".stage-{number:016x}"
+        (stage / "model").mkdir(parents=True)
+        (stage / "model" / "half").write_bytes(b"x")
+        after()
+        assert names_in(there / "versions") == ["1", "2"]
+
+
+def test_a_stage_that_is_in_use_is_kept(saved, there):
+    with new_stage(there) as stage:
+        publish_artifact(saved("a"), there)
+        assert stage.folder.is_dir()
+        shutil.copytree(saved("b"), stage.artifact)
+        assert stage.publish().version == 2
+    assert names_in(there / "versions") == ["1", "2"]
+
+
+# -- a training run ---------------------------------------------------------------------------------------------------
+
+
+def stage_and_publish(there, run, name="a", **given):
+    with new_stage(there) as stage:
+        write_artifact(stage.artifact, name=name, run=run)
+        return stage.publish(run=run, **given)
+
+
+def test_a_run_publishes_one_version_whatever_it_saves_again(there):
+    first = stage_and_publish(there, "r1")
+    again = stage_and_publish(there, "r1", name="b")
+    assert (first.version, first.repeated) == (1, False)
+    assert (again.version, again.repeated, again.digest) == (1, True, first.digest)
+    assert stage_and_publish(there, "r2").version == 2
+    assert (version_of_run(there, "r1"), version_of_run(there, "r2"), version_of_run(there, "r3")) == (1, 2, None)
+    assert [entry.get("run") for entry in current(there)["history"]] == ["r1", "r2"]
+    assert open_artifact(there / "versions" / "1").manifest.run == "r1"
+
+
+def test_a_run_whose_version_was_pruned_has_published_it(there):
+    stage_and_publish(there, "r1")
+    stage_and_publish(there, "r2")
+    shutil.rmtree(there / "versions" / "1")
+    assert stage_and_publish(there, "r1").version == 1
+
+
+def test_a_run_has_no_version_where_nothing_was_published(there):
+    assert version_of_run(there, "r1") is None
+
+
+def test_a_run_finishes_the_version_of_its_dead_saver_whatever_that_saved(saved, there):
+    publish_artifact(saved("a"), there)
+    left_in_between(saved, there, "first", run="r1")
+    digest = digest_of(there / "versions" / "2")
+    done = stage_and_publish(there, "r1", name="second")
+    assert (done.version, done.repeated, done.digest) == (2, False, digest)
+    assert digest_of(there / "versions" / "2") == digest == current(there)["digest"]
+
+
+def test_a_run_removes_the_version_of_another_that_was_never_published(saved, there):
+    publish_artifact(saved("a"), there)
+    left_in_between(saved, there, "first", run="r1")
+    done = stage_and_publish(there, "r2", name="second")
+    assert (done.version, open_artifact(there / "versions" / "2").manifest.run) == (2, "r2")
+
+
+class LostInTime(Exception):
+    """What a run raises whose saver holds its lease no longer."""
+
+
+def test_who_may_publish_no_longer_is_asked_under_the_lock_and_changes_nothing(saved, there):
+    publish_artifact(saved("a"), there)
+    left_in_between(saved, there, "first", run="r1")
+    before = files_of(there)
+
+    def refuse():
+        with pytest.raises(folder_lock.FolderLocked), folder_lock.folder_lock(there, wait=0.0):
+            raise AssertionError("the lock is held")
+        raise LostInTime
+
+    with pytest.raises(LostInTime):
+        stage_and_publish(there, "r2", check=refuse)
+    assert files_of(there) == before
+
+
+# -- rollback ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_rollback_goes_back_and_again_and_then_nowhere(saved, there):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    versions = files_of(there / "versions")
+    assert [(done.version, done.before) for done in (roll_back(there), roll_back(there))] == [(2, 3), (1, 2)]
+    with pytest.raises(ConfigError, match="there is nothing to go back to from version 1; name a version of: 3, 2, 1"):
+        roll_back(there)
+    assert files_of(there / "versions") == versions
+    assert (current(there)["version"], current(there)["digest"]) == (1, digest_of(saved("a")))
+    assert [entry["action"] for entry in current(there)["history"]] == ["publish"] * 3 + ["rollback"] * 2
+
+
+def test_a_rollback_goes_to_any_version_that_is_named(saved, there):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    assert roll_back(there, 1).version == 1
+    assert roll_back(there, 3).version == 3
+    assert roll_back(there).version == 1
+
+
+def test_a_rollback_to_the_current_version_changes_nothing(saved, there):
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    before = files_of(there)
+    done = roll_back(there, 2)
+    assert (done.version, done.before) == (2, 2)
+    assert files_of(there) == before
+
+
+@pytest.mark.parametrize("to", [0, -1, 4, 2, 10**30])
+def test_a_version_that_is_not_there_is_told(saved, there, to):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    shutil.rmtree(there / "versions" / "2")
+    (there / "versions" / "4").mkdir()  # it was never published
+    before = files_of(there)
+    with pytest.raises(ConfigError, match=f"has no version {to}; it has 3, 1$"):
+        roll_back(there, to)
+    assert files_of(there) == before
+
+
+def test_of_many_versions_the_newest_are_named(saved, there):
+    publish_artifact(saved("a"), there)
+    record = current(there)
+    record["history"] += [{**record["history"][0], "version": number} for number in range(2, 31)]
+    (there / "CURRENT").write_text(json.dumps({**record, "version": 30}))
+    for number in range(2, 31):
+        (there / "versions" / str(number)).mkdir()
+    with pytest.raises(ConfigError, match=r"it has 30, 29, .* 12, 11 and 10 older ones$"):
+        roll_back(there, 31)
+
+
+@pytest.mark.parametrize("to", ["1", 1.0, True])
+def test_what_is_no_number_of_a_version_is_refused(saved, there, to):
+    publish_artifact(saved("a"), there)
+    with pytest.raises(ConfigError, match="to must be the number of a version"):
+        roll_back(there, to)
+
+
+def test_a_version_that_was_altered_is_not_gone_back_to(saved, there):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    edit_manifest(there / "versions" / "2", lambda found: found.update(name="altered"))
+    before = files_of(there)
+    with pytest.raises(ArtifactInvalid, match=r"version 2 is not as it was published: .*its digest is .*nothing was"):
+        roll_back(there)
+    assert files_of(there) == before
+    assert roll_back(there, 1).version == 1
+
+
+@pytest.mark.parametrize("change", [roll_back, list_versions, lambda there: prune_versions(there, 1)])
+def test_a_folder_without_current_has_nothing_to_change(tmp_path, change):
+    with pytest.raises(ArtifactInvalid, match=f"{tmp_path} is no model directory: there is no file CURRENT"):
+        change(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def meanwhile(monkeypatch, change):
+    """Let `change` happen after a rollback has checked its target, which takes a while and is done without the lock."""
+
+    def change_first(folder):
+        monkeypatch.undo()
+        change()
+        return new_stage(folder)
+
+    monkeypatch.setattr(publishing, "new_stage", change_first)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda saved, there: publish_artifact(saved("d"), there), lambda _, there: roll_back(there)]
+)
+def test_a_rollback_that_names_no_version_is_refused_where_somebody_else_was_quicker(saved, there, monkeypatch, change):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    after = []
+    meanwhile(monkeypatch, lambda: after.append((change(saved, there).version, files_of(there))))
+    with pytest.raises(
+        ArtifactInvalid, match=r"somebody else changed .* meanwhile, and version .* is current"
+    ) as caught:
+        roll_back(there)
+    version, files = after[0]
+    assert f"version {version} is current now" in str(caught.value)
+    assert str(caught.value).endswith("; nothing was changed")
+    assert files_of(there) == files
+
+
+def test_a_rollback_that_names_a_version_goes_there_whatever_is_current(saved, there, monkeypatch):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    meanwhile(monkeypatch, lambda: publish_artifact(saved("d"), there))
+    done = roll_back(there, 1)
+    assert (done.version, done.before) == (1, 4)
+    meanwhile(monkeypatch, lambda: roll_back(there, 2))
+    assert roll_back(there, 2) == publishing.Rollback(2, 2)
+
+
+def test_a_rollback_to_a_version_that_is_pruned_meanwhile_is_refused(saved, there, monkeypatch):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    meanwhile(monkeypatch, lambda: prune_versions(there, 1))
+    with pytest.raises(ConfigError, match="has no version 1; it has 3, 2"):
+        roll_back(there, 1)
+    assert current(there)["version"] == 3
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, lambda version: (version / "model.onnx").write_bytes(b"x")])
+def test_a_rollback_to_the_current_version_checks_it(saved, there, damage):
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    damage(there / "versions" / "2")
+    before = files_of(there)
+    with pytest.raises(ArtifactInvalid, match=r"version 2 is not as it was published: .*; nothing was changed$"):
+        roll_back(there, 2)
+    assert files_of(there) == before
+
+
+# -- prune and list ---------------------------------------------------------------------------------------------------
+
+
+def test_old_versions_are_removed_and_what_is_current_and_what_was_before_stay(saved, there):
+    for name in "abcd":
+        publish_artifact(saved(name), there)
+    assert prune_versions(there, 9) == ()
+    assert prune_versions(there, 1) == (1, 2)
+    assert names_in(there / "versions") == ["3", "4"]
+    assert roll_back(there).version == 3
+    assert prune_versions(there, 1) == ()
+
+
+def test_pruning_leaves_what_is_no_listed_version_alone(saved, there):
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    left_in_between(saved, there, "c")
+    assert prune_versions(there, 1) == ()
+    assert names_in(there / "versions") == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("keep", [0, -1, True, "1", 1.5])
+def test_at_least_one_version_is_kept(saved, there, keep):
+    publish_artifact(saved("a"), there)
+    with pytest.raises(ConfigError, match="keep must be a whole number of at least 1"):
+        prune_versions(there, keep)
+
+
+def test_a_version_that_cannot_be_removed_is_told_with_those_that_were(saved, there, monkeypatch):
+    for name in "abcd":
+        publish_artifact(saved(name), there)
+    refused(monkeypatch, Path, "rename", lambda path, *_: path.name == "2")
+    said = f"{there}: version 1 is pruned, but no others: Permission denied: {there}/versions/2$"
+    with pytest.raises(PublishFailed, match=said):
+        prune_versions(there, 1)
+    assert names_in(there / "versions") == ["2", "3", "4"]
+    with pytest.raises(PublishFailed, match=f"{there} was not changed: Permission denied: {there}/versions/2$"):
+        prune_versions(there, 1)
+
+
+def test_the_files_of_a_pruned_version_that_stay_are_told(saved, there, monkeypatch):
+    for name in "abcd":
+        publish_artifact(saved(name), there)
+    refused(monkeypatch, os, "unlink", lambda path, *_: path == "model.onnx")
+    said = f"{there}: versions 1, 2 are pruned, but {there}/versions/.stage-[0-9a-f]+ cannot be removed: Permission"
+    with pytest.raises(PublishFailed, match=said):
+        prune_versions(there, 1)
+    assert [entry.there for entry in list_versions(there).versions] == [False, False, True, True]
+    monkeypatch.undo()
+    assert prune_versions(there, 1) == ()
+    assert names_in(there / "versions") == ["3", "4"]
+
+
+def test_a_prune_makes_no_folder_and_no_file(saved, there, monkeypatch):
+    """Where a disk is full there is no room for one."""
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    refused(monkeypatch, Path, "mkdir", lambda *_: True)
+    refused(monkeypatch, Path, "open", lambda *_: True)
+    assert prune_versions(there, 1) == (1,)
+    assert names_in(there / "versions") == ["2", "3"]
+
+
+def test_an_artifact_whose_version_is_pruned_while_it_is_checked_gets_a_new_number(saved, there, monkeypatch):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    check = publishing.open_version
+
+    def prune_first(*given):
+        monkeypatch.undo()
+        prune_versions(there, 1)
+        return check(*given)
+
+    monkeypatch.setattr(publishing, "open_version", prune_first)
+    assert publish_artifact(saved("a"), there).version == 4
+
+    def prune_then(*given):
+        monkeypatch.undo()
+        found = check(*given)
+        prune_versions(there, 1)
+        return found
+
+    monkeypatch.setattr(publishing, "open_version", prune_then)
+    assert publish_artifact(saved("b"), there).version == 5
+
+
+def test_all_that_was_published_is_listed(saved, there):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    stage_and_publish(there, "r1", name="d")
+    roll_back(there, 2)
+    shutil.rmtree(there / "versions" / "3")
+    found = list_versions(there)
+    assert (found.path, found.current, found.rollback_to) == (there, 2, 1)
+    assert [(entry.version, entry.run, entry.there) for entry in found.versions] == [
+        (1, None, True),
+        (2, None, True),
+        (3, None, False),
+        (4, "r1", True),
+    ]
+    assert [entry.digest for entry in found.versions[:3]] == [digest_of(saved(name)) for name in "abc"]
+    assert [(entry.version, entry.action) for entry in found.history][-2:] == [(4, "publish"), (2, "rollback")]
+
+
+# -- find -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_current_version_is_found_and_held_to_its_digest(saved, there):
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    digest = digest_of(saved("b"))
+    for said in (None, digest):
+        found = find_artifact(there, said)
+        assert (found.path, found.digest, found.version) == (there / "versions" / "2", digest, 2)
+    assert open_artifact(found.path, digest=found.digest).manifest.name == "b"
+    with pytest.raises(ArtifactInvalid, match=f"version 2 is current in .*, and its digest is {digest}, not 0{{64}}"):
+        find_artifact(there, "0" * 64)
+
+
+@pytest.mark.parametrize("digest", [None, "0" * 64])
+def test_what_is_no_model_directory_is_found_as_it_is(saved, tmp_path, digest):
+    for path in (saved("a"), tmp_path / "nowhere", saved("a") / "DIGEST"):
+        found = find_artifact(path, digest)
+        assert (found.path, found.digest, found.version) == (path, digest, None)
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.symlink_to("/dev/null"), os.mkfifo])
+def test_a_current_that_is_no_file_is_refused(tmp_path, make):
+    make(tmp_path / "CURRENT")
+    with pytest.raises(ArtifactInvalid, match=f"{tmp_path} is no model directory that can be used: CURRENT"):
+        find_artifact(tmp_path)
+
+
+# -- a system that refuses --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limit():
+    """Let no file be larger than so many bytes: the nearest to a full disk that needs no file system of its own."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 150, 400, 500, 900, 1500])
+def test_a_disk_without_room_changes_nothing_at_whichever_file_it_ends(saved, there, limit, size):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    before = files_of(there)
+    limit(size)
+    with pytest.raises(PublishFailed, match=f"{there} was not changed: File too large"):
+        publish_artifact(saved("d"), there)
+    limit(-1)
+    assert files_of(there) == before
+    assert publish_artifact(saved("d"), there).version == 4
+
+
+@pytest.mark.parametrize("missing", [1, 100, 10_000])
+@pytest.mark.parametrize("change", ["publish", "rollback"])
+def test_a_disk_without_room_for_current_changes_nothing(saved, there, limit, change, missing):
+    """A long history makes `CURRENT` the largest file, so all but that has room."""
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    record = current(there)
+    record["history"] += [{**record["history"][place % 2], "action": "rollback"} for place in range(100)]
+    (there / "CURRENT").write_text(json.dumps(record, indent=1))
+    before = files_of(there)
+    limit((there / "CURRENT").stat().st_size + 100 - missing)
+    with pytest.raises(PublishFailed, match=f"{there} was not changed: File too large"):
+        publish_artifact(saved("c"), there) if change == "publish" else roll_back(there)
+    limit(-1)
+    assert files_of(there) == before
+    assert publish_artifact(saved("c"), there).version == 3
+
+
+def refused(monkeypatch, owner, name, fits):
+    """Let a call of the system be refused where `fits` says so of its arguments."""
+    real = getattr(owner, name)
+
+    def refuse(*given, **more):
+        if fits(*given):
+            raise PermissionError(13, "Permission denied", str(given[0]))
+        return real(*given, **more)
+
+    monkeypatch.setattr(owner, name, refuse)
+
+
+SYSTEM = {
+    "the folder is not made": (Path, "mkdir", lambda path, *_: path.name == "versions"),
+    "the stage is not made": (Path, "mkdir", lambda path, *_: path.name.startswith(".stage-")),
+    "the lock is not opened": (os, "open", lambda path, *_: str(path).endswith("affairs/.lock")),
+    "the version is not renamed": (Path, "rename", lambda path, *_: path.name == "model"),
+    "CURRENT is not replaced": (Path, "replace", lambda path, *_: path.name == "CURRENT"),
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "earlier"), [(call, "") for call in SYSTEM] + [(call, "ab") for call in [*SYSTEM][1:]]
+)
+def test_what_the_system_refuses_is_told_and_nothing_is_changed(saved, there, monkeypatch, call, earlier):
+    for name in earlier:
+        publish_artifact(saved(name), there)
+    before = {path: content for path, content in files_of(there).items() if content is not None}
+    refused(monkeypatch, *SYSTEM[call])
+    with pytest.raises(PublishFailed, match=f"{there} was not changed: Permission denied: ") as caught:
+        publish_artifact(saved("c"), there)
+    assert caught.value.retryable
+    monkeypatch.undo()
+    after = {path: content for path, content in files_of(there).items() if content is not None}
+    assert {path for path in after if path.name != ".lock"} == {path for path in before if path.name != ".lock"}
+    assert before.items() <= after.items()
+    assert publish_artifact(saved("c"), there).version == len(earlier) + 1
+
+
+def test_a_folder_of_versions_that_is_a_file_is_told(saved, there):
+    there.mkdir(parents=True)
+    (there / "versions").write_bytes(b"mine")
+    with pytest.raises(PublishFailed, match=f"{there} was not changed: (File exists|Not a directory): "):
+        publish_artifact(saved("a"), there)
+
+
+def test_a_directory_that_cannot_be_synced_afterwards_is_published_and_said_to_be(saved, there, monkeypatch):
+    publish_artifact(saved("a"), there)
+    refused(monkeypatch, staging, "sync_folder", lambda path: path == there)
+    with pytest.raises(PublishFailed, match=f"{there}: version 2 is current now, and would not be after a loss of"):
+        publish_artifact(saved("b"), there)
+    assert current(there)["version"] == 2
+
+
+def test_a_lock_that_is_held_for_long_is_told_with_its_holder(saved, there, monkeypatch):
+    publish_artifact(saved("a"), there)
+    before = files_of(there)
+    lock = folder_lock.folder_lock
+    monkeypatch.setattr(staging, "folder_lock", lambda folder: lock(folder, wait=0.05))
+    with lock(there):
+        said = f"{there} was not changed: it has been locked for 0.05 s by process {os.getpid()} on "
+        with pytest.raises(PublishFailed, match=said):
+            publish_artifact(saved("b"), there)
+    assert files_of(there) == before
+
+
+POINTS = ["stage_begun", "half_written", "synced", "verified", "version_renamed"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("error", [InjectedFault, KeyboardInterrupt])
+@pytest.mark.parametrize("earlier", ["", "a"])
+def test_whatever_is_raised_on_the_way_leaves_nothing(saved, there, monkeypatch, point, error, earlier):
+    for name in earlier:
+        publish_artifact(saved(name), there)
+    before = files_of(there / "versions")
+
+    def interrupt(here):
+        if here == point:
+            raise error
+
+    for module in ("copying", "staging"):
+        monkeypatch.setattr(f"penstock.artifact.{module}.hit", interrupt)
+    with pytest.raises(error):
+        publish_artifact(saved("b"), there)
+    assert files_of(there / "versions") == (before if earlier else {})
+    assert (there / "CURRENT").exists() == bool(earlier)
+    monkeypatch.undo()
+    assert publish_artifact(saved("b"), there).version == len(earlier) + 1
+
+
+def test_an_interrupt_just_after_current_was_replaced_takes_nothing_back(saved, there, monkeypatch):
+    publish_artifact(saved("a"), there)
+    replace = Path.replace
+
+    def interrupted(path, target):
+        replace(path, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        publish_artifact(saved("b"), there)
+    monkeypatch.undo()
+    assert find_artifact(there).version == 2
+    open_artifact(there / "versions" / "2", digest=digest_of(saved("b")))
+    assert publish_artifact(saved("b"), there).repeated
