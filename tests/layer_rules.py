@@ -41,9 +41,10 @@ LEVELS = {
     "blocking": 8,
     "streaming": 8,
     "export": 9,
-    "cli": 10,
-    "testing": 10,
-    "__main__": 11,
+    "training": 10,
+    "cli": 11,
+    "testing": 11,
+    "__main__": 12,
 }
 """The layers, by the first part of their name."""
 
@@ -303,7 +304,16 @@ def compiled_bases(tree: Tree, compiled: Collection[str]) -> dict[str, str]:
 
 # -- time -------------------------------------------------------------------------------------------------------------
 
-TOLD_THE_TIME = ("core/", "jobs/rules/", "runtime/", "server/http1/", "server/app.py", "server/asgi.py", "calls.py")
+TOLD_THE_TIME = (
+    "core/",
+    "jobs/rules/",
+    "training/rules/",
+    "runtime/",
+    "server/http1/",
+    "server/app.py",
+    "server/asgi.py",
+    "calls.py",
+)
 """Where nobody asks the world for the time: it comes from a clock that is handed in."""
 ASKS_THE_TIME = {"time.monotonic", "time.monotonic_ns", "asyncio.timeout", "asyncio.timeout_at", "asyncio.wait_for"}
 TIMERS = {"call_later", "call_at"}

@@ -13,9 +13,9 @@ from penstock.blocking import BlockingService
 
 NAMES = {
     "ArtifactInvalid", "Batch", "Cancelled", "ConfigError", "DeadlineExceeded", "Declaration", "ExportRefused",
-    "Features", "InvalidItem", "NotReady", "Overloaded", "PenstockError", "RequestError", "ServerOptions", "Service",
-    "ServiceOptions", "Stage", "StageFailed", "StartFailed", "State", "WorkerInfo", "WorkerLost", "asgi",
-    "current_requests", "export", "features", "stage",
+    "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError", "PublishFailed", "RequestError",
+    "RunFailed", "RunUnavailable", "ServerOptions", "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed",
+    "State", "WorkerInfo", "WorkerLost", "asgi", "current_requests", "export", "features", "stage", "training",
 }  # fmt: skip
 
 STAGE = (
@@ -45,6 +45,7 @@ SIGNATURES = {
     "Features.to_json": "()",
     "Features.torch_dataset": "(table, label=None)",
     "InvalidItem": "(reason='', *, path='')",
+    "LeaseLost": "(message='')",
     "NotReady": "(message='', *, state='', retry_after=1)",
     "Overloaded": "(message='', *, retry_after=1)",
     "Service": "(*stages, name='service', cpus=None, inline=False, version='', options=None, **fields)",
@@ -61,6 +62,9 @@ SIGNATURES = {
     "Stage.predict": "(x, /)",
     "Stage.setup": "(*args, **kwargs)",
     "Stage.teardown": "()",
+    "PublishFailed": "(message='')",
+    "RunFailed": "(message='', *, task='', traceback='')",
+    "RunUnavailable": "(message='')",
     "StageFailed": "(message='', *, stage='', type_name='', mro=(), traceback='', raised_at='')",
     "StageFailed.is_a": "(kind)",
     "StartFailed": "(message='', *, traceback='')",
@@ -71,16 +75,24 @@ SIGNATURES = {
     "export.load": (
         "(path, *, format=None, workers=1, batch=None, trust=False, digest=None, name=None, cpus=None, env=None)"
     ),
+    "export.publish": "(artifact, model_dir)",
+    "export.rollback": "(model_dir, to=None)",
     "export.save": (
         "(model, path, *, features, probes, check=None, name='model', outputs=None, classes=None, "
         "batch=Batch(max_size=32, max_wait=0.0, max_gap=None), "
         "formats=None, tolerance=(1e-05, 1e-05), max_bytes=2147483648, metadata=None)"
     ),
     "stage": STAGE,
+    "training.Run": "(folder, *, publish_to=None, lease=30.0, attempts=3, save_timeout=600.0)",
+    "training.Run.checkpoint": "(write)",
+    "training.Run.latest": "()",
+    "training.Run.plan": "(*, train=(), evaluate=(), predict=())",
+    "training.Run.results": "(kind)",
+    "training.Run.work": "(*, train=None, evaluate=None, predict=None, save=None)",
 }
 OPTIONS = {"ServerOptions", "ServiceOptions"}
 """Pinned field by field in the tests of the options."""
-PACKAGES = {"export", "features"}
+PACKAGES = {"export", "features", "training"}
 PLAIN = {"PenstockError", "RequestError", "State"}
 
 
@@ -199,6 +211,24 @@ def test_the_package_itself_is_these_modules():
 def test_serving_a_model_loads_no_framework_and_nothing_of_http():
     loaded = loaded_by("import penstock.export.artifact_stage, penstock.graphs.onnx_graph")
     assert loaded & {"torch", "tensorflow", "keras", "sklearn", "onnx", "pandas", "httptools", "rich"} == set()
+
+
+FINISHED_RUN = """
+import contextlib, penstock, tempfile
+from penstock.training.rules.task_states import TaskKind
+from penstock.training.sqlite_tasks import SqliteTasks
+with tempfile.TemporaryDirectory() as folder:
+    run = penstock.training.Run(folder, publish_to=folder + "/models")
+    run.plan(train=[1])
+    with contextlib.closing(SqliteTasks(folder + "/run.db")) as store:
+        for kind in ("train", "save"):
+            store.finish(store.claim([TaskKind(kind)], lease=30.0, attempts=1).hold, 4)
+    assert run.work(train=abs, save=dict) == 4
+"""
+
+
+def test_a_finished_run_needs_no_numpy_and_no_model():
+    assert loaded_by(FINISHED_RUN) & HEAVY == set()
 
 
 def test_the_package_loads_no_queue():

@@ -13,10 +13,14 @@ from penstock.errors import (
     DeadlineExceeded,
     ExportRefused,
     InvalidItem,
+    LeaseLost,
     NotReady,
     Overloaded,
     PenstockError,
+    PublishFailed,
     RequestError,
+    RunFailed,
+    RunUnavailable,
     StageFailed,
     StartFailed,
     WorkerLost,
@@ -24,7 +28,7 @@ from penstock.errors import (
 from penstock.worker.stage import Stage, WorkerInfo
 
 if TYPE_CHECKING:
-    from penstock import export, features
+    from penstock import export, features, training
     from penstock.features.feature_spec import Features
     from penstock.runtime.spec import stage
     from penstock.server.asgi import asgi
@@ -44,10 +48,14 @@ __all__ = [
     "ExportRefused",
     "Features",
     "InvalidItem",
+    "LeaseLost",
     "NotReady",
     "Overloaded",
     "PenstockError",
+    "PublishFailed",
     "RequestError",
+    "RunFailed",
+    "RunUnavailable",
     "ServerOptions",
     "Service",
     "ServiceOptions",
@@ -62,6 +70,7 @@ __all__ = [
     "export",
     "features",
     "stage",
+    "training",
 ]
 
 # Loaded on first use: a worker process imports this package too, and needs none of them unless the module its stage
@@ -74,8 +83,8 @@ _LATER = {
     "current_requests": "penstock.worker.current_call",
     "stage": "penstock.runtime.spec",
 }
-_PACKAGES = ("export", "features")
-"""Loaded on first use too: they are for those who train models, and need numpy."""
+_PACKAGES = ("export", "features", "training")
+"""Loaded on first use too: they are for those who train models, and most need numpy."""
 
 
 def __getattr__(name: str) -> Any:

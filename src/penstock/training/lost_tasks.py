@@ -1,0 +1,24 @@
+"""Say why a worker's task counts no longer: the run has failed, or somebody else has the task."""
+
+from __future__ import annotations
+
+from penstock.errors import LeaseLost, RunFailed
+from penstock.training.rules.task_rules import task_name
+from penstock.training.task_store import Failed, TaskHold
+
+
+def run_failed(failed: Failed) -> RunFailed:
+    """What is raised where a run has failed."""
+    return RunFailed(
+        f"the run has failed: task {failed.task} used up its attempts; `penstock training retry` gives it new ones",
+        task=failed.task,
+        traceback=failed.trouble,
+    )
+
+
+def lease_lost(hold: TaskHold) -> LeaseLost:
+    """What is raised where the fence of a task counts no longer."""
+    return LeaseLost(
+        f"task {task_name(hold.kind, hold.place)} was given to another worker, or given up, because this one did not "
+        "renew its lease in time; what its function returned here was dropped"
+    )

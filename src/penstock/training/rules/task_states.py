@@ -1,0 +1,44 @@
+"""The kinds and the states of a run's tasks, and their legal moves as a table."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from penstock.core.moves import Move
+
+
+class TaskKind(StrEnum):
+    """What a task is for.  A kind starts when all tasks of those before it are done."""
+
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+    PREDICT = "predict"
+    SAVE = "save"
+
+
+class TaskState(StrEnum):
+    """Where a task is in its life, by the names that users see."""
+
+    WAITING = "waiting"
+    """It may be claimed once its kind has started."""
+    LEASED = "leased"
+    """A worker has claimed it."""
+    DONE = "done"
+    """Its function has returned."""
+    FAILED = "failed"
+    """It used up its attempts, and with it the run has failed."""
+
+
+CLAIM: Final = Move("claim", "a task", {TaskState.WAITING: TaskState.LEASED, TaskState.LEASED: TaskState.LEASED})
+"""A worker takes it; from LEASED only where the lease has run out."""
+FINISH: Final = Move("finish", "a task", {TaskState.LEASED: TaskState.DONE})
+"""Its function returned."""
+GIVE_BACK: Final = Move("give back", "a task", {TaskState.LEASED: TaskState.WAITING})
+"""Its function raised, and attempts are left; or its worker was interrupted."""
+GIVE_UP: Final = Move("give up", "a task", {TaskState.LEASED: TaskState.FAILED})
+"""The last attempt failed, or the lease of the last attempt ran out."""
+RETRY: Final = Move("retry", "a task", {TaskState.FAILED: TaskState.WAITING})
+"""Somebody wants the failed run to go on: the task has all its attempts again."""
+
+MOVES: Final = (CLAIM, FINISH, GIVE_BACK, GIVE_UP, RETRY)
