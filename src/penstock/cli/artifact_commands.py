@@ -1,5 +1,7 @@
 """`penstock export` and `penstock artifact`: save a model, and look at what was saved.
 
+What changes a model directory is in `model_directory_commands`.
+
 Exit status: 0 well; 1 where the model is refused, the artifact is invalid, or two artifacts answer differently;
 2 wrongly called; 130 interrupted.
 """
@@ -9,14 +11,20 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from penstock.cli.model_directory_commands import add_model_directory_commands
 from penstock.cli.model_folders import artifact_options, check_numpy
 from penstock.cli.options import add_flags
 from penstock.config import FORMATS, ArtifactOptions
 from penstock.errors import ConfigError, PenstockError
 
+if TYPE_CHECKING:
+    from penstock.artifact.model_directory import FoundArtifact
+
 Action = Callable[[argparse.Namespace], int]
+WHAT_IS_LOOKED_AT = "the artifact; or a model directory, whose current version it is"
 
 
 def add_artifact_commands(commands: Any) -> None:
@@ -32,20 +40,21 @@ def add_artifact_commands(commands: Any) -> None:
     exporting.set_defaults(run=_export)
     parser = commands.add_parser(
         "artifact",
-        help="look at saved models, and prove them",
-        description="Look at the artifacts of trained models, and prove them.",
+        help="look at saved models, prove them, publish them, and roll back",
+        description="Look at the artifacts of trained models, prove them, publish them, and roll back.",
     )
     own = parser.add_subparsers(required=True, metavar="COMMAND")
     inspecting = _add(own, "inspect", _inspect, "say what is in an artifact; nothing of it is run")
-    inspecting.add_argument("path", metavar="DIR", help="the artifact")
+    inspecting.add_argument("path", metavar="DIR", help=WHAT_IS_LOOKED_AT)
     verifying = _add(own, "verify", _verify, "check every file, and replay the probes through each graph")
-    verifying.add_argument("path", metavar="DIR", help="the artifact")
+    verifying.add_argument("path", metavar="DIR", help=WHAT_IS_LOOKED_AT)
     replayed = f"graph to replay: {', '.join(FORMATS)}; none: every graph, so the library of each is needed"
     add_flags(verifying, ArtifactOptions, "artifact", helps={"format": replayed})
     differing = _add(own, "diff", _diff, "say what differs, and replay the probes of A through B")
-    differing.add_argument("before", metavar="A", help="an artifact; nothing of it is run")
+    differing.add_argument("before", metavar="A", help=f"{WHAT_IS_LOOKED_AT}; nothing of it is run")
     differing.add_argument("path", metavar="B", help="another one")
     add_flags(differing, ArtifactOptions, "artifact B")
+    add_model_directory_commands(partial(_add, own))
 
 
 def _add(own: Any, name: str, action: Action, words: str) -> argparse.ArgumentParser:
@@ -84,10 +93,11 @@ def _export(arguments: argparse.Namespace) -> int:
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
-    from penstock.artifact.opened_artifact import open_artifact
+    from penstock.artifact.model_directory import open_found
     from penstock.cli.artifact_shown import show_artifact
 
-    show_artifact(open_artifact(arguments.path), as_json=arguments.json)
+    _, artifact = open_found(arguments.path)
+    show_artifact(artifact, as_json=arguments.json)
     return 0
 
 
@@ -96,9 +106,10 @@ def _verify(arguments: argparse.Namespace) -> int:
     from penstock.cli.artifact_shown import show_proof
 
     options = artifact_options(arguments, os.environ)
+    found = _found(arguments.path, options.digest)
     formats = None if options.format is None else (options.format,)
-    proof = prove(arguments.path, formats=formats, trust=options.trust, digest=options.digest)
-    show_proof(arguments.path, proof, as_json=arguments.json)
+    proof = prove(found.path, formats=formats, trust=options.trust, digest=options.digest)
+    show_proof(found.path, proof, as_json=arguments.json)
     return 0
 
 
@@ -107,6 +118,21 @@ def _diff(arguments: argparse.Namespace) -> int:
     from penstock.cli.artifact_shown import show_changes
 
     options = artifact_options(arguments, os.environ)
-    changes = diff(arguments.before, arguments.path, format=options.format, trust=options.trust, digest=options.digest)
+    before, after = _found(arguments.before, None), _found(arguments.path, options.digest)
+    changes = diff(before.path, after.path, format=options.format, trust=options.trust, digest=options.digest)
     show_changes(changes, as_json=arguments.json)
     return 0 if changes.same_answers else 1
+
+
+def _found(path: str, digest: str | None) -> FoundArtifact:
+    """The artifact at `path`; of a model directory the current version, which has the digest that `CURRENT` says.
+
+    That digest is checked here, and not handed on to whoever opens a graph: there it would be trust.
+    """
+    from penstock.artifact.model_directory import find_artifact
+    from penstock.artifact.opened_artifact import open_artifact
+
+    found = find_artifact(path, digest)
+    if found.version is not None:
+        open_artifact(found.path, digest=found.digest, check_files=False)
+    return found

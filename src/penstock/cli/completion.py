@@ -17,7 +17,7 @@ from typing import Any
 
 import argcomplete
 
-from penstock.cli.model_folders import MANIFEST
+from penstock.cli.model_folders import holds_model
 from penstock.codec.formats import MEDIA_TYPES
 from penstock.config import FORMATS, LOG_LEVELS, ServerOptions, ServiceOptions
 from penstock.jobs.rules.job_states import JobState
@@ -28,7 +28,9 @@ MOST_MODULES = 500
 """How many modules are looked at: who presses a key does not want to wait."""
 MOST_BYTES = 1 << 20
 """A module that is larger is not read for its services."""
-_OF_JOBS = (
+_NOT_COMPLETED = (
+    "digest",
+    "keep",
     "ids",
     "id",
     "input",
@@ -42,7 +44,7 @@ _OF_JOBS = (
     "key",
     "queue",
 )
-"""What of `penstock jobs` is neither a file nor one of a few words."""
+"""What is neither a file nor one of a few words: a digest, a number, most of `penstock jobs`."""
 NUMBERS_OF_WORKERS = ("1", "2", "4", "8")
 
 
@@ -64,13 +66,13 @@ def _completer(action: argparse.Action) -> Any:
         return _complete_levels
     if action.dest == "format":
         return partial(_complete_choice, FORMATS)
-    if action.dest == "digest":
-        return argcomplete.completers.SuppressCompleter()
+    if action.dest == "to":
+        return _complete_versions
     if action.dest == "state":
         return partial(_complete_choice, [state.value for state in JobState])
     if action.dest == "content_type":
         return partial(_complete_choice, MEDIA_TYPES.values())
-    if action.dest in _OF_JOBS:
+    if action.dest in _NOT_COMPLETED:
         return argcomplete.completers.SuppressCompleter()
     if action.dest == "workers":
         return partial(_complete_choice, NUMBERS_OF_WORKERS)
@@ -90,6 +92,16 @@ def _complete_levels(prefix: str, **_: object) -> list[str]:
     """The levels, behind what stands before: ``info,my.model=`` names a logger."""
     end = max(prefix.rfind(","), prefix.rfind("=")) + 1
     return [prefix[:end] + level for level in LOG_LEVELS]
+
+
+def _complete_versions(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """The versions that the model directory has to which a rollback is asked for, the newest first."""
+    named = getattr(parsed_args, "model_dir", None)  # the flag may be typed first
+    try:
+        names = [path.name for path in Path(named, "versions").iterdir()] if named else []
+    except OSError:
+        return []
+    return sorted(filter(str.isdecimal, names), key=int, reverse=True)
 
 
 def _complete_services(prefix: str, **_: object) -> list[str]:
@@ -117,9 +129,9 @@ def service_names(folder: Path, prefix: str = "") -> list[str]:
 
 
 def artifact_folders(folder: Path, prefix: str) -> list[str]:
-    """The artifacts whose path below `folder` begins with `prefix`, and the folders that lead on, with a slash.
+    """The artifacts and model directories below `folder` whose path begins with `prefix`, and the folders that lead on.
 
-    A folder leads on only where `prefix` has begun to name one: of a module nobody wants to know the folders.
+    These have a slash, and only where `prefix` has begun to name one: of a module nobody wants to know the folders.
     """
     above, slash, begun = prefix.rpartition("/")
     found = []
@@ -128,7 +140,7 @@ def artifact_folders(folder: Path, prefix: str) -> list[str]:
             if not entry.name.startswith(begun) or (entry.name.startswith(".") and not begun) or not entry.is_dir():
                 continue
             path = f"{above}{slash}{entry.name}"
-            if Path(entry.path, MANIFEST).is_file():
+            if holds_model(entry.path):
                 found.append(path)
             elif prefix:
                 found.append(f"{path}/")

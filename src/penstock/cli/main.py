@@ -1,4 +1,4 @@
-"""The `penstock` command: `serve`, `work`, `check`, `export`, `artifact`, `jobs` and `doctor`."""
+"""The `penstock` command: `serve`, `work`, `check`, `export`, `artifact`, `training`, `jobs` and `doctor`."""
 
 # PYTHON_ARGCOMPLETE_OK: a shell in which every program's completion is switched on looks for this word.
 
@@ -36,6 +36,7 @@ from penstock.cli.options import (
 from penstock.cli.pools import resized
 from penstock.cli.queue_url import add_queue_flags, needed_queue_url, read_queue_url
 from penstock.cli.saying import Say, say_object, say_text
+from penstock.cli.training_commands import add_training_command
 from penstock.cli.user_errors import UserCodeFailed
 from penstock.codec.text import printable_lines
 from penstock.config import ArtifactOptions, LogOptions, ServerOptions, ServiceOptions
@@ -51,7 +52,7 @@ CHECK_STEP_SECONDS = 60.0
 """How long one step of a check may take, unless `--timeout` says otherwise."""
 WHAT_A_SERVICE_IS = (
     "module:service or file.py:service; a function without arguments that makes the service; only the module, where "
-    "it has but one service; or the folder of a trained model's artifact"
+    "it has but one service; or the folder of a trained model: an artifact, or a model directory"
 )
 ARTIFACT_FLAGS = "artifact (for services that are named by a folder)"
 DOOR = ("host", "port", "uds", "uds_mode", "drain")
@@ -200,6 +201,7 @@ def _parser() -> argparse.ArgumentParser:
     add_flags(checking, ArtifactOptions, ARTIFACT_FLAGS)
     checking.set_defaults(run=_check)
     add_artifact_commands(commands)
+    add_training_command(commands)
     add_jobs_command(commands)
     looking = commands.add_parser(
         "doctor",
@@ -348,7 +350,8 @@ def _say_what_starts(services: Sequence[Service], say: Say) -> None:
         say(f"warning: {words}")
     for service in services:
         stages = " -> ".join(f"{spec.name} x{spec.workers}" for spec in service.stages)
-        say(f"starting {service.name} ({stages})")
+        version = "" if service.model_version is None else f" version {service.model_version}"
+        say(f"starting {service.name}{version} ({stages})")
 
 
 def _work(arguments: argparse.Namespace) -> int:

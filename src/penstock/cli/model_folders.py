@@ -1,8 +1,12 @@
-"""Decide which words of a command line name the folder of a trained model, and open it as the options say."""
+"""Decide which words of a command line name the folder of a trained model, and open it as the options say.
+
+Such a folder is an artifact, or a model directory, which says which of the artifacts in it is meant.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
@@ -13,25 +17,35 @@ from penstock.config import ArtifactOptions, environment_name
 from penstock.errors import ConfigError
 from penstock.service import Service
 
-MANIFEST = "manifest.json"  # as in `artifact.manifest`, which needs numpy: a service without a model may not have it
+MARKS = ("manifest.json", "CURRENT")
+"""The file that makes a folder an artifact, and the one that makes it a model directory.
+
+As in `artifact.manifest` and in `artifact.current_file`, which need numpy: a service without a model may not have it.
+"""
 
 
 def names_folder(text: str) -> bool:
-    """Whether `text` names a folder: one with a manifest, or a path that is of no ``.py`` file."""
+    """Whether `text` names a folder: an artifact, a model directory, or a path that is of no ``.py`` file."""
     where = text.partition(":")[0]
     if where.endswith(".py"):
         return False
-    if Path(text, MANIFEST).is_file():
+    folder = os.path.isdir(text)  # noqa: PTH112  # `Path.is_dir` can raise, as of a name that is too long
+    if holds_model(text) or (folder and not os.access(text, os.X_OK)):  # what it holds cannot be seen: that is told
         return True
-    return "/" in text and (":" not in text or Path(text).is_dir())  # a/good:service forgot the ending of its file
+    return "/" in text and (":" not in text or folder)  # a/good:service forgot the ending of its file
+
+
+def holds_model(folder: str | os.PathLike[str]) -> bool:
+    """Whether the folder looks like an artifact or like a model directory; neither is opened."""
+    return any(os.path.isfile(Path(folder, mark)) for mark in MARKS)  # noqa: PTH113  # `Path.is_file` can raise
 
 
 def load_folder(text: str, options: ArtifactOptions) -> Service:
-    """The service of the artifact in the folder `text`.
+    """The service of the artifact in the folder `text`, or of what is current in that model directory.
 
     Raises:
         ConfigError: it cannot be opened with these options, or a library is missing.
-        ArtifactInvalid: it is no artifact, or not as it was saved.
+        ArtifactInvalid: it is neither, or not as it was saved.
     """
     check_numpy(f"{text}: to serve a trained model")
     from penstock.export.artifact_service import load

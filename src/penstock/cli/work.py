@@ -15,6 +15,7 @@ from penstock.cli.options import WronglyCalled, server_options, work_options
 from penstock.cli.queue_url import needed_queue_url
 from penstock.cli.saying import Say
 from penstock.config import LogOptions, ServerOptions
+from penstock.core.leases import longest_call
 from penstock.errors import ConfigError
 from penstock.hosting.doors import Doors
 from penstock.hosting.loop_clock import LoopClock
@@ -24,7 +25,6 @@ from penstock.hosting.run import Door, run_until_signal
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.job_metrics import JobCollector
 from penstock.jobs.own_folder import OwnFolder
-from penstock.jobs.rules.leases import longest_call
 from penstock.jobs.stores.opening import open_store
 from penstock.jobs.stores.urls import MEMORY, read_store_url
 from penstock.jobs.work_options import WorkOptions

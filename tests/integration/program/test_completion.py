@@ -27,6 +27,9 @@ other = ps.Service(len, name="yours")
 def folder(tmp_path):
     (tmp_path / "greeter.py").write_text(GREETER)
     (tmp_path / "cert.pem").touch()
+    for name in ("1", "12", ".stage-0123456789abcdef"):
+        (tmp_path / "models" / "versions" / name).mkdir(parents=True)
+    (tmp_path / "models" / "CURRENT").touch()
     # `penstock` as the shell finds it, whichever build of it is tested.
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "penstock"
@@ -77,7 +80,7 @@ def test_every_shell_is_told_commands_flags_choices_and_services(folder, shell):
     levels = {"debug", "info", "warning", "error", "critical"}
     assert ask(folder, "penstock serve --log-level ", shell) == levels
     assert ask(folder, "penstock serve --log-level info,my.model=d", shell) == {"info,my.model=debug"}
-    assert ask(folder, "penstock serve ", shell) == {"greeter:service", "greeter:other"}
+    assert ask(folder, "penstock serve ", shell) == {"greeter:service", "greeter:other", "models"}
     assert ask(folder, "penstock serve greeter:service gre", shell) == {"greeter:service", "greeter:other"}
     assert ask(folder, "penstock check greeter:o", shell) == {"greeter:other"}
     assert ask(folder, "penstock serve greeter.py:o", shell) == {"greeter.py:other"}
@@ -86,6 +89,14 @@ def test_every_shell_is_told_commands_flags_choices_and_services(folder, shell):
     assert ask(folder, "penstock jobs submit --json", shell) == {"--json", "--jsonl"}
     assert ask(folder, "penstock jobs status ", shell) == set()
     assert not (folder / "imported").exists(), "a key that is pressed runs nobody's code"
+
+
+def test_model_directories_and_their_versions_are_told(folder):
+    assert {"publish", "rollback", "list", "prune"} <= ask(folder, "penstock artifact ", "bash")
+    assert ask(folder, "penstock artifact rollback models --to ", "bash") == {"1", "12"}
+    assert ask(folder, "penstock artifact rollback nothing --to ", "bash") == set()
+    assert ask(folder, "penstock artifact prune --keep ", "bash") == set()
+    assert ask(folder, "penstock serve mod", "bash") == {"models"}
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")

@@ -14,6 +14,7 @@ import penstock.export.saving
 from penstock.artifact.proof import Proof
 from penstock.cli.artifact_shown import show_proof, show_report
 from penstock.cli.main import main
+from penstock.errors import PenstockError
 from penstock.export.saving import ExportReport
 from saved_artifacts import edit_manifest
 from tiny_artifacts import write_artifact
@@ -66,12 +67,21 @@ def test_the_digest_of_a_saved_model_can_be_copied_from_a_narrow_terminal(monkey
     assert "3e-08" in output
 
 
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_model_that_was_saved_is_told_where_stdout_takes_nothing(monkeypatch, tmp_path, as_json):
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(PenstockError, match="affairs: saved; only standard output cannot be written: stdout is closed"):
+        show_report(ExportReport(path=tmp_path / "affairs", digest="0" * 64, rows=7, worst={}), as_json=as_json)
+
+
 @pytest.mark.parametrize(
     ("words", "purpose"),
     [
         (["artifact", "inspect", "DIR"], "to look at the artifact of a trained model"),
         (["artifact", "verify", "DIR"], "to look at the artifact of a trained model"),
         (["artifact", "diff", "DIR", "DIR"], "to look at the artifact of a trained model"),
+        (["artifact", "publish", "DIR", "DIR"], "to look at the artifact of a trained model"),
+        (["artifact", "list", "DIR"], "to look at the artifact of a trained model"),
         (["export", "trained_here:made", "DIR"], "to save a trained model"),
     ],
 )

@@ -97,11 +97,12 @@ def test_no_more_is_read_than_one_may_wait_for(folder, monkeypatch):
         ("plain.txt/", []),
     ],
 )
-def test_artifacts_are_named_and_the_folders_that_lead_to_them(tmp_path, prefix, found):
+def test_artifacts_and_model_directories_are_named_and_the_folders_that_lead_to_them(tmp_path, prefix, found):
     for name in ("affairs", "all/second", "all/deep/third", ".hidden"):
         (tmp_path / name).mkdir(parents=True)
-    for name in ("affairs", "all/second", "all/deep/third"):
+    for name in ("affairs", "all/deep/third"):
         (tmp_path / name / "manifest.json").touch()
+    (tmp_path / "all" / "second" / "CURRENT").touch()
     (tmp_path / "plain.txt").touch()
     assert artifact_folders(tmp_path, prefix) == found
 
