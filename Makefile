@@ -11,10 +11,11 @@ COUNT ?= 300
 SEED ?= 1
 
 # What is tested here is not compiled, so it is the same in both builds, and is tested in one of them.
-SOURCES_ONLY := $(addprefix tests/unit/,features graphs artifact export cli transfer)
+SOURCES_ONLY := $(addprefix tests/unit/,features graphs artifact export training cli transfer)
 COMPILED_ONLY := tests/integration/transfer $(patsubst %,tests/integration/program/test_%.py,reload completion targets \
-	artifact_commands jobs_command_line store_doctor terminal_that_stops) \
-	$(patsubst %,tests/faults/test_%.py,fresh_process killed_saver sqlite_faults redis_faults)
+	artifact_commands jobs_command_line store_doctor terminal_that_stops model_directory_commands training_commands) \
+	$(patsubst %,tests/faults/test_%.py,fresh_process killed_saver killed_publisher training_runs run_file_faults \
+	sqlite_faults redis_faults) tests/integration/test_locks_and_forks.py
 
 .PHONY: help demo test test-others test-compiled test-sources test-export frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers services mutants clean
 
@@ -84,8 +85,9 @@ fix: $(STAMP)  ## mend what a tool can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: $(STAMP)  ## a million requests, 200 000 jobs, chaos, and ten minutes of a night: not part of `test`
-	$(BIN)/python -m pytest -m soak --timeout 3000 tests
+soak: $(STAMP) $(FRAMEWORKS)/.installed  ## a million requests, 200 000 jobs, chaos, ten minutes of a night, 200 savers: not part of `test`
+	$(BIN)/python -m pytest -m soak --timeout 3000 --ignore=tests/export tests
+	$(FRAMEWORKS)/bin/python -m pytest -m soak --timeout 3000 tests/export
 
 faults: $(STAMP)  ## kill and stop consumers of jobs at each fault point, over each store: three minutes
 	$(BIN)/python -m pytest -n $(JOBS) -m "not soak" $(wildcard tests/faults/test_job_*.py)

@@ -20,7 +20,9 @@ folder of their own:
     <!-- kill -->             once a job has succeeded, that one and its workers are killed
     <!-- metrics -->          lines that stand in the answer to the `curl` before
 
-A page with `<!-- frameworks: NAMES -->` is read in `tests/export`, where these are installed.
+A page with `<!-- frameworks: NAMES -->` is read in `tests/export`, where these are installed.  One with
+`<!-- artifacts: PATHS -->` finds artifacts there, each of which answers otherwise, and with
+`<!-- published: MODEL_DIR PATHS -->` some of them are published, in their order.
 
 A picture, behind `<!-- picture: NAME -->`, is what `docs/pictures.py` draws from the sources.
 """
@@ -57,6 +59,7 @@ import pictures
 from fake_work import Bench, fake_service
 from penstock import jobs as ps_jobs
 from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Manifest, ProbesEntry
+from penstock.artifact.publishing import publish_artifact
 from penstock.cli import queue_url
 from penstock.cli.main import _parser
 from penstock.cli.options import CommandOptions
@@ -66,6 +69,7 @@ from penstock.core.batching import Reason
 from penstock.core.state import State
 from penstock.features.kinds import Kind
 from penstock.features.tensors import Tensor
+from penstock.hosting import fault_points
 from penstock.hosting.fault_log import FaultLog
 from penstock.jobs.job import Attempt, Job, JobProblem, Stats
 from penstock.jobs.job_metrics import JobCollector
@@ -78,6 +82,7 @@ from penstock.server.app import App
 from penstock.server.pages import jobs_document
 from penstock.server.status import JOB_KINDS, KINDS, Problems
 from penstock.testing.virtual_clock import VirtualClock
+from penstock.training.run_status import HolderStatus, KindStatus, RunState, RunStatus, TroubleStatus
 from tiny_artifacts import write_artifact
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +93,8 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 START_LIMIT = 40.0  # seconds; generous, since the machine may be busy with other tests
 PROGRAM_LIMIT = 50.0
 """Seconds that a program of a page may take."""
+OF_PAGES = ("picture", "frameworks", "artifacts", "published")
+"""Comments that say something of a page, and not of the block behind them."""
 
 
 @dataclasses.dataclass
@@ -115,7 +122,7 @@ def blocks(page: Path) -> list[Block]:
                 fence.append(line)
         elif line.startswith("```"):
             fence = [line[3:]]
-        elif comment and comment[1] not in ("picture", "frameworks"):
+        elif comment and comment[1] not in OF_PAGES:
             directives.append((comment[1], comment[2] or ""))
     assert fence is None, f"{page.name}: a block is not closed"
     return found
@@ -339,14 +346,25 @@ def read(page: Path, folder: Path, limit: float = PROGRAM_LIMIT) -> None:
     """Do what a page says; fails where something else comes of it."""
     for name, text in shared_files().items():
         (folder / name).write_text(text)
+    for number, name in enumerate(of_page(page, "artifacts")):
+        write_artifact(folder / name, slope=(0.5, number))
+    model_dir, *published = of_page(page, "published") or [""]
+    for name in published:
+        publish_artifact(folder / name, folder / model_dir)
     with ExitStack() as stack:
         reader = Reader(folder, stack, limit)
         for block in blocks(page):
             reader.do(block)
 
 
+def of_page(page: Path, name: str) -> list[str]:
+    """What the comment `name` says of a page, in words; nothing where there is none."""
+    found = re.search(rf"^<!-- {name}: (.+) -->$", page.read_text(), flags=re.MULTILINE)
+    return found[1].split() if found else []
+
+
 def needs_frameworks(page: Path) -> bool:
-    return re.search(r"^<!-- frameworks: .+ -->$", page.read_text(), flags=re.MULTILINE) is not None
+    return bool(of_page(page, "frameworks"))
 
 
 TO_BE_DONE = [page for page in PAGES if any(b.kind == "json" or b.verb not in ("", "file") for b in blocks(page))]
@@ -426,13 +444,10 @@ def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
     return parser._subparsers._group_actions[0].choices
 
 
-def jobs_commands() -> dict[str, argparse.ArgumentParser]:
-    """The commands of `penstock jobs`."""
-    return commands_of(commands_of(_parser())["jobs"])
-
-
-def jobs_flags() -> set[str]:
-    return {flag for command in jobs_commands().values() for flag in command._option_string_actions}
+def flags_below(name: str) -> set[str]:
+    """The flags of the commands of `penstock NAME`, which has commands of its own."""
+    own = commands_of(commands_of(_parser())[name])
+    return {flag for command in own.values() for flag in command._option_string_actions}
 
 
 @each(PAGES)
@@ -444,13 +459,17 @@ def test_every_command_a_page_names_exists(page):
         assert make is None or make[1] in targets, f"`{line}` is no target of the Makefile"
         command = re.match(r"penstock ([^\s:]+)", line)  # the title of what `check` prints has a colon behind it
         assert command is None or command[1] in {*commands, "--version", "--help"}, line
-        own = re.match(r"penstock (jobs|artifact) ([a-z]+)", line)
+        own = re.match(r"penstock (jobs|artifact|training) ([a-z]+)", line)
         assert own is None or own[2] in commands_of(commands[own[1]]), line
-        if line.startswith(("penstock serve", "penstock work", "penstock jobs", "ExecStart=", "--")):
+        if line.startswith(
+            ("penstock serve", "penstock work", "penstock jobs", "penstock art", "penstock tr", "ExecStart=", "--")
+        ):
             told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
             started = re.match(r"ExecStart=\S*penstock (\w+)", line) or command
             known = known_flags(started and started[1])
-            assert told <= (known | jobs_flags() if line.startswith(("penstock jobs", "--")) else known), line
+            for name in ("jobs", "artifact", "training"):
+                known |= flags_below(name) if line.startswith((f"penstock {name}", "--")) else set()
+            assert told <= known, line
 
 
 def present(page: Path) -> list[str]:
@@ -524,7 +543,8 @@ def test_every_test_that_the_page_on_jobs_names_is_in_its_file():
 def test_every_variable_and_metric_a_page_names_exists(page):
     owners = (ps.ServiceOptions, ps.ServerOptions, CommandOptions, WorkOptions, ArtifactOptions)
     variables = {environment_name(f.name) for owner in owners for f in dataclasses.fields(owner)}
-    variables |= set(re.findall(r"PENSTOCK_[A-Z_]+", (ROOT / "setup.py").read_text())) | {queue_url.VARIABLE}
+    variables |= set(re.findall(r"PENSTOCK_[A-Z_]+", (ROOT / "setup.py").read_text()))
+    variables |= {queue_url.VARIABLE, fault_points.VARIABLE}
     metrics = set(metric_rows())
     for line in code(page):
         assert set(re.findall(r"PENSTOCK_[A-Z_]+", line)) <= variables, line
@@ -670,10 +690,27 @@ def test_the_reference_has_every_command():
     text = (DOCS / "reference" / "commands.md").read_text()
     commands = commands_of(_parser())
     assert set(re.findall(r"^\| `penstock (\w+) [^`]*` \|", text.partition("\n## ")[0], re.MULTILINE)) == set(commands)
-    told = chapter(DOCS / "reference" / "commands.md", "penstock artifact")
-    assert set(re.findall(r"^\| `penstock artifact (\w+) ", told, re.MULTILINE)) == set(
-        commands_of(commands["artifact"])
-    )
+    for name in ("artifact", "training"):
+        told = chapter(DOCS / "reference" / "commands.md", f"penstock {name}")
+        assert set(re.findall(rf"^\| `penstock {name} (\w+) ", told, re.MULTILINE)) == set(commands_of(commands[name]))
+
+
+def test_the_reference_has_every_call_of_a_run_with_its_arguments():
+    told = sections(DOCS / "reference" / "python.md", 4)
+    calls = {name: call for name, call in vars(ps.training.Run).items() if inspect.isfunction(call) and name[0] != "_"}
+    assert {name for name in told if name.startswith("Run")} == {"Run", *(f"Run.{name}" for name in calls)}
+    for name, call in {"Run": ps.training.Run, **{f"Run.{name}": call for name, call in calls.items()}}.items():
+        shown = re.search(rf"`(?:ps\.training|run)\.{name.removeprefix('Run.')}\(([^`]*)\)`", told[name])[1]
+        parameters = [p for p in inspect.signature(call).parameters.values() if p.name != "self"]
+        defaults = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
+        assert [part for part in shown.replace("*, ", "").split(", ") if part] == defaults
+
+
+def test_the_reference_has_every_key_of_the_status_of_a_run():
+    told = set(re.findall(r"`(\w+)`", chapter(DOCS / "reference" / "commands.md", "penstock training")))
+    for kind in (RunStatus, KindStatus, HolderStatus, TroubleStatus):
+        assert set(kind.__struct_fields__) <= told, kind
+    assert set(RunState) <= told
 
 
 def test_the_reference_has_every_file_and_every_field_of_an_artifact(tmp_path):
