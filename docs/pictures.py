@@ -12,7 +12,7 @@ import argparse
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from itertools import product
@@ -30,6 +30,8 @@ from penstock.jobs.rules.job_states import JobState
 from penstock.runtime import worker_slot
 from penstock.runtime.worker_slot import SlotState
 from penstock.server.http1.states import MOVES, ConnectionState
+from penstock.training.rules import task_states
+from penstock.training.rules.task_states import TaskState
 
 DOCS = Path(__file__).resolve().parent
 MARKED = re.compile(r"^<!-- picture: (?P<name>.+?) -->\n.*?^<!-- end of picture -->$", re.MULTILINE | re.DOTALL)
@@ -133,12 +135,30 @@ def job_moves() -> list[Row]:
         job_states.EXPIRE: "its deadline has passed",
         job_states.RETRY: "somebody asks",
     }
-    rows = []
-    for move in job_states.MOVES:
-        for name, start, end in legal_moves([move], JobState):
-            cause = f"{Cause.LOST}, its lease ran out" if start == end else why[move]
-            rows.append((f"{name} ({cause})", start, end))
-    return rows
+    return _with_causes(job_states.MOVES, JobState, why, taken_again=f"{Cause.LOST}, its lease ran out")
+
+
+def task_moves() -> list[Row]:
+    """The moves of a task of a training run, each with what causes it."""
+    why = {
+        task_states.CLAIM: "by a worker",
+        task_states.FINISH: "its function returned",
+        task_states.GIVE_BACK: "its function raised, its worker was interrupted, a retry finds its lease run out",
+        task_states.GIVE_UP: "the last attempt failed, the lease of the last attempt ran out",
+        task_states.RETRY: "somebody asks",
+    }
+    return _with_causes(task_states.MOVES, TaskState, why, taken_again="its lease ran out")
+
+
+def _with_causes(
+    tables: Iterable[Move[Any]], states: Iterable[Enum], why: Mapping[Move[Any], str], *, taken_again: str
+) -> list[Row]:
+    """Legal moves, each with what causes it; `taken_again` is the cause of one that ends where it started."""
+    return [
+        (f"{name} ({taken_again if start == end else why[table]})", start, end)
+        for table in tables
+        for name, start, end in legal_moves([table], states)
+    ]
 
 
 def state_diagram(
@@ -173,6 +193,9 @@ PICTURES = {
     "states of a worker's slot": lambda: state_diagram(slot_moves()),
     "states of a job": lambda: state_diagram(
         job_moves(), begins=["scheduled", "waiting"], ends=[word(state) for state in job_states.ENDED], stays=True
+    ),
+    "states of a task": lambda: state_diagram(
+        task_moves(), ends=[word(TaskState.DONE), word(TaskState.FAILED)], stays=True
     ),
     "states of a connection": lambda: state_diagram(legal_moves(MOVES, ConnectionState)),
 }

@@ -11,6 +11,15 @@ from torch.utils.data import DataLoader
 import penstock as ps
 from penstock import features as f
 
+SPEC = ps.Features(
+    {
+        "age": f.Numeric(scale="standard", missing=f.MEAN),
+        "educ": f.Hashed(buckets=4, one_hot=True, missing=f.EMPTY),
+        "occupation": f.Vocabulary(max_size=50, missing="none"),
+    },
+    join="x",
+)
+
 
 class Affairs(nn.Module):
     def __init__(self, occupations: int) -> None:
@@ -27,14 +36,7 @@ def train() -> dict[str, Any]:
     """The arguments of `save`."""
     torch.manual_seed(0)
     rows, held_out = survey()
-    features = ps.Features(
-        {
-            "age": f.Numeric(scale="standard", missing=f.MEAN),
-            "educ": f.Hashed(buckets=4, one_hot=True, missing=f.EMPTY),
-            "occupation": f.Vocabulary(max_size=50, missing="none"),
-        },
-        join="x",
-    ).fit(rows)
+    features = SPEC.fit(rows)
     model = Affairs(features.sizes["occupation"])
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     batches = DataLoader(features.torch_dataset(rows, label="affair"), batch_size=64, shuffle=True)
