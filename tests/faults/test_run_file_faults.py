@@ -275,7 +275,38 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
         SqliteTasks(tmp_path / "none" / "run.db")
 
 
-# -- while a file is opened -------------------------------------------------------------------------------------------
+# -- forks and signals beside another thread, or while a file is opened -----------------------------------------------
+
+
+def test_a_fork_waits_until_a_thread_of_its_parent_has_left_sqlite(path):
+    """SQLite's own locks in memory would never be let go in the child: it could open no file."""
+    body = """
+        import threading
+
+        store = SqliteTasks(path)
+        store.plan(RunPlan({TaskKind.TRAIN: ["a"]}, None))
+        hold = claim(store).hold
+        inside, forking, never = threading.Event(), threading.Event(), threading.Event()
+        os.register_at_fork(before=forking.set)  # called before the hook that waits
+
+        def stay(*_):
+            if store._writer.in_transaction and not inside.is_set():
+                inside.set()
+                forking.wait()
+                never.wait(0.2)  # a fork that does not wait is over by then
+
+        store._writer.set_progress_handler(stay, 1)
+        renewing = threading.Thread(target=store.renew, args=(hold, 9.0))
+        renewing.start()
+        inside.wait()
+        child = os.fork()
+        if not child:
+            os._exit(store._writer.in_transaction)
+        say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        renewing.join()
+        store.close()
+    """
+    assert run(path, body) == ["0"]
 
 
 def test_a_fork_opens_another_run_while_a_thread_of_its_parent_opens_one(path):

@@ -6,7 +6,8 @@ Contract
   look of `CHECK_SECONDS` tells.  Anything else is refused with a sentence, and not changed.
 * Who makes the file has it for himself: it is 0600, and so is what SQLite puts beside it.
 * A fork of this process neither uses the connections of its parent nor closes them, and does not open the file again.
-  It opens other files: a fork waits, for at most `FORK_SECONDS`, while another thread opens one.
+  It opens other files: a fork waits, for at most `FORK_SECONDS`, while another thread opens one, or is inside a
+  `fork_guard`.
 * A signal that comes while a file is opened is raised as ever, at most `CHECK_SECONDS` later.
 """
 
@@ -20,8 +21,9 @@ import stat
 import threading
 import time
 import weakref
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.file_kind import FileKind
@@ -35,7 +37,7 @@ LOG_BYTES: Final = 16 * 1024 * 1024
 """To what the log beside the file is cut back after it was larger."""
 
 FORK_SECONDS: Final = 10.0
-"""For how long a fork waits for the opening of a file; it takes longer only where a disk hangs."""
+"""For how long a fork waits for another thread; that takes longer only where a disk hangs."""
 
 _opening = threading.RLock()
 """Two threads never make one file: who closes a plain descriptor drops the locks that SQLite has on the same file.
@@ -57,6 +59,14 @@ REASONS: Final = {
     "SQLITE_CORRUPT": "it is damaged",
     "SQLITE_NOTADB": "it is damaged",
 }
+
+
+def fork_guard() -> AbstractContextManager[Any]:
+    """No other thread forks inside: for who uses a connection in a thread of its own, beside code that may fork.
+
+    It keeps out who opens a file, too, and others in a guard.
+    """
+    return _opening
 
 
 def code_of(error: sqlite3.Error) -> str:

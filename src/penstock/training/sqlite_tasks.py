@@ -7,7 +7,8 @@ Contract
   writer.  What has nothing to change reads only, and costs no fsync.
 * A call that a signal interrupts with an exception has done all or nothing, and harms no later one.  A task that it
   has claimed is known to `release_all`.
-* A fork of the process cannot use the store, and cannot open the same file while its parent has it open.
+* A fork of the process cannot use the store, and cannot open the same file while its parent has it open.  It can open
+  others, also where a thread of its parent was in a call.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any, TypeVar
 
 from penstock.errors import ConfigError, RunUnavailable
 from penstock.hosting.host_clock import HostClock
-from penstock.hosting.sqlite_file import SqliteFile, begin_writing
+from penstock.hosting.sqlite_file import SqliteFile, begin_writing, fork_guard
 from penstock.training import task_rows
 from penstock.training.rules.json_text import json_text
 from penstock.training.rules.task_plans import PlanTexts, plan_difference, plan_texts
@@ -191,7 +192,7 @@ class SqliteTasks:
         """See `TaskStore`; in a fork it does nothing."""
         if os.getpid() != self._process:
             return
-        with self._turn:
+        with self._turn, fork_guard():
             if self._closed:
                 return
             self._closed = True
@@ -257,7 +258,7 @@ class SqliteTasks:
     def _write(self, work: Work[T]) -> T:
         """What `work` returns, once it is durable; it is told the time at which its turn has come."""
         self._check_process()
-        with self._turn:
+        with self._turn, fork_guard():
             self._check()
             self._undo()  # what an interrupt has left that came while another one was being dealt with
             self._claiming = None
@@ -285,7 +286,7 @@ class SqliteTasks:
     def _read(self, work: Work[T]) -> T:
         """What `work` returns: all its queries see the same tasks."""
         self._check_process()
-        with self._turn:
+        with self._turn, fork_guard():
             self._check()
             try:
                 _roll_back(self._reader)  # what an interrupt has left that came while a transaction was being ended
