@@ -10,12 +10,13 @@ ROUNDS ?= 5
 COUNT ?= 300
 SEED ?= 1
 
-# What is tested here is not compiled, so it is the same in both builds, and is tested in one of them.
-SOURCES_ONLY := $(addprefix tests/unit/,features graphs artifact export training cli transfer)
-COMPILED_ONLY := tests/integration/transfer $(patsubst %,tests/integration/program/test_%.py,reload completion targets \
-	artifact_commands jobs_command_line store_doctor terminal_that_stops model_directory_commands training_commands) \
-	$(patsubst %,tests/faults/test_%.py,fresh_process killed_saver killed_publisher training_runs run_file_faults \
-	sqlite_faults redis_faults) tests/integration/test_locks_and_forks.py
+# What is tested here is not compiled, so it is the same in both builds, and is tested over the sources alone.
+SOURCES_ONLY := $(addprefix tests/unit/,features graphs artifact export training jobs cli transfer)
+# Tests with whole processes of what is compiled, so it is not the same in both builds: they are run over the sources too.
+COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration/listener \
+	$(patsubst %,tests/integration/test_%.py,current_requests forks handing_over stacks asgi_servers) \
+	$(patsubst %,tests/integration/program/test_%.py,http door crowd endings formats types streams observing renewal work) \
+	$(patsubst %,tests/faults/test_%.py,worker_death sick_models grandchildren parent_death unread_answers http_bad_input)
 
 .PHONY: help demo test test-others test-compiled test-sources test-export frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers services mutants clean
 
@@ -54,8 +55,8 @@ test-compiled: compiled  ## the tests of what Penstock does, over the compiled b
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) $(addprefix --ignore=,$(SOURCES_ONLY)) \
 		tests/unit tests/conformance tests/integration tests/faults
 
-test-sources: $(STAMP)  ## the tests with whole processes, over the sources: what a machine without a compiler runs
-	$(BIN)/python -m pytest -n $(JOBS) $(addprefix --ignore=,$(COMPILED_ONLY)) tests/integration tests/faults
+test-sources: $(STAMP)  ## the tests with whole processes of what is compiled, over the sources: what a machine without a compiler runs
+	$(BIN)/python -m pytest -n $(JOBS) $(COMPILED_TOO)
 
 $(FRAMEWORKS)/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear $(FRAMEWORKS)

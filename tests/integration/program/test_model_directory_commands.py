@@ -9,6 +9,7 @@ import shutil
 import pytest
 from served import run
 
+from penstock.artifact.publishing import publish_artifact
 from tiny_artifacts import write_artifact
 
 WIDE = {"COLUMNS": "300"}
@@ -26,7 +27,7 @@ def saved(tmp_path_factory):
 def models(saved, tmp_path):
     """A model directory in which a is version 1, and b version 2."""
     for name in "ab":
-        assert artifact(tmp_path, "publish", saved[0] / name, "models")[0] == 0
+        publish_artifact(saved[0] / name, tmp_path / "models")
     return tmp_path / "models"
 
 
