@@ -11,8 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import penstock as ps
 from penstock.artifact.proof import prove
+from penstock.artifact.publishing import publish_artifact
 from tiny_artifacts import write_artifact
 
 LOOK_EVERY = 0.001
@@ -24,7 +24,7 @@ def two_versions(folder: Path) -> Path:
     models = folder / "models"
     for name in ("first", "second"):
         write_artifact(folder / name, name=name)
-        ps.export.publish(folder / name, models)
+        publish_artifact(folder / name, models)
     return models
 
 
