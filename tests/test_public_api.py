@@ -217,12 +217,14 @@ FINISHED_RUN = """
 import contextlib, penstock, tempfile
 from penstock.training.rules.task_states import TaskKind
 from penstock.training.sqlite_tasks import SqliteTasks
+from penstock.training.task_store import RunPlan
 with tempfile.TemporaryDirectory() as folder:
-    run = penstock.training.Run(folder, publish_to=folder + "/models")
-    run.plan(train=[1])
     with contextlib.closing(SqliteTasks(folder + "/run.db")) as store:
+        store.plan(RunPlan({TaskKind.TRAIN: [1]}, folder + "/models"))
         for kind in ("train", "save"):
             store.finish(store.claim([TaskKind(kind)], lease=30.0, attempts=1).hold, 4)
+    run = penstock.training.Run(folder, publish_to=folder + "/models")
+    run.plan(train=[1])
     assert run.work(train=abs, save=dict) == 4
 """
 

@@ -174,7 +174,8 @@ def checked_keywords(owner: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Have a function raise ConfigError, as `check_keywords` does, where Python would raise TypeError."""
 
     def check(function: Callable[P, T]) -> Callable[P, T]:
-        own = function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
+        named = function.__code__.co_varnames[: function.__code__.co_argcount + function.__code__.co_kwonlyargcount]
+        own = [name for name in named if name != "self"]
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:

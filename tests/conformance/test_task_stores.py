@@ -269,14 +269,15 @@ def test_all_that_was_claimed_here_and_has_not_ended_goes_back_at_once_and_does_
     host.pass_time(LEASE)
     assert other.renew(others, LEASE)
     assert take(other) == failed._replace(fence=2)  # the first that can be claimed
-    store.release_all()
+    given_back = store.release_all()
     states = {task.place: (task.state, task.attempts) for task in other.tasks()}
     assert states.pop(others.place)[0] is LEASED
     assert states.pop(done.place) == (DONE, 0)
     assert states.pop(failed.place) == (LEASED, 1)
     assert set(states.values()) == {(WAITING, 0)}
+    assert {hold.place for hold in given_back} == set(states) - {released.place}
     assert not store.holds(again)
-    store.release_all()
+    assert store.release_all() == []
 
 
 def test_what_goes_back_is_claimed_in_its_place(store):

@@ -224,6 +224,23 @@ def test_a_lock_of_another_is_waited_for_and_then_told(path, opened, monkeypatch
     assert isinstance(claim(store), ClaimedTask)
 
 
+def test_a_process_that_may_open_no_more_files_is_told_that(path):
+    body = """
+        import resource
+        from penstock.hosting.host_clock import HostClock
+
+        SqliteTasks(path).close()
+        clock = HostClock.of_this_host()
+        most = len(os.listdir("/proc/self/fd")) - 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        try:
+            SqliteTasks(path, clock=clock)
+        except RunUnavailable as error:
+            say(str(error).removeprefix(path))
+    """
+    assert " ".join(run(path, body)) == ": this process may open no more files (ulimit -n); close some"
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_file_that_is_taken_away_is_told_at_once(path, opened, replaced):
     store = opened(path)

@@ -326,6 +326,24 @@ def test_a_function_may_start_processes_of_its_own(tmp_path, method):
         assert "version 1 [0]\n" in ended(program)
 
 
+def test_a_process_that_was_forked_by_a_function_keeps_a_checkpoint(tmp_path):
+    body = """
+        import multiprocessing
+        run = make()
+        run.plan(train=[3])
+        def write(folder):
+            (folder / "step").write_text("1")
+        def train(payload):
+            child = multiprocessing.get_context("fork").Process(target=run.checkpoint, args=(write,))
+            child.start()
+            child.join()
+            return child.exitcode
+        say("version", run.work(train=train, save=save), run.results("train"), (run.latest() / "step").read_text())
+    """
+    with worker(tmp_path, body) as program:
+        assert "version 1 [0] 1\n" in ended(program)
+
+
 def test_a_full_disk_costs_no_task_that_is_done(tmp_path):
     """The limit of a file's size stands for the disk; beyond it the system refuses to write."""
     body = """

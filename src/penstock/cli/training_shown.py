@@ -20,7 +20,8 @@ from rich.text import Text
 from penstock.cli.printing import Row, fitting_table, lines_of, print_json, print_shown, readable_path, unwritten
 from penstock.codec.text import printable, printable_lines
 from penstock.hosting.stdio import is_terminal
-from penstock.training.run_status import HolderStatus, KindStatus, RunStatus, TroubleStatus
+from penstock.training.rules.task_states import TaskState
+from penstock.training.run_status import HolderStatus, KindStatus, RunState, RunStatus, TroubleStatus
 
 Show = Callable[[RunStatus], None]
 
@@ -45,13 +46,14 @@ def status_shown(*, as_json: bool, watched: bool) -> Iterator[Show]:
             with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
                 yield lambda status: live.update(Group(*_pieces(status, console.width)), refresh=True)
         else:
-            yield _Changes(_print_tables if is_terminal(sys.stdout) else _print_lines).show
+            write = _print_tables if is_terminal(sys.stdout) else _print_lines
+            yield _Changes(write).show if watched else write
     except OSError as error:
         raise unwritten(error.strerror or str(error)) from None
 
 
 class _Changes:
-    """Prints what is not as it was when it was printed last; that time has passed is no change."""
+    """Prints what is not as it was when it was printed last, and when that was; that time has passed is no change."""
 
     def __init__(self, write: Show) -> None:
         self._write = write
@@ -59,8 +61,9 @@ class _Changes:
 
     def show(self, status: RunStatus) -> None:
         held = tuple(msgspec.structs.replace(holder, held=None, lease_left=None) for holder in status.holders)
-        timeless = msgspec.structs.replace(status, holders=held)
+        timeless = msgspec.structs.replace(status, at="", holders=held)
         if timeless != self._last:
+            print_shown(status.at if self._last is None else f"\n{status.at}")
             self._last = timeless
             self._write(status)
 
@@ -102,15 +105,18 @@ def _grids(status: RunStatus) -> list[tuple[Sequence[str], list[Row]]]:
 
 def _troubles(status: RunStatus) -> list[str]:
     return [
-        f"\n{trouble.task} ({trouble.state}) failed {_how_often(trouble)}:\n{printable_lines(trouble.trouble.rstrip())}"
+        f"\n{trouble.task} {_how_it_is(trouble)}:\n{printable_lines(trouble.trouble.rstrip())}"
         for trouble in status.troubles[-LONGEST_TROUBLES:]
     ]
 
 
-def _how_often(trouble: TroubleStatus) -> str:
+def _how_it_is(trouble: TroubleStatus) -> str:
     if not trouble.attempts:
-        return "before the last retry, by"
-    return f"in {trouble.attempts} of its attempts, the last time by"
+        return f"({trouble.state}) failed before the last retry, by"
+    attempts = f"{trouble.attempts} of its attempts"
+    if trouble.state is TaskState.DONE:
+        return f"is done; before that {attempts} failed, the last one by"
+    return f"({trouble.state}) failed in {attempts}, the last time by"
 
 
 def _facts(status: RunStatus) -> str:
@@ -121,6 +127,8 @@ def _facts(status: RunStatus) -> str:
     elif status.publish_to is not None:
         version = "nothing yet" if status.version is None else f"version {status.version}"
         lines.append(f"published in {printable(status.publish_to)}: {version}")
+    if status.state is RunState.WORKING and not status.holders:
+        lines.append("nobody has a task now")
     return "\n".join(lines)
 
 

@@ -59,10 +59,12 @@ class HostClock:
         try:
             clock = time.CLOCK_BOOTTIME
             boot_id = BOOT_ID.read_text().strip()
-        except (AttributeError, OSError) as error:
+        except (AttributeError, FileNotFoundError) as error:
             raise ConfigError(
                 f"a queue or a training run in a file needs Linux: there is no clock of the host's boot ({error})"
             ) from error
+        except OSError as error:
+            raise ConfigError(f"{BOOT_ID} cannot be read: {error.strerror}") from error
         return cls(time.time, lambda: time.clock_gettime(clock), boot_id)
 
     def read(self) -> Reading:

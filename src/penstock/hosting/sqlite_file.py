@@ -14,6 +14,7 @@ Contract
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import random
 import sqlite3
@@ -115,6 +116,8 @@ class SqliteFile:
             PenstockError: it is locked, or the disk is full or fails; of the type that the kind names.
         """
         with _opening:
+            if not _can_open_more():
+                raise self._no_more_files()
             self._check_place()
             self._make()
             try:
@@ -259,11 +262,16 @@ class SqliteFile:
             return ConfigError(
                 f"{self.path} is damaged or no SQLite file ({error}); put a backup in its place, or name another file"
             )
+        if code_of(error) == "SQLITE_CANTOPEN" and not _can_open_more():
+            return self._no_more_files()
         if code_of(error) in ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH"):
             return ConfigError(
                 f"{self.path} cannot be read and written ({error}); this user needs both rights to it and its folder"
             )
         return self.unavailable(error) or PenstockError(f"{self.path}: {error}")
+
+    def _no_more_files(self) -> PenstockError:
+        return self._kind.unavailable(f"{self.path}: this process may open no more files (ulimit -n); close some")
 
     def _write_ahead(self, connection: sqlite3.Connection) -> None:
         """Have the file use a log.  SQLite does not wait by itself where somebody else has the file in use."""
@@ -298,6 +306,14 @@ def _examine(connection: sqlite3.Connection, path: str) -> None:
         connection.set_progress_handler(None, 0)
     if found != "ok":
         raise ConfigError(f"{path} is damaged ({found}); put a backup in its place, or name another file")
+
+
+def _can_open_more() -> bool:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno not in (errno.EMFILE, errno.ENFILE)
+    return True
 
 
 def _files() -> list[SqliteFile]:

@@ -167,11 +167,11 @@ class MemoryTasks:
                 self._keep(released(task))
             return task is not None
 
-    def release_all(self) -> None:
+    def release_all(self) -> list[TaskHold]:
         """See `TaskStore`."""
-        for hold in self._claimed:
-            self.release(hold)
+        given_back = [hold for hold in self._claimed if self.release(hold)]
         self._claimed.clear()
+        return given_back
 
     def retry(self) -> bool:
         """See `TaskStore`."""

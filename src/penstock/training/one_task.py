@@ -92,13 +92,14 @@ class TaskWork:
             raise self._why_lost(hold)
 
     def _fail(self, hold: TaskHold, error: BaseException) -> None:
-        trouble = describe_error(error).traceback
+        problem = describe_error(error)
+        trouble = problem.traceback
         if not self._tell_store(lambda: self._store.fail(hold, trouble, attempts=self._options.attempts)):
             why = self._why_lost(hold)
             if isinstance(error, LeaseLost) and isinstance(why, LeaseLost):
                 raise error
             raise why from error
-        self._telling.failed(hold, trouble)
+        self._telling.failed(hold, problem.type_name, problem.message)
 
     def _tell_store(self, tell: Callable[[], T]) -> T:
         """What `tell` returns.  Where somebody interrupts it, it may have done nothing yet, and is called once more."""

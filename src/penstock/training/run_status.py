@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from penstock.errors import ArtifactInvalid
+from penstock.hosting.host_clock import time_now
 from penstock.training.rules.task_rules import task_name
 from penstock.training.rules.task_states import TaskKind, TaskState
 from penstock.training.task_store import TaskEntry
@@ -74,6 +75,8 @@ class TroubleStatus(msgspec.Struct, frozen=True):
 class RunStatus(msgspec.Struct, frozen=True):
     """How a run is."""
 
+    at: str
+    """When that was, in UTC."""
     folder: str
     run: str | None
     """Its id."""
@@ -100,6 +103,7 @@ def read_status(folder: Path) -> RunStatus:
         run, publish_to, entries = store.run_id(), store.publishes_to(), store.tasks()
         saved = store.results(TaskKind.SAVE)
     return RunStatus(
+        at=time_now(),
         folder=str(folder),
         run=run,
         state=_state(run, entries),

@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
+from penstock.codec.text import printable
 from penstock.errors import ConfigError, RunUnavailable
 from penstock.hosting.host_clock import HostClock
 from penstock.hosting.sqlite_file import SqliteFile, begin_writing, fork_guard
@@ -100,7 +101,7 @@ class SqliteTasks:
             ConfigError: there is no such file; or as for a new one.
         """
         file = Path(path)
-        if not file.exists():
+        if not is_there(file):
             raise ConfigError(
                 f"{file.parent} holds no training run: there is no {file.name} in it; name the folder that the run was "
                 "made with"
@@ -165,10 +166,9 @@ class SqliteTasks:
         """See `TaskStore`."""
         return self._end(hold, lambda task, _: released(task))
 
-    def release_all(self) -> None:
+    def release_all(self) -> list[TaskHold]:
         """See `TaskStore`."""
-        for hold in tuple(self._claimed):
-            self.release(hold)
+        return [hold for hold in tuple(self._claimed) if self.release(hold)]
 
     def retry(self) -> bool:
         """See `TaskStore`."""
@@ -312,6 +312,24 @@ class SqliteTasks:
 
     def _now(self) -> HostTime:
         return HostTime(*self._clock.read(), self._clock.boot_id)
+
+
+def is_there(file: Path) -> bool:
+    """Whether there is a file of a run.
+
+    Raises:
+        ConfigError: this user may not look, or it can be none.
+    """
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ConfigError(
+            f"{printable(str(file))} cannot be looked at: {error.strerror}; name the folder of a run, as a user who "
+            "may read and write it"
+        ) from error
+    return True
 
 
 def _roll_back(connection: sqlite3.Connection) -> None:

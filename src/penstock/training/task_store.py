@@ -169,10 +169,11 @@ class TaskStore(Protocol):
     def release(self, hold: TaskHold) -> bool:
         """The task goes back, and the attempt does not count."""
 
-    def release_all(self) -> None:
-        """Every task goes back that was claimed through this store and has not ended; these attempts do not count.
+    def release_all(self) -> list[TaskHold]:
+        """Every task goes back that was claimed through this store and has not ended; returns which went back.
 
-        That is also the task of a call of `claim` which somebody interrupted, so that nobody knows of the claim.
+        These attempts do not count.  One of these tasks may be that of a call of `claim` which somebody interrupted, so
+        that nobody knows of the claim.
         """
 
     def retry(self) -> bool:

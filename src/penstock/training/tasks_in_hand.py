@@ -4,7 +4,7 @@ Contract
 --------
 * A task is in hand while its function runs, in the thread that called it.
 * Runs are told apart by their folder, whatever path and whatever `Run` object leads to it.
-* In a fork the tasks are those of its parent, and `check_tasks` raises what their store says of that.
+* In a fork none is in hand: the tasks are those of its parent, and the parent's store cannot be asked there.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class TaskInHand(NamedTuple):
     """Of its run, without symbolic links."""
     name: str
     """As "train 3"."""
+    process: int
     thread: int
     check: Check
     """Raises where it was lost."""
@@ -38,7 +39,7 @@ _in_hand: Final[list[TaskInHand]] = []
 @contextmanager
 def task_in_hand(folder: Path, name: str, check: Check) -> Iterator[None]:
     """This thread does a task inside."""
-    task = TaskInHand(os.path.realpath(folder), name, threading.get_ident(), check)
+    task = TaskInHand(os.path.realpath(folder), name, os.getpid(), threading.get_ident(), check)
     _in_hand.append(task)
     try:
         yield
@@ -64,5 +65,5 @@ def check_tasks(folder: Path) -> None:
 
 
 def _of_run(folder: Path) -> list[TaskInHand]:
-    real = os.path.realpath(folder)
-    return [task for task in tuple(_in_hand) if task.folder == real]
+    real, process = os.path.realpath(folder), os.getpid()
+    return [task for task in tuple(_in_hand) if task.folder == real and task.process == process]

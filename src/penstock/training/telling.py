@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from penstock.codec.text import printable
@@ -119,10 +119,16 @@ class Telling:
         else:
             yield
 
-    def failed(self, hold: TaskHold, trouble: str) -> None:
-        """Tell that the function of a task raised."""
-        last = trouble.strip().rpartition("\n")[2]
-        self.note(f"{task_name(hold.kind, hold.place)} failed: {last}")
+    def failed(self, hold: TaskHold, type_name: str, message: str) -> None:
+        """Tell that the function of a task raised; of a message the first line."""
+        first = message.strip().partition("\n")[0]
+        what = type_name.removeprefix("builtins.")
+        self.note(f"{task_name(hold.kind, hold.place)} failed: {f'{what}: {first}' if first else what}")
+
+    def given_back(self, holds: Iterable[TaskHold]) -> None:
+        """Tell that somebody interrupted this worker, which had these tasks."""
+        for hold in holds:
+            self.note(f"interrupted: {task_name(hold.kind, hold.place)} was given back, and another worker may take it")
 
     def waits(self, blocked: Blocked, *, has_function: bool) -> None:
         """Tell that there is nothing to do for this worker now; `has_function`: for the kind that is worked on."""

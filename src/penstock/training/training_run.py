@@ -29,7 +29,7 @@ from penstock.training.rules.task_rules import task_name
 from penstock.training.rules.task_states import TaskKind
 from penstock.training.run_options import RunOptions, folder_path
 from penstock.training.shown_bar import run_shown
-from penstock.training.sqlite_tasks import SqliteTasks
+from penstock.training.sqlite_tasks import SqliteTasks, is_there
 from penstock.training.task_renewing import TaskRenewing
 from penstock.training.task_store import ClaimedTask, RunPlan, TaskHold, TaskStore
 from penstock.training.tasks_in_hand import check_tasks, task_in_hand, task_of_this_thread
@@ -76,7 +76,7 @@ class Run:
     @property
     def id(self) -> str | None:
         """The run's id, which stands in the manifest of its model; None before there is a plan."""
-        if not self._file.exists():
+        if not is_there(self._file):
             return None
         with self._opened() as store:
             return store.run_id()
@@ -86,9 +86,12 @@ class Run:
         """Keep the tasks of the run: a payload for each, which JSON can carry.  The same plan again changes nothing.
 
         Raises:
-            ConfigError: the run has another plan, or publishes elsewhere; or a payload is not JSON.
+            ConfigError: the run has another plan, or publishes elsewhere, or where nothing can be published; or a
+                payload is not JSON.
             RunUnavailable: the file of the run is locked, or the disk is full or fails.
         """
+        if self.publish_to is not None and self.id is None:
+            _check_place(self.publish_to)
         payloads = {"train": train, "evaluate": evaluate, "predict": predict}
         tasks = {TaskKind(name): _payloads(name, given) for name, given in payloads.items()}
         try:
@@ -186,7 +189,7 @@ class Run:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[TaskStore]:
-        if not self._file.exists():
+        if not is_there(self._file):
             raise ConfigError(f"there is no run in {self.folder}; call plan first, if only as run.plan()")
         with closing(open_run(self.folder)) as store:
             yield store
@@ -262,6 +265,19 @@ def check_run_file(folder: Path) -> None:
             raise ConfigError(
                 f"{folder} holds no training run: {file} is {what}; move it away, or name another folder for the run"
             )
+
+
+def _check_place(publish_to: Path) -> None:
+    """Raise ConfigError where no model can ever be published: the training would be for nothing."""
+    with contextlib.suppress(ModuleNotFoundError):  # numpy, which who only plans may not have
+        from penstock.artifact.model_directory import check_place
+
+        check_place(publish_to)
+    there = next(place for place in (publish_to, *publish_to.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise ConfigError(f"publish_to is {publish_to}, and {there} is no folder; name another place, or move it away")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"publish_to is {publish_to}, and this user may not write into {there}")
 
 
 def _place(publish_to: str | None) -> str:

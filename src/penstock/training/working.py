@@ -39,7 +39,7 @@ def work_until_done(
         LeaseLost: a task was given to another worker.
         RunUnavailable: the store could not be used.
     """
-    with _given_back(store):
+    with _given_back(store, telling):
         while True:
             match patience.ask(lambda: store.claim(kinds, lease=options.lease, attempts=options.attempts)):
                 case Ready(version):
@@ -54,11 +54,11 @@ def work_until_done(
 
 
 @contextlib.contextmanager
-def _given_back(store: TaskStore) -> Iterator[None]:
+def _given_back(store: TaskStore, telling: Telling) -> Iterator[None]:
     """Give back what was claimed where somebody interrupts what is done inside, wherever that is."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
         with contextlib.suppress(PenstockError):  # the leases run out
-            store.release_all()
+            telling.given_back(store.release_all())
         raise

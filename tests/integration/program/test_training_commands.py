@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from contextlib import closing
 
@@ -65,6 +66,7 @@ def test_status_gives_json(tmp_path, training, store):
     code, found = told(tmp_path)
     (holder,) = found.pop("holders")
     assert code == 0
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found.pop("at"))
     assert found == {
         "folder": str(tmp_path / "run"), "run": training.id, "state": "working",
         "publish_to": str(tmp_path / "models"), "version": None, "troubles": [],

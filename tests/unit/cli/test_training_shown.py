@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -88,6 +89,46 @@ def test_a_folder_in_place_of_the_runs_file_is_a_sentence(tmp_path, capsys):
         assert main(["training", command, str(tmp_path)]) == 1
         said = capsys.readouterr().err
         assert said.startswith(f"penstock: {tmp_path} holds no training run: {tmp_path}/run.db is a folder; move it")
+
+
+@pytest.mark.parametrize("folder", ["x" * 5000, "file/run"])
+def test_a_path_that_can_be_no_run_is_a_sentence(tmp_path, monkeypatch, capsys, folder):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    for command in ("status", "retry"):
+        assert main(["training", command, folder]) == 1
+        said = capsys.readouterr().err
+        assert "cannot be looked at: File name too long" in said or "holds no training run: there is no run.db" in said
+
+
+def test_a_task_that_was_done_after_all_is_no_failure(tmp_path, capsys):
+    run = ps.training.Run(tmp_path / "run", attempts=2)
+    run.plan(train=[1])
+    assert main(["training", "status", str(run.folder)]) == 0
+    assert "nobody has a task now\n" in capsys.readouterr().out
+    with closing(SqliteTasks.existing(run.folder / "run.db")) as store:
+        store.fail(store.claim([TaskKind.TRAIN], lease=30.0, attempts=2).hold, "ValueError: bad", attempts=2)
+    run.work(train=lambda payload: payload)
+    capsys.readouterr()
+    assert main(["training", "status", str(run.folder)]) == 0
+    said = capsys.readouterr().out
+    assert "train 0 is done; before that 1 of its attempts failed, the last one by:\nValueError: bad\n" in said
+    assert "nobody" not in said
+
+
+def test_who_watches_gets_each_change_with_its_time(failed, monkeypatch, capsys):
+    with closing(SqliteTasks.existing(failed / "run.db")) as store:
+        store.retry()
+
+        def change(_):
+            store.fail(store.claim([TaskKind.TRAIN], lease=30.0, attempts=1).hold, "ValueError: again", attempts=1)
+
+        monkeypatch.setattr(time, "sleep", change)
+        assert main(["training", "status", str(failed), "--watch"]) == 1
+    said = capsys.readouterr().out
+    times = [line for line in said.splitlines() if re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line)]
+    assert len(times) == 2
+    assert re.search(rf"\n\n{times[1]}\nrun .*: failed\n", said)
 
 
 def test_programs_get_lines_with_tabs_however_narrow_the_terminal_was(failed, monkeypatch, capsys):

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
+from penstock.artifact.publishing import publish_artifact
 from penstock.training.rules.task_states import TaskKind
 from penstock.training.run_status import RunState, read_status
 from penstock.training.sqlite_tasks import SqliteTasks
 from penstock.training.tasks_in_hand import task_in_hand
+from tiny_artifacts import write_artifact
 
 
 def same(payload):
@@ -49,6 +51,32 @@ def test_the_same_plan_again_changes_nothing_and_another_is_refused(tmp_path):
     assert (run.id, run.results("train")) == (first, [1, 2])
     with pytest.raises(ps.ConfigError, match="has another plan already"):
         run.plan(train=[1, 3])
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("file", "is no folder; name another place, or move it away"),
+        ("file/models", "file is no folder"),
+        ("artifact/models", "would lie inside the artifact"),
+        ("other/versions/models", "would lie among the versions of the model directory"),
+    ],
+)
+def test_a_place_where_nothing_can_be_published_is_refused_before_anything_is_trained(tmp_path, place, reason):
+    (tmp_path / "file").touch()
+    write_artifact(tmp_path / "artifact")
+    publish_artifact(tmp_path / "artifact", tmp_path / "other")
+    run = ps.training.Run(tmp_path / "run", publish_to=tmp_path / place)
+    with pytest.raises(ps.ConfigError, match=reason):
+        run.plan(train=[1])
+    assert not run.folder.exists()
+
+
+def test_a_place_where_this_user_may_not_write_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    run = ps.training.Run(tmp_path / "run", publish_to=tmp_path / "new" / "models")
+    with pytest.raises(ps.ConfigError, match=f"this user may not write into {tmp_path}$"):
+        run.plan(train=[1])
 
 
 def test_a_plan_of_nothing_is_a_plan(tmp_path):

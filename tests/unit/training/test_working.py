@@ -98,6 +98,7 @@ def test_who_is_interrupted_gives_the_task_back_and_the_attempt_does_not_count(k
     (entry,) = bench.store.tasks()
     assert (entry.state, entry.attempts) == (TaskState.WAITING, 0)
     assert not bench.renewals[0].runs
+    assert bench.shown.notes == ["interrupted: train 0 was given back, and another worker may take it"]
 
 
 class InterruptedStore:
@@ -416,6 +417,26 @@ def test_what_could_not_be_shown_once_is_not_shown_again():
     for _ in range(3):
         telling.note("train 0 failed")
     assert shown.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("first\n\nlast"), "ValueError: first"),
+        (ValueError(), "ValueError"),
+        (ExceptionGroup("both", [ValueError(1), OSError(2)]), "ExceptionGroup: both (2 sub-exceptions)"),
+    ],
+    ids=["lines", "nothing", "group"],
+)
+def test_a_failure_is_told_by_its_type_and_the_first_line_of_what_it_says(error, told):
+    bench = Bench({"train": [1]}, attempts=1)
+
+    def raising(task):
+        raise error
+
+    with pytest.raises(RunFailed):
+        bench.work(train=raising)
+    assert bench.shown.notes == [f"train 0 failed: {told}"]
 
 
 def test_what_a_function_raises_steers_no_terminal():

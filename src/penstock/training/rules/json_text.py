@@ -4,7 +4,8 @@ Contract
 --------
 * One value has one text, in ASCII, whatever the order of the keys it was made with.
 * Keys are text.  JSON would make text of other keys without a word.
-* A value is nested `DEEPEST` times at most, so that it can be read wherever it could be written.
+* A value is nested `DEEPEST` times at most, and an integer has at most `MOST_DIGITS`, so that it can be read wherever
+  it could be written.
 * Its text has `MOST_BYTES` at most, which SQLite keeps.  What must be longer is refused before the text is made, which
   would take the memory again.
 """
@@ -12,6 +13,7 @@ Contract
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -21,6 +23,9 @@ DEEPEST: Final = 100
 """How many lists and dicts may be in each other."""
 MOST_BYTES: Final = 64 * 1024 * 1024
 """Longest JSON of a payload or a result."""
+MOST_DIGITS: Final = sys.int_info.default_max_str_digits
+"""Python reads no longer integer from text, unless somebody lifts its limit."""
+_TOO_LONG: Final = 10**MOST_DIGITS
 _MORE: Final = "put it into a file, and its path here"
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, allow_nan=False, separators=(",", ":"))
 
@@ -50,6 +55,8 @@ def _check(value: Any, what: str) -> None:
         inside = None
         for each in open_[-1]:
             least += 1 + len(each) if isinstance(each, str) else 1
+            if isinstance(each, int) and abs(each) >= _TOO_LONG:
+                raise ConfigError(f"{what} has an integer of more than {MOST_DIGITS} digits; write it as a string")
             inside = _inside(each, what)
             if inside is not None:
                 break

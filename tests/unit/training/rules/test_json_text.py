@@ -35,6 +35,7 @@ def test_one_value_has_one_text():
         (math.nan, "cannot be written as JSON: Out of range float values are not JSON compliant"),
         ([math.inf], "cannot be written as JSON: Out of range float"),
         ({"a": {1, 2}}, "cannot be written as JSON: Object of type set is not JSON serializable"),
+        ([-(10**4300)], "has an integer of more than 4300 digits; write it as a string"),
         (b"bytes", "cannot be written as JSON: Object of type bytes"),
         ({1: "a"}, "has a dict with a key of the type int; use strings as the keys of dicts"),
         ([{"a": ({True: 1},)}], "has a dict with a key of the type bool"),
