@@ -931,6 +931,20 @@ def test_a_lock_that_is_held_for_long_is_told_with_its_holder(saved, there, monk
     assert files_of(there) == before
 
 
+@pytest.mark.parametrize(
+    "change", [lambda saved, there: publish_artifact(saved("c"), there), lambda _, there: roll_back(there)]
+)
+def test_a_lock_that_is_current_too_changes_nothing(saved, there, change):
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    (there / ".lock").unlink()
+    (there / ".lock").hardlink_to(there / "CURRENT")
+    before = (there / "CURRENT").read_bytes()
+    with pytest.raises(PublishFailed, match=rf"{there} was not changed: {there}/\.lock has another name too"):
+        change(saved, there)
+    assert (there / "CURRENT").read_bytes() == before
+
+
 POINTS = ["stage_begun", "half_written", "synced", "verified", "version_renamed"]
 
 
