@@ -122,10 +122,8 @@ class VersionStage:
         with self._replacing(published(record, own or digest, time_now(), run)) as undo:
             if own is None:
                 if number in there:
-                    left = place.rename(self.folder / "left")
-                    undo.append(lambda: left.rename(place))
-                self.artifact.rename(place)
-                undo.append(lambda: place.rename(self.artifact))
+                    _rename(place, self.folder / "left", undo)
+                _rename(self.artifact, place, undo)
             sync_folder(place.parent)
             hit("version_renamed")
         return Publication(number, False, own or digest, number)
@@ -164,6 +162,17 @@ class VersionStage:
                 f"the folder cannot be synced ({error.strerror})"
             ) from error
         hit("current_replaced")
+
+
+def _rename(path: Path, target: Path, undo: list[Callable[[], object]]) -> None:
+    """Rename a folder, and have `undo` take it back; Ctrl-C can come just after it was renamed."""
+
+    def back() -> None:
+        if not os.path.lexists(path):
+            target.rename(path)
+
+    undo.append(back)
+    path.rename(target)
 
 
 @contextlib.contextmanager

@@ -985,3 +985,25 @@ def test_an_interrupt_just_after_current_was_replaced_takes_nothing_back(saved, 
     assert find_artifact(there).version == 2
     open_artifact(there / "versions" / "2", digest=digest_of(saved("b")))
     assert publish_artifact(saved("b"), there).repeated
+
+
+@pytest.mark.parametrize("renamed", ["model", "1"])
+def test_an_interrupt_just_after_a_folder_was_renamed_takes_that_back(saved, there, monkeypatch, renamed):
+    if renamed == "1":
+        left_in_between(saved, there, "a")
+        (there / "versions" / f".stage-{'0' * 16}" / ".lock").touch()
+    before = files_of(there / "versions")
+    rename = Path.rename
+
+    def interrupted(path, target):
+        rename(path, target)
+        if path.name == renamed:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        publish_artifact(saved("b"), there)
+    assert files_of(there / "versions") == before
+    assert publish_artifact(saved("c"), there).version == 1
+    assert files_of(there / "versions" / "1") == files_of(saved("c"))
