@@ -147,6 +147,7 @@ def versions_there(model_dir: Path) -> frozenset[int]:
     """The numbers in `versions` that have a folder; what else is there is passed over.
 
     Raises:
+        ArtifactInvalid: `versions` is a link, or no folder.
         OSError: the folder cannot be read.
     """
     return frozenset(number for _, number in _entries(model_dir) if number is not None)
@@ -158,7 +159,7 @@ def checked_versions(model_dir: Path, record: CurrentRecord | None) -> frozenset
     One folder more than were published is what a publisher leaves that is killed before it replaces `CURRENT`.
 
     Raises:
-        ArtifactInvalid: something else is there, or `CURRENT` was lost or is an old one.
+        ArtifactInvalid: something else is there, `versions` is a link, or `CURRENT` was lost or is an old one.
         OSError: the folder cannot be read.
     """
     found: set[int] = set()
@@ -193,8 +194,18 @@ def open_version(model_dir: Path, record: CurrentRecord, version: int, *, check_
         raise ArtifactInvalid(f"version {version} is not as it was published: {error}", file=error.file) from error
 
 
+def check_versions_folder(model_dir: Path) -> None:
+    """Raise ArtifactInvalid where `versions` is a link, which two model directories can share, or no folder."""
+    folder = model_dir / VERSIONS
+    if os.path.islink(folder):  # noqa: PTH114  # as below
+        raise ArtifactInvalid(f"{folder} is a link, and no folder of versions", file=VERSIONS)
+    if os.path.lexists(folder) and not os.path.isdir(folder):  # noqa: PTH112  # as below
+        raise ArtifactInvalid(f"{folder} is no folder", file=VERSIONS)
+
+
 def _no_link(folder: Path) -> Path:
     """A version's folder, which is no link to one: nobody could tell whether that is pruned."""
+    check_versions_folder(folder.parent.parent)
     if os.path.islink(folder):  # noqa: PTH114  # `Path.is_symlink` raises where `versions` may not be entered
         raise ArtifactInvalid(f"{folder} is a link, and no version's folder", file=f"{VERSIONS}/{folder.name}")
     return folder
@@ -202,6 +213,7 @@ def _no_link(folder: Path) -> Path:
 
 def _entries(model_dir: Path) -> Iterator[tuple[str, int | None]]:
     """Each name in `versions` but those of stages, with its number; None for what is no version's folder."""
+    check_versions_folder(model_dir)
     try:
         entries = os.scandir(model_dir / VERSIONS)
     except FileNotFoundError:

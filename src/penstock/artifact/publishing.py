@@ -35,6 +35,7 @@ from penstock.artifact.manifest import MANIFEST
 from penstock.artifact.model_directory import (
     VERSIONS,
     check_place,
+    check_versions_folder,
     checked_versions,
     open_version,
     read_current,
@@ -166,6 +167,7 @@ def prune_versions(model_dir: str | os.PathLike[str], keep: int) -> tuple[int, .
     moved: dict[int, Path] = {}
     with changing(folder):
         read_published(folder)
+        check_versions_folder(folder)
         remove_dead_stages(folder)
         try:
             with folder_lock(folder):

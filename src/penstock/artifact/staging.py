@@ -34,6 +34,7 @@ from penstock.artifact.given_folder import given_folder
 from penstock.artifact.model_directory import (
     VERSIONS,
     check_place,
+    check_versions_folder,
     checked_versions,
     open_version,
     read_current,
@@ -181,12 +182,14 @@ def new_stage(model_dir: str | os.PathLike[str]) -> Iterator[VersionStage]:
 
     Raises:
         ConfigError: it is no path, or would lie inside an artifact or among the versions of another.
+        ArtifactInvalid: its `versions` is a link, or no folder.
         PublishFailed: the folder cannot be made or written.
     """
     folder = given_folder("model_dir", model_dir).absolute()
     with contextlib.ExitStack() as at_end:
         with changing(folder):
             check_place(folder)
+            check_versions_folder(folder)
             make_folders(folder / VERSIONS)
             held = held_folder(folder / VERSIONS, STAGE, with_file=True, kept=_shows_what_was_left)
             stage = VersionStage(folder, at_end.enter_context(held))

@@ -318,6 +318,31 @@ def test_a_version_that_is_a_link_is_nowhere_a_version(saved, there, tmp_path):
     assert [version.there for version in list_versions(there).versions] == [False, False]
 
 
+def test_versions_that_are_a_link_are_those_of_nobody(saved, there, tmp_path):
+    """Two model directories that share their versions have two locks and two files `CURRENT`."""
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    stage = there / "versions" / f".stage-{'0' * 16}"
+    stage.mkdir()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "versions").symlink_to(there / "versions")
+    said = f"^{other}/versions is a link, and no folder of versions; nothing was changed$"
+    for record in (False, True):
+        if record:
+            shutil.copy(there / "CURRENT", other)
+        changes = [lambda: publish_artifact(saved("d"), other), lambda: stage_and_publish(other, "r1")]
+        changes += [lambda: roll_back(other), lambda: roll_back(other, 1), lambda: prune_versions(other, 1)] * record
+        before = files_of(tmp_path)
+        for change in changes:
+            with pytest.raises(ArtifactInvalid, match=said):
+                change()
+        assert files_of(tmp_path) == before
+    for read in (find_artifact, list_versions):
+        with pytest.raises(ArtifactInvalid, match=f"^{other}/versions is a link, and no folder of versions$"):
+            read(other)
+
+
 def test_versions_that_cannot_be_read_are_told(saved, there, monkeypatch):
     publish_artifact(saved("a"), there)
     refused(monkeypatch, os, "scandir", lambda path, *_: path == there / "versions")
@@ -907,8 +932,9 @@ def test_what_the_system_refuses_is_told_and_nothing_is_changed(saved, there, mo
 def test_a_folder_of_versions_that_is_a_file_is_told(saved, there):
     there.mkdir(parents=True)
     (there / "versions").write_bytes(b"mine")
-    with pytest.raises(PublishFailed, match=f"{there} was not changed: (File exists|Not a directory): "):
+    with pytest.raises(ArtifactInvalid, match=f"^{there}/versions is no folder; nothing was changed$"):
         publish_artifact(saved("a"), there)
+    assert (there / "versions").read_bytes() == b"mine"
 
 
 def test_a_directory_that_cannot_be_synced_afterwards_is_published_and_said_to_be(saved, there, monkeypatch):
