@@ -8,6 +8,7 @@ Contract
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -88,7 +89,7 @@ def open_found(path: str | os.PathLike[str], digest: str | None = None) -> tuple
 
 def check_place(model_dir: Path) -> None:
     """Raise ConfigError where a model directory would alter an artifact, or the versions of another model directory."""
-    place = model_dir.resolve()
+    place = resolved_place(model_dir)
     for folder in (place, *place.parents):
         if os.path.lexists(folder / MANIFEST) and os.path.lexists(folder / DIGEST):
             raise ConfigError(f"the model directory {model_dir} would lie inside the artifact {folder}")
@@ -96,6 +97,20 @@ def check_place(model_dir: Path) -> None:
             raise ConfigError(
                 f"the model directory {model_dir} would lie among the versions of the model directory {folder.parent}"
             )
+
+
+def resolved_place(model_dir: Path) -> Path:
+    """Where a model directory is, or would be, without links.
+
+    Raises:
+        ConfigError: links on the way lead in a circle.
+    """
+    try:
+        model_dir.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # before Python 3.13 `resolve` raises a RuntimeError, and later nothing
+            raise ConfigError(f"{model_dir} cannot be reached: {error.strerror}") from error
+    return model_dir.resolve()
 
 
 def read_current(model_dir: Path) -> CurrentRecord | None:

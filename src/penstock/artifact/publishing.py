@@ -30,7 +30,7 @@ from penstock.artifact.current_file import (
     rollback_target,
     rolled_back,
 )
-from penstock.artifact.given_folder import given_folder
+from penstock.artifact.given_folder import absolute_folder, given_folder
 from penstock.artifact.manifest import MANIFEST
 from penstock.artifact.model_directory import (
     VERSIONS,
@@ -40,6 +40,7 @@ from penstock.artifact.model_directory import (
     open_version,
     read_current,
     read_published,
+    resolved_place,
     version_folder,
     versions_there,
 )
@@ -101,7 +102,7 @@ def publish_artifact(artifact: str | os.PathLike[str], model_dir: str | os.PathL
         ConfigError: one of the two is no path or lies where it cannot, or `artifact` is a model directory.
         PublishFailed: the model directory cannot be written, or is locked for too long.
     """
-    folder = given_folder("model_dir", model_dir).absolute()
+    folder = absolute_folder("model_dir", model_dir)
     saved = given_folder("artifact", artifact)
     with changing(folder):
         _check_is_artifact(saved)
@@ -110,7 +111,7 @@ def publish_artifact(artifact: str | os.PathLike[str], model_dir: str | os.PathL
         repeated = _published_before(folder, source.digest)
         if repeated is not None:
             return repeated
-        if source.path.is_relative_to(folder.resolve() / VERSIONS):
+        if source.path.is_relative_to(resolved_place(folder) / VERSIONS):
             raise ConfigError(f"{artifact} lies among the versions of {folder}; give what was saved elsewhere")
     with new_stage(folder) as stage:
         with changing(folder):
@@ -131,7 +132,7 @@ def roll_back(model_dir: str | os.PathLike[str], to: int | None = None) -> Rollb
             current meanwhile, and `to` is None.
         PublishFailed: the model directory cannot be written, or is locked for too long.
     """
-    folder = given_folder("model_dir", model_dir).absolute()
+    folder = absolute_folder("model_dir", model_dir)
     with changing(folder):
         seen = read_published(folder)
         target = _target(folder, seen, to)
@@ -163,7 +164,7 @@ def prune_versions(model_dir: str | os.PathLike[str], keep: int) -> tuple[int, .
     """
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
         raise ConfigError(f"keep must be a whole number of at least 1, got {keep!r}")
-    folder = given_folder("model_dir", model_dir).absolute()
+    folder = absolute_folder("model_dir", model_dir)
     moved: dict[int, Path] = {}
     with changing(folder):
         read_published(folder)
@@ -192,7 +193,7 @@ def list_versions(model_dir: str | os.PathLike[str]) -> ModelVersions:
     Raises:
         ArtifactInvalid: it is no model directory, or cannot be read, or `CURRENT` cannot be used.
     """
-    folder = given_folder("model_dir", model_dir).absolute()
+    folder = absolute_folder("model_dir", model_dir)
     record = read_published(folder)
     try:
         there = versions_there(folder)
@@ -225,7 +226,7 @@ def _check_target(folder: Path, source: Artifact) -> None:
         raise ConfigError(f"{folder} is no folder, so it can be no model directory")
     if os.path.lexists(folder / MANIFEST):
         raise ConfigError(f"{folder} is an artifact itself; give another folder as the model directory")
-    if folder.resolve().is_relative_to(source.path):
+    if resolved_place(folder).is_relative_to(source.path):
         raise ConfigError(f"the model directory {folder} would lie inside the artifact {source.path}")
     check_place(folder)
 

@@ -30,7 +30,7 @@ from penstock.artifact.current_file import (
     publishes,
     record_to_json,
 )
-from penstock.artifact.given_folder import given_folder
+from penstock.artifact.given_folder import absolute_folder
 from penstock.artifact.model_directory import (
     VERSIONS,
     check_place,
@@ -185,7 +185,7 @@ def new_stage(model_dir: str | os.PathLike[str]) -> Iterator[VersionStage]:
         ArtifactInvalid: its `versions` is a link, or no folder.
         PublishFailed: the folder cannot be made or written.
     """
-    folder = given_folder("model_dir", model_dir).absolute()
+    folder = absolute_folder("model_dir", model_dir)
     with contextlib.ExitStack() as at_end:
         with changing(folder):
             check_place(folder)

@@ -298,6 +298,27 @@ def test_a_model_directory_alters_no_artifact_and_no_other_model_directory(saved
     assert files_of(tmp_path) == before
 
 
+def test_links_in_a_circle_lead_to_no_model_directory(saved, tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    there = tmp_path / "circle" / "models"
+    said = f"^{there} cannot be reached: Too many levels of symbolic links$"
+    with pytest.raises(ConfigError, match=said):
+        publish_artifact(saved("a"), there)
+    with pytest.raises(ConfigError, match=said), new_stage(there):
+        pass
+
+
+def test_a_relative_path_needs_a_working_directory_that_is_there(saved, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    changes = [lambda path: publish_artifact(saved("a"), path), lambda path: new_stage(path).__enter__()]
+    for change in (*changes, roll_back, lambda path: prune_versions(path, 1), list_versions):
+        with pytest.raises(ConfigError, match=r"^model_dir is 'models', and there is no working directory any more"):
+            change("models")
+    assert publish_artifact(saved("a"), tmp_path / "models").version == 1
+
+
 # -- a version that is a link, or that cannot be read ------------------------------------------------------------------
 
 
