@@ -62,7 +62,8 @@ def find_artifact(path: str | os.PathLike[str], digest: str | None = None) -> Fo
         return FoundArtifact(folder, digest, None)
     if digest not in (None, record.digest):
         raise ArtifactInvalid(
-            f"version {record.version} is current in {folder}, and its digest is {record.digest}, not {digest}",
+            f"version {record.version} is current in {printable(str(folder))}, and its digest is {record.digest}, "
+            f"not {digest}",
             file=CURRENT,
         )
     return FoundArtifact(_no_link(version_folder(folder, record.version)), record.digest, record.version)
@@ -124,14 +125,14 @@ def read_current(model_dir: Path) -> CurrentRecord | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise ArtifactInvalid(f"{model_dir} cannot be opened: {error.strerror}") from error
+        raise ArtifactInvalid(f"{printable(str(model_dir))} cannot be opened: {error.strerror}") from error
     try:
         return record_from_json(read_small(folder, CURRENT, limit=LARGEST_CURRENT))
     except ArtifactInvalid as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise ArtifactInvalid(
-            f"{model_dir} is no model directory that can be used: {error}", file=error.file
+            f"{printable(str(model_dir))} is no model directory that can be used: {error}", file=error.file
         ) from error
     finally:
         os.close(folder)
@@ -150,7 +151,9 @@ def read_published(model_dir: Path) -> CurrentRecord:
 
 
 def _without_current(model_dir: Path) -> ArtifactInvalid:
-    return ArtifactInvalid(f"{model_dir} is no model directory: there is no file {CURRENT}", file=CURRENT)
+    return ArtifactInvalid(
+        f"{printable(str(model_dir))} is no model directory: there is no file {CURRENT}", file=CURRENT
+    )
 
 
 def version_folder(model_dir: Path, version: int) -> Path:
@@ -213,16 +216,18 @@ def check_versions_folder(model_dir: Path) -> None:
     """Raise ArtifactInvalid where `versions` is a link, which two model directories can share, or no folder."""
     folder = model_dir / VERSIONS
     if os.path.islink(folder):  # noqa: PTH114  # as below
-        raise ArtifactInvalid(f"{folder} is a link, and no folder of versions", file=VERSIONS)
+        raise ArtifactInvalid(f"{printable(str(folder))} is a link, and no folder of versions", file=VERSIONS)
     if os.path.lexists(folder) and not os.path.isdir(folder):  # noqa: PTH112  # as below
-        raise ArtifactInvalid(f"{folder} is no folder", file=VERSIONS)
+        raise ArtifactInvalid(f"{printable(str(folder))} is no folder", file=VERSIONS)
 
 
 def _no_link(folder: Path) -> Path:
     """A version's folder, which is no link to one: nobody could tell whether that is pruned."""
     check_versions_folder(folder.parent.parent)
     if os.path.islink(folder):  # noqa: PTH114  # `Path.is_symlink` raises where `versions` may not be entered
-        raise ArtifactInvalid(f"{folder} is a link, and no version's folder", file=f"{VERSIONS}/{folder.name}")
+        raise ArtifactInvalid(
+            f"{printable(str(folder))} is a link, and no version's folder", file=f"{VERSIONS}/{folder.name}"
+        )
     return folder
 
 

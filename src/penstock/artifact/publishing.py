@@ -46,6 +46,7 @@ from penstock.artifact.model_directory import (
 )
 from penstock.artifact.opened_artifact import Artifact, open_artifact
 from penstock.artifact.staging import Publication, changing, new_stage, refusal_words, remove_dead_stages
+from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid, ConfigError, PublishFailed
 from penstock.hosting.folder_lock import folder_lock
 from penstock.hosting.held_folder import STAGE
@@ -198,7 +199,9 @@ def list_versions(model_dir: str | os.PathLike[str]) -> ModelVersions:
     try:
         there = versions_there(folder)
     except OSError as error:
-        raise ArtifactInvalid(f"{folder / VERSIONS} cannot be read: {error.strerror}", file=VERSIONS) from error
+        raise ArtifactInvalid(
+            f"{printable(str(folder / VERSIONS))} cannot be read: {error.strerror}", file=VERSIONS
+        ) from error
     versions = (
         ModelVersion(entry.version, entry.digest, entry.at, entry.run, entry.version in there)
         for entry in publishes(record)
@@ -299,4 +302,5 @@ def _remove(folders: Iterable[Path]) -> dict[Path, OSError]:
 
 def _pruned_words(folder: Path, numbers: Collection[int]) -> str:
     named = ", ".join(map(str, numbers))
-    return f"{folder}: version{'s' * (len(numbers) > 1)} {named} {'are' if len(numbers) > 1 else 'is'} pruned"
+    versions = f"versions {named} are" if len(numbers) > 1 else f"version {named} is"
+    return f"{printable(str(folder))}: {versions} pruned"

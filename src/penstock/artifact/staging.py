@@ -42,7 +42,7 @@ from penstock.artifact.model_directory import (
 )
 from penstock.artifact.opened_artifact import open_artifact, read_digest
 from penstock.codec.text import printable
-from penstock.errors import ArtifactInvalid, PublishFailed
+from penstock.errors import ArtifactInvalid, ConfigError, PublishFailed
 from penstock.hosting.fault_points import hit
 from penstock.hosting.file_rights import keep_rights
 from penstock.hosting.folder_lock import folder_lock
@@ -159,8 +159,8 @@ class VersionStage:
             sync_folder(self.model_dir)
         except OSError as error:
             raise PublishFailed(
-                f"{self.model_dir}: version {record.version} is current now, and would not be after a loss of power: "
-                f"the folder cannot be synced ({error.strerror})"
+                f"{printable(str(self.model_dir))}: version {record.version} is current now, and would not be after a "
+                f"loss of power: the folder cannot be synced ({error.strerror})"
             ) from error
         hit("current_replaced")
 
@@ -224,18 +224,21 @@ def _check_never_published(model_dir: Path, place: Path) -> None:
 
 @contextlib.contextmanager
 def changing(model_dir: Path) -> Iterator[None]:
-    """Say of whatever fails in the body which model directory it was, and that nothing was changed.
+    """Say of whatever fails in the body which model directory it was, and that nothing was changed, on one line.
 
     Raises:
         PublishFailed: the system refused something.
         ArtifactInvalid: as in the body.
+        ConfigError: likewise.
     """
     try:
         yield
     except OSError as error:
-        raise PublishFailed(f"{model_dir} was not changed: {refusal_words(error)}") from error
+        raise PublishFailed(f"{printable(str(model_dir))} was not changed: {refusal_words(error)}") from error
     except ArtifactInvalid as error:
-        raise ArtifactInvalid(f"{error}; nothing was changed", file=error.file) from error
+        raise ArtifactInvalid(printable(f"{error}; nothing was changed"), file=error.file) from error
+    except ConfigError as error:
+        raise ConfigError(printable(str(error))) from error
 
 
 def refusal_words(error: OSError) -> str:

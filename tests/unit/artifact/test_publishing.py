@@ -992,6 +992,45 @@ def test_a_lock_that_is_current_too_changes_nothing(saved, there, change):
     assert (there / "CURRENT").read_bytes() == before
 
 
+@pytest.mark.parametrize("state", ["an artifact", "a file", "nothing", "published", "unlistable", "a link", "damaged"])
+def test_a_refusal_is_one_line_whatever_the_path_is(saved, tmp_path, state):
+    there = tmp_path / "a\nb"
+    if state == "an artifact":
+        shutil.copytree(saved("a"), there)
+    elif state == "a file":
+        there.touch()
+    elif state != "nothing":
+        for name in "ab":
+            publish_artifact(saved(name), there)
+    if state == "unlistable":
+        (there / "CURRENT").write_bytes(b"{")
+    elif state == "a link":
+        (there / "versions").rename(tmp_path / "versions")
+        (there / "versions").symlink_to(tmp_path / "versions")
+    elif state == "damaged":
+        shutil.rmtree(there / "versions" / "1")
+        (there / "versions" / "1").touch()
+    changes = [
+        lambda: publish_artifact(saved("c"), there),
+        lambda: publish_artifact(there, tmp_path / "other"),
+        lambda: publish_artifact(saved("c"), there / "versions" / "2" / "more"),
+        lambda: roll_back(there, 1),
+        lambda: roll_back(there, 7),
+        lambda: prune_versions(there, 1),
+        lambda: list_versions(there),
+        lambda: find_artifact(there, "0" * 64),
+        lambda: open_artifact(there / "nothing"),
+    ]
+    refusals = []
+    for change in changes:
+        try:
+            change()
+        except (ArtifactInvalid, ConfigError, PublishFailed) as error:
+            refusals.append(str(error))
+    assert refusals
+    assert [words for words in refusals if not words.isprintable()] == []
+
+
 POINTS = ["stage_begun", "half_written", "synced", "verified", "version_renamed"]
 
 
