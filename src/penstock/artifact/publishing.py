@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from penstock.artifact.copying import copy_artifact
@@ -54,7 +55,7 @@ from penstock.hosting.host_clock import time_now
 from penstock.hosting.synced_files import sync_folder
 
 MOST_NAMED = 20
-"""Versions that an error names."""
+"""Versions, or folders, that an error names."""
 
 
 @dataclass(frozen=True)
@@ -176,15 +177,15 @@ def prune_versions(model_dir: str | os.PathLike[str], keep: int) -> tuple[int, .
                 record = read_published(folder)
                 for number in prunable(record, checked_versions(folder, record), keep):
                     moved[number] = _moved_away(folder, number)
-                sync_folder(folder / VERSIONS)
+                _sync_pruned(folder, moved)
         except OSError as error:
             if not moved:
                 raise
             raise PublishFailed(f"{_pruned_words(folder, moved)}, but no others: {refusal_words(error)}") from error
         finally:
             failures = _remove(moved.values())
-    for away, refusal in failures.items():
-        raise PublishFailed(f"{_pruned_words(folder, moved)}, but {away} cannot be removed: {refusal_words(refusal)}")
+    if failures:
+        raise PublishFailed(f"{_pruned_words(folder, moved)}, but {_failure_words(failures)}")
     return tuple(moved)
 
 
@@ -286,6 +287,24 @@ def _moved_away(folder: Path, number: int) -> Path:
     return version_folder(folder, number).rename(folder / VERSIONS / f"{STAGE}{secrets.token_hex(8)}")
 
 
+def _sync_pruned(folder: Path, moved: Collection[int]) -> None:
+    """Have it on the disk that versions were moved away.
+
+    Raises:
+        PublishFailed: that cannot be done; the versions are gone as long as there is power.
+        OSError: likewise, where none was moved.
+    """
+    try:
+        sync_folder(folder / VERSIONS)
+    except OSError as error:
+        if not moved:
+            raise
+        raise PublishFailed(
+            f"{_pruned_words(folder, moved)}, and could be there again, damaged, after a loss of power: the folder "
+            f"cannot be synced ({error.strerror})"
+        ) from error
+
+
 def _remove(folders: Iterable[Path]) -> dict[Path, OSError]:
     """Remove folders, which somebody else may be removing too; those that stay, and why."""
     failures: dict[Path, OSError] = {}
@@ -298,6 +317,15 @@ def _remove(folders: Iterable[Path]) -> dict[Path, OSError]:
         except OSError as error:
             failures[folder] = error
     return failures
+
+
+def _failure_words(failures: Mapping[Path, OSError]) -> str:
+    named = [
+        f"{printable(str(folder))} cannot be removed: {refusal_words(refusal)}"
+        for folder, refusal in islice(failures.items(), MOST_NAMED)
+    ]
+    more = len(failures) - MOST_NAMED
+    return "; ".join([*named, f"{more} more cannot be removed"] if more > 0 else named)
 
 
 def _pruned_words(folder: Path, numbers: Collection[int]) -> str:

@@ -789,6 +789,29 @@ def test_the_files_of_a_pruned_version_that_stay_are_told(saved, there, monkeypa
     assert names_in(there / "versions") == ["3", "4"]
 
 
+@pytest.mark.parametrize(("most", "said"), [(2, "AWAY; AWAY$"), (1, "AWAY; 1 more cannot be removed$")])
+def test_all_folders_that_stay_are_told_up_to_some(saved, there, monkeypatch, most, said):
+    for name in "abcd":
+        publish_artifact(saved(name), there)
+    refused(monkeypatch, os, "unlink", lambda path, *_: path == "model.onnx")
+    monkeypatch.setattr(publishing, "MOST_NAMED", most)
+    away = f"{there}/versions/.stage-[0-9a-f]+ cannot be removed: Permission denied: model.onnx"
+    with pytest.raises(PublishFailed, match=f"versions 1, 2 are pruned, but {said.replace('AWAY', away)}"):
+        prune_versions(there, 1)
+
+
+def test_a_prune_that_a_loss_of_power_could_undo_says_so(saved, there, monkeypatch):
+    for name in "abcd":
+        publish_artifact(saved(name), there)
+    refused(monkeypatch, publishing, "sync_folder", lambda path: path == there / "versions")
+    said = f"^{there}: versions 1, 2 are pruned, and could be there again, damaged, after a loss of power: the folder"
+    with pytest.raises(PublishFailed, match=rf"{said} cannot be synced \(Permission denied\)$"):
+        prune_versions(there, 1)
+    assert names_in(there / "versions") == ["3", "4"]
+    with pytest.raises(PublishFailed, match=f"^{there} was not changed: Permission denied"):
+        prune_versions(there, 1)
+
+
 def test_a_prune_makes_no_folder_and_no_file(saved, there, monkeypatch):
     """Where a disk is full there is no room for one."""
     for name in "abc":
