@@ -57,6 +57,9 @@ from penstock.hosting.synced_files import sync_folder
 MOST_NAMED = 20
 """Versions, or folders, that an error names."""
 
+MOST_BITS = 128
+"""Of a number that an error repeats."""
+
 
 @dataclass(frozen=True)
 class Rollback:
@@ -165,7 +168,7 @@ def prune_versions(model_dir: str | os.PathLike[str], keep: int) -> tuple[int, .
             is none any more stay.
     """
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-        raise ConfigError(f"keep must be a whole number of at least 1, got {keep!r}")
+        raise ConfigError(f"keep must be a whole number of at least 1, got {_shown(keep)}")
     folder = absolute_folder("model_dir", model_dir)
     moved: dict[int, Path] = {}
     with changing(folder):
@@ -265,11 +268,17 @@ def _target(folder: Path, record: CurrentRecord, to: int | None) -> int:
                 f"{_numbers(there)}"
             )
         return target
-    if isinstance(to, bool) or not isinstance(to, int):
-        raise ConfigError(f"to must be the number of a version, got {to!r}")
+    if isinstance(to, bool) or not isinstance(to, int) or to.bit_length() > MOST_BITS:
+        raise ConfigError(f"to must be the number of a version, got {_shown(to)}")
     if to not in there and not (1 <= to <= last and _has_something(folder, to)) and to != record.version:
         raise ConfigError(f"{folder} has no version {to}; it has {_numbers(there)}")
     return to
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:  # Python refuses to write one of 5,000 digits
+        return "one of too many digits"
+    return repr(value)
 
 
 def _has_something(folder: Path, number: int) -> bool:

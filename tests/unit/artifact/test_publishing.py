@@ -652,6 +652,16 @@ def test_of_many_versions_the_newest_are_named(saved, there):
         roll_back(there, 31)
 
 
+@pytest.mark.parametrize("number", [10**5000, -(10**5000)], ids=["above", "below"])
+def test_a_number_of_too_many_digits_to_be_written_is_refused(saved, there, number):
+    publish_artifact(saved("a"), there)
+    with pytest.raises(ConfigError, match=r"^to must be the number of a version, got one of too many digits$"):
+        roll_back(there, number)
+    with pytest.raises(ConfigError, match=r"^keep must be a whole number of at least 1, got one of too many digits$"):
+        prune_versions(there, -abs(number))
+    assert prune_versions(there, abs(number)) == ()
+
+
 @pytest.mark.parametrize("to", ["1", 1.0, True])
 def test_what_is_no_number_of_a_version_is_refused(saved, there, to):
     publish_artifact(saved("a"), there)
