@@ -225,7 +225,10 @@ def version_of_run(model_dir: str | os.PathLike[str], run: str) -> int | None:
 def _check_is_artifact(path: Path) -> None:
     record = read_current(path)
     if record is not None:
-        raise ConfigError(f"{path} is a model directory; its current version is {version_folder(path, record.version)}")
+        version = version_folder(path, record.version)
+        raise ConfigError(
+            f"{path} is a model directory; its current version is {version}: give an artifact, as that folder"
+        )
 
 
 def _check_target(folder: Path, source: Artifact) -> None:
@@ -263,15 +266,23 @@ def _target(folder: Path, record: CurrentRecord, to: int | None) -> int:
     if to is None:
         target = rollback_target(record, there)
         if target is None:
+            others = there - {record.version}
             raise ConfigError(
-                f"{folder}: there is nothing to go back to from version {record.version}; name a version of: "
-                f"{_numbers(there)}"
+                f"{folder}: there is nothing to go back to from version {record.version}; "
+                f"{f'name one (to): {_numbers(others)}' if others else 'no other version is there'}"
             )
         return target
     if isinstance(to, bool) or not isinstance(to, int) or to.bit_length() > MOST_BITS:
         raise ConfigError(f"to must be the number of a version, got {_shown(to)}")
-    if to not in there and not (1 <= to <= last and _has_something(folder, to)) and to != record.version:
+    if to in there or to == record.version:
+        return to
+    if not 1 <= to <= last:
         raise ConfigError(f"{folder} has no version {to}; it has {_numbers(there)}")
+    if not _has_something(folder, to):
+        raise ConfigError(
+            f"{folder} has no version {to} any more: it was pruned, and its artifact can be published again; it has "
+            f"{_numbers(there)}"
+        )
     return to
 
 
