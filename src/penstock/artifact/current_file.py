@@ -19,7 +19,7 @@ from typing import Final, Literal
 import msgspec
 
 from penstock.artifact.manifest_json import SHA256, is_run_id
-from penstock.artifact.strict_json import refuse_other_schema, strict_json
+from penstock.artifact.strict_json import fault_words, refuse_other_schema, strict_json
 from penstock.errors import ArtifactInvalid
 
 CURRENT: Final = "CURRENT"
@@ -143,7 +143,7 @@ def record_from_json(content: bytes) -> CurrentRecord:
         record = msgspec.convert(found, CurrentRecord)
         _check_history(record)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise ArtifactInvalid(f"{CURRENT}: {error}", file=CURRENT) from error
+        raise ArtifactInvalid(f"{CURRENT}: {fault_words(error)}", file=CURRENT) from error
     return record
 
 

@@ -20,6 +20,21 @@ def given_folder(name: str, path: object) -> Path:
     return Path(given)
 
 
+def absolute_folder(name: str, path: object) -> Path:
+    """The path that the argument `name` has, as it is from everywhere; links in it stay.
+
+    Raises:
+        ConfigError: it is no path, or one from a working directory that somebody has removed.
+    """
+    folder = given_folder(name, path)
+    try:
+        return folder.absolute()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{name} is {path!r}, and there is no working directory any more: give an absolute path"
+        ) from error
+
+
 def _can_be_encoded(text: str) -> bool:
     try:
         os.fsencode(text)

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from penstock.artifact.manifest import DIGEST, FEATURES, MANIFEST, SCHEMA, BatchEntry, GraphEntry, Manifest
-from penstock.artifact.strict_json import refuse_other_schema, strict_json
+from penstock.artifact.strict_json import fault_words, refuse_other_schema, strict_json
 from penstock.config import Batch, check_service_name
 from penstock.errors import ArtifactInvalid, ConfigError
 from penstock.features.tensors import Tensor
@@ -75,7 +75,7 @@ def manifest_from_json(content: bytes) -> Manifest:
         manifest = msgspec.convert(found, Manifest)
         _check_manifest(manifest)
     except (_Wrong, ValueError, RecursionError) as error:  # not UTF-8, not JSON, and msgspec's errors are ValueErrors
-        raise ArtifactInvalid(f"{MANIFEST}: {error}", file=MANIFEST) from error
+        raise ArtifactInvalid(f"{MANIFEST}: {fault_words(error)}", file=MANIFEST) from error
     return manifest
 
 

@@ -8,6 +8,7 @@ Contract
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -61,7 +62,8 @@ def find_artifact(path: str | os.PathLike[str], digest: str | None = None) -> Fo
         return FoundArtifact(folder, digest, None)
     if digest not in (None, record.digest):
         raise ArtifactInvalid(
-            f"version {record.version} is current in {folder}, and its digest is {record.digest}, not {digest}",
+            f"version {record.version} is current in {printable(str(folder))}, and its digest is {record.digest}, "
+            f"not {digest}",
             file=CURRENT,
         )
     return FoundArtifact(_no_link(version_folder(folder, record.version)), record.digest, record.version)
@@ -88,7 +90,7 @@ def open_found(path: str | os.PathLike[str], digest: str | None = None) -> tuple
 
 def check_place(model_dir: Path) -> None:
     """Raise ConfigError where a model directory would alter an artifact, or the versions of another model directory."""
-    place = model_dir.resolve()
+    place = resolved_place(model_dir)
     for folder in (place, *place.parents):
         if os.path.lexists(folder / MANIFEST) and os.path.lexists(folder / DIGEST):
             raise ConfigError(f"the model directory {model_dir} would lie inside the artifact {folder}")
@@ -96,6 +98,20 @@ def check_place(model_dir: Path) -> None:
             raise ConfigError(
                 f"the model directory {model_dir} would lie among the versions of the model directory {folder.parent}"
             )
+
+
+def resolved_place(model_dir: Path) -> Path:
+    """Where a model directory is, or would be, without links.
+
+    Raises:
+        ConfigError: links on the way lead in a circle.
+    """
+    try:
+        model_dir.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # before Python 3.13 `resolve` raises a RuntimeError, and later nothing
+            raise ConfigError(f"{model_dir} cannot be reached: {error.strerror}") from error
+    return model_dir.resolve()
 
 
 def read_current(model_dir: Path) -> CurrentRecord | None:
@@ -109,14 +125,14 @@ def read_current(model_dir: Path) -> CurrentRecord | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise ArtifactInvalid(f"{model_dir} cannot be opened: {error.strerror}") from error
+        raise ArtifactInvalid(f"{printable(str(model_dir))} cannot be opened: {error.strerror}") from error
     try:
         return record_from_json(read_small(folder, CURRENT, limit=LARGEST_CURRENT))
     except ArtifactInvalid as error:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise ArtifactInvalid(
-            f"{model_dir} is no model directory that can be used: {error}", file=error.file
+            f"{printable(str(model_dir))} is no model directory that can be used: {error}", file=error.file
         ) from error
     finally:
         os.close(folder)
@@ -135,7 +151,9 @@ def read_published(model_dir: Path) -> CurrentRecord:
 
 
 def _without_current(model_dir: Path) -> ArtifactInvalid:
-    return ArtifactInvalid(f"{model_dir} is no model directory: there is no file {CURRENT}", file=CURRENT)
+    return ArtifactInvalid(
+        f"{printable(str(model_dir))} is no model directory: there is no file {CURRENT}", file=CURRENT
+    )
 
 
 def version_folder(model_dir: Path, version: int) -> Path:
@@ -147,6 +165,7 @@ def versions_there(model_dir: Path) -> frozenset[int]:
     """The numbers in `versions` that have a folder; what else is there is passed over.
 
     Raises:
+        ArtifactInvalid: `versions` is a link, or no folder.
         OSError: the folder cannot be read.
     """
     return frozenset(number for _, number in _entries(model_dir) if number is not None)
@@ -158,7 +177,7 @@ def checked_versions(model_dir: Path, record: CurrentRecord | None) -> frozenset
     One folder more than were published is what a publisher leaves that is killed before it replaces `CURRENT`.
 
     Raises:
-        ArtifactInvalid: something else is there, or `CURRENT` was lost or is an old one.
+        ArtifactInvalid: something else is there, `versions` is a link, or `CURRENT` was lost or is an old one.
         OSError: the folder cannot be read.
     """
     found: set[int] = set()
@@ -193,15 +212,28 @@ def open_version(model_dir: Path, record: CurrentRecord, version: int, *, check_
         raise ArtifactInvalid(f"version {version} is not as it was published: {error}", file=error.file) from error
 
 
+def check_versions_folder(model_dir: Path) -> None:
+    """Raise ArtifactInvalid where `versions` is a link, which two model directories can share, or no folder."""
+    folder = model_dir / VERSIONS
+    if os.path.islink(folder):  # noqa: PTH114  # as below
+        raise ArtifactInvalid(f"{printable(str(folder))} is a link, and no folder of versions", file=VERSIONS)
+    if os.path.lexists(folder) and not os.path.isdir(folder):  # noqa: PTH112  # as below
+        raise ArtifactInvalid(f"{printable(str(folder))} is no folder", file=VERSIONS)
+
+
 def _no_link(folder: Path) -> Path:
     """A version's folder, which is no link to one: nobody could tell whether that is pruned."""
+    check_versions_folder(folder.parent.parent)
     if os.path.islink(folder):  # noqa: PTH114  # `Path.is_symlink` raises where `versions` may not be entered
-        raise ArtifactInvalid(f"{folder} is a link, and no version's folder", file=f"{VERSIONS}/{folder.name}")
+        raise ArtifactInvalid(
+            f"{printable(str(folder))} is a link, and no version's folder", file=f"{VERSIONS}/{folder.name}"
+        )
     return folder
 
 
 def _entries(model_dir: Path) -> Iterator[tuple[str, int | None]]:
     """Each name in `versions` but those of stages, with its number; None for what is no version's folder."""
+    check_versions_folder(model_dir)
     try:
         entries = os.scandir(model_dir / VERSIONS)
     except FileNotFoundError:

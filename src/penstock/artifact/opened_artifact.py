@@ -23,6 +23,7 @@ from penstock.artifact.manifest import DIGEST, FEATURES, MANIFEST, FileEntry, Gr
 from penstock.artifact.manifest_json import SHA256, manifest_from_json
 from penstock.artifact.probes import read_recorded, read_rows
 from penstock.artifact.recorded import Recorded
+from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid, ConfigError
 from penstock.features.feature_spec import Features
 
@@ -86,7 +87,7 @@ class Artifact:
     def _listed(self, path: str) -> FileEntry:
         entry = self.manifest.files.get(path)
         if entry is None:
-            raise ArtifactInvalid(f"{path} is not listed in the manifest", file=path)
+            raise ArtifactInvalid(f"{printable(path)} is not listed in the manifest", file=path)
         return entry
 
 
@@ -107,15 +108,17 @@ def open_artifact(path: str | os.PathLike[str], *, digest: str | None = None, ch
     try:
         resolved = Path(path).resolve(strict=True)
     except PermissionError as error:
-        raise ArtifactInvalid(f"{path} cannot be opened: {error.strerror}") from error
+        raise ArtifactInvalid(f"{printable(str(path))} cannot be opened: {error.strerror}") from error
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
-        raise ArtifactInvalid(f"{path} is no artifact: there is no such folder") from error
+        raise ArtifactInvalid(f"{printable(str(path))} is no artifact: there is no such folder") from error
     if not resolved.is_dir():
-        raise ArtifactInvalid(f"{path} is no artifact: it is no folder")
+        raise ArtifactInvalid(f"{printable(str(path))} is no artifact: it is no folder")
     try:
         return _in_folder(resolved, lambda folder: _open(folder, resolved, digest, check_files=check_files))
     except ArtifactInvalid as error:
-        raise ArtifactInvalid(f"{path} is no artifact that can be used: {error}", file=error.file) from error
+        raise ArtifactInvalid(
+            f"{printable(str(path))} is no artifact that can be used: {error}", file=error.file
+        ) from error
 
 
 def read_digest(path: Path) -> str:
@@ -181,7 +184,7 @@ def _in_folder(path: Path, work: Callable[[int], T]) -> T:
     try:
         folder = os.open(path, FOLDER_FLAGS)
     except OSError as error:
-        raise ArtifactInvalid(f"{path} cannot be opened: {error.strerror}") from error
+        raise ArtifactInvalid(f"{printable(str(path))} cannot be opened: {error.strerror}") from error
     try:
         return work(folder)
     finally:

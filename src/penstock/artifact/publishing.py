@@ -14,8 +14,9 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from penstock.artifact.copying import copy_artifact
@@ -30,20 +31,23 @@ from penstock.artifact.current_file import (
     rollback_target,
     rolled_back,
 )
-from penstock.artifact.given_folder import given_folder
+from penstock.artifact.given_folder import absolute_folder, given_folder
 from penstock.artifact.manifest import MANIFEST
 from penstock.artifact.model_directory import (
     VERSIONS,
     check_place,
+    check_versions_folder,
     checked_versions,
     open_version,
     read_current,
     read_published,
+    resolved_place,
     version_folder,
     versions_there,
 )
 from penstock.artifact.opened_artifact import Artifact, open_artifact
 from penstock.artifact.staging import Publication, changing, new_stage, refusal_words, remove_dead_stages
+from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid, ConfigError, PublishFailed
 from penstock.hosting.folder_lock import folder_lock
 from penstock.hosting.held_folder import STAGE
@@ -51,7 +55,10 @@ from penstock.hosting.host_clock import time_now
 from penstock.hosting.synced_files import sync_folder
 
 MOST_NAMED = 20
-"""Versions that an error names."""
+"""Versions, or folders, that an error names."""
+
+MOST_BITS = 128
+"""Of a number that an error repeats."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ def publish_artifact(artifact: str | os.PathLike[str], model_dir: str | os.PathL
         ConfigError: one of the two is no path or lies where it cannot, or `artifact` is a model directory.
         PublishFailed: the model directory cannot be written, or is locked for too long.
     """
-    folder = given_folder("model_dir", model_dir).absolute()
+    folder = absolute_folder("model_dir", model_dir)
     saved = given_folder("artifact", artifact)
     with changing(folder):
         _check_is_artifact(saved)
@@ -109,7 +116,7 @@ def publish_artifact(artifact: str | os.PathLike[str], model_dir: str | os.PathL
         repeated = _published_before(folder, source.digest)
         if repeated is not None:
             return repeated
-        if source.path.is_relative_to(folder.resolve() / VERSIONS):
+        if source.path.is_relative_to(resolved_place(folder) / VERSIONS):
             raise ConfigError(f"{artifact} lies among the versions of {folder}; give what was saved elsewhere")
     with new_stage(folder) as stage:
         with changing(folder):
@@ -130,7 +137,7 @@ def roll_back(model_dir: str | os.PathLike[str], to: int | None = None) -> Rollb
             current meanwhile, and `to` is None.
         PublishFailed: the model directory cannot be written, or is locked for too long.
     """
-    folder = given_folder("model_dir", model_dir).absolute()
+    folder = absolute_folder("model_dir", model_dir)
     with changing(folder):
         seen = read_published(folder)
         target = _target(folder, seen, to)
@@ -161,26 +168,27 @@ def prune_versions(model_dir: str | os.PathLike[str], keep: int) -> tuple[int, .
             is none any more stay.
     """
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-        raise ConfigError(f"keep must be a whole number of at least 1, got {keep!r}")
-    folder = given_folder("model_dir", model_dir).absolute()
+        raise ConfigError(f"keep must be a whole number of at least 1, got {_shown(keep)}")
+    folder = absolute_folder("model_dir", model_dir)
     moved: dict[int, Path] = {}
     with changing(folder):
         read_published(folder)
+        check_versions_folder(folder)
         remove_dead_stages(folder)
         try:
             with folder_lock(folder):
                 record = read_published(folder)
                 for number in prunable(record, checked_versions(folder, record), keep):
                     moved[number] = _moved_away(folder, number)
-                sync_folder(folder / VERSIONS)
+                _sync_pruned(folder, moved)
         except OSError as error:
             if not moved:
                 raise
             raise PublishFailed(f"{_pruned_words(folder, moved)}, but no others: {refusal_words(error)}") from error
         finally:
             failures = _remove(moved.values())
-    for away, refusal in failures.items():
-        raise PublishFailed(f"{_pruned_words(folder, moved)}, but {away} cannot be removed: {refusal_words(refusal)}")
+    if failures:
+        raise PublishFailed(f"{_pruned_words(folder, moved)}, but {_failure_words(failures)}")
     return tuple(moved)
 
 
@@ -190,12 +198,14 @@ def list_versions(model_dir: str | os.PathLike[str]) -> ModelVersions:
     Raises:
         ArtifactInvalid: it is no model directory, or cannot be read, or `CURRENT` cannot be used.
     """
-    folder = given_folder("model_dir", model_dir).absolute()
+    folder = absolute_folder("model_dir", model_dir)
     record = read_published(folder)
     try:
         there = versions_there(folder)
     except OSError as error:
-        raise ArtifactInvalid(f"{folder / VERSIONS} cannot be read: {error.strerror}", file=VERSIONS) from error
+        raise ArtifactInvalid(
+            f"{printable(str(folder / VERSIONS))} cannot be read: {error.strerror}", file=VERSIONS
+        ) from error
     versions = (
         ModelVersion(entry.version, entry.digest, entry.at, entry.run, entry.version in there)
         for entry in publishes(record)
@@ -215,7 +225,10 @@ def version_of_run(model_dir: str | os.PathLike[str], run: str) -> int | None:
 def _check_is_artifact(path: Path) -> None:
     record = read_current(path)
     if record is not None:
-        raise ConfigError(f"{path} is a model directory; its current version is {version_folder(path, record.version)}")
+        version = version_folder(path, record.version)
+        raise ConfigError(
+            f"{path} is a model directory; its current version is {version}: give an artifact, as that folder"
+        )
 
 
 def _check_target(folder: Path, source: Artifact) -> None:
@@ -223,7 +236,7 @@ def _check_target(folder: Path, source: Artifact) -> None:
         raise ConfigError(f"{folder} is no folder, so it can be no model directory")
     if os.path.lexists(folder / MANIFEST):
         raise ConfigError(f"{folder} is an artifact itself; give another folder as the model directory")
-    if folder.resolve().is_relative_to(source.path):
+    if resolved_place(folder).is_relative_to(source.path):
         raise ConfigError(f"the model directory {folder} would lie inside the artifact {source.path}")
     check_place(folder)
 
@@ -253,16 +266,30 @@ def _target(folder: Path, record: CurrentRecord, to: int | None) -> int:
     if to is None:
         target = rollback_target(record, there)
         if target is None:
+            others = there - {record.version}
             raise ConfigError(
-                f"{folder}: there is nothing to go back to from version {record.version}; name a version of: "
-                f"{_numbers(there)}"
+                f"{folder}: there is nothing to go back to from version {record.version}; "
+                f"{f'name one (to): {_numbers(others)}' if others else 'no other version is there'}"
             )
         return target
-    if isinstance(to, bool) or not isinstance(to, int):
-        raise ConfigError(f"to must be the number of a version, got {to!r}")
-    if to not in there and not (1 <= to <= last and _has_something(folder, to)) and to != record.version:
+    if isinstance(to, bool) or not isinstance(to, int) or to.bit_length() > MOST_BITS:
+        raise ConfigError(f"to must be the number of a version, got {_shown(to)}")
+    if to in there or to == record.version:
+        return to
+    if not 1 <= to <= last:
         raise ConfigError(f"{folder} has no version {to}; it has {_numbers(there)}")
+    if not _has_something(folder, to):
+        raise ConfigError(
+            f"{folder} has no version {to} any more: it was pruned, and its artifact can be published again; it has "
+            f"{_numbers(there)}"
+        )
     return to
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:  # Python refuses to write one of 5,000 digits
+        return "one of too many digits"
+    return repr(value)
 
 
 def _has_something(folder: Path, number: int) -> bool:
@@ -280,6 +307,24 @@ def _moved_away(folder: Path, number: int) -> Path:
     return version_folder(folder, number).rename(folder / VERSIONS / f"{STAGE}{secrets.token_hex(8)}")
 
 
+def _sync_pruned(folder: Path, moved: Collection[int]) -> None:
+    """Have it on the disk that versions were moved away.
+
+    Raises:
+        PublishFailed: that cannot be done; the versions are gone as long as there is power.
+        OSError: likewise, where none was moved.
+    """
+    try:
+        sync_folder(folder / VERSIONS)
+    except OSError as error:
+        if not moved:
+            raise
+        raise PublishFailed(
+            f"{_pruned_words(folder, moved)}, and could be there again, damaged, after a loss of power: the folder "
+            f"cannot be synced ({error.strerror})"
+        ) from error
+
+
 def _remove(folders: Iterable[Path]) -> dict[Path, OSError]:
     """Remove folders, which somebody else may be removing too; those that stay, and why."""
     failures: dict[Path, OSError] = {}
@@ -294,6 +339,16 @@ def _remove(folders: Iterable[Path]) -> dict[Path, OSError]:
     return failures
 
 
+def _failure_words(failures: Mapping[Path, OSError]) -> str:
+    named = [
+        f"{printable(str(folder))} cannot be removed: {refusal_words(refusal)}"
+        for folder, refusal in islice(failures.items(), MOST_NAMED)
+    ]
+    more = len(failures) - MOST_NAMED
+    return "; ".join([*named, f"{more} more cannot be removed"] if more > 0 else named)
+
+
 def _pruned_words(folder: Path, numbers: Collection[int]) -> str:
     named = ", ".join(map(str, numbers))
-    return f"{folder}: version{'s' * (len(numbers) > 1)} {named} {'are' if len(numbers) > 1 else 'is'} pruned"
+    versions = f"versions {named} are" if len(numbers) > 1 else f"version {named} is"
+    return f"{printable(str(folder))}: {versions} pruned"

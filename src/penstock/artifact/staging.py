@@ -30,10 +30,11 @@ from penstock.artifact.current_file import (
     publishes,
     record_to_json,
 )
-from penstock.artifact.given_folder import given_folder
+from penstock.artifact.given_folder import absolute_folder
 from penstock.artifact.model_directory import (
     VERSIONS,
     check_place,
+    check_versions_folder,
     checked_versions,
     open_version,
     read_current,
@@ -41,7 +42,7 @@ from penstock.artifact.model_directory import (
 )
 from penstock.artifact.opened_artifact import open_artifact, read_digest
 from penstock.codec.text import printable
-from penstock.errors import ArtifactInvalid, PublishFailed
+from penstock.errors import ArtifactInvalid, ConfigError, PublishFailed
 from penstock.hosting.fault_points import hit
 from penstock.hosting.file_rights import keep_rights
 from penstock.hosting.folder_lock import folder_lock
@@ -122,10 +123,8 @@ class VersionStage:
         with self._replacing(published(record, own or digest, time_now(), run)) as undo:
             if own is None:
                 if number in there:
-                    left = place.rename(self.folder / "left")
-                    undo.append(lambda: left.rename(place))
-                self.artifact.rename(place)
-                undo.append(lambda: place.rename(self.artifact))
+                    _rename(place, self.folder / "left", undo)
+                _rename(self.artifact, place, undo)
             sync_folder(place.parent)
             hit("version_renamed")
         return Publication(number, False, own or digest, number)
@@ -160,10 +159,21 @@ class VersionStage:
             sync_folder(self.model_dir)
         except OSError as error:
             raise PublishFailed(
-                f"{self.model_dir}: version {record.version} is current now, and would not be after a loss of power: "
-                f"the folder cannot be synced ({error.strerror})"
+                f"{printable(str(self.model_dir))}: version {record.version} is current now, and would not be after a "
+                f"loss of power: the folder cannot be synced ({error.strerror})"
             ) from error
         hit("current_replaced")
+
+
+def _rename(path: Path, target: Path, undo: list[Callable[[], object]]) -> None:
+    """Rename a folder, and have `undo` take it back; Ctrl-C can come just after it was renamed."""
+
+    def back() -> None:
+        if not os.path.lexists(path):
+            target.rename(path)
+
+    undo.append(back)
+    path.rename(target)
 
 
 @contextlib.contextmanager
@@ -172,12 +182,14 @@ def new_stage(model_dir: str | os.PathLike[str]) -> Iterator[VersionStage]:
 
     Raises:
         ConfigError: it is no path, or would lie inside an artifact or among the versions of another.
+        ArtifactInvalid: its `versions` is a link, or no folder.
         PublishFailed: the folder cannot be made or written.
     """
-    folder = given_folder("model_dir", model_dir).absolute()
+    folder = absolute_folder("model_dir", model_dir)
     with contextlib.ExitStack() as at_end:
         with changing(folder):
             check_place(folder)
+            check_versions_folder(folder)
             make_folders(folder / VERSIONS)
             held = held_folder(folder / VERSIONS, STAGE, with_file=True, kept=_shows_what_was_left)
             stage = VersionStage(folder, at_end.enter_context(held))
@@ -212,18 +224,21 @@ def _check_never_published(model_dir: Path, place: Path) -> None:
 
 @contextlib.contextmanager
 def changing(model_dir: Path) -> Iterator[None]:
-    """Say of whatever fails in the body which model directory it was, and that nothing was changed.
+    """Say of whatever fails in the body which model directory it was, and that nothing was changed, on one line.
 
     Raises:
         PublishFailed: the system refused something.
         ArtifactInvalid: as in the body.
+        ConfigError: likewise.
     """
     try:
         yield
     except OSError as error:
-        raise PublishFailed(f"{model_dir} was not changed: {refusal_words(error)}") from error
+        raise PublishFailed(f"{printable(str(model_dir))} was not changed: {refusal_words(error)}") from error
     except ArtifactInvalid as error:
-        raise ArtifactInvalid(f"{error}; nothing was changed", file=error.file) from error
+        raise ArtifactInvalid(printable(f"{error}; nothing was changed"), file=error.file) from error
+    except ConfigError as error:
+        raise ConfigError(printable(str(error))) from error
 
 
 def refusal_words(error: OSError) -> str:

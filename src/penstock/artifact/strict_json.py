@@ -4,12 +4,18 @@ Contract
 --------
 * What is no JSON by the letter is a `ValueError` (or a `RecursionError`): NaN, a key that is there twice, bytes that
   are not UTF-8, half of a surrogate pair, which can be neither written nor shown afterwards.
+* `fault_words` says what is wrong on one line of bounded length, whatever is in the file.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
+
+from penstock.codec.text import cut_line, printable
+
+LONGEST_FAULT: Final = 1000
+"""Bytes of what is said of a file; a name or a number in it may be as long as the file."""
 
 
 def strict_json(content: bytes) -> Any:
@@ -41,6 +47,11 @@ def refuse_other_schema(found: Any, known: int, remedy: str) -> None:
             f"it is of schema {schema}, and this Penstock reads schema {known} alone: "
             f"use the version that wrote it{' or a newer one' if schema > known else ''}, or {remedy}"
         )
+
+
+def fault_words(error: Exception) -> str:
+    """What is wrong with a file, in printable characters; it may repeat a name or a value that somebody else chose."""
+    return cut_line(printable(str(error)), LONGEST_FAULT)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

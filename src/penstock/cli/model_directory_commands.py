@@ -29,7 +29,9 @@ def add_model_directory_commands(add: Callable[[str, Action, str], argparse.Argu
     publishing.add_argument("model_dir", metavar="MODEL_DIR", help="the model directory; the first version makes it")
     going_back = add("rollback", _roll_back, "make an earlier version of a model directory current again")
     _add_directory(going_back)
-    going_back.add_argument("--to", metavar="N", help="the version (default: what was current before this one)")
+    going_back.add_argument(
+        "--to", metavar="N", help="the version (default: the one of which `list` says `a rollback goes here`)"
+    )
     _add_directory(add("list", _list, "show the versions of a model directory"))
     pruning = add("prune", _prune, "remove old versions, never the current one nor the one that a rollback goes to")
     _add_directory(pruning)

@@ -19,8 +19,8 @@ from penstock.export.releasing import published_words, rolled_back_words
 from penstock.hosting.stdio import is_terminal
 
 AT_ITS_START: Final = "; a server takes it when it is started again"
-SHORT_DIGEST: Final = 12
-"""Hexadecimal digits of a digest that a table shows."""
+SHORT: Final = 12
+"""Characters of a digest and of a run that a table shows."""
 _COLUMNS: Final = ("version", "", "when", "action", "digest", "run", "state")
 
 
@@ -115,7 +115,7 @@ def _is_denied(error: BaseException | None) -> bool:
 
 def _row(version: dict[str, Any]) -> Sequence[str]:
     role = {"current": "current", "rollback": "a rollback goes here", None: ""}[version["role"]]
-    digest, run = version["digest"][:SHORT_DIGEST], version["run"] or ""
+    digest, run = version["digest"][:SHORT], (version["run"] or "")[:SHORT]
     return (str(version["version"]), role, version["at"], version["action"], digest, run, version["state"])
 
 

@@ -4,6 +4,7 @@ Contract
 --------
 * Who is in `folder_lock` is alone there, among all who ask for the lock of that folder.
 * The kernel lets the lock go with its holder, however that ends; nothing has to be tidied up.
+* Nothing is written but to a regular file that has no other name: with another one it would be somebody's else.
 * Who waits looks every `EVERY` seconds, for `wait` seconds, and then gets a `FolderLocked` that names the holder.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ LOCK = ".lock"
 LONGEST_WAIT = 30.0
 EVERY = 0.02
 """A holder is done within milliseconds; a queue that the kernel keeps could not be left after a time."""
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe or a device must not block
 
 
 class FolderLocked(OSError):
@@ -40,10 +43,11 @@ def folder_lock(
 
     Raises:
         FolderLocked: it was not free for `wait` seconds.
-        OSError: the file cannot be made, opened or locked.
+        OSError: the file cannot be made, opened or locked, or is no file of its own.
     """
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(folder / LOCK, _FLAGS, 0o666)
     try:
+        _check_own_file(folder / LOCK, os.fstat(descriptor))
         until = now() + wait
         while not try_lock(descriptor):
             if now() >= until:
@@ -56,6 +60,13 @@ def folder_lock(
             _tell(descriptor, "")  # whoever locks the file without writing into it must not go by our name
     finally:
         close_lock(descriptor)
+
+
+def _check_own_file(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(f"{path} is no regular file, and so no lock")
+    if found.st_nlink > 1:  # what is written into it would be written into that other file
+        raise OSError(f"{path} has another name too, as a hard link: copy it to a file of its own")
 
 
 def _tell(descriptor: int, holder: str) -> None:

@@ -178,6 +178,17 @@ def test_what_is_no_record_at_all_is_refused(content):
     assert refusal(content).startswith("CURRENT: ")
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"a\nb": 1}, r"unknown field `a\nb`"), ({"schema": 10**4000}, "[... cut: "), ({"version": 10**4000}, "")],
+)
+def test_what_is_wrong_is_said_on_one_line_that_somebody_can_read(change, said):
+    words = refusal(json.dumps({**json.loads(record_to_json(history("a"))), **change}).encode())
+    assert said in words
+    assert words.isprintable()
+    assert len(words) < 1100
+
+
 def test_every_beginning_of_a_record_is_refused():
     content = record_to_json(history("a", "b"))
     for end in range(len(content) - 1):  # without the newline it is whole

@@ -199,6 +199,21 @@ def test_what_is_no_json_object_is_refused(content, said):
     assert said in refusal(content)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"a\nb\x1b[2J": 1}, r"unknown field `a\nb\x1b[2J`"),
+        ({"x" * 5000: 1}, "[... cut: "),
+        ({"schema": 10**4000}, "[... cut: "),
+    ],
+)
+def test_what_is_wrong_is_said_on_one_line_that_somebody_can_read(change, said):
+    words = refusal({**as_dict(), **change})
+    assert said in words
+    assert words.isprintable()
+    assert len(words) < 1100
+
+
 def test_a_key_that_is_there_twice_is_found_anywhere():
     content = manifest_to_json(MANIFEST).replace(b'"bytes": 3,', b'"bytes": 3, "bytes": 3,', 1)
     assert "the key 'bytes' is there twice" in refusal(content)

@@ -257,7 +257,10 @@ def test_an_artifact_is_no_model_directory(saved, tmp_path):
 
 def test_a_model_directory_is_no_artifact(saved, there, tmp_path):
     publish_artifact(saved("a"), there)
-    with pytest.raises(ConfigError, match=f"{there} is a model directory; its current version is {there}/versions/1"):
+    said = (
+        f"^{there} is a model directory; its current version is {there}/versions/1: give an artifact, as that folder$"
+    )
+    with pytest.raises(ConfigError, match=said):
         publish_artifact(there, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -298,6 +301,27 @@ def test_a_model_directory_alters_no_artifact_and_no_other_model_directory(saved
     assert files_of(tmp_path) == before
 
 
+def test_links_in_a_circle_lead_to_no_model_directory(saved, tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    there = tmp_path / "circle" / "models"
+    said = f"^{there} cannot be reached: Too many levels of symbolic links$"
+    with pytest.raises(ConfigError, match=said):
+        publish_artifact(saved("a"), there)
+    with pytest.raises(ConfigError, match=said), new_stage(there):
+        pass
+
+
+def test_a_relative_path_needs_a_working_directory_that_is_there(saved, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    changes = [lambda path: publish_artifact(saved("a"), path), lambda path: new_stage(path).__enter__()]
+    for change in (*changes, roll_back, lambda path: prune_versions(path, 1), list_versions):
+        with pytest.raises(ConfigError, match=r"^model_dir is 'models', and there is no working directory any more"):
+            change("models")
+    assert publish_artifact(saved("a"), tmp_path / "models").version == 1
+
+
 # -- a version that is a link, or that cannot be read ------------------------------------------------------------------
 
 
@@ -316,6 +340,31 @@ def test_a_version_that_is_a_link_is_nowhere_a_version(saved, there, tmp_path):
     with pytest.raises(ConfigError, match="there is nothing to go back to"):
         roll_back(there)
     assert [version.there for version in list_versions(there).versions] == [False, False]
+
+
+def test_versions_that_are_a_link_are_those_of_nobody(saved, there, tmp_path):
+    """Two model directories that share their versions have two locks and two files `CURRENT`."""
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    stage = there / "versions" / f".stage-{'0' * 16}"
+    stage.mkdir()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "versions").symlink_to(there / "versions")
+    said = f"^{other}/versions is a link, and no folder of versions; nothing was changed$"
+    for record in (False, True):
+        if record:
+            shutil.copy(there / "CURRENT", other)
+        changes = [lambda: publish_artifact(saved("d"), other), lambda: stage_and_publish(other, "r1")]
+        changes += [lambda: roll_back(other), lambda: roll_back(other, 1), lambda: prune_versions(other, 1)] * record
+        before = files_of(tmp_path)
+        for change in changes:
+            with pytest.raises(ArtifactInvalid, match=said):
+                change()
+        assert files_of(tmp_path) == before
+    for read in (find_artifact, list_versions):
+        with pytest.raises(ArtifactInvalid, match=f"^{other}/versions is a link, and no folder of versions$"):
+            read(other)
 
 
 def test_versions_that_cannot_be_read_are_told(saved, there, monkeypatch):
@@ -559,7 +608,7 @@ def test_a_rollback_goes_back_and_again_and_then_nowhere(saved, there):
         publish_artifact(saved(name), there)
     versions = files_of(there / "versions")
     assert [(done.version, done.before) for done in (roll_back(there), roll_back(there))] == [(2, 3), (1, 2)]
-    with pytest.raises(ConfigError, match="there is nothing to go back to from version 1; name a version of: 3, 2, 1"):
+    with pytest.raises(ConfigError, match=r"there is nothing to go back to from version 1; name one \(to\): 3, 2$"):
         roll_back(there)
     assert files_of(there / "versions") == versions
     assert (current(there)["version"], current(there)["digest"]) == (1, digest_of(saved("a")))
@@ -583,7 +632,7 @@ def test_a_rollback_to_the_current_version_changes_nothing(saved, there):
     assert files_of(there) == before
 
 
-@pytest.mark.parametrize("to", [0, -1, 4, 2, 10**30])
+@pytest.mark.parametrize("to", [0, -1, 4, 10**30])
 def test_a_version_that_is_not_there_is_told(saved, there, to):
     for name in "abc":
         publish_artifact(saved(name), there)
@@ -595,6 +644,22 @@ def test_a_version_that_is_not_there_is_told(saved, there, to):
     assert files_of(there) == before
 
 
+def test_a_version_that_was_pruned_is_told_with_what_can_be_done(saved, there):
+    for name in "abc":
+        publish_artifact(saved(name), there)
+    shutil.rmtree(there / "versions" / "2")
+    said = "has no version 2 any more: it was pruned, and its artifact can be published again; it has 3, 1$"
+    with pytest.raises(ConfigError, match=said):
+        roll_back(there, 2)
+    assert publish_artifact(saved("b"), there).version == 4
+
+
+def test_where_only_the_current_version_is_there_no_other_is_named(saved, there):
+    publish_artifact(saved("a"), there)
+    with pytest.raises(ConfigError, match=r"nothing to go back to from version 1; no other version is there$"):
+        roll_back(there)
+
+
 def test_of_many_versions_the_newest_are_named(saved, there):
     publish_artifact(saved("a"), there)
     record = current(there)
@@ -604,6 +669,16 @@ def test_of_many_versions_the_newest_are_named(saved, there):
         (there / "versions" / str(number)).mkdir()
     with pytest.raises(ConfigError, match=r"it has 30, 29, .* 12, 11 and 10 older ones$"):
         roll_back(there, 31)
+
+
+@pytest.mark.parametrize("number", [10**5000, -(10**5000)], ids=["above", "below"])
+def test_a_number_of_too_many_digits_to_be_written_is_refused(saved, there, number):
+    publish_artifact(saved("a"), there)
+    with pytest.raises(ConfigError, match=r"^to must be the number of a version, got one of too many digits$"):
+        roll_back(there, number)
+    with pytest.raises(ConfigError, match=r"^keep must be a whole number of at least 1, got one of too many digits$"):
+        prune_versions(there, -abs(number))
+    assert prune_versions(there, abs(number)) == ()
 
 
 @pytest.mark.parametrize("to", ["1", 1.0, True])
@@ -674,7 +749,7 @@ def test_a_rollback_to_a_version_that_is_pruned_meanwhile_is_refused(saved, ther
     for name in "abc":
         publish_artifact(saved(name), there)
     meanwhile(monkeypatch, lambda: prune_versions(there, 1))
-    with pytest.raises(ConfigError, match="has no version 1; it has 3, 2"):
+    with pytest.raises(ConfigError, match=r"has no version 1 any more: it was pruned, .*; it has 3, 2$"):
         roll_back(there, 1)
     assert current(there)["version"] == 3
 
@@ -741,6 +816,29 @@ def test_the_files_of_a_pruned_version_that_stay_are_told(saved, there, monkeypa
     monkeypatch.undo()
     assert prune_versions(there, 1) == ()
     assert names_in(there / "versions") == ["3", "4"]
+
+
+@pytest.mark.parametrize(("most", "said"), [(2, "AWAY; AWAY$"), (1, "AWAY; 1 more cannot be removed$")])
+def test_all_folders_that_stay_are_told_up_to_some(saved, there, monkeypatch, most, said):
+    for name in "abcd":
+        publish_artifact(saved(name), there)
+    refused(monkeypatch, os, "unlink", lambda path, *_: path == "model.onnx")
+    monkeypatch.setattr(publishing, "MOST_NAMED", most)
+    away = f"{there}/versions/.stage-[0-9a-f]+ cannot be removed: Permission denied: model.onnx"
+    with pytest.raises(PublishFailed, match=f"versions 1, 2 are pruned, but {said.replace('AWAY', away)}"):
+        prune_versions(there, 1)
+
+
+def test_a_prune_that_a_loss_of_power_could_undo_says_so(saved, there, monkeypatch):
+    for name in "abcd":
+        publish_artifact(saved(name), there)
+    refused(monkeypatch, publishing, "sync_folder", lambda path: path == there / "versions")
+    said = f"^{there}: versions 1, 2 are pruned, and could be there again, damaged, after a loss of power: the folder"
+    with pytest.raises(PublishFailed, match=rf"{said} cannot be synced \(Permission denied\)$"):
+        prune_versions(there, 1)
+    assert names_in(there / "versions") == ["3", "4"]
+    with pytest.raises(PublishFailed, match=f"^{there} was not changed: Permission denied"):
+        prune_versions(there, 1)
 
 
 def test_a_prune_makes_no_folder_and_no_file(saved, there, monkeypatch):
@@ -907,8 +1005,9 @@ def test_what_the_system_refuses_is_told_and_nothing_is_changed(saved, there, mo
 def test_a_folder_of_versions_that_is_a_file_is_told(saved, there):
     there.mkdir(parents=True)
     (there / "versions").write_bytes(b"mine")
-    with pytest.raises(PublishFailed, match=f"{there} was not changed: (File exists|Not a directory): "):
+    with pytest.raises(ArtifactInvalid, match=f"^{there}/versions is no folder; nothing was changed$"):
         publish_artifact(saved("a"), there)
+    assert (there / "versions").read_bytes() == b"mine"
 
 
 def test_a_directory_that_cannot_be_synced_afterwards_is_published_and_said_to_be(saved, there, monkeypatch):
@@ -929,6 +1028,59 @@ def test_a_lock_that_is_held_for_long_is_told_with_its_holder(saved, there, monk
         with pytest.raises(PublishFailed, match=said):
             publish_artifact(saved("b"), there)
     assert files_of(there) == before
+
+
+@pytest.mark.parametrize(
+    "change", [lambda saved, there: publish_artifact(saved("c"), there), lambda _, there: roll_back(there)]
+)
+def test_a_lock_that_is_current_too_changes_nothing(saved, there, change):
+    for name in "ab":
+        publish_artifact(saved(name), there)
+    (there / ".lock").unlink()
+    (there / ".lock").hardlink_to(there / "CURRENT")
+    before = (there / "CURRENT").read_bytes()
+    with pytest.raises(PublishFailed, match=rf"{there} was not changed: {there}/\.lock has another name too"):
+        change(saved, there)
+    assert (there / "CURRENT").read_bytes() == before
+
+
+@pytest.mark.parametrize("state", ["an artifact", "a file", "nothing", "published", "unlistable", "a link", "damaged"])
+def test_a_refusal_is_one_line_whatever_the_path_is(saved, tmp_path, state):
+    there = tmp_path / "a\nb"
+    if state == "an artifact":
+        shutil.copytree(saved("a"), there)
+    elif state == "a file":
+        there.touch()
+    elif state != "nothing":
+        for name in "ab":
+            publish_artifact(saved(name), there)
+    if state == "unlistable":
+        (there / "CURRENT").write_bytes(b"{")
+    elif state == "a link":
+        (there / "versions").rename(tmp_path / "versions")
+        (there / "versions").symlink_to(tmp_path / "versions")
+    elif state == "damaged":
+        shutil.rmtree(there / "versions" / "1")
+        (there / "versions" / "1").touch()
+    changes = [
+        lambda: publish_artifact(saved("c"), there),
+        lambda: publish_artifact(there, tmp_path / "other"),
+        lambda: publish_artifact(saved("c"), there / "versions" / "2" / "more"),
+        lambda: roll_back(there, 1),
+        lambda: roll_back(there, 7),
+        lambda: prune_versions(there, 1),
+        lambda: list_versions(there),
+        lambda: find_artifact(there, "0" * 64),
+        lambda: open_artifact(there / "nothing"),
+    ]
+    refusals = []
+    for change in changes:
+        try:
+            change()
+        except (ArtifactInvalid, ConfigError, PublishFailed) as error:
+            refusals.append(str(error))
+    assert refusals
+    assert [words for words in refusals if not words.isprintable()] == []
 
 
 POINTS = ["stage_begun", "half_written", "synced", "verified", "version_renamed"]
@@ -971,3 +1123,25 @@ def test_an_interrupt_just_after_current_was_replaced_takes_nothing_back(saved, 
     assert find_artifact(there).version == 2
     open_artifact(there / "versions" / "2", digest=digest_of(saved("b")))
     assert publish_artifact(saved("b"), there).repeated
+
+
+@pytest.mark.parametrize("renamed", ["model", "1"])
+def test_an_interrupt_just_after_a_folder_was_renamed_takes_that_back(saved, there, monkeypatch, renamed):
+    if renamed == "1":
+        left_in_between(saved, there, "a")
+        (there / "versions" / f".stage-{'0' * 16}" / ".lock").touch()
+    before = files_of(there / "versions")
+    rename = Path.rename
+
+    def interrupted(path, target):
+        rename(path, target)
+        if path.name == renamed:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        publish_artifact(saved("b"), there)
+    assert files_of(there / "versions") == before
+    assert publish_artifact(saved("c"), there).version == 1
+    assert files_of(there / "versions" / "1") == files_of(saved("c"))

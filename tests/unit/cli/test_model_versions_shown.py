@@ -58,6 +58,13 @@ def test_a_terminal_gets_a_table_with_what_is_current_and_where_a_rollback_goes(
     ]
 
 
+def test_a_table_has_the_beginning_of_a_run_and_json_all_of_it(on_a_terminal, tmp_path, capsys):
+    run = "0123456789abcdef" * 2
+    assert "│ 0123456789ab │" in STYLES.sub("", on_a_terminal("models", found(tmp_path, run=run)))
+    show_versions("models", found(tmp_path, run=run), as_json=True)
+    assert [version["run"] for version in json.loads(capsys.readouterr().out)["versions"]] == [run] * 3
+
+
 def test_no_text_reaches_the_terminal_with_escape_sequences(on_a_terminal, tmp_path):
     output = on_a_terminal("mod\x1b[31mels", found(tmp_path, run="\x9b\u202erun"))
     assert all(map(str.isprintable, STYLES.sub("", output).split("\n")))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 
 import pytest
 
@@ -87,3 +88,91 @@ def test_a_file_that_its_readers_could_read_no_more_is_refused(given, mode, allo
     given.mode = mode
     with pytest.raises(PermissionError, match=r"its owner and group \(4711, 4712\) cannot be kept"):
         given(4711, 4712, allowed)
+
+
+# -- access control lists ---------------------------------------------------------------------------------------------
+
+ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+
+
+def access_list(*, group=0, reader=4711, mask=4):
+    """A list as Linux has it: one user besides the owner may read; `group` is what the file's group may."""
+    nobody = 0xFFFFFFFF
+    entries = [(1, 6, nobody), (2, 4, reader), (4, group, nobody), (16, mask, nobody), (32, 0, nobody)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def give_list(path, name, content):
+    try:
+        os.setxattr(path, name, content)
+    except OSError:
+        pytest.skip("no access control lists on the file system of tmp_path")
+
+
+def list_of(path):
+    return os.getxattr(path, ACCESS) if ACCESS in os.listxattr(path) else None
+
+
+@pytest.mark.parametrize("mask", [0, 4, 6])
+def test_who_is_named_in_a_list_may_read_the_new_file_too(files, mask):
+    old, new = files
+    give_list(old, ACCESS, access_list(mask=mask))
+    before = list_of(old), mode_of(old)
+    keep_rights(old, new)
+    assert (list_of(new), mode_of(new)) == before
+
+
+def test_a_list_that_the_folder_gave_the_new_file_lets_nobody_more_read_it(files):
+    old, new = files
+    old.chmod(0o640)
+    new.unlink()
+    give_list(new.parent, DEFAULT, access_list(group=4))
+    new.touch()
+    assert list_of(new) is not None
+    keep_rights(old, new)
+    assert (list_of(new), mode_of(new)) == (None, 0o640)
+
+
+def test_a_list_that_cannot_be_kept_is_told(files, monkeypatch):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    old, new = files
+    give_list(old, ACCESS, access_list())
+    monkeypatch.setattr(file_rights.os, "setxattr", refuse)
+    with pytest.raises(OSError, match=r"its access control list cannot be kept \(Operation not supported\): '.*/old'"):
+        keep_rights(old, new)
+
+
+def test_a_list_that_cannot_be_read_is_told(files, monkeypatch):
+    def refuse(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(file_rights.os, "getxattr", refuse)
+    with pytest.raises(OSError, match="Input/output error"):
+        keep_rights(*files)
+
+
+@pytest.mark.parametrize("missing", ["the call", "the lists of the file system"])
+def test_where_there_are_no_lists_the_mode_is_kept(files, monkeypatch, missing):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    if missing == "the call":
+        monkeypatch.delattr(file_rights.os, "getxattr")
+    else:
+        monkeypatch.setattr(file_rights.os, "getxattr", refuse)
+    keep_rights(*files)
+    assert mode_of(files[1]) == 0o644
+
+
+@pytest.mark.parametrize(("group", "refused"), [(0, True), (4, False)])
+def test_an_owner_whose_group_is_not_listed_as_a_reader_has_to_stay_the_owner(given, files, group, refused):
+    """The mode of a file with a list says `r` for its group where anybody is named who may read."""
+    give_list(files[0], ACCESS, access_list(group=group))
+    given.mode = 0o640
+    if refused:
+        with pytest.raises(PermissionError, match="cannot be kept"):
+            given(4711, 4712, [(-1, 4712)])
+    else:
+        given(4711, 4712, [(-1, 4712)])

@@ -104,6 +104,22 @@ def test_a_file_that_is_a_link_is_not_opened(tmp_path):
     assert (tmp_path / "mine").read_bytes() == b"mine"
 
 
+def test_a_file_that_has_another_name_too_is_not_written_to(tmp_path):
+    (tmp_path / "mine").write_bytes(b"mine")
+    (tmp_path / ".lock").hardlink_to(tmp_path / "mine")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match=rf"^{tmp_path}/\.lock has another name too, as a hard link"):
+        locked(tmp_path, Clock()).__enter__()
+    assert (tmp_path / "mine").read_bytes() == b"mine"
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_pipe_is_no_lock(tmp_path):
+    os.mkfifo(tmp_path / ".lock")
+    with pytest.raises(OSError, match=rf"^{tmp_path}/\.lock is no regular file, and so no lock$"):
+        locked(tmp_path, Clock()).__enter__()
+
+
 def test_a_system_that_locks_nothing_is_told_and_nothing_stays_open(tmp_path, monkeypatch):
     def refuse(descriptor, operation):
         raise OSError(38, "Function not implemented")
