@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -242,6 +245,22 @@ def test_a_name_that_no_node_can_have_is_a_column_all_the_same(caplog):
     graph = tf.function(spaced.tf_encode, input_signature=[tf_signature(spaced)])
     assert graph({"age in years": tf.constant([2.0], tf.float64)})["age in years"].numpy().tolist() == [2.0]
     assert not caplog.records
+
+
+FIRST_CALL = """
+import penstock.features as f
+import tensorflow as tf
+features = f.Features({"age": f.Numeric()})
+signature = {"age": tf.TensorSpec([None], tf.float64, name="age")}
+graph = tf.function(features.tf_encode, input_signature=[signature])
+print(graph({"age": tf.constant([2.0], tf.float64)})["age"].numpy().tolist())
+"""
+
+
+def test_a_graph_whose_tracing_is_the_first_call_of_all_is_made_without_a_warning():
+    done = subprocess.run([sys.executable, "-c", FIRST_CALL], capture_output=True, text=True, timeout=50, check=True)
+    assert done.stdout == "[2.0]\n"
+    assert "AutoGraph" not in done.stderr
 
 
 def test_a_data_set_has_the_batches_of_the_table():

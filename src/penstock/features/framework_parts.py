@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import sys
 from typing import Any
 
 from penstock.errors import ConfigError
@@ -14,8 +14,11 @@ def load_part(part: str, library: str) -> Any:
     Raises:
         ConfigError: the library that it needs is not installed.
     """
+    name = f"penstock.features.{part}"
     try:
-        return import_module(f"penstock.features.{part}")
+        # In a `tf.function` AutoGraph translates what is called, but for builtins.  Of `importlib` it warns: it cannot.
+        __import__(name)
+        return sys.modules[name]
     except ModuleNotFoundError as exc:
         if exc.name != library:
             raise
