@@ -14,9 +14,9 @@ SEED ?= 1
 SOURCES_ONLY := $(addprefix tests/unit/,features graphs artifact export training jobs cli transfer)
 # Tests with whole processes of what is compiled, so it is not the same in both builds: they are run over the sources too.
 COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration/listener \
-	$(patsubst %,tests/integration/test_%.py,current_requests forks handing_over stacks asgi_servers) \
-	$(patsubst %,tests/integration/program/test_%.py,http door crowd endings formats types streams observing renewal work) \
-	$(patsubst %,tests/faults/test_%.py,worker_death sick_models grandchildren parent_death unread_answers http_bad_input)
+	$(patsubst %,tests/integration/test_%.py,current_requests forks) \
+	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
+	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
 .PHONY: help demo test test-others test-compiled test-sources test-export frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers services mutants clean
 
