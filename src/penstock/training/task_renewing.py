@@ -5,6 +5,8 @@ Contract
 * The thread opens its connection for the first renewal, so a task that is done before then costs none.
 * It ends with the task, or once the fence counts no longer, or after `limit` seconds: the lease runs out then, and
   another worker takes the task.  It never keeps the process alive.
+* Ctrl-C may come at any moment of `start` and `stop`.  They call nothing but C: in the Python code of `threading` it
+  can leave a lock behind that nobody ever lets go, or become a RuntimeError.
 * A renewal that fails is told once, and tried again sooner than the next one was due.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import math
 import random
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable
 from typing import Final
 
@@ -55,29 +58,35 @@ class TaskRenewing:
         self._began = boot()
         self._store: TaskStore | None = None
         self._failing = False
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._sleep = threading.Lock()
+        """The thread sleeps by waiting for it; `stop` lets it go."""
+        self._sleep.acquire()
+        self._at_work = threading.Lock()
+        """Held by the thread from its begin to its end, and by `stop` for ever after."""
 
     def start(self) -> None:
         """Renew from now on."""
-        thread = threading.Thread(target=self._run, name="penstock-task-lease", daemon=True)
-        thread.start()
-        self._thread = thread
+        start_new_thread(self._run, ())
 
     def stop(self) -> None:
         """Renew no longer; also where somebody interrupted `start`."""
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join(JOIN_SECONDS)
+        self._stopped = True
+        if self._sleep.locked():
+            self._sleep.release()
+        self._at_work.acquire(timeout=JOIN_SECONDS)
 
     def _run(self) -> None:
+        if not self._at_work.acquire(blocking=False):
+            return  # it was stopped before it began
         delay: float | None = renewal_delay(self._lease, self._draw())
         try:
-            while delay is not None and not self._stopped.wait(delay):
+            while delay is not None and not self._sleep.acquire(timeout=delay) and not self._stopped:
                 delay = self.renew()
         finally:
             if self._store is not None:
                 self._store.close()
+            self._at_work.release()
 
     def renew(self) -> float | None:
         """Renew once; returns the seconds until the next time, or None where there is none."""
@@ -92,12 +101,12 @@ class TaskRenewing:
                 self._store = self._open_store()
             counts = self._store.renew(self._hold, self._lease)
         except PenstockError as error:
-            if not self._failing and not self._stopped.is_set():
+            if not self._failing and not self._stopped:
                 self._failing = True
                 self._tell(f"the lease of {self._name} cannot be renewed, and is tried again: {error}")
             return retry_delay(self._lease, self._draw())
         if not counts:
-            if not self._stopped.is_set():
+            if not self._stopped:
                 self._tell(
                     f"the lease of {self._name} was lost: another worker has the task, or it was given up, and "
                     "what this one does is dropped"
