@@ -243,6 +243,8 @@ class Connection(asyncio.Protocol):
     def _begin(self, data: bytes | bytearray, at: int, stop: int) -> int:
         """Start the request whose head lies between `at` and `stop`; returns where to read on."""
         raw = data[at:stop]
+        if at or self._queue:
+            self._reading.pipelines = True
         try:
             head = self._connections.heads.read(raw if type(raw) is bytes else bytes(raw))
         except RequestRefused as refused:
@@ -420,7 +422,9 @@ class Connection(asyncio.Protocol):
     def _finish(self, transport: asyncio.Transport) -> None:
         """The last answer was written: close, or linger where the client may still be sending."""
         reading = self._reading
-        if self._state is FINISHING or (self._state is READING_HEAD and not reading.kept and not reading.rested):
+        # The system resets a connection that is closed before all was read, and its client loses answers.
+        more = reading.kept or reading.rested or (reading.pipelines and transport.can_write_eof())
+        if self._state is FINISHING or (self._state is READING_HEAD and not more):
             self._close()
             return
         self._state = HALF_CLOSE[self._state]

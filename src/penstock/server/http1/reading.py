@@ -25,6 +25,7 @@ class ReadingFlow:
         "kept",
         "on",
         "passed_blank_line",
+        "pipelines",
         "rested",
         "resting",
         "waiting_since",
@@ -41,6 +42,8 @@ class ReadingFlow:
         """Cause: its turn is over, and others have theirs before it goes on."""
         self.rested = False
         """History: it rested, and the socket was not read since.  More may lie there."""
+        self.pipelines = False
+        """History: a request came behind another one, before its answer.  More may come at any moment."""
         self.kept: bytes | bytearray = b""
         """Bytes not used yet: an unfinished head, or what came while nothing further could be done with it."""
         self.judged_bytes = 0

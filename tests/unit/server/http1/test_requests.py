@@ -364,11 +364,30 @@ def test_draining_closes_what_is_idle_and_ends_the_rest_with_their_answers(rig):
     rig.app.answer(rig.app.handled[1])
     rig.app.answer(rig.app.handled[2])
     assert [a.headers.get(b"connection") for a in busy.answers()] == [None, b"close"]
-    assert busy.transport.closed
+    assert busy.transport.half_closed
+    assert not busy.transport.closed
     sending.send(wire[-1:])
     rig.app.answer(rig.app.handled[3])
     assert sending.answers()[0].headers[b"connection"] == b"close"
     assert sending.transport.closed
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_last_answer_resets_no_connection_on_which_more_may_be_on_its_way(rig, together):
+    client = rig.connect()
+    rig.app.patient = True
+    for wire in [GET + GET] if together else [GET, GET]:
+        client.send(wire)
+    rig.connections.drain()
+    for exchange in list(rig.app.handled):
+        rig.app.answer(exchange)
+    assert client.statuses() == [200, 200]
+    assert client.transport.half_closed
+    assert not client.transport.closed
+    client.send(GET)
+    assert len(rig.app.handled) == 2
+    client.connection.eof_received()
+    assert client.transport.closed
 
 
 def test_draining_lets_a_refused_body_pass_before_it_closes(rig):

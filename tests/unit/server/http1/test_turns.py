@@ -165,8 +165,10 @@ def test_a_drain_ends_a_connection_that_rests_with_its_next_answer_and_reads_on(
     assert len(client.answers()) == 4
 
 
-def test_a_drain_after_the_rest_closes_at_once(rig):
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_a_drain_after_the_rest_closes_where_it_cannot_close_one_side(rig, encrypted):
     client = rig.connect()
+    client.transport.encrypted = encrypted
     rig.app.patient = True
     client.send(GET * 4)
     finish(rig)
@@ -174,7 +176,7 @@ def test_a_drain_after_the_rest_closes_at_once(rig):
     for request in rig.app.handled:
         rig.app.answer(request)
     assert client.statuses() == [200] * 4
-    assert client.transport.closed
+    assert (client.transport.closed, client.transport.half_closed) == (encrypted, not encrypted)
 
 
 def test_a_connection_that_rests_makes_no_way(rig_with):
