@@ -19,7 +19,7 @@ from typing import Final, Literal
 import msgspec
 
 from penstock.artifact.manifest_json import SHA256, is_run_id
-from penstock.artifact.strict_json import fault_words, refuse_other_schema, strict_json
+from penstock.artifact.strict_json import read_strictly
 from penstock.errors import ArtifactInvalid
 
 CURRENT: Final = "CURRENT"
@@ -137,14 +137,14 @@ def record_from_json(content: bytes) -> CurrentRecord:
     Raises:
         ArtifactInvalid: it says something that is not known here, or that cannot be.
     """
-    try:
-        found = strict_json(content)
-        refuse_other_schema(found, CURRENT_SCHEMA, "publish into another folder")
-        record = msgspec.convert(found, CurrentRecord)
-        _check_history(record)
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-        raise ArtifactInvalid(f"{CURRENT}: {fault_words(error)}", file=CURRENT) from error
-    return record
+    return read_strictly(
+        content,
+        CurrentRecord,
+        file=CURRENT,
+        schema=CURRENT_SCHEMA,
+        remedy="publish into another folder",
+        check=_check_history,
+    )
 
 
 def _check_history(record: CurrentRecord) -> None:

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from penstock.artifact.manifest import DIGEST, FEATURES, MANIFEST, SCHEMA, BatchEntry, GraphEntry, Manifest
-from penstock.artifact.strict_json import fault_words, refuse_other_schema, strict_json
+from penstock.artifact.strict_json import read_strictly
 from penstock.config import Batch, check_service_name
 from penstock.errors import ArtifactInvalid, ConfigError
 from penstock.features.tensors import Tensor
@@ -41,7 +41,7 @@ MOST_AXES = 64
 """Of an array, in numpy."""
 
 
-class _Wrong(Exception):
+class _Wrong(ValueError):
     """What is said in a manifest cannot be."""
 
 
@@ -69,14 +69,9 @@ def manifest_from_json(content: bytes) -> Manifest:
     Raises:
         ArtifactInvalid: it says something that is not known here, or that cannot be.
     """
-    try:
-        found = strict_json(content)
-        refuse_other_schema(found, SCHEMA, "save the model again")
-        manifest = msgspec.convert(found, Manifest)
-        _check_manifest(manifest)
-    except (_Wrong, ValueError, RecursionError) as error:  # not UTF-8, not JSON, and msgspec's errors are ValueErrors
-        raise ArtifactInvalid(f"{MANIFEST}: {fault_words(error)}", file=MANIFEST) from error
-    return manifest
+    return read_strictly(
+        content, Manifest, file=MANIFEST, schema=SCHEMA, remedy="save the model again", check=_check_manifest
+    )
 
 
 def batch_from_entry(entry: BatchEntry) -> Batch:

@@ -2,43 +2,63 @@
 
 Contract
 --------
-* What is no JSON by the letter is a `ValueError` (or a `RecursionError`): NaN, a key that is there twice, bytes that
-  are not UTF-8, half of a surrogate pair, which can be neither written nor shown afterwards.
-* `fault_words` says what is wrong on one line of bounded length, whatever is in the file.
+* What is no JSON by the letter is refused: NaN, a key that is there twice, bytes that are not UTF-8, half of a
+  surrogate pair, which can be neither written nor shown afterwards.
+* A refusal says what is wrong on one line of bounded length, whatever is in the file.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from penstock.codec.text import cut_line, printable
+from penstock.errors import ArtifactInvalid
+
+T = TypeVar("T")
 
 LONGEST_FAULT: Final = 1000
 """Bytes of what is said of a file; a name or a number in it may be as long as the file."""
 
 
-def strict_json(content: bytes) -> Any:
-    """What the bytes say.
+def read_strictly(
+    content: bytes, kind: type[T], *, file: str, schema: int, remedy: str, check: Callable[[T], None]
+) -> T:
+    """What a file says that holds one object.
+
+    Args:
+        content: its bytes.
+        kind: what it is to be, a `msgspec.Struct`.
+        file: its name.
+        schema: the schema that this Penstock reads.
+        remedy: what else can be done about another schema than to use another version.
+        check: raises a ValueError where the file says what cannot be.
 
     Raises:
-        ValueError: they are no JSON.
-        RecursionError: they are nested too deeply.
+        ArtifactInvalid: it says something that is not known here, or that cannot be.
     """
+    try:
+        found = _read_json(content)
+        _refuse_other_schema(found, schema, remedy)
+        read = msgspec.convert(found, kind)
+        check(read)
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, and msgspec's errors are ValueErrors
+        # What it says may repeat a name or a value that somebody else chose.
+        raise ArtifactInvalid(f"{file}: {cut_line(printable(str(error)), LONGEST_FAULT)}", file=file) from error
+    return read
+
+
+def _read_json(content: bytes) -> Any:
     found = json.loads(content.decode(), object_pairs_hook=_without_repeats, parse_constant=_no_number)
     if b"\\u" in content:  # bytes that are UTF-8 have no half of a pair but by an escape
         _check_text(found)
     return found
 
 
-def refuse_other_schema(found: Any, known: int, remedy: str) -> None:
-    """Raise ValueError where `found` is no object, or one whose `schema` is a number but not `known`.
-
-    Args:
-        found: what `strict_json` gave.
-        known: the schema that this Penstock reads.
-        remedy: what else can be done than to use another version.
-    """
+def _refuse_other_schema(found: Any, known: int, remedy: str) -> None:
     if not isinstance(found, dict):
         raise ValueError("it has to be an object")  # noqa: TRY004  # it is about what a file says
     schema = found.get("schema")
@@ -47,11 +67,6 @@ def refuse_other_schema(found: Any, known: int, remedy: str) -> None:
             f"it is of schema {schema}, and this Penstock reads schema {known} alone: "
             f"use the version that wrote it{' or a newer one' if schema > known else ''}, or {remedy}"
         )
-
-
-def fault_words(error: Exception) -> str:
-    """What is wrong with a file, in printable characters; it may repeat a name or a value that somebody else chose."""
-    return cut_line(printable(str(error)), LONGEST_FAULT)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
