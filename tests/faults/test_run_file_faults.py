@@ -19,7 +19,7 @@ from penstock.training.task_store import Blocked, ClaimedTask, RunPlan
 
 ALL = tuple(TaskKind)
 PROGRAMS = FilePrograms("""
-    import os, signal, sys
+    import os, signal
     from penstock.errors import ConfigError, RunUnavailable
     from penstock.training.rules.task_states import TaskKind
     from penstock.training.sqlite_tasks import SqliteTasks
@@ -27,11 +27,6 @@ PROGRAMS = FilePrograms("""
 
     def claim(store, lease=3600.0, attempts=3):
         return store.claim(tuple(TaskKind), lease=lease, attempts=attempts)
-
-    def say(*words):
-        print(*words, flush=True)
-
-    path = sys.argv[1]
 """)
 program, run = PROGRAMS.program, PROGRAMS.run
 

@@ -15,7 +15,7 @@ from penstock.jobs.store import AttemptEnd, NewJob
 from penstock.jobs.stores.sqlite_store import SqliteStore
 
 PROGRAMS = FilePrograms("""
-    import os, signal, sys
+    import os, signal
     from penstock.errors import ConfigError, StoreUnavailable
     from penstock.jobs.rules.job_states import JobState
     from penstock.jobs.store import AttemptEnd, NewJob
@@ -26,11 +26,6 @@ PROGRAMS = FilePrograms("""
 
     def succeed(store, jobs):
         return store.end_attempts([AttemptEnd(job.hold, JobState.SUCCEEDED, result=job.id.encode()) for job in jobs])
-
-    def say(*words):
-        print(*words, flush=True)
-
-    path = sys.argv[1]
 """)
 program, run = PROGRAMS.program, PROGRAMS.run
 

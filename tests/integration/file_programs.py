@@ -12,12 +12,21 @@ from typing import Final
 LIMIT: Final = 30
 """Seconds until such a program must have ended."""
 
+FIRST_LINES: Final = """
+import sys
+
+def say(*words):
+    print(*words, flush=True)
+
+path = sys.argv[1]
+"""
+
 
 class FilePrograms:
-    """Programs that begin with the lines `preamble`, and are given the path of the file as their first argument."""
+    """Programs that begin with the lines `preamble`, know the `path` of the file, and `say` words."""
 
     def __init__(self, preamble: str) -> None:
-        self.preamble = textwrap.dedent(preamble)
+        self.preamble = FIRST_LINES + textwrap.dedent(preamble)
 
     @contextmanager
     def program(self, path: str, body: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
