@@ -208,7 +208,7 @@ class WaitingEngine:
     def __init__(self) -> None:
         self.done: list[Callable[[list[Outcome]], None]] = []
 
-    def refusal(self, nbytes: int = 0) -> None:  # noqa: ARG002
+    def refusal(self, *_: Any) -> None:
         return None
 
     def submit(self, *request: Any, **_more: Any) -> None:

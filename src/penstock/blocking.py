@@ -15,9 +15,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 import uvloop
 
-from penstock.calls import Calls, is_failure, pack_item
+from penstock.calls import Calls, Terms, is_failure, pack_item
 from penstock.core.lanes import Lane
 from penstock.core.state import State
+from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import ConfigError, NotReady
 from penstock.streaming import InHand
 
@@ -37,11 +38,18 @@ class AwaitedService(Protocol):
     async def stop(self) -> None:
         """Drain the service and end its workers."""
 
-    async def predict(self, x: Any, *, timeout: float | None, wait: bool) -> Any:
+    async def predict(self, x: Any, *, timeout: float | None, wait: bool, urgency: int, tenant: str) -> Any:
         """Answer one item."""
 
     async def predict_many(
-        self, xs: Iterable[Any], *, timeout: float | None, wait: bool, return_exceptions: bool
+        self,
+        xs: Iterable[Any],
+        *,
+        timeout: float | None,
+        wait: bool,
+        return_exceptions: bool,
+        urgency: int,
+        tenant: str,
     ) -> list[Any]:
         """Answer many items."""
 
@@ -225,26 +233,55 @@ class BlockingService:
         name = self._service.name
         warnings.warn(f"{name!r} was started and never stopped", ResourceWarning, source=self, stacklevel=2)
 
-    def predict(self, x: Any, *, timeout: float | None = None, wait: bool = True) -> Any:
+    def predict(
+        self,
+        x: Any,
+        *,
+        timeout: float | None = None,
+        wait: bool = True,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
+    ) -> Any:
         """See `Service.predict`."""
-        return self._call(self._service.predict(x, timeout=timeout, wait=wait))
+        return self._call(self._service.predict(x, timeout=timeout, wait=wait, urgency=urgency, tenant=tenant))
 
     def predict_many(
-        self, xs: Iterable[Any], *, timeout: float | None = None, wait: bool = True, return_exceptions: bool = False
+        self,
+        xs: Iterable[Any],
+        *,
+        timeout: float | None = None,
+        wait: bool = True,
+        return_exceptions: bool = False,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
     ) -> list[Any]:
         """See `Service.predict_many`."""
         self._check_process()
         items = list(xs)
         return self._call(
-            self._service.predict_many(items, timeout=timeout, wait=wait, return_exceptions=return_exceptions)
+            self._service.predict_many(
+                items,
+                timeout=timeout,
+                wait=wait,
+                return_exceptions=return_exceptions,
+                urgency=urgency,
+                tenant=tenant,
+            )
         )
 
     def stream(
-        self, xs: Iterable[Any], *, timeout: float | None = None, return_exceptions: bool = False
+        self,
+        xs: Iterable[Any],
+        *,
+        timeout: float | None = None,
+        return_exceptions: bool = False,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
     ) -> Iterator[Any]:
         """See `Service.stream`; `xs` is read, and its items are packed, in the calling thread."""
         self._check_process()
         process = os.getpid()
+        terms = Terms(timeout, urgency, tenant)
         in_hand: InHand[concurrent.futures.Future[list[Any]]] = self._calls.in_hand()
         source = iter(xs)
         failure: Exception | None = None
@@ -260,7 +297,7 @@ class BlockingService:
                 except Exception as error:  # noqa: BLE001  # the user's code; raised after the answers to earlier items
                     failure = error
                     break
-                answers = self._submit(self._calls.answers([packed], timeout, wait=True, lane=Lane.BULK))
+                answers = self._submit(self._calls.answers([packed], terms, wait=True, lane=Lane.BULK))
                 in_hand.put(answers, len(packed) if isinstance(packed, bytes) else 0)
             while len(in_hand):
                 yield _take_first(in_hand, return_exceptions)

@@ -29,6 +29,7 @@ from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.payload import join_payload
 from penstock.core.state import State
+from penstock.core.tenants import BEST_URGENCY, USUAL_URGENCY, WORST_URGENCY, check_tenant_name
 from penstock.errors import ConfigError, InvalidItem, NotReady, RequestError, StageFailed
 from penstock.hosting.servable import HostedEngine
 from penstock.streaming import InHand
@@ -52,6 +53,24 @@ def pack_item(x: Any) -> Packed:
         invalid.__cause__ = error.__cause__
         return invalid
     return bytes(join_payload(payload))
+
+
+class Terms(NamedTuple):
+    """What a call asks for itself: see the arguments of `Service.predict`."""
+
+    timeout: float | None = None
+    urgency: int = USUAL_URGENCY
+    tenant: str = ""
+
+    def check(self) -> None:
+        """Raise ConfigError for an urgency or a tenant that cannot be."""
+        if (
+            not isinstance(self.urgency, int)
+            or isinstance(self.urgency, bool)
+            or not BEST_URGENCY <= self.urgency <= WORST_URGENCY
+        ):
+            raise ConfigError(f"urgency must be a whole number from 0, first, to 7, last, got {self.urgency!r}")
+        check_tenant_name(self.tenant)
 
 
 class Submitted(NamedTuple):
@@ -117,21 +136,21 @@ class Calls:
         """An `InHand` for a new stream, with nothing in it yet."""
         return InHand.share_of(self._options)
 
-    async def answer(self, x: Any, timeout: float | None, *, wait: bool) -> Any:
+    async def answer(self, x: Any, terms: Terms, *, wait: bool) -> Any:
         """The result of one item.
 
         Raises:
             RequestError: there is no result, and its class says why.
         """
-        (answer,) = await self.answers([pack_item(x)], timeout, wait=wait, lane=Lane.SINGLE)
+        (answer,) = await self.answers([pack_item(x)], terms, wait=wait, lane=Lane.SINGLE)
         if is_failure(answer):
             raise answer
         return answer
 
-    async def answers(self, packed: list[Packed], timeout: float | None, *, wait: bool, lane: Lane) -> list[Any]:
+    async def answers(self, packed: list[Packed], terms: Terms, *, wait: bool, lane: Lane) -> list[Any]:
         """The answers to items that were packed already."""
         payloads = [payload for payload in packed if isinstance(payload, bytes)]
-        submitted = self._submit(payloads, timeout, wait=wait, lane=lane)
+        submitted = self._submit(payloads, terms, wait=wait, lane=lane)
         try:
             outcomes = iter(await submitted.outcomes)
         except asyncio.CancelledError:
@@ -142,7 +161,7 @@ class Calls:
     async def stream(
         self,
         xs: Iterable[Any] | AsyncIterable[Any],
-        timeout: float | None,
+        terms: Terms,
         *,
         return_exceptions: bool,
         owner: object = None,  # noqa: ARG002  # see below
@@ -154,7 +173,7 @@ class Calls:
         self.check_process()
         process = os.getpid()
         in_hand: InHand[Submitted | InvalidItem] = self.in_hand()
-        reader = asyncio.get_running_loop().create_task(self._read(xs, in_hand, timeout))
+        reader = asyncio.get_running_loop().create_task(self._read(xs, in_hand, terms))
         try:
             while (oldest := await in_hand.first()) is not None:
                 answer = oldest if isinstance(oldest, InvalidItem) else self._unpack((await oldest.outcomes)[0])
@@ -179,31 +198,32 @@ class Calls:
         self,
         xs: Iterable[Any] | AsyncIterable[Any],
         in_hand: InHand[Submitted | InvalidItem],
-        timeout: float | None,
+        terms: Terms,
     ) -> None:
         """Submit the items of `xs` as there is room.  `in_hand` is also ended where reading `xs` fails."""
         try:
             await in_hand.room()
             if isinstance(xs, AsyncIterable):
                 async for x in xs:
-                    self._put(x, in_hand, timeout)
+                    self._put(x, in_hand, terms)
                     await in_hand.room()
             else:
                 for x in xs:
-                    self._put(x, in_hand, timeout)
+                    self._put(x, in_hand, terms)
                     await in_hand.room()
         finally:
             in_hand.end()
 
-    def _put(self, x: Any, in_hand: InHand[Submitted | InvalidItem], timeout: float | None) -> None:
+    def _put(self, x: Any, in_hand: InHand[Submitted | InvalidItem], terms: Terms) -> None:
         packed = pack_item(x)
         if isinstance(packed, InvalidItem):
             in_hand.put(packed, 0)
         else:
-            in_hand.put(self._submit([packed], timeout, wait=True, lane=Lane.BULK), len(packed))
+            in_hand.put(self._submit([packed], terms, wait=True, lane=Lane.BULK), len(packed))
 
-    def _submit(self, payloads: list[bytes], timeout: float | None, *, wait: bool, lane: Lane) -> Submitted:
+    def _submit(self, payloads: list[bytes], terms: Terms, *, wait: bool, lane: Lane) -> Submitted:
         self.check_process()
+        terms.check()
         loop = asyncio.get_running_loop()
         engine = self._engine
         if engine is None:
@@ -216,11 +236,19 @@ class Calls:
                 f"service {self._service_name!r} runs on another event loop: "
                 "call it there, or use blocking() from threads"
             )
-        longest = self._options.timeout
+        longest, timeout = self._options.timeout, terms.timeout
         deadline = self._now() + (longest if timeout is None else min(_read_timeout(timeout), longest))
         outcomes: asyncio.Future[list[Outcome]] = loop.create_future()
         ticket = engine.submit(
-            payloads, Codec.PICKLE, Codec.PICKLE, deadline, partial(_resolve, outcomes), lane=lane, wait=wait
+            payloads,
+            Codec.PICKLE,
+            Codec.PICKLE,
+            deadline,
+            partial(_resolve, outcomes),
+            lane=lane,
+            wait=wait,
+            urgency=terms.urgency,
+            tenant=terms.tenant,
         )
         return Submitted(engine, ticket, outcomes)
 

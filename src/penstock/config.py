@@ -302,6 +302,28 @@ class ServiceOptions:
         minimum=1,
     )
     timeout: float = option(60.0, "longest a request may take, waiting for room included; inf: no limit", minimum=0)
+    admission: Literal["room", "deadline"] = option(
+        "room",
+        "whom a newcomer is refused by: room, in items and bytes; deadline: also who would not end before its own",
+        choices=("room", "deadline"),
+    )
+    order: Literal["arrival", "deadline"] = option(
+        "arrival",
+        "who goes first of one tenant and urgency: who came first, or whose deadline is the earliest",
+        choices=("arrival", "deadline"),
+    )
+    tenants: str | None = option(None, "TOML file of tenants: keys, weights, rates and bounds of each")
+    min_free_memory: int = option(
+        0, "newcomers are refused while fewer bytes of memory are available; 0: never looked at", minimum=0
+    )
+    stall_unready: float = option(
+        60.0,
+        "seconds in which a stage with work gives nothing back until the service is unready; inf: never",
+        minimum=0,
+    )
+    stall_dead: float = option(
+        math.inf, "seconds of the same until /livez says that the process is to be replaced; inf: never", minimum=0
+    )
     jobs_min_share: float = option(
         0.05,
         "share of the items of a stage that jobs get while requests could fill every batch, at most 1; 0: none then",
@@ -403,8 +425,15 @@ class ServerOptions:
     max_connections: int = option(10_000, "most connections; one more may only ask for probes", minimum=1)
     max_pipelined: int = option(32, "most requests of one connection in hand; 1 is no pipelining", minimum=1)
     drain: float = option(30.0, "longest to finish accepted requests on SIGTERM; 0 drops them at once", minimum=0)
-    overload_status: int = option(503, "status when the service is full", choices=(503, 429))
-    expired_status: int = option(503, "status when a deadline passed before the item ran", choices=(503, 408))
+    overload_status: int = option(503, "status when the service is full", choices=(503, 429, 400))
+    expired_status: int = option(503, "status when a deadline passed before the item ran", choices=(503, 408, 500))
+    late_status: int = option(504, "status when a deadline passed while the item ran", choices=(504, 408, 500))
+    tenant_header: str | None = option(None, "request header that names the tenant, where no key says who it is")
+    health_path: str | None = option(None, "one more path for health checks, which needs no key: /health_check")
+    busy_is_unready: bool = option(False, "answer 503 at /readyz and at health_path while the service is full")
+    chaos: str | None = option(
+        None, "faults to cause, as fractions of calls: seed=7,error=0.05,delay=0.1:0.5,kill=0.001,drop=0.01"
+    )
     access_log: bool = option(False, "write a line for each request")
     log_format: LogFormat = option("text", "how log lines are written", choices=get_args(LogFormat))
     log_level: str = option(

@@ -49,8 +49,17 @@ class ProtocolError(PenstockError):
     """The other end of a channel sent something that is not a frame."""
 
 
+REFUSAL_REASONS = ("full", "bytes", "late", "share", "quota", "memory")
+"""Why a request is refused that another time would be taken: `Overloaded.reason`."""
+
+
 class RequestError(PenstockError):
-    """A request ended without a result."""
+    """A request ended without a result.
+
+    `begun` says whether a worker was at work on the item before it ended, in whatever stage.
+    """
+
+    begun: bool = False
 
 
 class InvalidItem(RequestError):
@@ -81,14 +90,26 @@ class FormatNotGiven(InvalidItem):
 class Overloaded(RequestError):
     """The service holds as much work as it may; try again later.
 
-    `retry_after` is a guess in whole seconds, at least 1.
+    `retry_after` says when, in whole seconds, from 1 to 60, and `retry_after_ms` more exactly in milliseconds, at least
+    50.  `reason` is one of `REFUSAL_REASONS`.
     """
 
     retryable = True
 
-    def __init__(self, message: str = "", *, retry_after: int = 1) -> None:
+    def __init__(
+        self, message: str = "", *, retry_after: int = 1, retry_after_ms: int | None = None, reason: str = "full"
+    ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.retry_after_ms = 1000 * retry_after if retry_after_ms is None else retry_after_ms
+        self.reason = reason
+
+
+class QuotaExceeded(Overloaded):
+    """The tenant has used up what it may have; try again later."""
+
+    def __init__(self, message: str = "", *, retry_after: int = 1, retry_after_ms: int | None = None) -> None:
+        super().__init__(message, retry_after=retry_after, retry_after_ms=retry_after_ms, reason="quota")
 
 
 class DeadlineExceeded(RequestError):

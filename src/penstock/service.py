@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from penstock.blocking import BlockingService
-from penstock.calls import Calls, is_failure, pack_item
+from penstock.calls import Calls, Terms, is_failure, pack_item
 from penstock.config import (
     IN_A_PROGRAM,
     SERVICE_ARGUMENTS,
@@ -25,6 +25,7 @@ from penstock.config import (
 )
 from penstock.core.lanes import Lane
 from penstock.core.state import State
+from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import ConfigError
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.load_lines import loading_logged
@@ -230,7 +231,15 @@ class Service:
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
-    async def predict(self, x: Any, *, timeout: float | None = None, wait: bool = True) -> Any:
+    async def predict(
+        self,
+        x: Any,
+        *,
+        timeout: float | None = None,
+        wait: bool = True,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
+    ) -> Any:
         """Answer one item.
 
         Args:
@@ -238,15 +247,24 @@ class Service:
             timeout: seconds until the answer is worthless, waiting for room included; None, or more than the service's
                 own `timeout`, stands for the service's own.
             wait: whether to wait for room when the service is full.
+            urgency: from 0, which goes first, to 7, which goes last, as in RFC 9218; 3 is the usual one.
+            tenant: whom the call is for, by name; "" is nobody by name.  See the option `tenants`.
 
         Raises:
             RequestError: there is no result, and its class says why; see `penstock.errors`.
-            ConfigError: `timeout` is no number of seconds.
+            ConfigError: `timeout` is no number of seconds, `urgency` no number from 0 to 7, or `tenant` no name.
         """
-        return await self._calls.answer(x, timeout, wait=wait)
+        return await self._calls.answer(x, Terms(timeout, urgency, tenant), wait=wait)
 
     async def predict_many(
-        self, xs: Iterable[Any], *, timeout: float | None = None, wait: bool = True, return_exceptions: bool = False
+        self,
+        xs: Iterable[Any],
+        *,
+        timeout: float | None = None,
+        wait: bool = True,
+        return_exceptions: bool = False,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
     ) -> list[Any]:
         """Answer many items that are all at hand: they are accepted together and answered together.
 
@@ -255,7 +273,8 @@ class Service:
         Cancelling the call discards what is not settled.
         """
         self._calls.check_process()
-        answers = await self._calls.answers([pack_item(x) for x in xs], timeout, wait=wait, lane=Lane.BULK)
+        packed = [pack_item(x) for x in xs]
+        answers = await self._calls.answers(packed, Terms(timeout, urgency, tenant), wait=wait, lane=Lane.BULK)
         if not return_exceptions:
             for answer in answers:
                 if is_failure(answer):
@@ -268,6 +287,8 @@ class Service:
         *,
         timeout: float | None = None,
         return_exceptions: bool = False,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
     ) -> AsyncIterator[Any]:
         """Answer an iterable of any length, in order and in bounded memory.
 
@@ -276,7 +297,8 @@ class Service:
         it is given there instead.  An error of `xs` itself is raised after the answers to the items before it.  The
         stream keeps its service alive.
         """
-        return self._calls.stream(xs, timeout, return_exceptions=return_exceptions, owner=self)
+        terms = Terms(timeout, urgency, tenant)
+        return self._calls.stream(xs, terms, return_exceptions=return_exceptions, owner=self)
 
     # -- other ways in ------------------------------------------------------------------------------------------------
 

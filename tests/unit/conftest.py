@@ -62,8 +62,11 @@ class CalledEngine:
         self.abandoned += 1
         self.state = State.STOPPED
 
-    def submit(self, payloads, codec_in, codec_out, deadline, done, *, lane=Lane.SINGLE, wait=False):
+    def submit(
+        self, payloads, codec_in, codec_out, deadline, done, *, lane=Lane.SINGLE, wait=False, urgency=3, tenant=""
+    ):
         submission = Submission(payloads, deadline, done, lane=lane, wait=wait)
+        submission.urgency, submission.tenant = urgency, tenant
         self.submissions.append(submission)
         if self.answer is not None:
             submission.settle(*(self.answer(item) for item in submission.items))

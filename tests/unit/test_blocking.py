@@ -46,7 +46,7 @@ class MemoryService:
             for submission in self.engine.submissions:
                 submission.settle(*(NotReady("stopped") for _ in submission.items))
 
-    async def predict(self, x, *, timeout, wait):
+    async def predict(self, x, *, timeout, wait, urgency=3, tenant=""):
         if callable(x):
             return x()
         if x != "wait":
@@ -61,7 +61,7 @@ class MemoryService:
         finally:
             del self.waiting[x]
 
-    async def predict_many(self, xs, *, timeout, wait, return_exceptions):
+    async def predict_many(self, xs, *, timeout, wait, return_exceptions, urgency=3, tenant=""):
         return [xs, timeout, wait, return_exceptions]
 
 

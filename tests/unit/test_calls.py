@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from penstock.calls import pack_item
+from penstock.calls import Terms, pack_item
 from penstock.codec import pickle_
 from penstock.core.lanes import Lane
 from penstock.core.state import State
@@ -58,27 +58,27 @@ def test_an_item_that_cannot_be_pickled_is_invalid_with_its_cause():
 
 async def test_one_item_is_submitted_alone_and_its_result_comes_back(engine, make_calls):
     engine.answer = lambda item: item * 2
-    assert await make_calls(engine).answer(21, None, wait=True) == 42
+    assert await make_calls(engine).answer(21, Terms(), wait=True) == 42
     (submission,) = engine.submissions
     assert (submission.items, submission.lane, submission.wait) == ([21], Lane.SINGLE, True)
 
 
 async def test_one_item_that_need_not_wait_is_submitted_so(engine, make_calls):
     engine.answer = lambda item: item
-    await make_calls(engine).answer(1, None, wait=False)
+    await make_calls(engine).answer(1, Terms(), wait=False)
     assert not engine.submissions[0].wait
 
 
 async def test_the_failure_of_one_item_is_raised(engine, make_calls):
     engine.answer = lambda _: Overloaded("later")
     with pytest.raises(Overloaded, match="later"):
-        await make_calls(engine).answer(1, None, wait=True)
+        await make_calls(engine).answer(1, Terms(), wait=True)
 
 
 async def test_many_items_are_one_request_whose_answers_come_in_order(engine, make_calls):
     engine.answer = lambda item: Overloaded() if item == 2 else item
     packed = [pack_item(x) for x in (1, unpicklable(), 2, 3)]
-    first, second, third, fourth = await make_calls(engine).answers(packed, None, wait=True, lane=Lane.BULK)
+    first, second, third, fourth = await make_calls(engine).answers(packed, Terms(), wait=True, lane=Lane.BULK)
     assert (first, fourth) == (1, 3)
     assert isinstance(second, InvalidItem)
     assert isinstance(third, Overloaded)
@@ -94,7 +94,7 @@ async def test_the_deadline_is_the_services_or_the_callers_if_that_is_sooner(
     asked, limit, deadline, engine, make_calls
 ):
     engine.answer = lambda item: item
-    await make_calls(engine, timeout=limit).answer(1, asked, wait=True)
+    await make_calls(engine, timeout=limit).answer(1, Terms(asked), wait=True)
     assert engine.submissions[0].deadline == deadline
 
 
@@ -116,9 +116,9 @@ async def test_the_deadline_is_the_services_or_the_callers_if_that_is_sooner(
 @pytest.mark.parametrize(
     "call",
     [
-        lambda calls, timeout: calls.answer(1, timeout, wait=True),
-        lambda calls, timeout: calls.answers([pack_item(1)] * 2, timeout, wait=True, lane=Lane.BULK),
-        lambda calls, timeout: drain(calls.stream([1, 2], timeout, return_exceptions=True), []),
+        lambda calls, timeout: calls.answer(1, Terms(timeout), wait=True),
+        lambda calls, timeout: calls.answers([pack_item(1)] * 2, Terms(timeout), wait=True, lane=Lane.BULK),
+        lambda calls, timeout: drain(calls.stream([1, 2], Terms(timeout), return_exceptions=True), []),
     ],
     ids=["one item", "many items", "a stream"],
 )
@@ -134,37 +134,37 @@ async def test_a_timeout_that_is_no_number_is_refused_before_anything_is_submitt
 @pytest.mark.parametrize("asked", [5, np.float32(5), np.int64(5), Decimal(5), Fraction(5)], ids=repr)
 async def test_a_timeout_may_be_a_number_of_any_kind(asked, engine, make_calls):
     engine.answer = lambda item: item
-    await make_calls(engine).answer(1, asked, wait=True)
+    await make_calls(engine).answer(1, Terms(asked), wait=True)
     assert engine.submissions[0].deadline == NOON + 5.0
     assert isinstance(engine.submissions[0].deadline, float)
 
 
 async def test_the_text_on_a_wrong_timeout_is_cut(engine, make_calls):
     with pytest.raises(ConfigError) as refused:
-        await make_calls(engine).answer(1, "x" * 10**6, wait=True)
+        await make_calls(engine).answer(1, Terms("x" * 10**6), wait=True)
     assert len(str(refused.value)) < 10_000
 
 
 async def test_a_service_that_was_never_started_takes_no_calls(engine, make_calls):
     calls = make_calls(None)
     with pytest.raises(NotReady, match="service 'here' was never started"):
-        await calls.answer(1, None, wait=True)
+        await calls.answer(1, Terms(), wait=True)
     with pytest.raises(NotReady, match="service 'here' was never started"):
-        await drain(calls.stream([1], None, return_exceptions=True), [])
+        await drain(calls.stream([1], Terms(), return_exceptions=True), [])
 
 
 async def test_calls_that_were_disconnected_are_as_if_never_started(engine, make_calls):
     calls = make_calls(engine)
     calls.disconnect()
     with pytest.raises(NotReady, match="never started"):
-        await calls.answer(1, None, wait=True)
+        await calls.answer(1, Terms(), wait=True)
     assert engine.submissions == []
 
 
 async def test_a_call_on_another_loop_than_the_engines_is_refused(engine, make_calls):
     other, engine.state = asyncio.new_event_loop(), State.READY
     with pytest.raises(ConfigError, match=r"service 'here' runs on another event loop.*blocking\(\)"):
-        await make_calls(engine, other).answer(1, None, wait=True)
+        await make_calls(engine, other).answer(1, Terms(), wait=True)
     other.close()
     assert engine.submissions == []
 
@@ -173,7 +173,7 @@ async def test_a_call_of_a_service_whose_loop_is_closed_is_told_so(engine, make_
     other, engine.state = asyncio.new_event_loop(), State.READY
     other.close()
     with pytest.raises(ConfigError) as refused:
-        await make_calls(engine, other).answer(1, None, wait=True)
+        await make_calls(engine, other).answer(1, Terms(), wait=True)
     assert str(refused.value) == (
         "service 'here' was started on an event loop that is closed: stop() it, and start it on the loop that runs now"
     )
@@ -187,12 +187,12 @@ async def test_a_call_of_a_service_that_has_stopped_is_not_ready_on_every_loop(e
     if closed:
         other.close()
     with pytest.raises(NotReady, match="service 'here' has stopped"):
-        await make_calls(engine, other).answer(1, None, wait=True)
+        await make_calls(engine, other).answer(1, Terms(), wait=True)
     other.close()
 
 
 async def test_a_caller_that_is_cancelled_takes_its_items_back(engine, make_calls):
-    call = asyncio.create_task(make_calls(engine).answer(1, None, wait=True))
+    call = asyncio.create_task(make_calls(engine).answer(1, Terms(), wait=True))
     await settled()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -203,7 +203,7 @@ async def test_a_caller_that_is_cancelled_takes_its_items_back(engine, make_call
 async def test_a_result_that_cannot_be_unpickled_is_a_failure_of_the_last_stage(engine, make_calls):
     engine.answer = lambda _: pickle.dumps(Stranger(), protocol=5)
     with pytest.raises(StageFailed, match=r"the result cannot be unpickled here: .*zero") as caught:
-        await make_calls(engine).answer(1, None, wait=True)
+        await make_calls(engine).answer(1, Terms(), wait=True)
     assert caught.value.stage == "last"
     assert caught.value.is_a(ZeroDivisionError)
 
@@ -219,9 +219,9 @@ class Lazy:
 
 async def test_a_result_whose_class_cannot_be_asked_for_is_a_result(engine, make_calls):
     engine.answer = lambda _: pickle.dumps(Lazy(), protocol=5)
-    assert type(await make_calls(engine).answer(1, None, wait=True)) is Lazy
+    assert type(await make_calls(engine).answer(1, Terms(), wait=True)) is Lazy
     answers: list = []
-    await drain(make_calls(engine).stream([1, 2], None, return_exceptions=False), answers)
+    await drain(make_calls(engine).stream([1, 2], Terms(), return_exceptions=False), answers)
     assert [type(answer) for answer in answers] == [Lazy, Lazy]
 
 
@@ -238,7 +238,7 @@ async def test_a_stream_reads_its_source_no_further_than_its_share(engine, make_
 
     answers: list = []
     reader = asyncio.create_task(
-        drain(make_calls(engine, max_queued=6).stream(source(), 5.0, return_exceptions=False), answers)
+        drain(make_calls(engine, max_queued=6).stream(source(), Terms(5.0), return_exceptions=False), answers)
     )
     await settled()
     assert read == [0, 1, 2]
@@ -253,7 +253,7 @@ async def test_a_stream_reads_its_source_no_further_than_its_share(engine, make_
 
 async def test_answers_of_a_stream_wait_for_those_before_them(engine, make_calls):
     answers: list = []
-    reader = asyncio.create_task(drain(make_calls(engine).stream([1, 2], None, return_exceptions=False), answers))
+    reader = asyncio.create_task(drain(make_calls(engine).stream([1, 2], Terms(), return_exceptions=False), answers))
     await settled()
     engine.submissions[1].settle("second")
     await settled()
@@ -267,10 +267,10 @@ async def test_a_failure_in_a_stream_is_raised_in_its_place_or_stands_there(engi
     engine.answer = lambda item: Overloaded() if item == 2 else item
     answers: list = []
     with pytest.raises(Overloaded):
-        await drain(make_calls(engine).stream([1, 2, 3], None, return_exceptions=False), answers)
+        await drain(make_calls(engine).stream([1, 2, 3], Terms(), return_exceptions=False), answers)
     assert answers == [1]
     answers.clear()
-    await drain(make_calls(engine).stream([1, 2, unpicklable(), 3], None, return_exceptions=True), answers)
+    await drain(make_calls(engine).stream([1, 2, unpicklable(), 3], Terms(), return_exceptions=True), answers)
     assert (answers[0], answers[3]) == (1, 3)
     assert [type(answer) for answer in answers[1:3]] == [Overloaded, InvalidItem]
 
@@ -283,13 +283,13 @@ async def test_a_source_that_fails_is_seen_after_the_answers_before_it(engine, m
     engine.answer = lambda item: item
     answers: list = []
     with pytest.raises(LookupError, match="no more"):
-        await drain(make_calls(engine).stream(source(), None, return_exceptions=True), answers)
+        await drain(make_calls(engine).stream(source(), Terms(), return_exceptions=True), answers)
     assert answers == [1]
 
 
 async def test_leaving_a_stream_takes_back_what_has_no_answer_and_reads_no_further(engine, make_calls):
     source = iter(range(100))
-    stream = make_calls(engine, max_queued=6).stream(source, None, return_exceptions=False)
+    stream = make_calls(engine, max_queued=6).stream(source, Terms(), return_exceptions=False)
     first = asyncio.create_task(anext(stream))
     await settled()
     engine.submissions[0].settle("first")
@@ -301,7 +301,7 @@ async def test_leaving_a_stream_takes_back_what_has_no_answer_and_reads_no_furth
 
 
 async def test_cancelling_the_reader_of_a_stream_takes_back_what_has_no_answer(engine, make_calls):
-    reader = asyncio.create_task(drain(make_calls(engine).stream([1, 2], None, return_exceptions=True), []))
+    reader = asyncio.create_task(drain(make_calls(engine).stream([1, 2], Terms(), return_exceptions=True), []))
     await settled()
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -320,6 +320,6 @@ async def test_a_stream_that_was_left_says_nothing_of_its_failed_source(engine, 
 
     engine.answer = lambda item: Cancelled()
     with pytest.raises(Cancelled):
-        await drain(make_calls(engine).stream(source(), None, return_exceptions=False), [])
+        await drain(make_calls(engine).stream(source(), Terms(), return_exceptions=False), [])
     await settled()
     assert told == []

@@ -15,6 +15,7 @@ from penstock.core.lanes import Lane
 from penstock.core.moves import Move
 from penstock.core.outcome import Outcome
 from penstock.core.payload import Payload
+from penstock.core.tenants import ANYONE, USUAL_URGENCY, Tenant
 
 Done: TypeAlias = Callable[[list[Outcome]], None]
 
@@ -45,7 +46,7 @@ class Request:
 
     __slots__ = (
         "admitted", "alone", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "full", "holds_results",
-        "id", "items", "lane", "outcomes", "payloads", "result_bytes", "unfed_bytes", "unsettled",
+        "id", "items", "lane", "outcomes", "payloads", "result_bytes", "tenant", "unfed_bytes", "unsettled", "urgency",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +60,8 @@ class Request:
         holds_results: bool = False,
         request_id: bytes = b"",
         alone: bool = False,
+        urgency: int = USUAL_URGENCY,
+        tenant: Tenant = ANYONE,
     ) -> None:
         self.payloads = payloads
         self.codec_in = codec_in
@@ -73,6 +76,9 @@ class Request:
         """Whether its results count as held until the last one is there, and are bounded."""
         self.alone = alone
         """Whether each of its items must be a batch of its own, in every stage."""
+        self.urgency = urgency
+        """From 0, first, to 7, last."""
+        self.tenant = tenant
         self.fed = 0
         self.admitted = False
         """Whether it is let in, and its payloads are held."""

@@ -15,6 +15,8 @@ class State(StrEnum):
     """Serving, but it would refuse a request now: it is full."""
     FAILED = "failed"
     """A stage has no worker: its workers cannot start, or do no good; tried again, and may recover."""
+    STALLED = "stalled"
+    """Work waits or runs in a stage, and nothing has come back from it for long."""
     DRAINING = "draining"
     """Finishing what was accepted, accepting nothing new."""
     STOPPED = "stopped"

@@ -7,6 +7,7 @@ dozen lines and no process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
 from penstock.core.outcome import Outcome
 from penstock.core.state import State, WorkerState
+from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import RequestError
 
 
@@ -116,7 +118,14 @@ class HostedEngine(Protocol):
     def stages(self) -> Sequence[StageView]:
         """The running stages, in order."""
 
-    def refusal(self, nbytes: int = 0) -> RequestError | None:
+    def refusal(
+        self,
+        nbytes: int = 0,
+        deadline: float = math.inf,
+        lane: Lane = Lane.SINGLE,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
+    ) -> RequestError | None:
         """Why a new request of `nbytes` would be refused now, or None if it would be accepted."""
 
     def submit(
@@ -133,6 +142,8 @@ class HostedEngine(Protocol):
         nbytes: int | None = None,
         hold_results: bool = False,
         alone: bool = False,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
     ) -> Any:
         """Accept items and call `done` exactly once with their outcomes in order; returns a ticket for `cancel`.
 
@@ -140,7 +151,8 @@ class HostedEngine(Protocol):
         the deadline.  `nbytes` is the size of all items, where it is known.  With `hold_results` the results are held
         here until the last one is there, and bounded.  `request_id` is what the stages are told.  With `alone` each
         item is a batch of its own in every stage.  Items of `Lane.BACK` need no room, and count in no bound but their
-        submitter's.  Raises NotReady or Overloaded without accepting anything.
+        submitter's.  `urgency` goes from 0, first, to 7, last; `tenant` is the name of one, or "".  Raises NotReady or
+        Overloaded without accepting anything.
         """
 
     def cancel(self, ticket: Any) -> None:

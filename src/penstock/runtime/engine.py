@@ -19,6 +19,7 @@ from penstock.core.load_progress import Loading, loading_words
 from penstock.core.payload import Payload
 from penstock.core.state import State
 from penstock.core.supervision import longest_rest
+from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import (
     ConfigError,
     NotReady,
@@ -126,7 +127,14 @@ class Engine:
     def answers_overfull(self) -> bool:  # noqa: D102  # see `HostedEngine`
         return self._flow.answers_overfull
 
-    def refusal(self, nbytes: int = 0) -> RequestError | None:  # noqa: D102  # see `HostedEngine`
+    def refusal(  # noqa: D102  # see `HostedEngine`
+        self,
+        nbytes: int = 0,
+        deadline: float = math.inf,
+        lane: Lane = Lane.SINGLE,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
+    ) -> RequestError | None:
         flow = self._flow
         if not flow.accepting:
             state = self.state
@@ -158,6 +166,8 @@ class Engine:
         nbytes: int | None = None,
         hold_results: bool = False,
         alone: bool = False,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
     ) -> Request:
         """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
 
@@ -167,7 +177,8 @@ class Engine:
         without, a full service refuses.  `nbytes` is what the payloads take in memory, where that is known; else they
         are measured.  With `hold_results` the results of several items count as held until the last one is there; when
         they take more than `max_queued_bytes`, what no worker has yet ends as Overloaded.  Without, and in `Lane.BACK`,
-        their caller holds them.  With `alone` each item is a batch of its own in every stage.
+        their caller holds them.  With `alone` each item is a batch of its own in every stage.  `urgency` goes from 0,
+        first, to 7, last; `tenant` is the name of one, or "".
         `request_id` is what the stages are told of the request's name: letters, digits and ``._-``, or b"" for none.
         The request that is returned is what `cancel` takes.
 
@@ -187,6 +198,8 @@ class Engine:
             nbytes=nbytes,
             hold_results=hold_results,
             alone=alone,
+            urgency=urgency,
+            tenant=tenant,
         )
 
     def cancel(self, request: Request) -> None:

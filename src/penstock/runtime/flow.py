@@ -29,6 +29,7 @@ from penstock.core.lanes import Lane
 from penstock.core.ledger import ByteLedger
 from penstock.core.outcome import Failure, Result
 from penstock.core.payload import Payload, payload_size
+from penstock.core.tenants import USUAL_URGENCY, Tenants
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -57,8 +58,15 @@ BACK: Final = Lane.BACK
 class Supervisor(Protocol):
     """Who starts and stops the stages."""
 
-    def refusal(self, nbytes: int = 0) -> RequestError | None:
-        """Why a request of `nbytes` would be refused now, or None."""
+    def refusal(
+        self,
+        nbytes: int = 0,
+        deadline: float = math.inf,
+        lane: Lane = Lane.SINGLE,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
+    ) -> RequestError | None:
+        """See `HostedEngine.refusal`."""
 
     def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
         """A worker of `stage` became ready or ended; `failure` is why, where it ended before it was ready."""
@@ -102,6 +110,7 @@ class Flow:
             for i, spec in enumerate(specs)
         ]
         self._admission = Admission(options.max_queued, options.max_queued_bytes)
+        self.tenants = Tenants()
         self._deadlines = Deadlines()
         self._settling = Settling(
             name,
@@ -183,6 +192,8 @@ class Flow:
         nbytes: int | None = None,
         hold_results: bool = False,
         alone: bool = False,
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
     ) -> Request:
         """See `Engine.submit`."""
         n = len(payloads)
@@ -191,12 +202,24 @@ class Flow:
         has_room = self.accepting and (lane is BACK or self.has_room(nbytes))
         if not has_room and not (wait and self.accepting):
             self.counters.refused += n
-            refusal = self._supervisor.refusal(nbytes)
+            refusal = self._supervisor.refusal(nbytes, deadline, lane, urgency, tenant)
             assert refusal is not None
             raise refusal
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
-        request = Request(payloads, codec_in, codec_out, deadline, done, lane, hold_results, request_id, alone)
+        request = Request(
+            payloads,
+            codec_in,
+            codec_out,
+            deadline,
+            done,
+            lane,
+            hold_results,
+            request_id,
+            alone,
+            urgency,
+            self.tenants.find(tenant),
+        )
         self.counters.accepted += n
         if n == 0:
             self._running_loop().call_soon(done, [])

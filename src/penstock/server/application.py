@@ -10,10 +10,12 @@ leaves.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.core.payload import Payload
+from penstock.core.tenants import USUAL_URGENCY
 
 BODY_TIMEOUTS_PER_BODY: Final = 4
 """A body without a deadline may take this many times `body_timeout`, however steadily its pieces come."""
@@ -29,7 +31,10 @@ class HttpRequest:
     repeated field are joined with ", ".  `arrived` is the monotonic time at which the head was complete.
     """
 
-    __slots__ = ("arrived", "body", "engine", "formats", "headers", "id", "method", "path", "query", "route", "ticket")
+    __slots__ = (
+        "arrived", "body", "engine", "formats", "headers", "id", "method", "path", "query", "route", "tenant", "ticket",
+        "timeout", "urgency",
+    )  # fmt: skip
 
     def __init__(self, method: str, path: bytes, query: bytes, headers: Mapping[bytes, bytes], arrived: float) -> None:
         self.method = method
@@ -50,6 +55,11 @@ class HttpRequest:
         """
         self.formats: Any = None
         """The `Formats` of its body and of its answer, set by `App.admit` where the route has a choice of them."""
+        self.timeout = math.inf
+        """The seconds after `arrived` in which an answer is worth something, set by `App.admit`."""
+        self.urgency = USUAL_URGENCY
+        self.tenant = ""
+        """The name of its tenant, set by `App.admit`; "" is nobody's."""
         self.ticket: Any = None
         """What `App.cancel` needs to take the request back, once the engine has it."""
 

@@ -5,6 +5,7 @@ The fixtures are services whose engine is in memory and answers when a test says
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -67,8 +68,9 @@ class FakeEngine:
         stage.retry_in_seconds = None
         self.stages = [stage]
 
-    def refusal(self, nbytes=0):
+    def refusal(self, nbytes=0, deadline=math.inf, lane=Lane.SINGLE, urgency=3, tenant=""):
         self.asked_for = nbytes
+        self.asked = (deadline, lane, urgency, tenant)
         return self.refused
 
     def submit(
@@ -83,10 +85,13 @@ class FakeEngine:
         lane=Lane.SINGLE,
         nbytes=None,
         hold_results=False,
+        urgency=3,
+        tenant="",
     ):
         if self.full is not None:
             raise self.full
         ticket = Submission(list(payloads), codec_in, codec_out, deadline, done, lane, hold_results, request_id)
+        ticket.urgency, ticket.tenant = urgency, tenant
         self.submissions.append(ticket)
         if self.answer is not None:
             ticket.settle(*(self.answer(payload) for payload in payloads))

@@ -55,6 +55,7 @@ class BatchRoute(ServiceRoute):
 
     verb: ClassVar[str] = "batch"
     many: ClassVar[bool] = True
+    lane: ClassVar[Lane] = Lane.BULK
 
     def __init__(self, path: str, service: Servable, problems: Problems, options: ServerOptions) -> None:
         super().__init__(path, service, problems, options)
@@ -165,6 +166,8 @@ class ClientBatch:
                 self._finish,
                 self._request.id,
                 lane=Lane.BULK,
+                urgency=self._request.urgency,
+                tenant=self._request.tenant,
                 nbytes=len(self._request.body),
                 hold_results=True,
             )

@@ -40,6 +40,8 @@ class PredictRoute(ServiceRoute):
                 self.deadline(request),
                 partial(self._finish, request, reply, formats.media),
                 request.id,
+                urgency=request.urgency,
+                tenant=request.tenant,
             )
         except RequestError as error:
             reply(self.problems.answer(error, request))

@@ -18,12 +18,14 @@ from penstock.codec.schema import accepts, offers
 from penstock.codec.text import cut_middle
 from penstock.config import ServerOptions
 from penstock.core.counters import SECONDS, Histogram
+from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import NotReady, RequestError
 from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.application import HttpRequest, Reply, Response
 from penstock.server.fields import read_length
 from penstock.server.path_pattern import PathPattern
+from penstock.server.request_terms import read_time_limit, read_urgency
 from penstock.server.status import Problems
 
 PAGE_BODY_BYTES: Final = 4096
@@ -169,6 +171,8 @@ class ServiceRoute(Route):
     """The last part of its path, and its name in the OpenAPI document."""
     many: ClassVar[bool] = False
     """Whether a request has a list of items, and its answer a list of outcomes."""
+    lane: ClassVar[Lane] = Lane.SINGLE
+    """Where its items wait."""
 
     def __init__(self, path: str, service: Servable, problems: Problems, options: ServerOptions) -> None:
         super().__init__("POST", service.name, path)
@@ -198,12 +202,19 @@ class ServiceRoute(Route):
                 return negotiated
             formats = negotiated
         request.formats = formats
-        if b"x-request-timeout" in headers and math.isnan(read_timeout(headers[b"x-request-timeout"])):
+        timeout = request.timeout = read_time_limit(headers, self._timeout)
+        if math.isnan(timeout):
             return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
+        priority = headers.get(b"priority")
+        if priority is not None:
+            request.urgency = read_urgency(priority)
         size = read_length(headers.get(b"content-length"))  # a number: the carrier has read it too
         # The carrier refuses a body over `max_body` as too large, for good; "full" would ask the client to try again.
         wanted = size if size <= self._max_body else 0
-        refusal = NotReady(state=State.STARTING) if engine is None else engine.refusal(wanted)
+        if engine is None:
+            refusal: RequestError | None = NotReady(state=State.STARTING)
+        else:
+            refusal = engine.refusal(wanted, request.arrived + timeout, self.lane, request.urgency, request.tenant)
         if refusal is None:
             return None
         if engine is not None:
@@ -259,14 +270,4 @@ class ServiceRoute(Route):
 
     def deadline(self, request: HttpRequest) -> float:
         """When the answer becomes worthless: after the service's time limit, or the client's if that is shorter."""
-        asked = request.headers.get(b"x-request-timeout")
-        return request.arrived + (self._timeout if asked is None else min(self._timeout, read_timeout(asked)))
-
-
-def read_timeout(value: bytes) -> float:
-    """The seconds that `value` names, or NaN if it is no positive, finite number."""
-    try:
-        seconds = float(value)
-    except ValueError:
-        return math.nan
-    return seconds if 0 < seconds < math.inf and b"_" not in value else math.nan
+        return request.arrived + request.timeout
