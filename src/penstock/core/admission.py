@@ -80,11 +80,14 @@ class Admission:
         """The requests that wait, lane by lane."""
         return [request for lane in self._lanes for request in lane.waiting]
 
+    @property
+    def items_full(self) -> bool:
+        """Whether a request of no bytes has to stay out: so many items are in hand, or a single request waits."""
+        return self.items >= self.max_items or bool(self._singles.waiting)
+
     def has_room(self, nbytes: int = 0) -> bool:
         """Whether a request of `nbytes` may come in now."""
-        if self.items >= self.max_items or self._singles.waiting:
-            return False
-        return self.ledger.has_room(nbytes)
+        return not self.items_full and self.ledger.has_room(nbytes)
 
     def must_wait(self, lane: int) -> bool:
         """Whether a request of `lane` that is ready to wait has to wait, although there is room.
