@@ -79,6 +79,7 @@ DEFAULTS = {
         "drain": 30.0,
         "overload_status": 503,
         "expired_status": 503,
+        "late_status": 504,
         "access_log": False,
         "log_format": "text",
         "log_level": "info",
@@ -212,8 +213,12 @@ def test_a_switch_is_true_or_false(owner, name):
 @pytest.mark.parametrize(
     ("name", "good", "bad", "reason"),
     [
-        ("overload_status", 429, 500, "overload_status must be one of 503, 429, got 500"),
-        ("expired_status", 408, 504, "expired_status must be one of 503, 408, got 504"),
+        ("overload_status", 429, 500, "overload_status must be one of 503, 429, 400, got 500"),
+        ("overload_status", 400, 408, "overload_status must be one of 503, 429, 400, got 408"),
+        ("expired_status", 408, 504, "expired_status must be one of 503, 408, 500, got 504"),
+        ("expired_status", 500, 429, "expired_status must be one of 503, 408, 500, got 429"),
+        ("late_status", 408, 503, "late_status must be one of 504, 408, 500, got 503"),
+        ("late_status", 500, 400, "late_status must be one of 504, 408, 500, got 400"),
         ("log_format", "json", "xml", "log_format must be one of 'text', 'json', got 'xml'"),
     ],
 )

@@ -89,11 +89,14 @@ class Admission:
         """The requests that wait, line by line."""
         return [request for line in self._order.lines() for lane in line.lanes for request in lane.in_order()]
 
+    @property
+    def items_full(self) -> bool:
+        """Whether a request of no bytes has to stay out: so many items are in hand, or a single request waits."""
+        return self.items >= self.max_items or self._lined_up[SINGLE] > 0
+
     def has_room(self, nbytes: int = 0) -> bool:
         """Whether a request of `nbytes` may come in now."""
-        if self.items >= self.max_items or self._lined_up[SINGLE]:
-            return False
-        return self.ledger.has_room(nbytes)
+        return not self.items_full and self.ledger.has_room(nbytes)
 
     def must_wait(self, lane: int) -> bool:
         """Whether a request of `lane` that is ready to wait has to wait, although there is room.

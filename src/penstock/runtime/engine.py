@@ -143,7 +143,11 @@ class Engine:
             return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
         if not flow.has_room(nbytes):
             retry_after = flow.retry_after()
-            return Overloaded(f"service {self.name!r} is full; try again in {retry_after} s", retry_after=retry_after)
+            return Overloaded(
+                f"service {self.name!r} is full; try again in {retry_after} s",
+                retry_after=retry_after,
+                reason=flow.full_of_what(),
+            )
         return None
 
     def _retry_failed_after(self) -> int:

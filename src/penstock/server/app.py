@@ -26,6 +26,7 @@ import msgspec
 
 from penstock.config import ServerOptions
 from penstock.core.clock import Clock
+from penstock.core.counters import count_refusal
 from penstock.errors import ConfigError, Overloaded
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.renewal import Renewal, UseRenewed
@@ -209,7 +210,7 @@ class App:
             route: Route | None = request.route
             judged = None if route is None else route.judge_body(request, own)
             if judged is None and self._page_bytes > self._page_bytes_limit and self._page_bytes > own:
-                return self.problems.answer(Overloaded("Too many bytes of pages are held."), request)
+                return self.problems.answer(Overloaded("Too many bytes of pages are held.", reason="bytes"), request)
             return judged
         held = engine.held_bytes - engine.answer_bytes
         if held <= engine.options.max_queued_bytes or held <= own:
@@ -217,7 +218,9 @@ class App:
         refusal = engine.refusal()
         if refusal is None:
             return None
-        engine.counters.refused += 1
+        if isinstance(refusal, Overloaded):
+            refusal.reason = "bytes"  # whatever else there is no room for: these bytes are why it does not go on
+        count_refusal(engine.counters, refusal)
         return self.problems.answer(refusal, request)
 
     def body_due(self, request: HttpRequest) -> float:
@@ -251,7 +254,7 @@ class App:
         if request.method != route.method and not (route.method == "GET" and request.method == "HEAD"):
             return self._other_method(request, route)
         if self._page_bytes > self._page_bytes_limit and route.bounded:
-            return self.problems.answer(Overloaded("Too many pages lie unread."), request)
+            return self.problems.answer(Overloaded("Too many pages lie unread.", reason="bytes"), request)
         return None
 
     def _refuse_key(self, request: HttpRequest) -> Response | None:

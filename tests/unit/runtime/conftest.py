@@ -122,7 +122,7 @@ class Rig:
         assert self.engine.held_bytes == 0, "nothing is held once everything is settled"
         assert self.clock.waiting == [], "no timer outlives the engine"
         counters = self.engine.counters
-        endings = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away")
+        endings = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away", "displaced")
         assert counters.accepted == sum(getattr(counters, ending) for ending in endings)
 
 
