@@ -10,7 +10,15 @@ from penstock.core.state import State
 from penstock.hosting.build import is_compiled, version_of
 from penstock.hosting.servable import Servable, StageView, WorkerView
 
-_WORST_FIRST = (State.FAILED, State.STOPPED, State.DRAINING, State.STARTING, State.BUSY, State.READY)
+_WORST_FIRST = (
+    State.FAILED,
+    State.STALLED,
+    State.STOPPED,
+    State.DRAINING,
+    State.STARTING,
+    State.BUSY,
+    State.READY,
+)
 
 
 def version() -> str:

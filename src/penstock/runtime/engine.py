@@ -289,7 +289,7 @@ class Engine:
             )
 
     def _refresh(self) -> None:
-        self._flow.accepting = self.state.serving
+        self._flow.accepting = self.state.accepting
 
     # -- stop -------------------------------------------------------------------------------------------------------
 
