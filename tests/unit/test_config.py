@@ -478,5 +478,5 @@ def test_a_health_path_is_one_that_no_proxy_changes(path):
     ],
 )
 def test_any_other_health_path_is_refused_with_what_it_may_be(path):
-    with pytest.raises(ConfigError, match="^health_path must begin with a slash, end without one, and have letters"):
+    with pytest.raises(ConfigError, match=r"^health_path must begin with a slash, end without one, and have letters"):
         ServerOptions(health_path=path)

@@ -74,6 +74,7 @@ def _describe_stage(stage: StageView) -> dict[str, Any]:
     return {
         "queued": stage.queued,
         "in_flight": stage.in_flight,
+        "progress_age_seconds": _rounded(stage.progress_age),
         "retry_in_seconds": _rounded(stage.retry_in_seconds),
         "workers": [_describe_worker(worker) for worker in stage.workers],
     }

@@ -103,6 +103,7 @@ class Flow:
                 i,
                 last=i == len(specs) - 1,
                 back_share=options.jobs_min_share,
+                stalls_after=options.stall_unready,
                 inline=inline,
                 clock=clock,
                 start_incarnation=start_incarnation,
@@ -329,6 +330,7 @@ class Flow:
         for stage in reversed(self.stages):
             if len(stage.queue):
                 stage.pump(now, self._rooms[stage.index], self._back_rooms[stage.index])
+            stage.note_work(now)
         if self._admission.waiting and self._feed():
             self.wake()
         if self.on_pumped is not None:

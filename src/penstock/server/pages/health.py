@@ -53,8 +53,12 @@ class Health:
         self._parts.append(part)
 
     def livez(self, request: HttpRequest) -> Response:
-        """200, because a process that does not work cannot answer; 503 where a part of it is stuck."""
+        """200, because a process that does not work cannot answer; 503 where a part of it is stuck.
+
+        A stage that has given nothing back for `stall_dead` seconds is such a part.
+        """
         stuck = [why for part in self._parts if (why := part.stuck_because())]
+        stuck += [why for service in self._services if (why := _dead_because(service))]
         if stuck:
             return self._problems.refuse(503, one_line("; ".join(stuck)), request.id)
         return Response(200, JSON, b'{"status":"alive"}', _FRESH)
@@ -100,9 +104,21 @@ class Health:
         return Response(200, JSON, msgspec.json.encode(body), _FRESH)
 
 
+def _dead_because(service: Servable) -> str:
+    """Why nothing is hoped for any more from a service that runs; or ""."""
+    engine = service.engine
+    if engine is None:
+        return ""
+    longest = max(engine.stages, key=lambda stage: stage.progress_age)
+    age = longest.progress_age
+    if age < engine.options.stall_dead:
+        return ""
+    return f"{service.name}: stage {longest.name!r} has work, and nothing has come back from it for {age:.0f} s"
+
+
 def _retry_after(service: Servable) -> int:
     """In how many seconds a service that takes no traffic is worth another try."""
     engine = service.engine
-    # One that takes what comes refuses nobody here: to be refused by it would take a place in the line of those who are.
+    # One that takes what comes is not asked: to be refused would take a place in the line of those who are.
     refusal = None if engine is None or engine.state.accepting else engine.refusal()
     return refusal.retry_after if isinstance(refusal, NotReady) else 1

@@ -86,6 +86,7 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
             "echo": {
                 "queued": 3,
                 "in_flight": 2,
+                "progress_age_seconds": 0.0,
                 "retry_in_seconds": None,
                 "workers": [{"index": 0, "state": "idle", "pid": 4711, "restarts": 2, "busy_seconds": 1.235}],
             }
@@ -269,3 +270,27 @@ def test_a_process_of_which_a_part_is_stuck_is_not_alive(fakes):
     app.health.watch(Part(stuck="no attempt to claim has ended for 61 s"))
     call = get(fakes, app, "/livez")
     assert (call.status, call.json["detail"]) == (503, "no attempt to claim has ended for 61 s")
+
+
+# -- a stage that gives nothing back -----------------------------------------------------------------------------------
+
+
+def test_readyz_tells_which_stage_has_stalled_and_for_how_long(fakes):
+    service = fakes.Service()
+    service.engine.state = State.STALLED
+    service.engine.reason = "stage 'echo' has work, and nothing has come back from it for 61 s"
+    call = get(fakes, fakes.app(service), "/readyz")
+    assert (call.status, call.json["state"]) == (503, "stalled")
+    assert call.json["detail"] == f"echo is stalled: {service.engine.reason}"
+
+
+def test_livez_ends_once_a_stage_has_given_nothing_back_for_stall_dead(fakes):
+    well, stalled = fakes.Service(name="well"), fakes.Service(name="slow", stall_dead=100.0)
+    well.engine.stages[0].progress_age = 1e6
+    stalled.engine.stages[0].progress_age = 99.9
+    app = fakes.app(well, stalled, fakes.Service(name="new", started=False))
+    assert get(fakes, app, "/livez").status == 200
+    stalled.engine.stages[0].progress_age = 100.0
+    call = get(fakes, app, "/livez")
+    words = "slow: stage 'echo' has work, and nothing has come back from it for 100 s"
+    assert (call.status, call.json["detail"]) == (503, words)
