@@ -144,13 +144,14 @@ def reclaim(frames: Sequence[SentFrame], *, innocent: bool, retry: bool) -> Recl
     """Sort the items of a worker that ended and held `frames`, oldest first.
 
     `innocent` says that it was ended by us, and nothing it held can have killed it.  `retry` says whether an item whose
-    worker died runs once more.
+    worker died runs once more.  Those that may have run, which are the oldest frame's, are marked so.
     """
     found = Reclaimed()
     for position, frame in enumerate(frames):
         for item in frame.items:
             if item.state is SETTLED:
                 continue
+            item.ran = item.ran or position == 0
             if position > 0 or innocent:
                 found.returned.append(item)
             elif retry and not item.suspect:
