@@ -80,8 +80,9 @@ def _states(services: Sequence[Servable]) -> Metric:
     family = GaugeMetricFamily(
         "penstock_state",
         "1 for the state the service is in, 0 for the others. ready and busy take traffic; busy refuses new work "
-        "because it is full; failed means that a stage has no worker, because none can be started or because all that "
-        "its workers ran failed. It is tried again by itself.",
+        "because it is full; stalled takes what comes, but a stage with work has given nothing back for long; failed "
+        "means that a stage has no worker, because none can be started or because all that its workers ran failed. It "
+        "is tried again by itself.",
         labels=("service", "state"),
     )
     for service in services:
@@ -154,15 +155,22 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
     up = GaugeMetricFamily(
         "penstock_stage_workers_up", "Workers that are set up and can run batches: idle or busy.", labels=STAGE
     )
+    age = GaugeMetricFamily(
+        "penstock_stage_progress_age_seconds",
+        "Seconds since a batch last came back from this stage, or since work came to it where it had none. 0 while it "
+        "has no work. From stall_unready on the service is unready.",
+        labels=STAGE,
+    )
     for service, stage in stages:
         label = (service, stage.name)
+        age.add_metric(label, stage.progress_age)
         queued.add_metric(label, stage.queued)
         in_flight.add_metric(label, stage.in_flight)
         states = [worker.state for worker in stage.workers]
         for state in WorkerState:
             workers.add_metric((*label, state.value), states.count(state))
         up.add_metric(label, states.count(WorkerState.IDLE) + states.count(WorkerState.BUSY))
-    yield from (queued, in_flight, workers, up)
+    yield from (queued, in_flight, workers, up, age)
 
 
 _STAGE_COUNTERS = {

@@ -104,6 +104,7 @@ class Flow:
                 i,
                 last=i == len(specs) - 1,
                 back_share=options.jobs_min_share,
+                stalls_after=options.stall_unready,
                 by_deadline=by_deadline,
                 inline=inline,
                 clock=clock,
@@ -331,6 +332,7 @@ class Flow:
         for stage in reversed(self.stages):
             if len(stage.queue):
                 stage.pump(now, self._rooms[stage.index], self._back_rooms[stage.index])
+            stage.note_work(now)
         if self._admission.waiting and self._feed():
             self.wake()
         if self.on_pumped is not None:

@@ -87,17 +87,26 @@ class App:
         """Requests that no route took: unknown paths, refused keys, what the connection refused."""
         traffic = [self._elsewhere]
         self.metrics = Metrics(self.services, traffic)
-        self.health = Health(self.services, self.problems, clock)
+        self.health = Health(self.services, self.problems, clock, busy_is_unready=options.busy_is_unready)
         self._others = (*others, *(() if jobs is None else job_routes(jobs, self.problems)))
         self._schemas = {} if jobs is None else jobs.schemas()
         own = [*self._probes(), *([] if only_probes else self._documents()), *self._others]
         _check_names(names, own)
         self._table = RouteTable([*self._calls.values(), *own])
+        if options.health_path is not None:
+            self._table = self._with_health_path(options.health_path)
         self._routes = self._table.fixed
         traffic += [route.traffic for route in self._table.all]
         self._document: bytes | None = None
         self._page_bytes = 0
         self._page_bytes_limit = max(service.options.max_queued_bytes for service in services)
+
+    def _with_health_path(self, path: str) -> RouteTable:
+        """The table with one more path; ConfigError if it is in use."""
+        if path.encode() in self._table.fixed or self._table.with_variables(path.encode()) is not None:
+            raise ConfigError(f"health_path cannot be {path}, because the server has something else at that path")
+        page = PageRoute(path, self.health.status, self.problems, guarded=False, bounded=False)
+        return RouteTable([*self._table.all, page])
 
     def _probes(self) -> list[Route]:
         health, problems = self.health, self.problems

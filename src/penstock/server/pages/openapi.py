@@ -128,6 +128,8 @@ def openapi(
             paths[path] = {"post": _call(route, types, refusals, named=len(services) > 1)}
     for path, (words, media, guarded) in _PAGES.items():
         paths[path] = {"get": _page(path, words, media, guarded=guarded and keys)}
+    if options.health_path is not None:
+        paths[options.health_path] = {"get": _health_path()}
     for other in others:
         if other.operation is not None:
             paths.setdefault(other.path, {})[other.method.lower()] = _operation(other.operation, keys=keys)
@@ -314,6 +316,15 @@ def _problem(status: int, words: str, *, retried: bool) -> Json:
 
 def _id_header() -> Json:
     return {"X-Request-ID": {"description": "The request's id.", "schema": {"type": "string"}}}
+
+
+def _health_path() -> Json:
+    words = "How all services are, in one word"
+    word = {"type": "string", "enum": ["ready", "busy", "starting", "failed", "draining"]}
+    schema = {"type": "object", "required": ["status"], "properties": {"status": word}}
+    answer: Json = {"description": words, "content": {"application/json": {"schema": schema}}}
+    responses = {"200": answer, "503": {**answer, "description": f"{words}: no traffic should come here"}}
+    return {"operationId": "health_path", "summary": words, "tags": ["server"], "responses": responses, "security": []}
 
 
 def _page(path: str, words: str, media: str, *, guarded: bool) -> Json:
