@@ -81,7 +81,7 @@ class WsgiApp:
         self._make_app = partial(App, tuple(services), options, clock)
         self._make_app()  # what cannot be served is said here
         self._hosted: _Hosted | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         """Taken to make what hosts the services: of two calls that come first, one does."""
         self._is_copy = False
         """Whether this process is a fork of one that had started the services."""
@@ -99,10 +99,11 @@ class WsgiApp:
             StartFailed: a stage could not be set up.  The services are stopped then.
             ConfigError: a service runs already, elsewhere in this process.
         """
+        hosted = self._host(again=True)
         try:
-            self._host(again=True).wait_started()
+            hosted.wait_started()
         except BaseException:
-            self.stop()
+            hosted.stop()
             raise
 
     def stop(self) -> None:
@@ -125,7 +126,7 @@ class WsgiApp:
     def _after_fork(self) -> None:
         self._is_copy = self._is_copy or self._hosted is not None
         self._hosted = None
-        self._lock = threading.Lock()  # another thread of the parent may have had it
+        self._lock = threading.RLock()  # another thread of the parent may have had it
 
 
 _apps: weakref.WeakSet[WsgiApp] = weakref.WeakSet()
@@ -145,11 +146,11 @@ class _Hosted:
     def __init__(self, app: App, *, is_copy: bool) -> None:
         self.app = app
         self.answering: set[GatewayCall] = set()
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may stop the app in the middle of a call
         """Taken to use the app where the loop does not run any more."""
         self.ready = False
         """Whether every service has started, so that nobody has to wait."""
-        self.stopped = False
+        self._stopping: concurrent.futures.Future[None] | None = None
         self._is_copy = is_copy
         self._started: list[Servable] = []
         self._error: Exception | None = None
@@ -162,6 +163,11 @@ class _Hosted:
         self.thread = LoopThread(names, f"service {names!r} was stopped")
         self._starting = self.thread.submit(self._start())
         self._starting.add_done_callback(lambda _: self._settled.set())
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more is taken."""
+        return self._stopping is not None
 
     def wait(self, request: HttpRequest) -> None:
         """Wait for the start, where the request is a call that may; at most until its deadline."""
@@ -180,10 +186,16 @@ class _Hosted:
 
     def stop(self) -> None:
         """Stop the services and end the thread; harmless where that was done."""
-        self.stopped = True
-        with contextlib.suppress(NotReady):  # the loop has ended
-            self.thread.submit(self._stop()).result()
-        self.thread.end()
+        with self.lock, contextlib.suppress(NotReady):  # the loop has ended
+            if self._stopping is None:
+                self._stopping = self.thread.submit(self._stop())
+        try:
+            if self._stopping is not None:
+                self._stopping.result()
+        except NotReady:  # it ended meanwhile
+            pass
+        finally:
+            self.thread.end()
 
     async def _start(self) -> None:
         self._task = asyncio.current_task()

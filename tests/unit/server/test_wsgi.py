@@ -44,7 +44,8 @@ class Input(io.BytesIO):
 class Answer:
     def __init__(self, app, path="/predict", method="POST", body=b"", *, chunks=False, close=True, **environ):
         self.input = body if isinstance(body, Input) else Input(body)
-        self.environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "wsgi.input": self.input}
+        self.environ = {"REQUEST_METHOD": method, "SCRIPT_NAME": "", "PATH_INFO": path, "QUERY_STRING": ""}
+        self.environ["wsgi.input"] = self.input
         if chunks:
             self.environ |= {"HTTP_TRANSFER_ENCODING": "chunked", "wsgi.input_terminated": True}
         elif "CONTENT_LENGTH" not in environ:
@@ -188,7 +189,7 @@ REQUESTS = [
     ("GET", "/predict", b"", {}),
     ("OPTIONS", "/predict", b"", {}),
     ("GET", "/nowhere", b"", {}),
-    ("GET", "/b%C3%A9%20%FF%2Fx", b"", {}),
+    ("GET", "/two%20words%2Fx", b"", {}),
     ("GET", "/livez", b"", {}),
     ("HEAD", "/livez", b"", {}),
     ("GET", "/readyz", b"", {}),
@@ -244,6 +245,11 @@ def test_the_path_is_what_lies_below_the_mount_point(hosting, script, path):
 
 def test_a_mount_point_itself_is_404(hosting):
     assert Answer(hosting(), "", "GET", SCRIPT_NAME="/ml").status == 404
+
+
+@pytest.mark.parametrize("path", ["/b\xc3\xa9/predict", "/\xff", "/\0", "/predict?"])
+def test_a_path_that_needs_escapes_is_404_because_no_name_does(hosting, path):
+    assert Answer(hosting(), path, "GET").status == 404
 
 
 def test_options_of_the_whole_server_is_answered(hosting):
@@ -444,7 +450,7 @@ def test_a_start_response_that_raises_ends_the_call(hosting):
 
 
 def test_an_answer_that_nobody_takes_shuts_nobody_out(hosting):
-    app = hosting(options=ServerOptions(unread_timeout=0.05), max_queued_bytes=300_000)
+    app = hosting(options=ServerOptions(unread_timeout=0.1), max_queued_bytes=300_000)
     app.service.engine.answer = lambda payload: bytes(600_000)
     answer = Answer(app, body=b"[1]", close=False)
     next(answer.result)
@@ -593,13 +599,14 @@ def test_a_stop_answers_what_is_in_hand_and_later_calls_get_503(hosting):
     assert Answer(app, body=b"[1]").status == 200
 
 
-def test_a_stop_in_the_middle_of_a_start_ends_it_and_tells_who_waits(hosting):
+def test_a_stop_in_the_middle_of_a_start_ends_it_and_tells_who_waits(fakes, hosting):
     app = hosting(started=False)
     slow = Slow(app.service)
     waiting = in_thread(lambda: Answer(app, body=b"[1]"))
     starting = in_thread(app.start)
     assert slow.begun.wait(PATIENCE)
-    app.service.engine = type("Engine", (), {"state": State.STARTING})()
+    app.service.engine = fakes.Service().engine
+    app.service.engine.refused = NotReady("draining", state=State.DRAINING)
     app.stop()
     assert waiting().status == 503
     with pytest.raises(NotReady, match="stopped while they started"):
