@@ -16,6 +16,7 @@ Contract
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -43,6 +44,7 @@ from penstock.server.protocols.job_routes import job_routes
 from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
 from penstock.server.protocols.route_table import RouteTable
 from penstock.server.protocols.service_routes import KINDS, routes_of
+from penstock.server.request_terms import read_time_limit
 from penstock.server.status import Problems
 
 _PROPER_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -151,6 +153,19 @@ class App:
             if refusal is not None:
                 return refusal
         return route.admit(request)
+
+    def waits_until(self, request: HttpRequest) -> float | None:
+        """Until when a request may wait for its service to start: a call, by its deadline.
+
+        None for what needs no service, and for what is refused whatever that does.  Any thread may ask before `admit`.
+        """
+        route = self._routes.get(request.path)
+        if not isinstance(route, ServiceRoute) or request.method != route.method:
+            return None
+        seconds = read_time_limit(request.headers, route.service.options.timeout)
+        if math.isnan(seconds) or self._refuse_key(request) is not None:
+            return None
+        return request.arrived + seconds
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answer a request that was admitted and whose body is complete: `reply` is called exactly once."""

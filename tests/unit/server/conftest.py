@@ -154,7 +154,8 @@ class FakeService:
 
     async def stop(self, *, drain):
         self.calls.append(("stop", drain))
-        self.engine.state = State.STOPPED
+        if self.engine is not None:
+            self.engine.state = State.STOPPED
 
 
 @dataclass
