@@ -52,6 +52,7 @@ DEFAULTS = {
         "max_queued": 1024,
         "max_queued_bytes": 256 * MIB,
         "timeout": 60.0,
+        "min_free_memory": 0,
         "jobs_min_share": 0.05,
         "validate": False,
         "validate_results": False,
@@ -87,7 +88,7 @@ DEFAULTS = {
 
 LIMITS = {
     Batch: {"max_size": 1, "max_wait": 0},
-    ServiceOptions: {"max_queued": 1, "max_queued_bytes": 1, "timeout": 0, "jobs_min_share": 0},
+    ServiceOptions: {"max_queued": 1, "max_queued_bytes": 1, "timeout": 0, "min_free_memory": 0, "jobs_min_share": 0},
     ServerOptions: {
         "port": 0,
         "uds_mode": 0,

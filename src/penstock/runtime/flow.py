@@ -172,6 +172,17 @@ class Flow:
         """Whether a request of `nbytes` would be let in now."""
         return self._admission.has_room(nbytes) and self._first_queue_open
 
+    @property
+    def memory_short(self) -> bool:
+        """See `HostedEngine.memory_short`."""
+        return self._admission.ledger.memory_short
+
+    def set_memory_short(self, short: bool) -> None:
+        """Let nobody in while memory is short; who waited for room is fed when it is not any more."""
+        self._admission.ledger.memory_short = short
+        if not short:
+            self.wake()
+
     def retry_after(self) -> int:
         """In how many seconds a full service is worth another try."""
         return self._admission.retry_after(self._now())
