@@ -10,6 +10,7 @@ Contract
   further items are fed as there is room.
 * At most `max_bytes` are held after a request was let in, finished answers not counted.  A request may be of any size
   if nothing else was held before it.
+* While memory is short nobody is let in.  Who was let in before is fed further.
 * A bulk call is fed further only while all bulk calls together have fewer than half of `max_items` in hand.  So a large
   call cannot shut single requests out.
 * Those who wait are served by urgency, then by the weights of their tenants, then by turns of the two lanes;

@@ -119,6 +119,14 @@ class HostedEngine(Protocol):
         """Whether finished answers take more than `max_queued_bytes`: no more are made meanwhile."""
 
     @property
+    def memory_short(self) -> bool:
+        """Whether less memory is available than `min_free_memory`: newcomers are refused meanwhile."""
+
+    @property
+    def memory_available(self) -> int | None:
+        """The bytes of memory that were available a second ago at most; None without `min_free_memory`."""
+
+    @property
     def stages(self) -> Sequence[StageView]:
         """The running stages, in order."""
 

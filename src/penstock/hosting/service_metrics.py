@@ -136,6 +136,17 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
         made["answers"].add_metric(label, engine.answer_bytes)
         made["max_held"].add_metric(label, service.options.max_queued_bytes)
     yield from (accepted, refused, ended, *made.values())
+    watched = [(service.name, left) for service, engine in running if (left := engine.memory_available) is not None]
+    if watched:
+        memory = GaugeMetricFamily(
+            "penstock_memory_available_bytes",
+            "Bytes of memory that the cgroup, or the machine, has left; below min_free_memory new work is refused. "
+            "Only of services with that option.",
+            labels=("service",),
+        )
+        for name, left in watched:
+            memory.add_metric((name,), left)
+        yield memory
 
 
 def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:

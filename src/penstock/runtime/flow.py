@@ -179,6 +179,17 @@ class Flow:
         """What there is no room for, where a request is not let in: a reason of `Overloaded`."""
         return "full" if self._admission.items_full or not self._first_queue_open else "bytes"
 
+    @property
+    def memory_short(self) -> bool:
+        """See `HostedEngine.memory_short`."""
+        return self._admission.ledger.memory_short
+
+    def set_memory_short(self, short: bool) -> None:
+        """Let nobody in while memory is short; who waited for room is fed when it is not any more."""
+        self._admission.ledger.memory_short = short
+        if not short:
+            self.wake()
+
     def retry_after(self) -> int:
         """In how many seconds a full service is worth another try."""
         return self._admission.retry_after(self._now())

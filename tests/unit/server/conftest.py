@@ -58,6 +58,7 @@ class FakeEngine:
         self.queued = 0
         self.held_bytes = 0
         self.answer_bytes = 0
+        self.memory_short, self.memory_available = False, None
         self.refused: Exception | None = None
         self.full: Exception | None = None
         self.submissions: list[Submission] = []
