@@ -27,10 +27,12 @@ from penstock.errors import (
     RequestError,
     StartFailed,
 )
+from penstock.hosting.available_memory import available_memory
 from penstock.runtime.affinity import pin
 from penstock.runtime.flow import Flow
 from penstock.runtime.incarnation import StartIncarnation
 from penstock.runtime.launching import plan as plan_workers
+from penstock.runtime.memory_watch import MemoryWatch
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import StageDriver
 
@@ -44,6 +46,7 @@ class Engine:
     It lives on one event loop, and everything but `abandon` is called on that loop's thread.  `clock` tells it the
     time, and `start_incarnation` starts its workers; `inline` says that those are threads of this process.  `logs` is
     how workers in processes of their own write their log lines.  `served` says that every caller comes over HTTP.
+    `read_memory` tells how many bytes of memory are available, for `min_free_memory`.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Engine:
         inline: bool = False,
         logs: LogOptions = IN_A_PROGRAM,
         served: bool = False,
+        read_memory: Callable[[], int | None] = available_memory,
     ) -> None:
         self.name = name
         self.options = options
@@ -72,6 +76,11 @@ class Engine:
         )
         self.stages: list[StageDriver] = self._flow.stages
         self.counters: ServiceCounters = self._flow.counters
+        self._memory_watch: MemoryWatch | None = None
+        if options.min_free_memory:
+            self._memory_watch = MemoryWatch(
+                name, options.min_free_memory, read=read_memory, clock=clock, changed=self._flow.set_memory_short
+            )
         self._affinity_before: frozenset[int] | None = None
         self._pinned_by = 0
         """The thread that was pinned."""
@@ -96,6 +105,8 @@ class Engine:
             return State.FAILED
         if not all(stage.health.ever_ready for stage in self.stages):
             return State.STARTING
+        if any(stage.stalled for stage in self.stages):
+            return State.STALLED
         return State.READY if self._flow.has_room(0) else State.BUSY
 
     @property
@@ -103,7 +114,11 @@ class Engine:
         for stage in self.stages:
             if stage.failed:
                 return stage.health.reason
-        return loading_words(self.loading) if self.state is State.STARTING else ""
+        state = self.state
+        if state is State.STALLED:
+            stage = max(self.stages, key=lambda stage: stage.progress_age)
+            return f"stage {stage.name!r} has work, and nothing has come back from it for {stage.progress_age:.0f} s"
+        return loading_words(self.loading) if state is State.STARTING else ""
 
     @property
     def loading(self) -> list[Loading]:  # noqa: D102  # see `HostedEngine`
@@ -127,6 +142,14 @@ class Engine:
     def answers_overfull(self) -> bool:  # noqa: D102  # see `HostedEngine`
         return self._flow.answers_overfull
 
+    @property
+    def memory_short(self) -> bool:  # noqa: D102  # see `HostedEngine`
+        return self._flow.memory_short
+
+    @property
+    def memory_available(self) -> int | None:  # noqa: D102  # see `HostedEngine`
+        return None if self._memory_watch is None else self._memory_watch.available
+
     def refusal(  # noqa: D102  # see `HostedEngine`
         self,
         nbytes: int = 0,
@@ -141,9 +164,20 @@ class Engine:
             reason = f": {self.reason}" if state in (State.FAILED, State.STARTING) else ""
             retry_after = self._retry_failed_after() if state is State.FAILED else 1
             return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
+        if flow.memory_short:
+            retry_after = flow.retry_after()
+            return Overloaded(
+                f"service {self.name!r} has too little memory left; try again in {retry_after} s",
+                retry_after=retry_after,
+                reason="memory",
+            )
         if not flow.has_room(nbytes):
             retry_after = flow.retry_after()
-            return Overloaded(f"service {self.name!r} is full; try again in {retry_after} s", retry_after=retry_after)
+            return Overloaded(
+                f"service {self.name!r} is full; try again in {retry_after} s",
+                retry_after=retry_after,
+                reason=flow.full_of_what(),
+            )
         return None
 
     def _retry_failed_after(self) -> int:
@@ -235,7 +269,8 @@ class Engine:
         """Start every worker; returns when each has reached READY or ended once, and every stage had a ready one.
 
         Raises:
-            ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.
+            ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.  Or
+                `min_free_memory` is set where nothing tells how much memory is available.
             StartFailed: a stage's `setup` raised, with the remote traceback, or its workers keep dying.
         """
         if self._loop is not None:
@@ -249,6 +284,8 @@ class Engine:
             logs=self._logs,
             served=self._served,
         )
+        if self._memory_watch is not None:
+            self._memory_watch.start()
         self._pin(plan.allowed)
         self._loop = asyncio.get_running_loop()
         self._flow.begin(self._loop)
@@ -289,7 +326,7 @@ class Engine:
             )
 
     def _refresh(self) -> None:
-        self._flow.accepting = self.state.serving
+        self._flow.accepting = self.state.accepting
 
     # -- stop -------------------------------------------------------------------------------------------------------
 
@@ -350,6 +387,8 @@ class Engine:
         self._stop_task = None
         self._flow.on_pumped = None
         self._flow.forget_deadlines()
+        if self._memory_watch is not None:
+            self._memory_watch.stop()
         if self._started is not None and not self._started.done():
             self._started.set_exception(StartFailed(f"service {self.name!r} was stopped while it was starting"))
         self._unpin()
