@@ -1,6 +1,6 @@
 """Decide which requests are let in, and in which order the others wait.
 
-Pure: it counts items and bytes, and is told the time.  It has nothing to do with requests of `Lane.BACK`: who submits
+Pure: it counts items and bytes.  It has nothing to do with requests of `Lane.BACK`: who submits
 those bounds them.
 
 Contract
@@ -20,22 +20,11 @@ Contract
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict, deque
+from collections import OrderedDict
 
 from penstock.core.item import Item, Request
 from penstock.core.lanes import FRONT, Lane, Turns
 from penstock.core.ledger import ByteLedger
-
-RATE_SPAN_SECONDS = 10.0
-"""The span in which the rate of settled items is measured; `retry_after` follows from that rate."""
-LONGEST_RETRY_SECONDS = 60
-"""The longest time that a caller is told to wait.  A service that has settled nothing lately has no rate to go by."""
-
-
-def whole_seconds(seconds: float) -> int:
-    """What a caller is told who should come again in `seconds`: rounded up, from 1 to 60."""
-    return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(seconds)))
 
 
 class AdmissionLane:
@@ -65,8 +54,6 @@ class Admission:
         self._lanes = [AdmissionLane(max_items if lane is Lane.SINGLE else half) for lane in FRONT]
         self._singles = self._lanes[Lane.SINGLE]
         self._turns = Turns(len(self._lanes))
-        self._settled = 0
-        self._marks: deque[tuple[float, int]] = deque()
 
     @property
     def waiting(self) -> int:
@@ -140,7 +127,6 @@ class Admission:
     def settle(self, item: Item) -> None:
         """Count `item` out, and hold its payload no longer."""
         self.items -= 1
-        self._settled += 1
         self._lanes[item.request.lane].items -= 1
         self.ledger.settle(item)
 
@@ -161,19 +147,3 @@ class Admission:
         if first.admitted or self.ledger.has_room(first.unfed_bytes):
             return first
         return next(iter(lane.half_fed), None)
-
-    # -- when to come again -----------------------------------------------------------------------------------------
-
-    def mark(self, now: float) -> None:
-        """Note how many items were settled by `now`; called about once a second while items are settled."""
-        while self._marks and self._marks[0][0] < now - RATE_SPAN_SECONDS:
-            self._marks.popleft()
-        self._marks.append((now, self._settled))
-
-    def retry_after(self, now: float) -> int:
-        """The items in hand divided by the recent rate, in whole seconds, from 1 to 60."""
-        then, settled = self._marks[0] if self._marks else (now, self._settled)
-        span = max(now - then, 1.0)
-        # At least one item is assumed: where nothing was settled in that span, the rate would be 0.
-        rate = max(self._settled - settled, 1) / span
-        return whole_seconds(self.items / rate)

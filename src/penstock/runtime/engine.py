@@ -10,20 +10,19 @@ from collections.abc import Callable, Sequence
 
 from penstock.codec.formats import Codec
 from penstock.config import IN_A_PROGRAM, LogOptions, ServiceOptions
-from penstock.core.admission import whole_seconds
 from penstock.core.clock import Clock, calling_later
 from penstock.core.counters import ServiceCounters
 from penstock.core.item import Done, Request
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading, loading_words
 from penstock.core.payload import Payload
+from penstock.core.retry_slots import whole_seconds
 from penstock.core.state import State
 from penstock.core.supervision import longest_rest
 from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import (
     ConfigError,
     NotReady,
-    Overloaded,
     RequestError,
     StartFailed,
 )
@@ -142,12 +141,7 @@ class Engine:
             retry_after = self._retry_failed_after() if state is State.FAILED else 1
             return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
         if not flow.has_room(nbytes):
-            retry_after = flow.retry_after()
-            return Overloaded(
-                f"service {self.name!r} is full; try again in {retry_after} s",
-                retry_after=retry_after,
-                reason=flow.full_of_what(),
-            )
+            return flow.overloaded(f"service {self.name!r} is full", flow.full_of_what())
         return None
 
     def _retry_failed_after(self) -> int:

@@ -149,6 +149,12 @@ class StageDriver:
         return sum(worker.ready for worker in self.workers)
 
     @property
+    def known_rate(self) -> float:
+        """How many items a second it can end, by its latest runs; 0 before the first."""
+        run = self.queue.expected_run
+        return (self.live_workers or len(self.workers)) * self.spec.policy.max_size / run if run > 0 else 0.0
+
+    @property
     def failed(self) -> bool:
         """Whether no worker is left and none can be started."""
         return self.health.failed(self.live_workers)

@@ -815,28 +815,33 @@ async def test_what_waits_when_the_service_stops_is_settled_all_at_once(make_rig
 # -- when to come again -----------------------------------------------------------------------------------------------
 
 
-async def test_the_time_to_come_back_follows_the_rate_of_late(make_rig):
+async def test_the_time_to_come_back_follows_the_rate_under_load(make_rig):
     rig = await make_rig(max_queued=20).start()
-    for _ in range(5):
-        await rig.call()
-        await rig.clock.advance(1.0)
-        rig.workers[0].answer()
     for _ in range(20):
         rig.submit()
-    await rest()
-    assert rig.engine.refusal().retry_after == 20
+    for _ in range(4):
+        await rig.clock.advance(1.0)
+        rig.workers[0].answer(seconds=0.5)
+        await rest()
+        rig.submit()
+    told = [rig.engine.refusal() for _ in range(3)]
+    assert [error.retry_after for error in told] == [10, 11, 12], "half of twenty at one a second, and then one by one"
     for _ in range(20):
         rig.workers[0].answer()
         await rest()
 
 
-async def test_however_many_batches_are_answered_the_rate_is_noted_once_a_second(make_rig):
-    rig = await make_rig().start()
-    for _ in range(50):
-        await rig.call()
-        await rig.clock.advance(0.125)
-        rig.workers[0].answer()
-    assert len(rig.engine._flow._admission._marks) == 7
+async def test_a_batch_that_waits_for_company_makes_no_service_slow(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=4, max_wait=10.0)), max_queued=2).start()
+    for _ in range(3):
+        rig.submit()
+        await rig.clock.advance(10.0)
+        rig.workers[0].answer(seconds=0.01)
+    rig.submit()
+    await rig.call()
+    assert rig.engine.refusal().retry_after_ms == 50, "four in ten milliseconds"
+    await rig.clock.advance(10.0)
+    rig.workers[0].answer()
 
 
 # -- finished answers -------------------------------------------------------------------------------------------------
