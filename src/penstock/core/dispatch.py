@@ -64,8 +64,8 @@ def has_begun(item: Item) -> bool:
 
 
 def may_have_run(item: Item) -> bool:
-    """Whether to send an unsettled item again may be to do work twice: it has begun, or was returned."""
-    return item.returned or has_begun(item)
+    """Whether to send an unsettled item again may be to do work twice: it has begun, or was taken from who ran it."""
+    return item.ran or has_begun(item)
 
 
 class FrameHolder:
@@ -158,15 +158,15 @@ def reclaim(frames: Sequence[SentFrame], *, innocent: bool, retry: bool) -> Recl
     """Sort the items of a worker that ended and held `frames`, oldest first.  Those it ran are marked as `returned`.
 
     `innocent` says that it was ended by us, and nothing it held can have killed it.  `retry` says whether an item whose
-    worker died runs once more.
+    worker died runs once more.  Those that may have run, which are the oldest frame's, are marked so.
     """
     found = Reclaimed()
     for position, frame in enumerate(frames):
         for item in frame.items:
             if item.state is SETTLED:
                 continue
+            item.ran = item.ran or position == 0
             if position > 0 or innocent:
-                item.returned = item.returned or position == 0
                 found.returned.append(item)
             elif retry and not item.suspect:
                 found.suspects.append(item)

@@ -105,12 +105,11 @@ class Item:
 
     `payload` is what the next stage will decode; `stage` is that stage's index.  `arrived` is when the item reached its
     present or last queue; it is unset before the first.  `frame` is the frame it was last sent in.  `suspect` says that
-    a worker died while it ran the item's batch, `returned` that one was ended while it ran it, through no fault of the
-    item.
+    a worker died while it ran the item's batch, `ran` that the item may have run in this stage although it waits again.
     """
 
     __slots__ = (
-        "arrived", "deadline", "frame", "id", "index", "nbytes", "payload", "request", "returned", "stage", "state",
+        "arrived", "deadline", "frame", "id", "index", "nbytes", "payload", "ran", "request", "stage", "state",
         "suspect",
     )  # fmt: skip
 
@@ -124,6 +123,6 @@ class Item:
         self.stage = 0
         self.state = ItemState.NEW
         self.suspect = False
-        self.returned = False
+        self.ran = False
         self.frame: Any = None
         self.arrived: float

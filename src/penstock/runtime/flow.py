@@ -98,6 +98,7 @@ class Flow:
         self.on_pumped: Callable[[], None] | None = None
         self._supervisor = supervisor
         self._now = clock.now
+        by_deadline = options.order == "deadline"
         self.stages = [
             StageDriver(
                 self,
@@ -106,13 +107,14 @@ class Flow:
                 i,
                 last=i == len(specs) - 1,
                 back_share=options.jobs_min_share,
+                by_deadline=by_deadline,
                 inline=inline,
                 clock=clock,
                 start_incarnation=start_incarnation,
             )
             for i, spec in enumerate(specs)
         ]
-        self._admission = Admission(options.max_queued, options.max_queued_bytes)
+        self._admission = Admission(options.max_queued, options.max_queued_bytes, by_deadline=by_deadline)
         self.tenants = Tenants()
         self._deadlines = Deadlines()
         self._pace = Pace()
@@ -416,7 +418,7 @@ class Flow:
         else:
             self._admission.ledger.advance(item, payload)
         item.payload, item.frame = payload, None
-        item.suspect = False
+        item.suspect = item.ran = False
         item.stage += 1
         item.state = OFFER[item.state]
         self.stages[item.stage].queue.offer(item, now)

@@ -83,6 +83,7 @@ class StageDriver:
         *,
         last: bool,
         back_share: float,
+        by_deadline: bool,
         inline: bool,
         clock: Clock,
         start_incarnation: StartIncarnation,
@@ -95,7 +96,9 @@ class StageDriver:
         """Whether its results go to the callers."""
         self.inline = inline
         """Whether its workers are threads: a thread is never ended, and its items are not retried."""
-        self.queue = BatchQueue(spec.policy, round_trip_seconds=ROUND_TRIP_SECONDS, back_share=back_share)
+        self.queue = BatchQueue(
+            spec.policy, round_trip_seconds=ROUND_TRIP_SECONDS, back_share=back_share, by_deadline=by_deadline
+        )
         self.counters = StageCounters()
         self.health = StageHealth(spec.workers)
         self.in_flight = 0

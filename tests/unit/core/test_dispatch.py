@@ -233,6 +233,7 @@ def test_a_worker_that_was_ended_by_us_makes_nobody_suspect(sent, retry):
     a, b = sent(1, 2)
     a.items[0].suspect = True
     assert sorted_out([a, b], innocent=True, retry=retry) == (a.items + b.items, [], [])
+    assert [item.ran for item in a.items + b.items] == [True] * len(a.items) + [False] * len(b.items)
 
 
 def test_what_a_worker_ran_that_was_ended_by_us_may_have_run_and_what_lay_behind_it_has_not(sent):
