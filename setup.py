@@ -40,6 +40,7 @@ COMPILED = [
     "core/outcome.py",
     "core/pace.py",
     "core/payload.py",
+    "core/predicted_end.py",
     "core/request_ids.py",
     "core/retry_slots.py",
     "core/serving_order.py",

@@ -115,6 +115,10 @@ class Engine:
         return self._flow.queued
 
     @property
+    def backlog_seconds(self) -> float:  # noqa: D102  # see `HostedEngine`
+        return self._flow.backlog_seconds
+
+    @property
     def held_bytes(self) -> int:  # noqa: D102  # see `HostedEngine`
         return self._flow.held_bytes
 
@@ -142,6 +146,10 @@ class Engine:
             return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
         if not flow.has_room(nbytes):
             return flow.overloaded(f"service {self.name!r} is full", flow.full_of_what())
+        late = flow.seconds_too_late(deadline, lane, urgency, tenant)
+        if late > 0:
+            why = f"service {self.name!r} has so much to do that this would end {late:.3g} s after its deadline"
+            return flow.overloaded(why, "late", late)
         return None
 
     def _retry_failed_after(self) -> int:

@@ -30,6 +30,7 @@ from penstock.core.ledger import ByteLedger
 from penstock.core.outcome import Failure, Result
 from penstock.core.pace import Pace
 from penstock.core.payload import Payload, payload_size
+from penstock.core.predicted_end import predicted_end, seconds_to_clear
 from penstock.core.retry_slots import RetrySlots, whole_milliseconds, whole_seconds
 from penstock.core.tenants import USUAL_URGENCY, Tenants
 from penstock.errors import (
@@ -117,6 +118,7 @@ class Flow:
         self._admission = Admission(options.max_queued, options.max_queued_bytes, by_deadline=by_deadline)
         self.tenants = Tenants()
         self._deadlines = Deadlines()
+        self._by_prediction = options.admission == "deadline"
         self._pace = Pace()
         self._slots = RetrySlots()
         self._settling = Settling(
@@ -182,6 +184,40 @@ class Flow:
         """What there is no room for, where a request is not let in: a reason of `Overloaded`."""
         return "full" if self._admission.items_full or not self._first_queue_open else "bytes"
 
+    # -- how long it will take ------------------------------------------------------------------------------------
+
+    def seconds_too_late(self, deadline: float, lane: Lane, urgency: int, tenant: str) -> float:
+        """By how many seconds a newcomer is predicted to miss its deadline; 0 where it would end in time.
+
+        It is 0 too where newcomers are refused by room alone, for what is of BACK, where nothing waits for an idle
+        worker of the first stage, and while some stage has run nothing or has no worker.
+        """
+        if not self._by_prediction or lane is BACK or deadline > FOREVER_SECONDS:
+            return 0.0
+        first = self.stages[0]
+        if not first.queue.front_items and least_busy(first.workers, 1) is not None:
+            return 0.0
+        now = self._now()
+        whose = self.tenants.find(tenant)
+        loads = []
+        for stage in self.stages:
+            load = stage.load(now, stage.queue.ahead_of(urgency, whose, lane, deadline))
+            if load is None:
+                return 0.0
+            loads.append(load)
+        return max(0.0, now + predicted_end(loads) - deadline)
+
+    @property
+    def backlog_seconds(self) -> float:
+        """How long what is in hand will take, but for what is of BACK; 0 while nothing is in hand."""
+        if not self._admission.items:
+            return 0.0
+        now = self._now()
+        loads = [load for stage in self.stages if (load := stage.load(now, stage.queue.front_items)) is not None]
+        if len(loads) < len(self.stages):
+            return self._admission.items / self.rate()
+        return seconds_to_clear(loads)
+
     # -- when to come again -----------------------------------------------------------------------------------------
 
     def overloaded(self, why: str, reason: str, lead: float | None = None) -> Overloaded:
@@ -233,11 +269,13 @@ class Flow:
         if nbytes is None:
             nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
         has_room = self.accepting and (lane is BACK or self.has_room(nbytes))
-        if not has_room and not (wait and self.accepting):
+        predicted = self._by_prediction and lane is not BACK
+        if (predicted or not has_room) and not (wait and self.accepting):
             refusal = self._supervisor.refusal(nbytes, deadline, lane, urgency, tenant)
-            assert refusal is not None
-            count_refusal(self.counters, refusal, n)
-            raise refusal
+            if refusal is not None:
+                count_refusal(self.counters, refusal, n)
+                raise refusal
+            assert has_room
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
         request = Request(

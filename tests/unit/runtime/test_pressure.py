@@ -169,3 +169,59 @@ async def test_who_never_comes_back_keeps_nobody_else_waiting(batch, run, seed):
     found = await crowd(batch, run, lambda: random.random() < 0.5)
     assert found.tries <= 3.5 * found.answered
     assert found.ended - found.began < 11.0
+
+
+# -- who would end too late is not let in -----------------------------------------------------------------------------
+
+
+class Arrivals:
+    """Items that come at 1.5 times what the worker can do, each with a deadline of its own; what became of them."""
+
+    def __init__(self, world: World, seed: int, items: int, rate: float) -> None:
+        self.world = world
+        self.let_in = self.in_time = self.late = self.refused = 0
+        self._random = Random(seed)
+        self._left = items
+        self._rate = rate
+        self._next()
+
+    def _next(self) -> None:
+        if self._left:
+            self._left -= 1
+            self.world.call_later(self._random.expovariate(self._rate), self._come)
+
+    def _come(self) -> None:
+        self._next()
+        deadline = self.world.now() + self._random.uniform(0.1, 2.0)
+        try:
+            self.world.engine.submit((b"1",), Codec.JSON, Codec.JSON, deadline, self._told)
+            self.let_in += 1
+        except Overloaded:
+            self.refused += 1
+
+    def _told(self, outcomes) -> None:
+        if isinstance(outcomes[0], Result):
+            self.in_time += 1
+        else:
+            self.late += 1
+
+
+async def arrivals(seed, items, admission, **options):
+    random = Random(seed)
+    spec = stage(math.sqrt, batch=Batch(max_size=8))
+    world = World(spec, run=lambda n: random.uniform(0.020, 0.060), max_queued=100_000, admission=admission, **options)
+    await world.start()
+    found = Arrivals(world, seed + 1, items, 1.5 * 8 / 0.040)
+    await world.go()
+    await world.stop()
+    assert found.in_time + found.late == found.let_in
+    return found
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_of_those_let_in_few_miss_their_deadlines_and_no_fewer_are_answered_in_time(seed):
+    by_room = await arrivals(seed, 20_000, "room")
+    by_deadline = await arrivals(seed, 20_000, "deadline")
+    assert by_room.late >= by_room.let_in / 4
+    assert by_deadline.late <= 0.05 * by_deadline.let_in
+    assert by_deadline.in_time >= 0.98 * by_room.in_time
