@@ -9,6 +9,7 @@ Contract
   further items are fed as there is room.
 * At most `max_bytes` are held after a request was let in, finished answers not counted.  A request may be of any size
   if nothing else was held before it.
+* While memory is short nobody is let in.  Who was let in before is fed further.
 * A bulk call is fed further only while all bulk calls together have fewer than half of `max_items` in hand.  So a large
   call cannot shut single requests out.
 * Those who wait are served by urgency, then by the weights of their tenants, then by turns of the two lanes;
@@ -77,7 +78,7 @@ class Admission:
     @property
     def items_full(self) -> bool:
         """Whether a request of no bytes has to stay out: so many items are in hand, or a single request waits."""
-        return self.items >= self.max_items or bool(self._lined_up[SINGLE])
+        return self.items >= self.max_items or self._lined_up[SINGLE] > 0
 
     def has_room(self, nbytes: int = 0) -> bool:
         """Whether a request of `nbytes` may come in now."""

@@ -155,7 +155,7 @@ class Reclaimed:
 
 
 def reclaim(frames: Sequence[SentFrame], *, innocent: bool, retry: bool) -> Reclaimed:
-    """Sort the items of a worker that ended and held `frames`, oldest first.  Those it ran are marked as `returned`.
+    """Sort the items of a worker that ended and held `frames`, oldest first.
 
     `innocent` says that it was ended by us, and nothing it held can have killed it.  `retry` says whether an item whose
     worker died runs once more.  Those that may have run, which are the oldest frame's, are marked so.

@@ -80,8 +80,9 @@ def _states(services: Sequence[Servable]) -> Metric:
     family = GaugeMetricFamily(
         "penstock_state",
         "1 for the state the service is in, 0 for the others. ready and busy take traffic; busy refuses new work "
-        "because it is full; failed means that a stage has no worker, because none can be started or because all that "
-        "its workers ran failed. It is tried again by itself.",
+        "because it is full; stalled takes what comes, but a stage with work has given nothing back for long; failed "
+        "means that a stage has no worker, because none can be started or because all that its workers ran failed. It "
+        "is tried again by itself.",
         labels=("service", "state"),
     )
     for service in services:
@@ -111,6 +112,10 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
     gauges = {
         "queued": ("penstock_items_in_hand", "Accepted items without an outcome, wherever they are."),
         "max_queued": ("penstock_items_in_hand_limit", "Refuse new work at so many items (max_queued)."),
+        "backlog": (
+            "penstock_backlog_seconds",
+            "How long what is in hand will take, by the runs of late; 0 while nothing is in hand: scale by it.",
+        ),
         "held": ("penstock_held_bytes", "Bytes of queued payloads, half-received bodies and unread answers."),
         "answers": (
             "penstock_unread_answer_bytes",
@@ -131,10 +136,22 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
             ended.add_metric((service.name, ending), getattr(engine.counters, ending))
         made["queued"].add_metric(label, engine.queued)
         made["max_queued"].add_metric(label, service.options.max_queued)
+        made["backlog"].add_metric(label, engine.backlog_seconds)
         made["held"].add_metric(label, engine.held_bytes)
         made["answers"].add_metric(label, engine.answer_bytes)
         made["max_held"].add_metric(label, service.options.max_queued_bytes)
     yield from (accepted, refused, ended, *made.values())
+    watched = [(service.name, left) for service, engine in running if (left := engine.memory_available) is not None]
+    if watched:
+        memory = GaugeMetricFamily(
+            "penstock_memory_available_bytes",
+            "Bytes of memory that the cgroup, or the machine, has left; below min_free_memory new work is refused. "
+            "Only of services with that option.",
+            labels=("service",),
+        )
+        for name, left in watched:
+            memory.add_metric((name,), left)
+        yield memory
 
 
 def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
@@ -154,15 +171,22 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
     up = GaugeMetricFamily(
         "penstock_stage_workers_up", "Workers that are set up and can run batches: idle or busy.", labels=STAGE
     )
+    age = GaugeMetricFamily(
+        "penstock_stage_progress_age_seconds",
+        "Seconds since a batch last came back from this stage, or since work came to it where it had none. 0 while it "
+        "has no work. From stall_unready on the service is unready.",
+        labels=STAGE,
+    )
     for service, stage in stages:
         label = (service, stage.name)
+        age.add_metric(label, stage.progress_age)
         queued.add_metric(label, stage.queued)
         in_flight.add_metric(label, stage.in_flight)
         states = [worker.state for worker in stage.workers]
         for state in WorkerState:
             workers.add_metric((*label, state.value), states.count(state))
         up.add_metric(label, states.count(WorkerState.IDLE) + states.count(WorkerState.BUSY))
-    yield from (queued, in_flight, workers, up)
+    yield from (queued, in_flight, workers, up, age)
 
 
 _STAGE_COUNTERS = {

@@ -26,10 +26,12 @@ from penstock.errors import (
     RequestError,
     StartFailed,
 )
+from penstock.hosting.available_memory import available_memory
 from penstock.runtime.affinity import pin
 from penstock.runtime.flow import Flow
 from penstock.runtime.incarnation import StartIncarnation
 from penstock.runtime.launching import plan as plan_workers
+from penstock.runtime.memory_watch import INTERVAL_SECONDS, MemoryWatch
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import StageDriver
 
@@ -43,6 +45,7 @@ class Engine:
     It lives on one event loop, and everything but `abandon` is called on that loop's thread.  `clock` tells it the
     time, and `start_incarnation` starts its workers; `inline` says that those are threads of this process.  `logs` is
     how workers in processes of their own write their log lines.  `served` says that every caller comes over HTTP.
+    `read_memory` tells how many bytes of memory are available, for `min_free_memory`.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Engine:
         inline: bool = False,
         logs: LogOptions = IN_A_PROGRAM,
         served: bool = False,
+        read_memory: Callable[[], int | None] = available_memory,
     ) -> None:
         self.name = name
         self.options = options
@@ -71,6 +75,11 @@ class Engine:
         )
         self.stages: list[StageDriver] = self._flow.stages
         self.counters: ServiceCounters = self._flow.counters
+        self._memory_watch: MemoryWatch | None = None
+        if options.min_free_memory:
+            self._memory_watch = MemoryWatch(
+                name, options.min_free_memory, read=read_memory, clock=clock, changed=self._flow.set_memory_short
+            )
         self._affinity_before: frozenset[int] | None = None
         self._pinned_by = 0
         """The thread that was pinned."""
@@ -95,6 +104,8 @@ class Engine:
             return State.FAILED
         if not all(stage.health.ever_ready for stage in self.stages):
             return State.STARTING
+        if any(stage.stalled for stage in self.stages):
+            return State.STALLED
         return State.READY if self._flow.has_room(0) else State.BUSY
 
     @property
@@ -102,7 +113,11 @@ class Engine:
         for stage in self.stages:
             if stage.failed:
                 return stage.health.reason
-        return loading_words(self.loading) if self.state is State.STARTING else ""
+        state = self.state
+        if state is State.STALLED:
+            stage = max(self.stages, key=lambda stage: stage.progress_age)
+            return f"stage {stage.name!r} has work, and nothing has come back from it for {stage.progress_age:.0f} s"
+        return loading_words(self.loading) if state is State.STARTING else ""
 
     @property
     def loading(self) -> list[Loading]:  # noqa: D102  # see `HostedEngine`
@@ -130,6 +145,14 @@ class Engine:
     def answers_overfull(self) -> bool:  # noqa: D102  # see `HostedEngine`
         return self._flow.answers_overfull
 
+    @property
+    def memory_short(self) -> bool:  # noqa: D102  # see `HostedEngine`
+        return self._flow.memory_short
+
+    @property
+    def memory_available(self) -> int | None:  # noqa: D102  # see `HostedEngine`
+        return None if self._memory_watch is None else self._memory_watch.available
+
     def refusal(  # noqa: D102  # see `HostedEngine`
         self,
         nbytes: int = 0,
@@ -144,6 +167,9 @@ class Engine:
             reason = f": {self.reason}" if state in (State.FAILED, State.STARTING) else ""
             retry_after = self._retry_failed_after() if state is State.FAILED else 1
             return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
+        if flow.memory_short:
+            why = f"service {self.name!r} has too little memory left"
+            return flow.overloaded(why, "memory", INTERVAL_SECONDS)
         if not flow.has_room(nbytes):
             return flow.overloaded(f"service {self.name!r} is full", flow.full_of_what())
         late = flow.seconds_too_late(deadline, lane, urgency, tenant)
@@ -241,7 +267,8 @@ class Engine:
         """Start every worker; returns when each has reached READY or ended once, and every stage had a ready one.
 
         Raises:
-            ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.
+            ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.  Or
+                `min_free_memory` is set where nothing tells how much memory is available.
             StartFailed: a stage's `setup` raised, with the remote traceback, or its workers keep dying.
         """
         if self._loop is not None:
@@ -255,6 +282,8 @@ class Engine:
             logs=self._logs,
             served=self._served,
         )
+        if self._memory_watch is not None:
+            self._memory_watch.start()
         self._pin(plan.allowed)
         self._loop = asyncio.get_running_loop()
         self._flow.begin(self._loop)
@@ -295,7 +324,7 @@ class Engine:
             )
 
     def _refresh(self) -> None:
-        self._flow.accepting = self.state.serving
+        self._flow.accepting = self.state.accepting
 
     # -- stop -------------------------------------------------------------------------------------------------------
 
@@ -356,6 +385,8 @@ class Engine:
         self._stop_task = None
         self._flow.on_pumped = None
         self._flow.forget_deadlines()
+        if self._memory_watch is not None:
+            self._memory_watch.stop()
         if self._started is not None and not self._started.done():
             self._started.set_exception(StartFailed(f"service {self.name!r} was stopped while it was starting"))
         self._unpin()

@@ -108,6 +108,7 @@ class Flow:
                 i,
                 last=i == len(specs) - 1,
                 back_share=options.jobs_min_share,
+                stalls_after=options.stall_unready,
                 by_deadline=by_deadline,
                 inline=inline,
                 clock=clock,
@@ -183,6 +184,17 @@ class Flow:
     def full_of_what(self) -> str:
         """What there is no room for, where a request is not let in: a reason of `Overloaded`."""
         return "full" if self._admission.items_full or not self._first_queue_open else "bytes"
+
+    @property
+    def memory_short(self) -> bool:
+        """See `HostedEngine.memory_short`."""
+        return self._admission.ledger.memory_short
+
+    def set_memory_short(self, short: bool) -> None:
+        """Let nobody in while memory is short; who waited for room is fed when it is not any more."""
+        self._admission.ledger.memory_short = short
+        if not short:
+            self.wake()
 
     # -- how long it will take ------------------------------------------------------------------------------------
 
@@ -399,6 +411,7 @@ class Flow:
                 stage.pump(now, self._rooms[stage.index], self._back_rooms[stage.index])
                 if not saturated and len(stage.queue):
                     saturated = least_busy(stage.workers, 1) is None
+            stage.note_work(now)
         pace = self._pace
         if saturated != pace.saturated or (saturated and now - pace.looked_at >= SECONDS_PER_LOOK):
             counters = self.counters

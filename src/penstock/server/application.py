@@ -11,7 +11,7 @@ leaves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.core.payload import Payload
@@ -20,7 +20,7 @@ from penstock.core.tenants import USUAL_URGENCY
 BODY_TIMEOUTS_PER_BODY: Final = 4
 """A body without a deadline may take this many times `body_timeout`, however steadily its pieces come."""
 PROBES: Final = frozenset((b"/livez", b"/readyz", b"/metrics"))
-"""The paths that are answered also to a client for whom there is no room."""
+"""The paths that are answered also to a client for whom there is no room; `health_path` is another one."""
 
 
 # Compiled, so each subclass must be in setup.py's list too: Python refuses an interpreted class below a compiled one.
@@ -36,7 +36,7 @@ class HttpRequest:
         "timeout", "urgency",
     )  # fmt: skip
 
-    def __init__(self, method: str, path: bytes, query: bytes, headers: Mapping[bytes, bytes], arrived: float) -> None:
+    def __init__(self, method: str, path: bytes, query: bytes, headers: dict[bytes, bytes], arrived: float) -> None:
         self.method = method
         self.path = path
         self.query = query

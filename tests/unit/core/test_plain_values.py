@@ -77,8 +77,13 @@ def test_only_ready_and_busy_take_traffic():
     assert {state for state in State if state.serving} == {State.READY, State.BUSY}
 
 
+def test_a_stalled_service_takes_what_comes_though_no_traffic_should():
+    assert {state for state in State if state.accepting} == {State.READY, State.BUSY, State.STALLED}
+
+
 def test_states_are_their_names():
-    assert [str(state) for state in State] == ["starting", "ready", "busy", "failed", "draining", "stopped"]
+    names = ["starting", "ready", "busy", "failed", "stalled", "draining", "stopped"]
+    assert [str(state) for state in State] == names
     assert [str(state) for state in WorkerState] == ["starting", "idle", "busy", "down"]
 
 

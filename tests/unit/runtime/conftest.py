@@ -53,17 +53,27 @@ class Call:
 class Rig:
     """An engine, its clock, its workers, and every request it was given."""
 
-    def __init__(self, *specs: StageSpec, obedient: bool = True, inline: bool = False, cpus=None, **options) -> None:
+    def __init__(
+        self,
+        *specs: StageSpec,
+        obedient: bool = True,
+        inline: bool = False,
+        cpus=None,
+        read_memory=lambda: None,
+        **options,
+    ) -> None:
         self.clock = VirtualClock()
         self.workers = FakeWorkers(obedient=obedient)
         self.engine = Engine(
             "service",
             specs or (stage(math.sqrt),),
-            ServiceOptions(**options),
+            # Most tests look at the timers that wait: the watchdog has one only where a test asks for it.
+            ServiceOptions(**{"stall_unready": math.inf, **options}),
             clock=self.clock,
             start_incarnation=self.workers.start,
             cpus=cpus,
             inline=inline,
+            read_memory=read_memory,
         )
         self.calls: list[Call] = []
 

@@ -56,8 +56,10 @@ class FakeEngine:
         self.reason = ""
         self.counters = ServiceCounters()
         self.queued = 0
+        self.backlog_seconds = 0.0
         self.held_bytes = 0
         self.answer_bytes = 0
+        self.memory_short, self.memory_available = False, None
         self.refused: Exception | None = None
         self.full: Exception | None = None
         self.submissions: list[Submission] = []
@@ -66,6 +68,7 @@ class FakeEngine:
         worker = SimpleNamespace(index=0, state=WorkerState.IDLE, pid=4711, restarts=2, busy_seconds=1.23456)
         stage = SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])
         stage.retry_in_seconds = None
+        stage.progress_age = 0.0
         self.stages = [stage]
 
     def refusal(self, nbytes=0, deadline=math.inf, lane=Lane.SINGLE, urgency=3, tenant=""):
@@ -153,7 +156,8 @@ class FakeService:
 
     async def stop(self, *, drain):
         self.calls.append(("stop", drain))
-        self.engine.state = State.STOPPED
+        if self.engine is not None:
+            self.engine.state = State.STOPPED
 
 
 @dataclass

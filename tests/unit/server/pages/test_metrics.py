@@ -129,8 +129,10 @@ def test_items_are_counted_by_their_ending(fakes):
 def test_bounds_stand_beside_what_they_bound(fakes):
     service = fakes.Service(max_queued=7, max_queued_bytes=70)
     service.engine.queued, service.engine.held_bytes, service.engine.answer_bytes = 5, 50, 20
+    service.engine.backlog_seconds = 2.5
     found = scrape(fakes, fakes.app(service))
     assert value(found, "penstock_items_in_hand") == 5
+    assert value(found, "penstock_backlog_seconds", service="echo") == 2.5
     assert value(found, "penstock_items_in_hand_limit") == 7
     assert value(found, "penstock_held_bytes") == 50
     assert value(found, "penstock_unread_answer_bytes") == 20
@@ -154,6 +156,7 @@ def test_a_stage_shows_its_queue_and_its_workers(fakes):
     found = scrape(fakes, fakes.app(service))
     assert value(found, "penstock_stage_queued_items", stage="echo") == 3
     assert value(found, "penstock_stage_in_flight_items", stage="echo") == 2
+    assert value(found, "penstock_stage_progress_age_seconds", stage="echo") == 0.0
     assert value(found, "penstock_stage_workers_up", stage="echo") == 3
     counts = {"starting": 0, "idle": 1, "busy": 2, "down": 1}
     for state, count in counts.items():
