@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from penstock.core.item import Request
-from penstock.core.lanes import FRONT, Turns
+from penstock.core.lanes import FRONT
 from penstock.core.tenants import Tenant
 
 
@@ -29,7 +29,8 @@ class TenantLines:
     def __init__(self) -> None:
         self._lines: dict[int, list[OrderedDict[Request, None]]] = {}
         """By urgency, then by lane."""
-        self._turns = Turns(len(FRONT))
+        self._turn = 0
+        """The lane whose turn it is, if anybody waits in it."""
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -58,9 +59,9 @@ class TenantLines:
         """Take out whose turn it is; called only while somebody waits."""
         urgency = min(self._lines)
         lanes = self._lines[urgency]
-        number = next(number for number in self._turns.order() if lanes[number])
-        self._turns.pass_on(number)
-        request, _ = lanes[number].popitem(last=False)
+        number = self._turn if lanes[self._turn] else 1 - self._turn
+        self._turn = 1 - number
+        request: Request = lanes[number].popitem(last=False)[0]
         self._tidy(urgency)
         return request
 
@@ -124,9 +125,7 @@ class Quotas:
 
     def next_moment(self) -> float | None:
         """When to call `release` next for the sake of time alone; None where no wait ends so."""
-        moments = [
-            tenant.bucket.next_token for tenant in self._lines if tenant.bucket is not None and tenant.has_room
-        ]
+        moments = [tenant.bucket.next_token for tenant in self._lines if tenant.bucket is not None and tenant.has_room]
         return min(moments, default=None)
 
     def drop(self, request: Request) -> None:

@@ -58,7 +58,7 @@ _KEYS = ("key_sha256", "weight", "max_queued", "rate", "burst", "urgency")
 
 def read_rules(data: bytes, where: str) -> TenantRules:
     """The rules in `data`, the content of the file that `where` names.  Raises ConfigError: see the contract."""
-    import tomllib  # noqa: PLC0415  # few programs have such a file, and none of them imports it twice
+    import tomllib  # few programs have such a file
 
     try:
         document = tomllib.loads(data.decode("utf-8-sig"))

@@ -4,8 +4,8 @@ Contract
 --------
 * A name is always the same tenant while it has anything in hand or waits for anything.
 * At most `MOST_TENANTS` names are kept.  Those that the rules name are among them, always.
-* Any other is forgotten once it has had nothing for `IDLE_SECONDS`, and its bucket is full again: a name that comes back
-  finds what a new one finds.  Looked for when there is a new name.
+* Any other is forgotten once it has had nothing for `IDLE_SECONDS`, and its bucket is full again: a name that comes
+  back finds what a new one finds.  Looked for when there is a new name.
 * Where nobody can be forgotten, a new name is served as "".
 * Who has no name, "", has the terms of all others, as one tenant.
 """
@@ -84,13 +84,21 @@ class Tenant:
         "requests", "shown_from", "told", "waited", "weight",
     )  # fmt: skip
 
-    def __init__(self, name: str, terms: TenantTerms = FREE) -> None:
+    def __init__(
+        self,
+        name: str,
+        weight: float = 1.0,
+        best_urgency: int = BEST_URGENCY,
+        *,
+        max_queued: int | None = None,
+        bucket: TokenBucket | None = None,
+    ) -> None:
         self.name = name
-        self.weight = terms.weight
-        self.best_urgency = terms.urgency
-        self.max_queued = terms.max_queued
-        self.bucket: TokenBucket | None = None if terms.rate is None else TokenBucket(terms.rate, terms.burst)
-        self.limited = terms.rate is not None or terms.max_queued is not None
+        self.weight = weight
+        self.best_urgency = best_urgency
+        self.max_queued = max_queued
+        self.bucket = bucket
+        self.limited = bucket is not None or max_queued is not None
         """Whether `Quotas` has anything to say of it."""
         self.requests = 0
         """Requests that are not answered yet."""
@@ -118,6 +126,12 @@ class Tenant:
         return self.max_queued is None or self.items + self.granted < self.max_queued
 
 
+def tenant_of(name: str, terms: TenantTerms) -> Tenant:
+    """A tenant that has nothing yet."""
+    bucket = None if terms.rate is None else TokenBucket(terms.rate, terms.burst)
+    return Tenant(name, terms.weight, terms.urgency, max_queued=terms.max_queued, bucket=bucket)
+
+
 ANYONE: Final = Tenant("")
 """The tenant of requests that are made without a service, as tests do."""
 
@@ -126,10 +140,10 @@ class Tenants:
     """The tenants of one service by name.  `named` are the terms of those that the rules name, `others` of all else."""
 
     def __init__(self, named: Mapping[str, TenantTerms] | None = None, others: TenantTerms = FREE) -> None:
-        self.anyone = Tenant("", others)
+        self.anyone = tenant_of("", others)
         """Who names no tenant."""
         self._others = others
-        self._listed = {name: Tenant(name, terms) for name, terms in (named or {}).items()}
+        self._listed = {name: tenant_of(name, terms) for name, terms in (named or {}).items()}
         self._known = dict(self._listed)
         self._idle: OrderedDict[Tenant, float] = OrderedDict()
         """Those that may have nothing, and since when, the longest first; none that the rules name."""
@@ -155,9 +169,13 @@ class Tenants:
         self.forget_idle(now)
         if len(self._known) >= MOST_TENANTS:
             return self.anyone
-        tenant = self._known[name] = Tenant(name, self._others)
+        tenant = self._known[name] = tenant_of(name, self._others)
         self._idle[tenant] = now
         return tenant
+
+    def sum_weights(self) -> float:
+        """The weights of all tenants with items in hand."""
+        return sum([tenant.weight for tenant in self.known() if tenant.items])
 
     def answered(self, tenant: Tenant, now: float) -> None:
         """Note that the last request of `tenant` was answered."""

@@ -6,7 +6,7 @@ Contract
 * `has_token` is true from exactly `next_token` on: a timer that is set to that moment never rings too early.
 * `next_slot` is when to come again for one who is refused.  Each refusal takes the next slot, `1 / rate` after the one
   before it, so that callers who come back as told find a token each.  Slots pass with time, taken or not.  None is more
-  than `LONGEST_SLOT_SECONDS` ahead.
+  than a minute ahead.
 
 The state is one moment: when the bucket is full again.
 """
@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-LONGEST_SLOT_SECONDS: Final = 60.0
-"""The longest time that a caller is told to wait."""
+from penstock.core.retry_slots import LONGEST_SECONDS
+
 _ROUNDING: Final = 1e-6
 """What part of a token may be lost to the rounding of moments before it counts as missing."""
 
@@ -71,7 +71,7 @@ class TokenBucket:
     def next_slot(self, now: float) -> float:
         """Refuse one who comes at `now`: the moment at which it is its turn."""
         slot = max(self.next_token, self._promised + 1.0 / self.rate, now)
-        self._promised = min(slot, now + LONGEST_SLOT_SECONDS)
+        self._promised = min(slot, now + LONGEST_SECONDS)
         return self._promised
 
     def allowance(self, now: float) -> Allowance:
