@@ -56,6 +56,7 @@ class FakeEngine:
         self.reason = ""
         self.counters = ServiceCounters()
         self.queued = 0
+        self.backlog_seconds = 0.0
         self.held_bytes = 0
         self.answer_bytes = 0
         self.memory_short, self.memory_available = False, None

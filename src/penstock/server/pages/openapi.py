@@ -111,6 +111,7 @@ _PAGES = {
     "/readyz": ("Whether traffic should be sent here", "application/json", False),
     "/health": ("What every service, stage and worker is doing", "application/json", True),
     "/metrics": ("Counters for Prometheus", "text/plain", True),
+    "/scale": ("The few numbers to start and end servers by", "application/json", True),
 }
 
 
