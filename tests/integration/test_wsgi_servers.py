@@ -78,6 +78,7 @@ TELLS_WHAT_IT_TOOK = """
 """
 SYNC = ("-k", "sync", "-w", "2")
 GTHREAD = ("-k", "gthread", "--threads", "16")
+BATCHES = 'penstock_stage_batches_total{service="double",stage="Double"}'
 KINDS = pytest.mark.parametrize("kind", [SYNC, GTHREAD], ids=["sync", "gthread"])
 
 
@@ -269,10 +270,10 @@ def test_chunks_over_the_limit_are_refused_before_they_end(gunicorn, kind):
 @pytest.mark.parametrize("preload", [False, True], ids=["", "preload"])
 def test_workers_that_are_replaced_after_some_requests_lose_none(gunicorn, kind, preload):
     server = gunicorn(
-        *kind, *(["--preload"] if preload else []), "--max-requests", "60", "-c", "taking.py", "served:app"
+        *kind, *(["--preload"] if preload else []), "--max-requests", "40", "-c", "taking.py", "served:app"
     )
     load = Load(server)
-    load.until(250)
+    load.until(150)
     load.end()
     load.check_nothing_was_lost()
     assert server.log().count("Autorestarting worker") >= 2
@@ -346,7 +347,7 @@ def test_a_sync_worker_whose_time_is_up_withdraws_its_item_and_leaves_no_worker(
     until_now(lambda: not server.processes(), "every process to end")
 
 
-def test_threads_fill_batches_and_a_single_one_cannot(gunicorn):
+def test_threads_fill_batches_together(gunicorn):
     server = gunicorn(*GTHREAD, "served:app")
     assert server.predict(1.0) == 2.0
     threads = [threading.Thread(target=server.predict, args=(-0.3,)) for _ in range(9)]
@@ -354,8 +355,8 @@ def test_threads_fill_batches_and_a_single_one_cannot(gunicorn):
         thread.start()
     for thread in threads:
         thread.join(20)
-    stage = server.health()["stages"]["Double"]
-    assert stage["batches"] <= 4, stage
+    (line,) = [line for line in server.ask("GET", "/metrics")[1].decode().splitlines() if BATCHES in line]
+    assert float(line.split()[-1]) <= 5, line  # those of the warm-up and of the first call too
     server.end()
 
 
