@@ -33,7 +33,7 @@ from loadgen import Loader, LoadFailed
 from procfs import costs, cpu_seconds
 from report import keep
 from run import machine
-from servers import BYTES, LOGGED, SUBJECTS, Server, ServerFailed, Subject
+from servers import BYTES, LOGGED, SUBJECTS, WITH_TERMS, Server, ServerFailed, Subject
 
 SLICE_SECONDS = 0.05
 """How long a slice takes the commit.
@@ -93,6 +93,7 @@ WORKS = (
     Work("echo-1", SUBJECTS["penstock"], 1, one_core=True),
     Work("echo-32", SUBJECTS["penstock"], 32, one_core=True),
     Work("echo-256", SUBJECTS["penstock"], 256, one_core=True),
+    Work("terms-256", WITH_TERMS, 256, one_core=True),
     Work("log-1", LOGGED, 1, one_core=True),
     Work("log-256", LOGGED, 256, one_core=True),
     # Each connection has four requests in a slice, which is 0.2 s here.  The rate hardly varies.

@@ -20,9 +20,13 @@ class Exchange:
     body: bytes = BODY
     answer: bytes = BODY
     media_type: str = "application/json"
+    fields: str = ""
+    """Further header fields, each with its end of line."""
 
 
 FLOATS = Exchange()
+TERMS = Exchange(fields="Priority: u=1\r\nX-Tenant: gold\r\n")
+"""The same floats, of a tenant and with an urgency."""
 
 _BLOB = random.Random(600).randbytes(600_000)
 BLOB = Exchange(_BLOB, _BLOB[:4096], "application/octet-stream")
@@ -41,7 +45,7 @@ def request(path: str, port: int, exchange: Exchange = FLOATS, *, numbered: bool
         "User-Agent: penstock-bench\r\n"
         "Accept: */*\r\n"
         f"Content-Type: {exchange.media_type}\r\n"
-        f"Content-Length: {len(exchange.body)}\r\n"
+        f"Content-Length: {len(exchange.body)}\r\n{exchange.fields}"
     )
     number = b"X-Request-ID: bench-" + NUMBER + b"\r\n" if numbered else b""
     return head.encode() + number + b"\r\n" + exchange.body

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builds import COMPILED, HERE, SOURCES, Build
-from payload import BLOB, FLOATS, Exchange
+from payload import BLOB, FLOATS, TERMS, Exchange
 from procfs import mapped_files, tree
 
 
@@ -43,6 +43,8 @@ class Subject:
     exchange: Exchange = FLOATS
     log_line: bytes = b""
     """What its output has once for each request; empty if there is no such line."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """What its environment has besides."""
 
 
 def penstock_command(target: str, *flags: str) -> Callable[[int], list[str]]:
@@ -80,6 +82,15 @@ LOGGED = Subject(
 )
 """The echo with a line of the access log for each request, written to the file that takes the server's output."""
 
+WITH_TERMS = Subject(
+    "terms",
+    penstock_command("echo:service"),
+    worker_mark="penstock.worker",
+    exchange=TERMS,
+    variables=(("PENSTOCK_TENANT_HEADER", "X-Tenant"),),  # no flag: a commit before there were tenants has none
+)
+"""The echo, where each request has a tenant and an urgency."""
+
 BYTES = Subject("bytes", penstock_command("raw_bytes:service"), worker_mark="penstock.worker", exchange=BLOB)
 
 
@@ -93,7 +104,7 @@ class Server:
         self._process = subprocess.Popen(
             [subject.build.python, *subject.command(self.port)],
             cwd=HERE,
-            env=subject.build.environment(),
+            env={**subject.build.environment(), **dict(subject.variables)},
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,

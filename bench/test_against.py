@@ -30,6 +30,11 @@ def test_both_builds_are_measured_equally_often_and_neither_is_always_first() ->
     assert list(in_turns(1, 2)) == [1, 0, 0, 1]
 
 
+def test_a_work_with_limits_of_its_own_is_held_to_these() -> None:
+    assert compared(a_round([1.24], [1.0], work="terms-256")).met()
+    assert not compared(a_round([1.26], [1.0], work="terms-256")).met()
+
+
 def test_a_machine_that_slows_down_changes_no_ratio() -> None:
     assert a_round([1.1, 2.2, 4.4, 8.8], [1, 2, 4, 8]).ratio("cpu") == pytest.approx(1.1)
 

@@ -48,7 +48,7 @@ SIGNATURES = {
     "InvalidItem": "(reason='', *, path='')",
     "LeaseLost": "(message='')",
     "NotReady": "(message='', *, state='', retry_after=1)",
-    "Overloaded": "(message='', *, retry_after=1)",
+    "Overloaded": "(message='', *, retry_after=1, retry_after_ms=None, reason='full')",
     "Service": "(*stages, name='service', cpus=None, inline=False, version='', options=None, **fields)",
     "Service.blocking": "()",
     "Service.configured": "(**fields)",

@@ -121,7 +121,7 @@ class Claiming:
         return False
 
     def _credit(self) -> Credit:
-        ready = [t for t in self._targets if (e := t.service.engine) is not None and e.state.serving]
+        ready = [t for t in self._targets if (e := t.service.engine) is not None and e.state.accepting]
         if len(ready) < len(self._targets) or self._spool.full:
             return NO_CREDIT
         jobs = self._holding.jobs()

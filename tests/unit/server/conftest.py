@@ -66,6 +66,7 @@ class FakeEngine:
         worker = SimpleNamespace(index=0, state=WorkerState.IDLE, pid=4711, restarts=2, busy_seconds=1.23456)
         stage = SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])
         stage.retry_in_seconds = None
+        stage.progress_age = 0.0
         self.stages = [stage]
 
     def refusal(self, nbytes=0, deadline=math.inf, lane=Lane.SINGLE, urgency=3, tenant=""):
