@@ -112,6 +112,10 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
     gauges = {
         "queued": ("penstock_items_in_hand", "Accepted items without an outcome, wherever they are."),
         "max_queued": ("penstock_items_in_hand_limit", "Refuse new work at so many items (max_queued)."),
+        "backlog": (
+            "penstock_backlog_seconds",
+            "How long what is in hand will take, by the runs of late; 0 while nothing is in hand: scale by it.",
+        ),
         "held": ("penstock_held_bytes", "Bytes of queued payloads, half-received bodies and unread answers."),
         "answers": (
             "penstock_unread_answer_bytes",
@@ -132,10 +136,22 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
             ended.add_metric((service.name, ending), getattr(engine.counters, ending))
         made["queued"].add_metric(label, engine.queued)
         made["max_queued"].add_metric(label, service.options.max_queued)
+        made["backlog"].add_metric(label, engine.backlog_seconds)
         made["held"].add_metric(label, engine.held_bytes)
         made["answers"].add_metric(label, engine.answer_bytes)
         made["max_held"].add_metric(label, service.options.max_queued_bytes)
     yield from (accepted, refused, ended, *made.values())
+    watched = [(service.name, left) for service, engine in running if (left := engine.memory_available) is not None]
+    if watched:
+        memory = GaugeMetricFamily(
+            "penstock_memory_available_bytes",
+            "Bytes of memory that the cgroup, or the machine, has left; below min_free_memory new work is refused. "
+            "Only of services with that option.",
+            labels=("service",),
+        )
+        for name, left in watched:
+            memory.add_metric((name,), left)
+        yield memory
 
 
 def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:

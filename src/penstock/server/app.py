@@ -40,6 +40,7 @@ from penstock.server.pages.docs import docs_routes
 from penstock.server.pages.health import JSON, Health
 from penstock.server.pages.metrics import Metrics
 from penstock.server.pages.openapi import openapi
+from penstock.server.pages.scale import Scale
 from penstock.server.protocols.job_routes import job_routes
 from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
 from penstock.server.protocols.route_table import RouteTable
@@ -117,6 +118,7 @@ class App:
             PageRoute("/readyz", health.readyz, problems, guarded=False, bounded=False),
             PageRoute("/health", health.health, problems),
             PageRoute("/metrics", self.metrics.page, problems),
+            PageRoute("/scale", Scale(self.services).page, problems),
         ]
 
     def _documents(self) -> list[Route]:

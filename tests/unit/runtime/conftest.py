@@ -53,7 +53,15 @@ class Call:
 class Rig:
     """An engine, its clock, its workers, and every request it was given."""
 
-    def __init__(self, *specs: StageSpec, obedient: bool = True, inline: bool = False, cpus=None, **options) -> None:
+    def __init__(
+        self,
+        *specs: StageSpec,
+        obedient: bool = True,
+        inline: bool = False,
+        cpus=None,
+        read_memory=lambda: None,
+        **options,
+    ) -> None:
         self.clock = VirtualClock()
         self.workers = FakeWorkers(obedient=obedient)
         self.engine = Engine(
@@ -65,6 +73,7 @@ class Rig:
             start_incarnation=self.workers.start,
             cpus=cpus,
             inline=inline,
+            read_memory=read_memory,
         )
         self.calls: list[Call] = []
 

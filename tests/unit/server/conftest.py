@@ -56,8 +56,10 @@ class FakeEngine:
         self.reason = ""
         self.counters = ServiceCounters()
         self.queued = 0
+        self.backlog_seconds = 0.0
         self.held_bytes = 0
         self.answer_bytes = 0
+        self.memory_short, self.memory_available = False, None
         self.refused: Exception | None = None
         self.full: Exception | None = None
         self.submissions: list[Submission] = []

@@ -147,6 +147,14 @@ async def test_names_are_read_in_any_case_and_repeated_fields_are_joined(fakes):
     assert wire.sent[0]["status"] == 200
 
 
+async def test_several_priority_fields_are_one_dictionary(fakes):
+    service = ready(fakes)
+    wire = Wire(asgi(service), headers=[(b"priority", b"u=6, i"), (b"Priority", b"u=1")])
+    wire.body(b"1")
+    await wire.end()
+    assert service.engine.submissions[0].urgency == 1
+
+
 async def test_a_request_arrives_at_the_time_of_the_clock(fakes):
     service, clock = ready(fakes), VirtualClock(12.5)
     wire = Wire(AsgiApp(App((service,), fakes.app().options, clock)), headers=[(b"x-request-timeout", b"7")])

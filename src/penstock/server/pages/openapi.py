@@ -31,7 +31,7 @@ Json = dict[str, Any]
 _REF = "#/components/schemas/"
 
 _REFUSALS = {
-    400: "The request is malformed: its framing, its X-Request-Timeout, or the array of a batch.",
+    400: "The request is malformed: its framing, one of its time limits, or the array of a batch.",
     406: "Nothing in Accept can be given.",
     408: "The client took too long to send the request.",
     413: "The body is larger than the server takes.",
@@ -87,6 +87,18 @@ _PARAMETERS: Json = {
         "description": "Seconds after which the answer is worthless; the server's own limit still holds.",
         "schema": {"type": "number", "exclusiveMinimum": 0},
     },
+    "GrpcTimeout": {
+        "name": "grpc-timeout",
+        "in": "header",
+        "description": "The same as gRPC writes it: digits and a unit of H M S m u n. The smallest limit counts.",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,8}[HMSmun]$"},
+    },
+    "EnvoyTimeout": {
+        "name": "x-envoy-expected-rq-timeout-ms",
+        "in": "header",
+        "description": "The same in milliseconds, as Envoy writes it; 0 is no limit. The smallest limit counts.",
+        "schema": {"type": "integer", "minimum": 0},
+    },
 }
 
 _SECURITY: Json = {
@@ -99,6 +111,7 @@ _PAGES = {
     "/readyz": ("Whether traffic should be sent here", "application/json", False),
     "/health": ("What every service, stage and worker is doing", "application/json", True),
     "/metrics": ("Counters for Prometheus", "text/plain", True),
+    "/scale": ("The few numbers to start and end servers by", "application/json", True),
 }
 
 
