@@ -319,10 +319,10 @@ class ServiceOptions:
     stall_unready: float = option(
         60.0,
         "seconds in which a stage with work gives nothing back until the service is unready; inf: never",
-        minimum=0,
+        minimum=0.1,
     )
     stall_dead: float = option(
-        math.inf, "seconds of the same until /livez says that the process is to be replaced; inf: never", minimum=0
+        math.inf, "seconds of the same until /livez says that the process is to be replaced; inf: never", minimum=0.1
     )
     jobs_min_share: float = option(
         0.05,
@@ -352,6 +352,10 @@ class LogOptions:
 
 
 IN_A_PROGRAM = LogOptions()
+
+
+HEALTH_PATH = re.compile(r"/|(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
+"""What a health path is: the same in a request line, after a proxy, and under a mount point."""
 
 
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
@@ -450,6 +454,12 @@ class ServerOptions:
                 f"log_level must be a text such as 'info' or 'info,my.model=debug', got {self.log_level!r}"
             )
         read_log_levels(self.log_level)
+        path = self.health_path
+        if path is not None and not (isinstance(path, str) and HEALTH_PATH.fullmatch(path)):
+            raise ConfigError(
+                "health_path must begin with a slash, end without one, and have letters, digits and `._~-` between its "
+                f"slashes, as /health_check, got {path!r}"
+            )
         if self.uds_mode > 0o777:
             raise ConfigError(f"uds_mode must be at most 0o777, got {self.uds_mode:#o}")
         if (self.tls_cert is None) != (self.tls_key is None):

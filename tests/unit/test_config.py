@@ -52,6 +52,8 @@ DEFAULTS = {
         "max_queued": 1024,
         "max_queued_bytes": 256 * MIB,
         "timeout": 60.0,
+        "stall_unready": 60.0,
+        "stall_dead": math.inf,
         "min_free_memory": 0,
         "jobs_min_share": 0.05,
         "validate": False,
@@ -80,6 +82,10 @@ DEFAULTS = {
         "drain": 30.0,
         "overload_status": 503,
         "expired_status": 503,
+        "late_status": 504,
+        "health_path": None,
+        "busy_is_unready": False,
+        "chaos": None,
         "access_log": False,
         "log_format": "text",
         "log_level": "info",
@@ -88,7 +94,15 @@ DEFAULTS = {
 
 LIMITS = {
     Batch: {"max_size": 1, "max_wait": 0},
-    ServiceOptions: {"max_queued": 1, "max_queued_bytes": 1, "timeout": 0, "min_free_memory": 0, "jobs_min_share": 0},
+    ServiceOptions: {
+        "max_queued": 1,
+        "max_queued_bytes": 1,
+        "timeout": 0,
+        "min_free_memory": 0,
+        "stall_unready": 0.1,
+        "stall_dead": 0.1,
+        "jobs_min_share": 0,
+    },
     ServerOptions: {
         "port": 0,
         "uds_mode": 0,
@@ -213,8 +227,12 @@ def test_a_switch_is_true_or_false(owner, name):
 @pytest.mark.parametrize(
     ("name", "good", "bad", "reason"),
     [
-        ("overload_status", 429, 500, "overload_status must be one of 503, 429, got 500"),
-        ("expired_status", 408, 504, "expired_status must be one of 503, 408, got 504"),
+        ("overload_status", 429, 500, "overload_status must be one of 503, 429, 400, got 500"),
+        ("overload_status", 400, 408, "overload_status must be one of 503, 429, 400, got 408"),
+        ("expired_status", 408, 504, "expired_status must be one of 503, 408, 500, got 504"),
+        ("expired_status", 500, 429, "expired_status must be one of 503, 408, 500, got 429"),
+        ("late_status", 408, 503, "late_status must be one of 504, 408, 500, got 503"),
+        ("late_status", 500, 400, "late_status must be one of 504, 408, 500, got 400"),
         ("log_format", "json", "xml", "log_format must be one of 'text', 'json', got 'xml'"),
     ],
 )
@@ -438,3 +456,34 @@ def test_a_field_that_there_is_not_is_a_sentence_that_says_where_it_is(kind):
 def test_the_names_of_arguments_are_those_of_the_signatures():
     assert set(STAGE_ARGUMENTS) == set(inspect.signature(stage).parameters) - {"target"}
     assert set(SERVICE_ARGUMENTS) == set(inspect.signature(Service).parameters) - {"stages", "fields"}
+
+
+# -- the path of health checks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/health_check", "/-/healthy", "/a/b.c~d", "/.well-known/up", "/v1..2"])
+def test_a_health_path_is_one_that_no_proxy_changes(path):
+    assert ServerOptions(health_path=path).health_path == path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "health",
+        "/health/",
+        "//health",
+        "/a//b",
+        "/a?b",
+        "/a#b",
+        "/a b",
+        "/a%20b",
+        "/\u00fc",
+        "/a\n",
+        "/{id}",
+        "/../a",
+        "/a/.",
+    ],
+)
+def test_any_other_health_path_is_refused_with_what_it_may_be(path):
+    with pytest.raises(ConfigError, match=r"^health_path must begin with a slash, end without one, and have letters"):
+        ServerOptions(health_path=path)

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from penstock.cli.jobs_door import check_closed, open_port
-from penstock.cli.options import WronglyCalled, server_options, work_options
+from penstock.cli.options import WronglyCalled, chosen, server_options, work_options
 from penstock.cli.queue_url import needed_queue_url
 from penstock.cli.saying import Say
-from penstock.config import LogOptions, ServerOptions
+from penstock.config import LogOptions, ServerOptions, ServiceOptions
 from penstock.core.leases import longest_call
 from penstock.errors import ConfigError
 from penstock.hosting.doors import Doors
@@ -44,6 +44,8 @@ class Work:
     url: str
     options: WorkOptions
     server: ServerOptions
+    says_stall: bool
+    """Whether `--stall-unready` or its variable was given."""
 
     @classmethod
     def read(cls, arguments: argparse.Namespace, environ: Mapping[str, str]) -> Work:
@@ -62,12 +64,14 @@ class Work:
                 check_closed(read_address(options.http)[0], uds=None, has_keys=server.api_key_file is not None)
             except ConfigError as error:
                 raise WronglyCalled(error) from None
-        return cls(url, options, dataclasses.replace(server, uds=None))
+        says_stall = "stall_unready" in chosen(arguments, ServiceOptions, environ)
+        return cls(url, options, dataclasses.replace(server, uds=None), says_stall)
 
     def bounded(self, services: Sequence[Service]) -> list[Service]:
         """`services` as a consumer runs them.
 
-        A stage without a timeout of its own gets that of `--max-run`.  None is inline: no code of a stage runs in this
+        A stage without a timeout of its own gets that of `--max-run`, and so does a service that does not say when it
+        has stalled: a job may be long.  None is inline: no code of a stage runs in this
         process, which has leases to keep.
         """
         return [
@@ -75,10 +79,15 @@ class Work:
                 *[with_timeout(spec, self.options.max_run) for spec in service.stages],
                 name=service.name,
                 cpus=service.cpus,
-                options=service.options,
+                options=self._service_options(service.options),
             )
             for service in services
         ]
+
+    def _service_options(self, options: ServiceOptions) -> ServiceOptions:
+        if self.says_stall or options.stall_unready != ServiceOptions().stall_unready:
+            return options
+        return dataclasses.replace(options, stall_unready=self.options.max_run)
 
     def run(self, services: Sequence[Service], say: Say) -> None:
         """Work until a signal, or until the queue is empty where that is when to end.

@@ -13,20 +13,30 @@ Contract
 * While memory is short nobody is let in.  Who was let in before is fed further.
 * A bulk call is fed further only while all bulk calls together have fewer than half of `max_items` in hand.  So a large
   call cannot shut single requests out.
-* Requests of one lane are fed one item each, in the order they came; one that has more to feed lines up again.  The
-  lanes take turns.
-* A request that was let in is fed even while one before it has no room for its bytes yet.
+* Those who wait are served by urgency, then by the weights of their tenants, then by turns of the two lanes;
+  `serving_order` says how.  Within a lane of one tenant and urgency requests are fed one item each, in the order they
+  came, or by their deadlines; one that has more to feed lines up again.
+* A request that was let in is fed even while one before it has no room for its bytes yet.  Of those behind the line of
+  that one, nobody else is let in.
+* Who may not be fed yet (`may_feed`), or whose lane has its most items in hand, keeps nobody else waiting.
 * Newcomers get no room while a single request waits, so that none overtakes it.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import deque
+from collections.abc import Callable
+from typing import Final
 
 from penstock.core.item import Item, Request
-from penstock.core.lanes import FRONT, Lane, Turns
+from penstock.core.lanes import FRONT, Lane
 from penstock.core.ledger import ByteLedger
+from penstock.core.serving_order import Line, ServingOrder
+from penstock.core.tenants import Tenant
+from penstock.core.waiting import EarliestDeadline, FirstCome
+
+SINGLE: Final = int(Lane.SINGLE)  # a constant costs nothing once compiled
 
 RATE_SPAN_SECONDS = 10.0
 """The span in which the rate of settled items is measured; `retry_after` follows from that rate."""
@@ -39,61 +49,62 @@ def whole_seconds(seconds: float) -> int:
     return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(seconds)))
 
 
-class AdmissionLane:
-    """The requests of one lane that wait, and how many of the lane's items are in hand."""
+class RequestLine(Line[Request]):
+    """The requests of one tenant with one urgency that wait."""
 
-    def __init__(self, max_items: int) -> None:
-        self.max_items = max_items
-        """How many items of this lane may be in hand together."""
-        self.items = 0
-        # Ordered by arrival; dicts, so that one of many thousands can leave as cheaply as the first.
-        self.waiting: OrderedDict[Request, None] = OrderedDict()
-        self.half_fed: OrderedDict[Request, None] = OrderedDict()
-        """Those of `waiting` that are let in, and have payloads left to feed."""
+    def __init__(self, urgency: int, tenant: Tenant, *, by_deadline: bool) -> None:
+        super().__init__(urgency, tenant, by_deadline=by_deadline)
+        self.half_fed: list[FirstCome[Request]] = (
+            [EarliestDeadline(), EarliestDeadline()] if by_deadline else [FirstCome(), FirstCome()]
+        )
+        """Those of the two lanes that are let in, and have payloads left to feed."""
 
 
 class Admission:
     """The admission of one service.
 
-    `items` is how many items are in hand.  `ledger` counts the bytes held, those outside the queues included.
+    `items` is how many items are in hand, `waiting` how many requests wait for room or have items yet to be fed.
+    `ledger` counts the bytes held, those outside the queues included.  With `by_deadline` the earliest deadline goes
+    first within a lane of one tenant and urgency.  `may_feed` says whether a tenant who waits may be fed now; None lets
+    all.  It is asked often, and changes nothing: the item is counted by who sees it fed.
     """
 
-    def __init__(self, max_items: int, max_bytes: int) -> None:
+    def __init__(self, max_items: int, max_bytes: int, *, by_deadline: bool = False) -> None:
         self.max_items = max_items
         self.items = 0
         self.ledger = ByteLedger(max_bytes)
+        self.waiting = 0
+        self.may_feed: Callable[[Tenant], bool] | None = None
+        self._by_deadline = by_deadline
+        self._order: ServingOrder[RequestLine] = ServingOrder()
         half = max(1, max_items // 2)
-        self._lanes = [AdmissionLane(max_items if lane is Lane.SINGLE else half) for lane in FRONT]
-        self._singles = self._lanes[Lane.SINGLE]
-        self._turns = Turns(len(self._lanes))
+        self._most = [max_items if lane is Lane.SINGLE else half for lane in FRONT]
+        """For each lane, how many of its items may be in hand together."""
+        self._in_hand = [0] * len(FRONT)
+        self._lined_up = [0] * len(FRONT)
+        """How many requests of each lane wait."""
         self._settled = 0
         self._marks: deque[tuple[float, int]] = deque()
 
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for room or have items yet to be fed."""
-        count = 0
-        for lane in self._lanes:
-            count += len(lane.waiting)
-        return count
-
     def requests(self) -> list[Request]:
-        """The requests that wait, lane by lane."""
-        return [request for lane in self._lanes for request in lane.waiting]
+        """The requests that wait, line by line."""
+        return [request for line in self._order.lines() for lane in line.lanes for request in lane.in_order()]
+
+    @property
+    def items_full(self) -> bool:
+        """Whether a request of no bytes has to stay out: so many items are in hand, or a single request waits."""
+        return self.items >= self.max_items or self._lined_up[SINGLE] > 0
 
     def has_room(self, nbytes: int = 0) -> bool:
         """Whether a request of `nbytes` may come in now."""
-        if self.items >= self.max_items or self._singles.waiting:
-            return False
-        return self.ledger.has_room(nbytes)
+        return not self.items_full and self.ledger.has_room(nbytes)
 
     def must_wait(self, lane: int) -> bool:
         """Whether a request of `lane` that is ready to wait has to wait, although there is room.
 
         It has to where other requests of its lane wait already, or where its lane has its most items in hand.
         """
-        found = self._lanes[lane]
-        return bool(found.waiting) or found.items >= found.max_items
+        return self._lined_up[lane] > 0 or self._in_hand[lane] >= self._most[lane]
 
     # -- in and out -------------------------------------------------------------------------------------------------
 
@@ -103,62 +114,102 @@ class Admission:
         self._count_in(request)
 
     def line_up(self, request: Request) -> None:
-        """Let `request` wait, behind all others of its lane, until `feed_next` names it."""
-        lane = self._lanes[request.lane]
-        lane.waiting[request] = None
-        if request.admitted:
-            lane.half_fed[request] = None
+        """Let `request` wait, behind all others of its rank, until `feed_next` names it."""
+        line = self._order.find(request.urgency, request.tenant)
+        if line is None:
+            line = RequestLine(request.urgency, request.tenant, by_deadline=self._by_deadline)
+        if not line.present:
+            self._order.enter(line)
+        self._add(line, request, admitted=request.admitted)
+        self.waiting += 1
+        self._lined_up[request.lane] += 1
 
     def feed_next(self) -> Request | None:
         """Count one more item in, and return the request whose next payload it is; None where none may be fed.
 
         The request is let in if it was not yet.  It lines up again if it has more payloads to feed.
         """
-        if self.items >= self.max_items:
+        if self.items >= self.max_items or not self.waiting:
             return None
-        for number in self._turns.order():
-            request = self._first(self._lanes[number])
+        short_of_bytes = False
+        for line in self._order.lines():
+            if self.may_feed is not None and not self.may_feed(line.tenant):
+                continue
+            request = self._next_of(line, short_of_bytes=short_of_bytes)
             if request is not None:
-                self._turns.pass_on(number)
-                self._leave_line(request)
-                if request.admitted:
-                    self._count_in(request)
-                else:
-                    self.let_in(request)
-                if request.fed + 1 < len(request.payloads):
-                    self.line_up(request)
+                self._feed(line, request)
                 return request
+            short_of_bytes = short_of_bytes or self._is_open(line, 0) or self._is_open(line, 1)
         return None
+
+    def _next_of(self, line: RequestLine, *, short_of_bytes: bool) -> Request | None:
+        """Who of `line` is fed next, if anybody can be.
+
+        Of each lane it is the first request if it was let in or has room, else the first one that was let in.
+        `short_of_bytes` says that somebody else has the first right to room for bytes.
+        """
+        for lane in (line.turn, 1 - line.turn):
+            if self._is_open(line, lane):
+                first = line.lanes[lane].first
+                if first.admitted or (not short_of_bytes and self.ledger.has_room(first.unfed_bytes)):
+                    return first
+                if line.half_fed[lane].members:
+                    return line.half_fed[lane].first
+        return None
+
+    def _is_open(self, line: RequestLine, lane: int) -> bool:
+        """Whether somebody waits in `lane` of `line`, and the lane may have one more item in hand."""
+        return self._in_hand[lane] < self._most[lane] and len(line.lanes[lane].members) > 0
+
+    def _feed(self, line: RequestLine, request: Request) -> None:
+        lane = request.lane
+        self._order.serve(line, 1)
+        line.turn = 1 - lane
+        self._remove(line, request)
+        if request.admitted:
+            self._count_in(request)
+        else:
+            self.let_in(request)
+        if request.fed + 1 < len(request.payloads):
+            self._add(line, request, admitted=True)
+        else:
+            self._leave(line, lane)
 
     def drop_unfed(self, request: Request) -> None:
         """Feed no more of `request`, whether it waits or not, and hold its unfed payloads no longer."""
-        self._leave_line(request)
+        line = self._order.find(request.urgency, request.tenant)
+        if line is not None and request in line.lanes[request.lane].members:
+            self._remove(line, request)
+            self._leave(line, request.lane)
         self.ledger.drop_unfed(request)
 
     def settle(self, item: Item) -> None:
         """Count `item` out, and hold its payload no longer."""
         self.items -= 1
         self._settled += 1
-        self._lanes[item.request.lane].items -= 1
+        self._in_hand[item.request.lane] -= 1
         self.ledger.settle(item)
 
     def _count_in(self, request: Request) -> None:
         self.items += 1
-        self._lanes[request.lane].items += 1
+        self._in_hand[request.lane] += 1
 
-    def _leave_line(self, request: Request) -> None:
-        lane = self._lanes[request.lane]
-        lane.waiting.pop(request, None)
-        lane.half_fed.pop(request, None)
+    def _add(self, line: RequestLine, request: Request, *, admitted: bool) -> None:
+        line.lanes[request.lane].add(request, request.deadline)
+        if admitted:
+            line.half_fed[request.lane].add(request, request.deadline)
 
-    def _first(self, lane: AdmissionLane) -> Request | None:
-        """The first request of `lane` if it was let in or has room, else the first one that was let in."""
-        if not lane.waiting or lane.items >= lane.max_items:
-            return None
-        first = next(iter(lane.waiting))
-        if first.admitted or self.ledger.has_room(first.unfed_bytes):
-            return first
-        return next(iter(lane.half_fed), None)
+    def _remove(self, line: RequestLine, request: Request) -> None:
+        line.lanes[request.lane].remove(request)
+        if request.admitted:
+            line.half_fed[request.lane].remove(request)
+
+    def _leave(self, line: RequestLine, lane: int) -> None:
+        """One who waited in `lane` of `line` does so no longer."""
+        self.waiting -= 1
+        self._lined_up[lane] -= 1
+        if not len(line):
+            self._order.leave(line)
 
     # -- when to come again -----------------------------------------------------------------------------------------
 

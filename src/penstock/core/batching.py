@@ -3,8 +3,11 @@
 Contract
 --------
 * An offered item leaves in exactly one batch, or is discarded exactly once.
-* Items of one lane leave in the order they were offered; an item put back goes to the head.
-* The lanes in front take turns item by item while both of them wait.
+* The items of the lanes in front leave by urgency, then by the weights of their tenants, then by turns of the two
+  lanes; `serving_order` says how.  Within a lane of one tenant and urgency they leave in the order they were offered,
+  or by their deadlines, the earliest first.
+* An item put back goes to the head of its lane, and its tenant is given back what it counted.
+* Nothing that has left is called back for a better one.
 * The lane behind them, BACK, gets what they leave of a batch.  Where they could fill it, BACK still gets its share of
   the items, evenly spread and exact over time, and no more.
 * A batch has at most `policy.max_size` items.  A suspect (see `retry`) is always a batch of its own, and so is an item
@@ -31,21 +34,28 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from itertools import chain
 from typing import Final
 
 from penstock.config import Batch
 from penstock.core.back_lane import BackLane
 from penstock.core.cuts import CutBatch, Reason
 from penstock.core.item import Item
-from penstock.core.lanes import FRONT, Lane, Turns
+from penstock.core.lanes import Lane
+from penstock.core.serving_order import Line, ServingOrder
+from penstock.core.tenants import Tenant
+from penstock.core.waiting import Place
 
 # Looked up for every item: constants cost nothing once compiled.
 SINGLE: Final = int(Lane.SINGLE)
+BULK: Final = int(Lane.BULK)
 BACK: Final = int(Lane.BACK)
 
 # How far one run moves the estimate of the next: a handful of batches decide, one outlier does not.
 RUN_TIME_WEIGHT = 0.2
+
+
+class ItemLine(Line[Item]):
+    """The items of one tenant with one urgency."""
 
 
 class BatchQueue:
@@ -54,22 +64,31 @@ class BatchQueue:
     `nbytes` is the size of their payloads; `len()` is their number.  Those of the lanes in front and those of BACK are
     told apart, because neither takes room from the other.  Set `draining` to let none wait for company any longer.
     `round_trip_seconds` is how long a batch takes besides its run: to meet a deadline, it leaves so much earlier.
-    `back_share` is the share of BACK, from 0 to 1.
+    `back_share` is the share of BACK, from 0 to 1.  `by_deadline` says that within a lane of one tenant and urgency the
+    earliest deadline goes first.
     """
 
-    def __init__(self, policy: Batch, *, round_trip_seconds: float = 0.0, back_share: float = 0.0) -> None:
+    def __init__(
+        self,
+        policy: Batch,
+        *,
+        round_trip_seconds: float = 0.0,
+        back_share: float = 0.0,
+        by_deadline: bool = False,
+    ) -> None:
         self.policy = policy
         self.round_trip_seconds = round_trip_seconds
         self.draining = False
         self.front_nbytes = 0
         self.expected_run = 0.0
-        # Ordered by arrival and keyed by item, so that discarding one of many thousands is as cheap as taking one.
-        self._singles: OrderedDict[Item, None] = OrderedDict()
-        self._bulk: OrderedDict[Item, None] = OrderedDict()
-        self._front = [self._singles, self._bulk]
-        self._turns = Turns(len(FRONT))
+        self._by_deadline = by_deadline
+        self._order: ServingOrder[ItemLine] = ServingOrder()
+        self._waiting = 0
+        """Items of the lanes in front, suspects not counted."""
+        self._bulk = 0
+        """Those of them that are bulk items."""
         self._alone = 0
-        """Items of these two that are to be alone."""
+        """Those of them that are to be alone."""
         self._back = BackLane(back_share)
         self._suspects: deque[Item] = deque()
         self._back_suspects: deque[Item] = deque()
@@ -80,12 +99,16 @@ class BatchQueue:
         return self.front_items + self.back_items
 
     def __iter__(self) -> Iterator[Item]:
-        return chain(self._suspects, self._back_suspects, self._singles, self._bulk, self._back.list_items())
+        found = [*self._suspects, *self._back_suspects]
+        for line in self._order.lines():
+            for lane in line.lanes:
+                found += lane.in_order()
+        return iter(found + self._back.list_items())
 
     @property
     def front_items(self) -> int:
         """The items of the lanes in front, suspects included."""
-        return len(self._singles) + len(self._bulk) + len(self._suspects)
+        return self._waiting + len(self._suspects)
 
     @property
     def back_items(self) -> int:
@@ -113,23 +136,28 @@ class BatchQueue:
             self._back.offer(item)
             return
         self.front_nbytes += item.nbytes
-        self._front[lane][item] = None
+        self._waiting += 1
+        self._line_of(item).lanes[lane].add(item, item.deadline)
+        if lane == BULK:
+            self._bulk += 1
         if request.alone:
             self._alone += 1
         if self._earliest is not None and item.deadline < self._earliest and lane == SINGLE:
             self._earliest = item.deadline
 
     def put_back(self, items: list[Item]) -> None:
-        """Return `items`, in their order, to the head: their worker ended before it looked at them."""
+        """Return `items`, in their order, to their places: their worker ended before it looked at them."""
         for item in reversed(items):
             if item.request.lane == BACK:
                 self._back.put_back(item)
                 continue
             self.front_nbytes += item.nbytes
+            self._waiting += 1
+            self._bulk += item.request.lane
             self._alone += item.request.alone
-            lane = self._front[item.request.lane]
-            lane[item] = None
-            lane.move_to_end(item, last=False)
+            line = self._line_of(item)
+            line.lanes[item.request.lane].add_first(item, item.deadline)
+            self._order.give_back(line)
         self._earliest = None
 
     def retry(self, items: list[Item]) -> None:
@@ -140,6 +168,16 @@ class BatchQueue:
             else:
                 self.front_nbytes += item.nbytes
                 self._suspects.append(item)
+
+    def _line_of(self, item: Item) -> ItemLine:
+        """The line in which `item` waits, or is to wait."""
+        request = item.request
+        line = self._order.find(request.urgency, request.tenant)
+        if line is None:
+            line = ItemLine(request.urgency, request.tenant, by_deadline=self._by_deadline)
+        if not line.present:
+            self._order.enter(line)
+        return line
 
     # -- out ----------------------------------------------------------------------------------------------------
 
@@ -155,7 +193,12 @@ class BatchQueue:
         if item.suspect:
             self._suspects.remove(item)
             return
-        del self._front[item.request.lane][item]
+        line = self._line_of(item)
+        line.lanes[item.request.lane].remove(item)
+        if not len(line):
+            self._order.leave(line)
+        self._waiting -= 1
+        self._bulk -= item.request.lane
         self._alone -= item.request.alone
         self._forget_deadline(item)
 
@@ -172,7 +215,7 @@ class BatchQueue:
         if self._back_suspects and back:
             return CutBatch([self._back_suspects.popleft()], Reason.RETRY, 1)
         size = self.policy.max_size
-        front = waiting = len(self._singles) + len(self._bulk)
+        front = waiting = self._waiting
         if at_most is not None and at_most < front:
             front = at_most
             waiting = waiting if at_most else 0
@@ -196,7 +239,7 @@ class BatchQueue:
             return self._suspects[0].arrived
         if back and self._back_suspects:
             return self._back_suspects[0].arrived
-        due = self._due()[0] if self._singles or self._bulk else None
+        due = self._due()[0] if self._waiting else None
         if back and len(self._back):
             arrived = self._back.first.arrived
             return arrived if due is None else min(due, arrived)
@@ -209,14 +252,40 @@ class BatchQueue:
         else:
             self.expected_run += RUN_TIME_WEIGHT * (seconds - self.expected_run)
 
+    # -- who goes first ------------------------------------------------------------------------------------------
+
+    def ahead_of(self, urgency: int, tenant: Tenant, lane: int, deadline: float) -> int:
+        """How many of the waiting items would leave before a newcomer, if nobody came after it.
+
+        For a newcomer of BACK it is all that wait.  Costs a look at each line.
+        """
+        if lane == BACK:
+            return len(self)
+        return len(self._suspects) + self._order.ahead_of(urgency, tenant, lane, deadline)
+
+    def newest_unrun(self) -> Iterator[Item]:
+        """The newest item of each line that has never run and is no suspect, those of the worst urgencies first.
+
+        Their requests name urgency and tenant.  It is for the first stage, where the newest has the highest id, and
+        costs a look at each line and at what was put back.  Nothing of BACK is among them.
+        """
+        for line in reversed(list(self._order.lines())):
+            newest = None
+            for lane in line.lanes:
+                item = _newest_unrun(lane.members)
+                if item is not None and (newest is None or item.id > newest.id):
+                    newest = item
+            if newest is not None:
+                yield newest
+
     # -- what is due --------------------------------------------------------------------------------------------
 
     def _due(self) -> tuple[float, Reason]:
         """When the open batch of the lanes in front is due and why; called only while something waits there."""
         if self._bulk:
-            return next(iter(self._bulk)).arrived, Reason.BULK
-        oldest = next(iter(self._singles)).arrived
-        if len(self._singles) >= self.policy.max_size:
+            return self._oldest(BULK), Reason.BULK
+        oldest = self._oldest(SINGLE)
+        if self._waiting >= self.policy.max_size:
             return oldest, Reason.FULL
         if self.draining:
             return oldest, Reason.DRAIN
@@ -226,14 +295,26 @@ class BatchQueue:
             return oldest, Reason.ALONE
         due = (oldest + self.policy.max_wait, Reason.WAITED)
         if self.policy.max_gap is not None:
-            newest = next(reversed(self._singles)).arrived
+            newest = max([next(reversed(members)).arrived for members in self._members(SINGLE)])
             due = min(due, (newest + self.policy.max_gap, Reason.GAP))
         return min(due, (self._earliest_deadline() - self.expected_run - self.round_trip_seconds, Reason.DEADLINE))
+
+    def _oldest(self, lane: int) -> float:
+        """When the first of those came that wait in `lane`; called only while some do."""
+        sole = self._order.sole
+        if sole is not None:
+            return next(iter(sole.lanes[lane].members)).arrived
+        return min([next(iter(members)).arrived for members in self._members(lane)])
+
+    def _members(self, lane: int) -> list[OrderedDict[Item, Place | None]]:
+        # Asked only while fewer than max_size items wait, or none can leave: there are no more lines than items.
+        return [line.lanes[lane].members for line in self._order.lines() if line.lanes[lane].members]
 
     def _earliest_deadline(self) -> float:
         # Looked up only while fewer than max_size items wait, so the scan is as short as a batch.
         if self._earliest is None:
-            self._earliest = min((item.deadline for item in self._singles), default=math.inf)
+            singles = [item.deadline for members in self._members(SINGLE) for item in members]
+            self._earliest = min(singles, default=math.inf)
         return self._earliest
 
     def _forget_deadline(self, item: Item) -> None:
@@ -251,34 +332,37 @@ class BatchQueue:
         count = min(count, self.policy.max_size)
         alone = self._alone
         items = self._take_front(count)
+        self._waiting -= len(items)
+        if self._bulk:
+            self._bulk -= sum([item.request.lane for item in items])
         if alone and (len(items) < count or self._alone < alone):
             reason = Reason.ALONE
         self.front_nbytes -= sum([item.nbytes for item in items])
-        self._earliest = None if self._singles else math.inf
+        self._earliest = None if self._waiting > self._bulk else math.inf
         return CutBatch(items, reason)
 
     def _take_front(self, count: int) -> list[Item]:
-        if not self._alone:
-            if not self._bulk:
-                return _take_first(self._singles, count)
-            if not self._singles:
-                return _take_first(self._bulk, count)
-        return self._take_turns(count)
-
-    def _take_turns(self, count: int) -> list[Item]:
-        both = bool(self._singles) and bool(self._bulk)
+        """The next `count` items, or as many as may run together."""
+        order = self._order
         items: list[Item] = []
         while len(items) < count:
-            order = self._turns.order()
-            lane = self._front[order[0]] or self._front[order[1]]
-            if self._alone and next(iter(lane)).request.alone:
-                if not items:
+            line = order.first()
+            together = count - len(items) if order.undisputed(line) else 1
+            if self._alone:
+                together = 1
+                if line.first.request.alone:
+                    if items:
+                        break
                     self._alone -= 1
-                    items.append(lane.popitem(last=False)[0])
-                return items
-            items.append(lane.popitem(last=False)[0])
-            if both:  # the turn passes on with each item, also where the lane whose turn it was is empty by now
-                self._turns.pass_on(order[0])
+                    count = 1
+            taken = line.take(together)
+            order.serve(line, len(taken))
+            if not len(line):
+                order.leave(line)
+            if items:
+                items += taken
+            else:
+                items = taken
         return items
 
     # -- with the lane behind them ------------------------------------------------------------------------------
@@ -324,9 +408,8 @@ class BatchQueue:
         return self._cut(front, reason)
 
 
-def _take_first(lane: OrderedDict[Item, None], count: int) -> list[Item]:
-    if count >= len(lane):
-        items = list(lane)
-        lane.clear()
-        return items
-    return [lane.popitem(last=False)[0] for _ in range(count)]
+def _newest_unrun(members: OrderedDict[Item, Place | None]) -> Item | None:
+    for item in reversed(members):
+        if not item.ran:
+            return item
+    return None

@@ -54,6 +54,20 @@ class SentFrame:
             self.holder.deserted()
 
 
+def has_begun(item: Item) -> bool:
+    """Whether a worker has been at work on an unsettled item, in this stage or an earlier one, as far as is known here.
+
+    One in a frame that was sent ahead is not begun.
+    """
+    frame: SentFrame | None = item.frame
+    return item.stage > 0 or item.suspect or (frame is not None and frame.running)
+
+
+def may_have_run(item: Item) -> bool:
+    """Whether to send an unsettled item again may be to do work twice: it has begun, or a worker ended that may have run it."""
+    return item.ran or has_begun(item)
+
+
 class FrameHolder:
     """What dispatch knows of a worker: whether it can be given a frame, and those it holds, oldest first.
 
@@ -144,13 +158,14 @@ def reclaim(frames: Sequence[SentFrame], *, innocent: bool, retry: bool) -> Recl
     """Sort the items of a worker that ended and held `frames`, oldest first.
 
     `innocent` says that it was ended by us, and nothing it held can have killed it.  `retry` says whether an item whose
-    worker died runs once more.
+    worker died runs once more.  Those that may have run, which are the oldest frame's, are marked so.
     """
     found = Reclaimed()
     for position, frame in enumerate(frames):
         for item in frame.items:
             if item.state is SETTLED:
                 continue
+            item.ran = item.ran or position == 0
             if position > 0 or innocent:
                 found.returned.append(item)
             elif retry and not item.suspect:

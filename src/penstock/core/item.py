@@ -105,11 +105,11 @@ class Item:
 
     `payload` is what the next stage will decode; `stage` is that stage's index.  `arrived` is when the item reached its
     present or last queue; it is unset before the first.  `frame` is the frame it was last sent in.  `suspect` says that
-    a worker died while it ran the item's batch.
+    a worker died while it ran the item's batch, `ran` that the item may have run in this stage although it waits again.
     """
 
     __slots__ = (
-        "arrived", "deadline", "frame", "id", "index", "nbytes", "payload", "request", "stage", "state",
+        "arrived", "deadline", "frame", "id", "index", "nbytes", "payload", "ran", "request", "stage", "state",
         "suspect",
     )  # fmt: skip
 
@@ -123,5 +123,6 @@ class Item:
         self.stage = 0
         self.state = ItemState.NEW
         self.suspect = False
+        self.ran = False
         self.frame: Any = None
         self.arrived: float

@@ -16,7 +16,7 @@ class State(StrEnum):
     FAILED = "failed"
     """A stage has no worker: its workers cannot start, or do no good; tried again, and may recover."""
     STALLED = "stalled"
-    """Work waits or runs in a stage, and nothing has come back from it for long."""
+    """Taking work, but work waits or runs in a stage and nothing has come back from it for `stall_unready` seconds."""
     DRAINING = "draining"
     """Finishing what was accepted, accepting nothing new."""
     STOPPED = "stopped"
@@ -25,6 +25,11 @@ class State(StrEnum):
     def serving(self) -> bool:
         """Whether traffic should be sent here."""
         return self in (State.READY, State.BUSY)
+
+    @property
+    def accepting(self) -> bool:
+        """Whether what comes all the same is taken, as far as there is room: a stalled batch may only be long."""
+        return self in (State.READY, State.BUSY, State.STALLED)
 
 
 class WorkerState(StrEnum):

@@ -67,6 +67,10 @@ class StageView(Protocol):
         """Items handed to workers and not answered."""
 
     @property
+    def progress_age(self) -> float:
+        """For how many seconds nothing has come back while work waits or runs here; 0 without work."""
+
+    @property
     def retry_in_seconds(self) -> float | None:
         """In how many seconds a stage that rests is tried again, 0 while it is being tried; None without a rest."""
 
@@ -84,7 +88,7 @@ class HostedEngine(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why the service is FAILED, or what it still loads while it is STARTING; else ""."""
+        """Why the service is FAILED or STALLED, or what it still loads while it is STARTING; else ""."""
 
     @property
     def loading(self) -> Sequence[Loading]:

@@ -10,7 +10,15 @@ from penstock.core.state import State
 from penstock.hosting.build import is_compiled, version_of
 from penstock.hosting.servable import Servable, StageView, WorkerView
 
-_WORST_FIRST = (State.FAILED, State.STOPPED, State.DRAINING, State.STARTING, State.BUSY, State.READY)
+_WORST_FIRST = (
+    State.FAILED,
+    State.STALLED,
+    State.STOPPED,
+    State.DRAINING,
+    State.STARTING,
+    State.BUSY,
+    State.READY,
+)
 
 
 def version() -> str:
@@ -66,6 +74,7 @@ def _describe_stage(stage: StageView) -> dict[str, Any]:
     return {
         "queued": stage.queued,
         "in_flight": stage.in_flight,
+        "progress_age_seconds": _rounded(stage.progress_age),
         "retry_in_seconds": _rounded(stage.retry_in_seconds),
         "workers": [_describe_worker(worker) for worker in stage.workers],
     }

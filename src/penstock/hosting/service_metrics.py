@@ -17,7 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from penstock.core.counters import Histogram, StageCounters
+from penstock.core.counters import REFUSED, Histogram, StageCounters
 from penstock.core.state import State, WorkerState
 from penstock.hosting.build import is_compiled
 from penstock.hosting.handing_over import dropped_lines
@@ -26,7 +26,7 @@ from penstock.hosting.service_health import state_of, version
 
 STAGE = ("service", "stage")
 
-_ENDINGS = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away")
+_ENDINGS = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away", "displaced")
 
 
 class ServiceCollector(Collector):
@@ -80,8 +80,9 @@ def _states(services: Sequence[Servable]) -> Metric:
     family = GaugeMetricFamily(
         "penstock_state",
         "1 for the state the service is in, 0 for the others. ready and busy take traffic; busy refuses new work "
-        "because it is full; failed means that a stage has no worker, because none can be started or because all that "
-        "its workers ran failed. It is tried again by itself.",
+        "because it is full; stalled takes what comes, but a stage with work has given nothing back for long; failed "
+        "means that a stage has no worker, because none can be started or because all that its workers ran failed. It "
+        "is tried again by itself.",
         labels=("service", "state"),
     )
     for service in services:
@@ -95,14 +96,17 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
     accepted = CounterMetricFamily("penstock_items_accepted", "Items taken in.", labels=("service",))
     refused = CounterMetricFamily(
         "penstock_items_refused",
-        "Items never taken in: the service was full or not ready. A client batch refused at its head counts as one.",
-        labels=("service",),
+        "Items never taken in, by reason. full: so many are in hand. bytes: so many bytes are held. late: it would not "
+        "have ended before its deadline. quota: its tenant has used up what it may have. memory: too little is free. "
+        "not_ready: the service takes no work. A client batch refused at its head counts as one.",
+        labels=("service", "reason"),
     )
     ended = CounterMetricFamily(
         "penstock_items_ended",
         "Accepted items by what became of them. failed: a stage raised. invalid: the client's input. expired: its "
         "deadline passed. cancelled: the client left. lost: a worker died twice under it. turned_away: the service "
-        "stopped or a stage failed first, or client batches had gathered too many bytes of results, its own the most.",
+        "stopped or a stage failed first, or client batches had gathered too many bytes of results, its own the most. "
+        "displaced: it made way for an item of a tenant with less than its share, or of a better urgency.",
         labels=("service", "ending"),
     )
     gauges = {
@@ -122,7 +126,8 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
     for service, engine in running:
         label = (service.name,)
         accepted.add_metric(label, engine.counters.accepted)
-        refused.add_metric(label, engine.counters.refused)
+        for reason, attribute in REFUSED.items():
+            refused.add_metric((service.name, reason), getattr(engine.counters, attribute))
         for ending in _ENDINGS:
             ended.add_metric((service.name, ending), getattr(engine.counters, ending))
         made["queued"].add_metric(label, engine.queued)
@@ -161,15 +166,22 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
     up = GaugeMetricFamily(
         "penstock_stage_workers_up", "Workers that are set up and can run batches: idle or busy.", labels=STAGE
     )
+    age = GaugeMetricFamily(
+        "penstock_stage_progress_age_seconds",
+        "Seconds since a batch last came back from this stage, or since work came to it where it had none. 0 while it "
+        "has no work. From stall_unready on the service is unready.",
+        labels=STAGE,
+    )
     for service, stage in stages:
         label = (service, stage.name)
+        age.add_metric(label, stage.progress_age)
         queued.add_metric(label, stage.queued)
         in_flight.add_metric(label, stage.in_flight)
         states = [worker.state for worker in stage.workers]
         for state in WorkerState:
             workers.add_metric((*label, state.value), states.count(state))
         up.add_metric(label, states.count(WorkerState.IDLE) + states.count(WorkerState.BUSY))
-    yield from (queued, in_flight, workers, up)
+    yield from (queued, in_flight, workers, up, age)
 
 
 _STAGE_COUNTERS = {

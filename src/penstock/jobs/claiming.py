@@ -122,7 +122,7 @@ class Claiming:
 
     def _credit(self) -> Credit:
         engines = [(target, target.service.engine) for target in self._targets]
-        ready = [t for t, e in engines if e is not None and e.state.serving and not e.memory_short]
+        ready = [t for t, e in engines if e is not None and e.state.accepting and not e.memory_short]
         if len(ready) < len(self._targets) or self._spool.full:
             return NO_CREDIT
         jobs = self._holding.jobs()

@@ -105,6 +105,8 @@ class Engine:
             return State.FAILED
         if not all(stage.health.ever_ready for stage in self.stages):
             return State.STARTING
+        if any(stage.stalled for stage in self.stages):
+            return State.STALLED
         return State.READY if self._flow.has_room(0) else State.BUSY
 
     @property
@@ -112,7 +114,11 @@ class Engine:
         for stage in self.stages:
             if stage.failed:
                 return stage.health.reason
-        return loading_words(self.loading) if self.state is State.STARTING else ""
+        state = self.state
+        if state is State.STALLED:
+            stage = max(self.stages, key=lambda stage: stage.progress_age)
+            return f"stage {stage.name!r} has work, and nothing has come back from it for {stage.progress_age:.0f} s"
+        return loading_words(self.loading) if state is State.STARTING else ""
 
     @property
     def loading(self) -> list[Loading]:  # noqa: D102  # see `HostedEngine`
@@ -167,7 +173,11 @@ class Engine:
             )
         if not flow.has_room(nbytes):
             retry_after = flow.retry_after()
-            return Overloaded(f"service {self.name!r} is full; try again in {retry_after} s", retry_after=retry_after)
+            return Overloaded(
+                f"service {self.name!r} is full; try again in {retry_after} s",
+                retry_after=retry_after,
+                reason=flow.full_of_what(),
+            )
         return None
 
     def _retry_failed_after(self) -> int:
@@ -316,7 +326,7 @@ class Engine:
             )
 
     def _refresh(self) -> None:
-        self._flow.accepting = self.state.serving
+        self._flow.accepting = self.state.accepting
 
     # -- stop -------------------------------------------------------------------------------------------------------
 

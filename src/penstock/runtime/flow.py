@@ -21,9 +21,9 @@ from penstock.config import ServiceOptions
 from penstock.core.admission import Admission
 from penstock.core.alarm import Alarm
 from penstock.core.clock import FOREVER_SECONDS, Clock
-from penstock.core.counters import ServiceCounters
+from penstock.core.counters import ServiceCounters, count_refusal
 from penstock.core.deadlines import Deadlines
-from penstock.core.dispatch import SentFrame, room_after, room_for_answers, room_for_back
+from penstock.core.dispatch import has_begun, room_after, room_for_answers, room_for_back
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
 from penstock.core.lanes import Lane
 from penstock.core.ledger import ByteLedger
@@ -95,6 +95,7 @@ class Flow:
         self.on_pumped: Callable[[], None] | None = None
         self._supervisor = supervisor
         self._now = clock.now
+        by_deadline = options.order == "deadline"
         self.stages = [
             StageDriver(
                 self,
@@ -103,13 +104,15 @@ class Flow:
                 i,
                 last=i == len(specs) - 1,
                 back_share=options.jobs_min_share,
+                stalls_after=options.stall_unready,
+                by_deadline=by_deadline,
                 inline=inline,
                 clock=clock,
                 start_incarnation=start_incarnation,
             )
             for i, spec in enumerate(specs)
         ]
-        self._admission = Admission(options.max_queued, options.max_queued_bytes)
+        self._admission = Admission(options.max_queued, options.max_queued_bytes, by_deadline=by_deadline)
         self.tenants = Tenants()
         self._deadlines = Deadlines()
         self._settling = Settling(
@@ -172,6 +175,10 @@ class Flow:
         """Whether a request of `nbytes` would be let in now."""
         return self._admission.has_room(nbytes) and self._first_queue_open
 
+    def full_of_what(self) -> str:
+        """What there is no room for, where a request is not let in: a reason of `Overloaded`."""
+        return "full" if self._admission.items_full or not self._first_queue_open else "bytes"
+
     @property
     def memory_short(self) -> bool:
         """See `HostedEngine.memory_short`."""
@@ -212,9 +219,9 @@ class Flow:
             nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
         has_room = self.accepting and (lane is BACK or self.has_room(nbytes))
         if not has_room and not (wait and self.accepting):
-            self.counters.refused += n
             refusal = self._supervisor.refusal(nbytes, deadline, lane, urgency, tenant)
             assert refusal is not None
+            count_refusal(self.counters, refusal, n)
             raise refusal
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
@@ -262,11 +269,7 @@ class Flow:
         """See `Engine.begun`."""
         if request.unsettled < len(request.payloads):
             return True
-        for item in request.items:
-            frame: SentFrame | None = item.frame
-            if item.stage > 0 or item.suspect or (frame is not None and frame.running):
-                return True
-        return False
+        return any(has_begun(item) for item in request.items)
 
     def hold(self, nbytes: int) -> None:
         """See `HostedEngine.hold`."""
@@ -340,6 +343,7 @@ class Flow:
         for stage in reversed(self.stages):
             if len(stage.queue):
                 stage.pump(now, self._rooms[stage.index], self._back_rooms[stage.index])
+            stage.note_work(now)
         if self._admission.waiting and self._feed():
             self.wake()
         if self.on_pumped is not None:
@@ -388,6 +392,7 @@ class Flow:
             f"the results of unfinished batches take more than {self._admission.ledger.max_bytes} bytes, most of "
             "them those of this one; send fewer items at a time",
             retry_after=retry_after,
+            reason="bytes",
         )
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
@@ -396,7 +401,7 @@ class Flow:
         else:
             self._admission.ledger.advance(item, payload)
         item.payload, item.frame = payload, None
-        item.suspect = False
+        item.suspect = item.ran = False
         item.stage += 1
         item.state = OFFER[item.state]
         self.stages[item.stage].queue.offer(item, now)
@@ -465,7 +470,9 @@ def _read_failure(stage: str, status: int, payload: Payload) -> RequestError:
     except ProtocolError as broken:
         # The worker no longer holds the batch: if the item is not settled here, it never is.
         return StageFailed(str(broken), stage=stage)
-    return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage)
+    error = invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage)
+    error.begun = True
+    return error
 
 
 def _lost_words(*, hung: bool, alone: bool, again: bool) -> str:

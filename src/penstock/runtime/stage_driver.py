@@ -28,6 +28,7 @@ from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import StageSpec
+from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control
 from penstock.transport.messages import Launch, Problem, unpack
@@ -83,6 +84,8 @@ class StageDriver:
         *,
         last: bool,
         back_share: float,
+        stalls_after: float,
+        by_deadline: bool,
         inline: bool,
         clock: Clock,
         start_incarnation: StartIncarnation,
@@ -95,7 +98,9 @@ class StageDriver:
         """Whether its results go to the callers."""
         self.inline = inline
         """Whether its workers are threads: a thread is never ended, and its items are not retried."""
-        self.queue = BatchQueue(spec.policy, round_trip_seconds=ROUND_TRIP_SECONDS, back_share=back_share)
+        self.queue = BatchQueue(
+            spec.policy, round_trip_seconds=ROUND_TRIP_SECONDS, back_share=back_share, by_deadline=by_deadline
+        )
         self.counters = StageCounters()
         self.health = StageHealth(spec.workers)
         self.in_flight = 0
@@ -116,6 +121,9 @@ class StageDriver:
             )
             for i in range(spec.workers)
         ]
+        self.held = False
+        """Whether a free worker leaves waiting what waits: for company, or for room behind the stage."""
+        self.stall = StallWatch(spec.name, stalls_after, clock)
         self.window = 1 + spec.options.prefetch
         self.stopping = False
         self._now = clock.now
@@ -154,6 +162,20 @@ class StageDriver:
         return self.health.failed(self.live_workers)
 
     @property
+    def progress_age(self) -> float:
+        """For how long it has had work and given nothing back, in seconds."""
+        return self.stall.progress.age(self._now()) if self._at_work else 0.0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether that is too long."""
+        return self._at_work and self.stall.progress.stalled(self._now())
+
+    @property
+    def _at_work(self) -> bool:
+        return self.in_flight > 0 or (len(self.queue) > 0 and not self.held)
+
+    @property
     def retry_in_seconds(self) -> float | None:
         """In how many seconds a stage that rests is tried again; None without a rest."""
         return self.health.rest_left(self._now())
@@ -178,6 +200,7 @@ class StageDriver:
         `back_room` returns whether it takes items of BACK.
         """
         queue = self.queue
+        self.held = False
         while len(queue):
             worker = least_busy(self.workers, self.window)
             if worker is None:
@@ -185,10 +208,12 @@ class StageDriver:
             at_most = room()
             back = queue.back_items > 0 and len(worker.frames) < MOST_WITH_BACK and back_room()
             if at_most == 0 and not back:
+                self.held = not worker.frames
                 return
             batch = queue.take(now, idle=not worker.frames, at_most=at_most, back=back)
             if batch is None:
                 if not worker.frames:
+                    self.held = True
                     self._alarm.set(queue.next_deadline(back=back))
                 return
             for item in batch.items:
@@ -200,6 +225,12 @@ class StageDriver:
                 batch.back = sum([item.request.lane == BACK for item in batch.items])
             if batch.items:
                 self._send(worker, batch, now)
+
+    def note_work(self, now: float) -> None:
+        """Note whether there is work now: after each pump, which may have changed that."""
+        at_work = self._at_work
+        if at_work is not self.stall.progress.at_work:
+            self.stall.work_changed(at_work, now)
 
     def _send(self, worker: WorkerSlot, batch: CutBatch, now: float) -> None:
         items = batch.items
@@ -245,6 +276,7 @@ class StageDriver:
     ) -> None:
         self.in_flight -= len(sent.items)
         self.back_in_flight -= sent.back
+        self.stall.answered(now)
         counters = self.counters
         counters.computed.add(frame.seconds)
         if frame.calls > 1 and self.spec.batch is not None:
@@ -403,6 +435,7 @@ class StageDriver:
     def abandon(self) -> None:
         """End every worker now, from any thread and without an event loop."""
         self.stopping = True
+        self.stall.stop()
         for worker in self.workers:
             worker.abandon()
 
@@ -410,6 +443,7 @@ class StageDriver:
         """Note the stop: a worker that ends is not started again, and the alarm sends nothing more."""
         self.stopping = True
         self._alarm.cancel()
+        self.stall.cancel()
         self._faults.flush()
 
 

@@ -20,7 +20,7 @@ from penstock.core.tenants import USUAL_URGENCY
 BODY_TIMEOUTS_PER_BODY: Final = 4
 """A body without a deadline may take this many times `body_timeout`, however steadily its pieces come."""
 PROBES: Final = frozenset((b"/livez", b"/readyz", b"/metrics"))
-"""The paths that are answered also to a client for whom there is no room."""
+"""The paths that are answered also to a client for whom there is no room; `health_path` is another one."""
 
 
 # Compiled, so each subclass must be in setup.py's list too: Python refuses an interpreted class below a compiled one.

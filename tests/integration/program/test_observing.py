@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import time
 from html.parser import HTMLParser
 
@@ -59,6 +62,36 @@ def test_a_service_that_would_refuse_is_busy_and_still_takes_traffic(serve):
     server.open_gate()
     assert held.answer().status == 200
     assert server.health()["state"] == "ready"
+
+
+def test_a_worker_that_was_stopped_stalls_its_service_until_it_goes_on(serve):
+    server = serve("--stall-unready", "0.3", "--stall-dead", "1.5", "--health-path", "/health_check")
+    (worker,) = server.health()["services"]["orders"]["stages"]["Obey"]["workers"]
+    os.kill(worker["pid"], signal.SIGSTOP)
+    try:
+        first = server.wire().post("/predict", {"value": 1})
+        server.until(lambda: server.health()["state"] == "stalled")
+        unready = server.http.get("/readyz")
+        assert (unready.status_code, unready.json()["state"]) == (503, "stalled")
+        told = r"orders is stalled: stage 'Obey' has work, and nothing has come back from it for \d+ s"
+        assert re.fullmatch(told, unready.json()["detail"])
+        found = server.http.get("/health_check")
+        assert (found.status_code, found.json()) == (503, {"status": "failed"})
+        assert server.metric("penstock_stage_progress_age_seconds") >= 0.3
+        assert server.metric("penstock_state", state="stalled") == 1
+        second = server.wire().post("/predict", {"value": 2})
+        server.until(
+            lambda: server.health()["services"]["orders"]["queued"] == 2, "what comes to be taken all the same"
+        )
+        server.until(lambda: server.http.get("/livez").status_code == 503)
+        server.wait_for("stage 'Obey' has stalled: work is in hand")
+    finally:
+        os.kill(worker["pid"], signal.SIGCONT)
+    assert (first.answer().json(), second.answer().json()) == (1.0, 2.0)
+    server.wait_for("stage 'Obey' has stalled no longer: a batch has come back")
+    assert server.http.get("/readyz").json() == {"state": "ready"}
+    assert server.http.get("/livez").status_code == 200
+    assert server.metric("penstock_stage_progress_age_seconds") == 0
 
 
 # -- metrics ------------------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from penstock.core.lanes import Lane
 
 @pytest.fixture
 def request_of():
-    """Make a request of `n` payloads, which take `nbytes` together."""
+    """Make a request of `n` payloads, which take `nbytes` together; `rank` is `alone`, `urgency`, `tenant`."""
 
-    def make(n=1, *, deadline=math.inf, lane=Lane.SINGLE, nbytes=0, holds_results=False, alone=False):
-        request = Request([b"x"] * n, 1, 1, deadline, lambda outcomes: None, lane, holds_results, alone=alone)
+    def make(n=1, *, deadline=math.inf, lane=Lane.SINGLE, nbytes=0, holds_results=False, **rank):
+        request = Request([b"x"] * n, 1, 1, deadline, lambda outcomes: None, lane, holds_results, **rank)
         request.unfed_bytes = nbytes
         return request
 
@@ -28,8 +28,8 @@ def item(request_of):
     """Make an item of its own request; ids count from 1."""
     ids = count(1)
 
-    def make(*, deadline=math.inf, lane=Lane.SINGLE, nbytes=1, alone=False):
-        return Item(next(ids), b"x" * nbytes, nbytes, request_of(deadline=deadline, lane=lane, alone=alone), 0)
+    def make(*, nbytes=1, **fields):
+        return Item(next(ids), b"x" * nbytes, nbytes, request_of(**fields), 0)
 
     return make
 

@@ -15,6 +15,8 @@ from penstock.core.admission import Admission
 from penstock.core.item import Item, Request
 from penstock.core.lanes import FRONT, Lane
 from penstock.core.outcome import Result
+from penstock.core.tenants import Tenant
+from plain_order import PlainOrder
 
 HISTORIES = 150
 STEPS = 120
@@ -23,8 +25,8 @@ STEPS = 120
 class PlainRequest:
     """A request as its bytes see it."""
 
-    def __init__(self, lane, sizes, extra, holds_results):
-        self.lane = lane
+    def __init__(self, line, lane, deadline, sizes, extra, holds_results):
+        self.line, self.lane, self.deadline = line, lane, deadline
         self.sizes = sizes
         """The sizes of the payloads that are not fed."""
         self.extra = extra
@@ -53,7 +55,7 @@ class PlainRequest:
 class PlainDoor:
     """What the contracts of admission and ledger say, with no thought for speed."""
 
-    def __init__(self, max_items, max_bytes):
+    def __init__(self, max_items, max_bytes, *, by_deadline):
         self.max_items, self.max_bytes = max_items, max_bytes
         self.limits = {Lane.SINGLE: max_items, Lane.BULK: max(1, max_items // 2)}
         self.outside = 0
@@ -61,8 +63,15 @@ class PlainDoor:
         """The sizes of the finished answers that nobody has taken."""
         self.requests = []
         """All that are not complete."""
-        self.lines = {lane: [] for lane in FRONT}
-        self.turns = list(FRONT)
+        self.order = PlainOrder(
+            [],
+            line_of=lambda request: request.line,
+            lane_of=lambda request: request.lane,
+            deadline_of=lambda request: request.deadline,
+            by_deadline=by_deadline,
+        )
+        self.stopped = set()
+        """The tenants who may not be fed."""
         self.results = 0
         """How many requests had a result."""
 
@@ -81,34 +90,44 @@ class PlainDoor:
     def fits(self, nbytes):
         return self.taken == 0 or self.taken + nbytes <= self.max_bytes
 
+    def waiting_in(self, lane):
+        return [request for request in self.order.waiting if request.lane == lane]
+
     def has_room(self, nbytes):
-        return self.in_hand() < self.max_items and not self.lines[Lane.SINGLE] and self.fits(nbytes)
+        return self.in_hand() < self.max_items and not self.waiting_in(Lane.SINGLE) and self.fits(nbytes)
 
     def must_wait(self, lane):
-        return bool(self.lines[lane]) or self.in_hand([lane]) >= self.limits[lane]
+        return bool(self.waiting_in(lane)) or self.in_hand([lane]) >= self.limits[lane]
 
-    def can_be_fed(self, lane):
-        line = self.lines[lane]
-        if not line or self.in_hand([lane]) >= self.limits[lane]:
-            return []
-        if line[0].is_in or self.fits(line[0].unfed):
-            return line[:1]
-        return [request for request in line if request.is_in]
+    def next_fed(self):
+        """Who is fed next, or None."""
+        starved = False
+        for line in self.order.ranked():
+            if line[1] in self.stopped:
+                continue
+            lanes = self.order.lanes(line)
+            turn = self.order.turns[line]
+            open_lanes = [lanes[n] for n in (turn, 1 - turn) if lanes[n] and self.in_hand([n]) < self.limits[n]]
+            for lane in open_lanes:
+                if lane[0].is_in or (not starved and self.fits(lane[0].unfed)):
+                    return lane[0]
+                half_fed = [request for request in lane if request.is_in]
+                if half_fed:
+                    return half_fed[0]
+            starved = starved or bool(open_lanes)
+        return None
 
     def feed_next(self):
         """The request whose turn it is, or None."""
-        if self.in_hand() >= self.max_items:
-            return None
-        able = [lane for lane in self.turns if self.can_be_fed(lane)]
-        if not able:
-            return None
-        while self.turns[-1] is not able[0]:
-            self.turns.append(self.turns.pop(0))
-        request = self.can_be_fed(able[0])[0]
-        self.lines[able[0]].remove(request)
-        self.feed(request)
-        if request.sizes:
-            self.lines[able[0]].append(request)
+        request = self.next_fed() if self.in_hand() < self.max_items else None
+        if request is not None:
+            self.order.served(request)
+            self.feed(request)
+            if request.sizes:
+                self.order.waiting.remove(request)
+                self.order.waiting.append(request)
+            else:
+                self.order.remove(request)
         return request
 
     def feed(self, request):
@@ -136,8 +155,8 @@ class PlainDoor:
 
     def drop_unfed(self, request):
         request.sizes, request.extra = [], 0
-        if request in self.lines[request.lane]:
-            self.lines[request.lane].remove(request)
+        if request in self.order.waiting:
+            self.order.remove(request)
 
 
 class History:
@@ -147,13 +166,22 @@ class History:
         self.seed = seed
         self.random = Random(seed)
         bounds = self.random.randrange(1, 9), self.random.choice((20, 60, 10**6))
-        self.door, self.plain = Admission(*bounds), PlainDoor(*bounds)
+        by_deadline = self.random.random() < 0.4
+        self.door = Admission(*bounds, by_deadline=by_deadline)
+        self.plain = PlainDoor(*bounds, by_deadline=by_deadline)
+        self.urgencies = self.random.choice(([3], [3], [1, 3], [0, 3, 4, 7]))
+        weights = (1.0, 3.0, 0.5, 2.0)[: self.random.choice((1, 1, 2, 4))]
+        self.tenants = [Tenant(f"t{n}", weight) for n, weight in enumerate(weights)]
+        if self.random.random() < 0.3:
+            self.door.may_feed = lambda tenant: tenant not in self.plain.stopped
         self.pairs = {}
         """For each plain request the real one, and the real items in hand in the order of the plain ones."""
 
     def play(self):
         steps = [self.submit] * 4 + [self.feed] * 4 + [self.settle] * 4 + [self.advance, self.drop, self.hold]
         steps += [self.answer, self.take_answer]
+        if self.door.may_feed is not None:
+            steps += [self.stop]
         for _ in range(STEPS):
             self.random.choice(steps)()
             self.compare()
@@ -163,8 +191,11 @@ class History:
         lane = Lane.BULK if self.random.random() < 0.4 else Lane.SINGLE
         sizes = [self.random.randrange(12) for _ in range(self.random.choice((1, 1, 2, 5)))]
         holds_results = self.random.random() < 0.5
-        plain = PlainRequest(lane, sizes, self.random.randrange(3), holds_results)
-        request = Request([b"x" * size for size in sizes], 1, 1, 0.0, print, lane, holds_results)
+        urgency, tenant = self.random.choice(self.urgencies), self.random.choice(self.tenants)
+        deadline = self.random.choice((1.0, 2.0, 3.0, math.inf))
+        plain = PlainRequest((urgency, tenant), lane, deadline, sizes, self.random.randrange(3), holds_results)
+        payloads = [b"x" * size for size in sizes]
+        request = Request(payloads, 1, 1, deadline, print, lane, holds_results, urgency=urgency, tenant=tenant)
         request.unfed_bytes = plain.unfed
         self.pairs[plain] = request, []
         has_room, must_wait = self.plain.has_room(plain.unfed), self.plain.must_wait(lane)
@@ -177,7 +208,7 @@ class History:
             self.make_item(plain)
         if plain.sizes:
             self.door.line_up(request)
-            self.plain.lines[lane].append(plain)
+            self.plain.order.add(plain)
 
     def make_item(self, plain):
         request, items = self.pairs[plain]
@@ -191,6 +222,10 @@ class History:
         assert request is (plain and self.pairs[plain][0]), self
         if plain is not None:
             self.make_item(plain)
+
+    def stop(self):
+        """Let a tenant be fed no longer, or again."""
+        self.plain.stopped ^= {self.random.choice(self.tenants)}
 
     def any_item(self):
         """A request and the place of one of its items, or None."""
@@ -255,7 +290,8 @@ class History:
         assert (door.items, door.ledger.held) == (plain.in_hand(), plain.held), self
         assert door.ledger.answers == sum(plain.answers), self
         assert door.ledger.answers_overfull is (sum(plain.answers) > plain.max_bytes), self
-        waiting = [self.pairs[request][0] for lane in FRONT for request in plain.lines[lane]]
+        lanes = [lane for line in plain.order.ranked() for lane in plain.order.lanes(line)]
+        waiting = [self.pairs[request][0] for lane in lanes for request in lane]
         assert door.requests() == waiting, self
         assert door.waiting == len(waiting), self
         left = plain.max_bytes - plain.taken

@@ -10,6 +10,7 @@ from penstock.config import Batch
 from penstock.core.batching import BatchQueue
 from penstock.core.cuts import Reason
 from penstock.core.lanes import Lane
+from penstock.core.tenants import Tenant
 
 
 def cut(queue, now=0.0, **fields):
@@ -251,6 +252,124 @@ def test_a_bulk_items_deadline_needs_no_watching(offered):
     queue.discard(b)
     assert queue.next_deadline() == 10.0
     assert cut(queue, 10.0) == ([a], Reason.WAITED)
+
+
+# -- urgency, tenants, deadlines --------------------------------------------------------------------------------------
+
+GOLD, IRON = Tenant("gold", 3.0), Tenant("iron", 1.0)
+
+
+def test_a_batch_is_of_the_best_urgency_first(offered):
+    queue = BatchQueue(Batch(max_size=2))
+    last, usual = offered(queue, urgency=7), offered(queue)
+    bulk, first = offered(queue, urgency=1, lane=Lane.BULK), offered(queue, urgency=1)
+    assert [cut(queue)[0] for _ in range(2)] == [[first, bulk], [usual, last]]
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 8])
+def test_weights_3_and_1_are_served_3_to_1_within_one_batch(offered, size):
+    queue = BatchQueue(Batch(max_size=size))
+    had = {GOLD: 0, IRON: 0}
+    for _ in range(200):
+        for tenant in had:
+            for _ in range(2 * size):
+                offered(queue, tenant=tenant)
+        for item in cut(queue)[0]:
+            had[item.request.tenant] += 1
+        assert abs(had[GOLD] - 3 * had[IRON]) <= 3
+    assert sum(had.values()) == 200 * size
+
+
+def test_urgency_and_weights_hold_from_one_batch_to_the_next(offered):
+    queue = BatchQueue(Batch(max_size=3))
+    iron = [offered(queue, tenant=IRON) for _ in range(3)]
+    gold = [offered(queue, tenant=GOLD) for _ in range(6)]
+    assert [cut(queue)[0] for _ in range(3)] == [
+        [iron[0], gold[0], gold[1]],
+        [gold[2], iron[1], gold[3]],
+        [*gold[4:], iron[2]],
+    ]
+
+
+def test_the_earliest_deadline_leaves_first_where_that_is_asked_for(offered):
+    queue = BatchQueue(Batch(max_size=2), by_deadline=True)
+    never, late, soon = (offered(queue, deadline=deadline) for deadline in (math.inf, 9.0, 2.0))
+    soon_too = offered(queue, deadline=2.0)
+    assert cut(queue) == ([soon, soon_too], Reason.FULL)
+    queue.put_back([soon, soon_too])
+    assert [cut(queue)[0] for _ in range(2)] == [[soon, soon_too], [late, never]]
+
+
+def test_the_wait_counts_from_the_oldest_item_of_all_lines(offered):
+    queue = BatchQueue(Batch(max_wait=1.0, max_gap=0.75))
+    offered(queue, now=0.0, urgency=5)
+    offered(queue, now=0.5, tenant=GOLD)
+    assert queue.next_deadline() == 1.0
+    offered(queue, now=0.125, urgency=6)
+    queue.discard(next(iter(queue)))
+    assert queue.next_deadline() == 0.875, "the gap counts from the newest"
+    offered(queue, now=0.625, lane=Lane.BULK, urgency=7)
+    assert queue.next_deadline() == 0.625
+
+
+def test_the_earliest_deadline_of_all_lines_is_watched(offered):
+    queue = BatchQueue(Batch(max_wait=10))
+    soon = offered(queue, urgency=7, deadline=2.0)
+    offered(queue, tenant=GOLD, deadline=4.0)
+    assert queue.next_deadline() == 2.0
+    queue.discard(soon)
+    assert queue.next_deadline() == 4.0
+
+
+def test_an_item_that_is_to_be_alone_keeps_its_place_among_lines(offered):
+    queue = BatchQueue(Batch(max_size=8))
+    a, b = offered(queue, tenant=IRON), offered(queue, urgency=7)
+    alone = offered(queue, tenant=GOLD, alone=True)
+    assert [cut(queue) for _ in range(3)] == [([a], Reason.ALONE), ([alone], Reason.ALONE), ([b], Reason.IDLE)]
+
+
+def test_a_suspect_runs_before_the_most_urgent(offered):
+    queue = BatchQueue(Batch(max_size=1))
+    offered(queue, urgency=7)
+    suspects = take_as_suspects(queue)
+    urgent = offered(queue, urgency=0)
+    queue.retry(suspects)
+    assert queue.ahead_of(0, urgent.request.tenant, Lane.SINGLE, math.inf) == 2
+    assert [cut(queue)[0] for _ in range(2)] == [suspects, [urgent]]
+
+
+def test_all_that_waits_is_ahead_of_a_newcomer_of_back(offered):
+    queue = BatchQueue(Batch())
+    for lane in Lane:
+        offered(queue, lane=lane)
+    assert queue.ahead_of(3, IRON, Lane.BACK, math.inf) == 3
+
+
+def test_the_newest_item_of_each_line_that_never_ran_is_told_the_worst_urgency_first(offered):
+    queue = BatchQueue(Batch(max_size=2))
+    assert list(queue.newest_unrun()) == []
+    offered(queue, tenant=GOLD)
+    gold = offered(queue, tenant=GOLD, lane=Lane.BULK)
+    offered(queue, tenant=IRON, lane=Lane.BULK)
+    iron = offered(queue, tenant=IRON)
+    urgent, last = offered(queue, urgency=0), offered(queue, urgency=7)
+    offered(queue, lane=Lane.BACK)
+    assert next(queue.newest_unrun()) is last
+    assert set(queue.newest_unrun()) == {last, gold, iron, urgent}
+    assert list(queue.newest_unrun())[-1] is urgent
+
+
+def test_what_has_run_and_waits_again_is_not_told_as_unrun(offered):
+    queue = BatchQueue(Batch(max_size=2))
+    a, b, c = (offered(queue) for _ in range(3))
+    batch = cut(queue)[0]
+    a.ran = True
+    queue.put_back(batch)
+    assert list(queue.newest_unrun()) == [c]
+    queue.discard(c)
+    assert list(queue.newest_unrun()) == [b]
+    queue.discard(b)
+    assert list(queue.newest_unrun()) == []
 
 
 # -- the lane behind the others --------------------------------------------------------------------------------------

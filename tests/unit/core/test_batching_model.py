@@ -17,6 +17,8 @@ from penstock.config import Batch
 from penstock.core.batching import BatchQueue
 from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane
+from penstock.core.tenants import Tenant
+from plain_order import PlainOrder
 
 HISTORIES = 120
 STEPS = 120
@@ -31,51 +33,77 @@ POLICIES = [
 ]
 
 
+WEIGHTS = ["1", "1", "3", "2", "0.5", "7"]
 SHARES = ["0", "0.05", "0.3", "1"]
 
 
 class PlainQueue:
     """What the contract says, with no thought for speed."""
 
-    def __init__(self, policy, trip, share):
+    def __init__(self, policy, trip, share, by_deadline=False):
         self.policy = policy
         self.trip = trip
         self.share = Fraction(share)
         self.owed = Fraction(0)
         self.draining = False
         self.expected_run = None
-        self.suspects, self.back_suspects, self.singles, self.bulk, self.back = [], [], [], [], []
+        self.suspects, self.back_suspects, self.back = [], [], []
         self.arrived = {}
-        self.bulk_turn = False
+        self.order = PlainOrder(
+            [],
+            line_of=lambda item: (item.request.urgency, item.request.tenant),
+            lane_of=lambda item: item.request.lane,
+            deadline_of=lambda item: item.deadline,
+            by_deadline=by_deadline,
+        )
 
-    def lane(self, item):
-        return (self.singles, self.bulk, self.back)[item.request.lane]
+    @property
+    def front(self):
+        return self.order.waiting
+
+    @property
+    def singles(self):
+        return [item for item in self.front if item.request.lane == Lane.SINGLE]
+
+    @property
+    def bulk(self):
+        return [item for item in self.front if item.request.lane == Lane.BULK]
 
     def offer(self, item, now):
         self.arrived[item] = now
-        self.lane(item).append(item)
+        if item.request.lane == Lane.BACK:
+            self.back.append(item)
+        else:
+            self.order.add(item)
+
+    def ahead_of(self, item):
+        if item.request.lane == Lane.BACK:
+            return len(self.everything())
+        return len(self.suspects) + self.order.ahead_of(item)
 
     def everything(self):
-        return [*self.suspects, *self.back_suspects, *self.singles, *self.bulk, *self.back]
+        return [*self.suspects, *self.back_suspects, *self.front, *self.back]
 
     def retry(self, items):
         for item in items:
             (self.back_suspects if item.request.lane == Lane.BACK else self.suspects).append(item)
 
     def discard(self, item):
-        for lane in (self.suspects, self.back_suspects, self.singles, self.bulk, self.back):
-            if item in lane:
+        for lane in (self.suspects, self.back_suspects, self.order, self.back):
+            if item in (self.front if lane is self.order else lane):
                 lane.remove(item)
 
     def put_back(self, items):
-        for lane in (self.singles, self.bulk, self.back):
-            lane[:0] = [item for item in items if self.lane(item) is lane]
+        self.back[:0] = [item for item in items if item.request.lane == Lane.BACK]
+        for item in reversed(items):
+            if item.request.lane != Lane.BACK:
+                self.order.put_back(item)
 
     def due(self, now, at_most=None, back=True):
         """(moment, reason), where a moment of -inf means at once; None while nothing that may leave waits."""
         if (self.suspects and at_most != 0) or (self.back_suspects and back):
             return -math.inf, "retry"
-        front = self.singles + self.bulk if at_most != 0 else []
+        front = self.front if at_most != 0 else []
         behind = self.together() if back else []
         if len(front) + len(behind) >= self.policy.max_size:
             return -math.inf, "full"
@@ -95,9 +123,10 @@ class PlainQueue:
         ):
             if at_once:
                 return -math.inf, reason
-        moments = [(self.arrived[self.singles[0]] + policy.max_wait, "waited")]
+        lines = self.order.lines(self.singles).values()
+        moments = [(min(self.arrived[line[0]] for line in lines) + policy.max_wait, "waited")]
         if policy.max_gap is not None:
-            moments.append((self.arrived[self.singles[-1]] + policy.max_gap, "gap"))
+            moments.append((max(self.arrived[line[-1]] for line in lines) + policy.max_gap, "gap"))
         latest = min(item.deadline for item in self.singles)
         moments.append((latest - (self.expected_run or 0.0) - self.trip, "deadline"))
         return min(moments)
@@ -113,9 +142,9 @@ class PlainQueue:
             return None
         if due[1] == "retry":
             return [(self.suspects if self.suspects and at_most != 0 else self.back_suspects).pop(0)], "retry"
-        front = min(len(self.singles) + len(self.bulk), 10**9 if at_most is None else at_most)
+        front = min(len(self.front), 10**9 if at_most is None else at_most)
         behind = len(self.together()) if back else 0
-        alone_in_front = any(item.request.alone for item in self.singles + self.bulk)
+        alone_in_front = any(item.request.alone for item in self.front)
         if not idle and (front + behind < size or alone_in_front):
             return None
         reason = due[1]
@@ -143,15 +172,11 @@ class PlainQueue:
         return items
 
     def from_front(self, count):
-        turns = bool(self.singles and self.bulk)
         items = []
         while len(items) < count:
-            first, second = (self.bulk, self.singles) if self.bulk_turn else (self.singles, self.bulk)
-            if (first or second)[0].request.alone:
-                return items or [(first or second).pop(0)]
-            items.append((first or second).pop(0))
-            if turns:
-                self.bulk_turn = not self.bulk_turn
+            if self.order.first().request.alone:
+                return items or [self.order.pop()]
+            items.append(self.order.pop())
         return items
 
 
@@ -165,8 +190,12 @@ class History:
         trip = self.random.choice((0.0, 0.125))
         share = self.random.choice(SHARES)
         self.with_back, self.with_alone = self.random.random() < 0.7, self.random.random() < 0.5
-        self.queue = BatchQueue(policy, round_trip_seconds=trip, back_share=float(share))
-        self.plain = PlainQueue(policy, trip, share)
+        by_deadline = self.random.random() < 0.4
+        self.urgencies = self.random.choice(([3], [3], [1, 3], [0, 3, 4, 7]))
+        weights = [WEIGHTS[n % len(WEIGHTS)] for n in range(self.random.choice((1, 1, 2, 3, 40)))]
+        self.tenants = [Tenant(f"t{n}", float(weight)) for n, weight in enumerate(weights)]
+        self.queue = BatchQueue(policy, round_trip_seconds=trip, back_share=float(share), by_deadline=by_deadline)
+        self.plain = PlainQueue(policy, trip, share, by_deadline)
         self.now = 1.0
         self.made = 0
         self.out = []
@@ -174,16 +203,28 @@ class History:
 
     def offer(self):
         for _ in range(self.random.choice((1, 1, 2, 7))):
-            lanes, weights = (Lane.SINGLE, Lane.BULK, Lane.BACK), (0.75, 0.25, 0.5 * self.with_back)
-            (lane,) = self.random.choices(lanes, weights)
-            deadline = self.now + self.random.choice((0.0, 0.5, 1.0, 3.0)) if self.random.random() < 0.4 else math.inf
-            alone = self.with_alone and self.random.random() < 0.15
-            self.made += 1
-            request = Request([b""], 1, 1, deadline, print, lane, alone=alone)
-            item = Item(self.made, b"", self.random.randrange(100), request, 0)
-            item.arrived = 0.0  # at the stage before
+            item = self.make()
             self.queue.offer(item, self.now)
             self.plain.offer(item, self.now)
+
+    def make(self):
+        lanes, weights = (Lane.SINGLE, Lane.BULK, Lane.BACK), (0.75, 0.25, 0.5 * self.with_back)
+        (lane,) = self.random.choices(lanes, weights)
+        deadline = self.now + self.random.choice((0.0, 0.5, 1.0, 3.0)) if self.random.random() < 0.4 else math.inf
+        alone = self.with_alone and self.random.random() < 0.15
+        self.made += 1
+        urgency, tenant = self.random.choice(self.urgencies), self.random.choice(self.tenants)
+        request = Request([b""], 1, 1, deadline, print, lane, alone=alone, urgency=urgency, tenant=tenant)
+        item = Item(self.made, b"", self.random.randrange(100), request, 0)
+        item.arrived = 0.0  # at the stage before
+        return item
+
+    def look_ahead(self):
+        newcomer = self.make()
+        self.made -= 1
+        request = newcomer.request
+        ahead = self.queue.ahead_of(request.urgency, request.tenant, request.lane, newcomer.deadline)
+        assert ahead == self.plain.ahead_of(newcomer), self
 
     def wait(self):
         due = self.queue.next_deadline()
@@ -239,7 +280,7 @@ class History:
 
     def compare(self):
         queue, plain = self.queue, self.plain
-        assert ids(queue) == ids(plain.everything()), self
+        assert sorted(ids(queue)) == sorted(ids(plain.everything())), self
         assert len(queue) == len(plain.everything()), self
         behind = [item for item in plain.everything() if item.request.lane == Lane.BACK]
         assert queue.back_items == len(queue) - queue.front_items == len(behind), self
@@ -254,7 +295,10 @@ class History:
 
     def play(self):
         steps = (
-            [self.offer] * 5 + [self.wait] * 4 + [self.take] * 5 + [self.discard, self.put_back, self.retry, self.ran]
+            [self.offer] * 5
+            + [self.wait] * 4
+            + [self.take] * 5
+            + [self.discard, self.put_back, self.retry, self.ran, self.look_ahead]
         )
         for step in range(STEPS):
             if step == STEPS - 20 and self.random.random() < 0.5:

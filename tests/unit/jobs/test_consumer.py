@@ -61,6 +61,15 @@ async def test_nothing_is_claimed_before_every_service_is_ready(bench):
     assert work.job().state is JobState.LEASED
 
 
+async def test_a_stalled_service_is_given_jobs(bench):
+    service = fake_service()
+    service.engine.state = State.STALLED
+    work = await bench(service)
+    work.submit()
+    await work.turn()
+    assert work.job().state is JobState.LEASED
+
+
 async def test_what_is_held_and_not_begun_is_one_batch_for_each_worker(bench):
     work = await bench(fake_service(workers=2, max_size=3))
     for n in range(20):

@@ -585,6 +585,58 @@ async def test_a_suspect_has_begun_and_what_was_sent_ahead_has_not(make_rig):
     assert [rig.engine.begun(call.request) for call in (running, ahead)] == [True, False]
 
 
+# -- what an error says of whether its item has run -------------------------------------------------------------------
+
+
+async def test_an_item_that_expires_before_its_worker_ran_it_has_not_begun(make_rig):
+    rig = await make_rig(spec()).start()
+    calls = [await rig.call(within=1.0) for _ in range(3)]  # one runs, one was sent ahead, one waits
+    await rig.clock.advance(1.1)
+    assert [(call.error.ran, call.error.begun) for call in calls] == [(True, True), (False, False), (False, False)]
+
+
+async def test_an_item_that_expires_before_the_second_stage_has_begun_in_the_first(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b", prefetch=0)).start()
+    await rig.call()
+    call = await rig.call(within=1.0)
+    rig.workers[0].answer()
+    rig.workers[0].answer()
+    await rest()
+    await rig.clock.advance(1.1)
+    assert (call.error.ran, call.error.begun) == (False, True)
+
+
+async def test_an_item_that_its_worker_skipped_has_not_begun(make_rig):
+    rig = await make_rig(spec()).start()
+    call = await rig.call()
+    rig.workers[0].answer([b""], [Status.EXPIRED])
+    assert (call.error.ran, call.error.begun) == (False, False)
+
+
+async def test_an_item_that_its_worker_refused_has_begun(make_rig):
+    rig = await make_rig(spec()).start()
+    call = await rig.call()
+    rig.workers[0].answer([pack(Problem("", (), "too long"))], [Status.INVALID])
+    assert call.error.begun
+
+
+async def test_a_suspect_has_begun_and_so_has_what_was_returned_from_a_worker_that_ran_it(make_rig):
+    rig = await make_rig(spec()).start()
+    suspect, ahead = await rig.call(within=1.0), await rig.call(within=1.0)
+    rig.workers[0].die()
+    await rest()
+    await rig.clock.advance(1.1)
+    assert (suspect.error.begun, ahead.error.begun) == (True, False)
+
+
+async def test_what_is_settled_at_a_stop_says_of_each_item_whether_it_had_begun(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    running, waiting = await rig.call(), await rig.call()
+    await rig.stop()
+    assert [type(call.error) for call in (running, waiting)] == [NotReady, NotReady]
+    assert (running.error.begun, waiting.error.begun) == (True, False)
+
+
 async def test_a_request_has_begun_with_the_first_of_its_items(make_rig):
     rig = await make_rig(spec(prefetch=0)).start()
     blocker = await rig.call(b"a")

@@ -67,6 +67,7 @@ class FakeEngine:
         worker = SimpleNamespace(index=0, state=WorkerState.IDLE, pid=4711, restarts=2, busy_seconds=1.23456)
         stage = SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])
         stage.retry_in_seconds = None
+        stage.progress_age = 0.0
         self.stages = [stage]
 
     def refusal(self, nbytes=0, deadline=math.inf, lane=Lane.SINGLE, urgency=3, tenant=""):
@@ -154,7 +155,8 @@ class FakeService:
 
     async def stop(self, *, drain):
         self.calls.append(("stop", drain))
-        self.engine.state = State.STOPPED
+        if self.engine is not None:
+            self.engine.state = State.STOPPED
 
 
 @dataclass

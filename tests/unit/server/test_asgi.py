@@ -14,7 +14,8 @@ from penstock.config import ServerOptions
 from penstock.core.state import State
 from penstock.errors import ConfigError, Overloaded, StartFailed, WorkerLost
 from penstock.server.app import App
-from penstock.server.asgi import SEND_BYTES, UNSTARTED, AsgiApp, asgi
+from penstock.server.asgi import UNSTARTED, AsgiApp, asgi
+from penstock.server.gateway import SEND_BYTES
 from penstock.testing.virtual_clock import VirtualClock, VirtualTimer
 
 

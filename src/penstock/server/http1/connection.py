@@ -30,7 +30,7 @@ from collections import deque
 from typing import Final, cast
 
 from penstock.core.payload import payload_size
-from penstock.server.application import PROBES, Application, HttpRequest, Response
+from penstock.server.application import Application, HttpRequest, Response
 from penstock.server.fields import RequestRefused
 from penstock.server.http1.answers import BODILESS, CLOSING, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
 from penstock.server.http1.connections import ABORTED, EXCESS, Connections
@@ -339,7 +339,7 @@ class Connection(asyncio.Protocol):
 
         A probe without a body is the application's affair.  Anything else is refused, unless there is room by now.
         """
-        probes = head.path in PROBES and not head.length
+        probes = head.path in self._connections.probes and not head.length
         if not probes and self._connections.promote(self):
             self._excess = False
             return refusal

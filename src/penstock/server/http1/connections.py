@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from penstock.config import ServerOptions
 from penstock.core.clock import Clock, calling_later
 from penstock.core.idleness import Guest, IdleOrder
-from penstock.server.application import Application
+from penstock.server.application import PROBES, Application
 from penstock.server.http1.answers import AnswerHeads
 from penstock.server.http1.heads import HeadReader
 from penstock.server.http1.time_limits import TimeLimits
@@ -92,6 +92,8 @@ class Connections:
         self.clock = clock
         self.limits = TimeLimits(options)
         self.persistent = options.keep_alive > 0
+        self.probes = PROBES if options.health_path is None else PROBES | {options.health_path.encode()}
+        """The paths that are answered also to a connection in excess."""
         self.heads = HeadReader(options)
         self.answers = AnswerHeads()
         self.answers.renew(wall_time())

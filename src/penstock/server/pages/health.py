@@ -1,7 +1,8 @@
 """What a load balancer and a person may ask: is the process alive, should traffic come here, what is going on.
 
 `/livez` answers while the process works.  `/readyz` is 200 while every service is READY or BUSY, else 503 with the
-state and the reason.  `/health` is always 200, and its body says what every service, stage and worker is doing.
+state and the reason.  `/health` is always 200, and its body says what every service, stage and worker is doing.  The
+path of the option `health_path` tells `/readyz` in one of five words, for what looks for a word in a body.
 """
 
 from __future__ import annotations
@@ -22,13 +23,26 @@ from penstock.server.status import Problems
 
 JSON = b"application/json"
 _FRESH = ((b"cache-control", b"no-store"),)
+_WORDS: dict[State, bytes] = {
+    State.READY: b"ready",
+    State.BUSY: b"busy",
+    State.STARTING: b"starting",
+    State.FAILED: b"failed",
+    State.STALLED: b"failed",
+    State.DRAINING: b"draining",
+    State.STOPPED: b"draining",
+}
+"""What the health path says of a state.  Who asks there knows these five words only."""
 
 
 class Health:
-    """Answers the three questions for a set of services."""
+    """Answers these questions for a set of services; with `busy_is_unready` a full service takes no traffic."""
 
-    def __init__(self, services: Sequence[Servable], problems: Problems, clock: Clock) -> None:
+    def __init__(
+        self, services: Sequence[Servable], problems: Problems, clock: Clock, *, busy_is_unready: bool = False
+    ) -> None:
         self._services = services
+        self._busy_is_unready = busy_is_unready
         self._problems = problems
         self._now = clock.now
         self._started = self._now()
@@ -39,15 +53,19 @@ class Health:
         self._parts.append(part)
 
     def livez(self, request: HttpRequest) -> Response:
-        """200, because a process that does not work cannot answer; 503 where a part of it is stuck."""
+        """200, because a process that does not work cannot answer; 503 where a part of it is stuck.
+
+        A stage that has given nothing back for `stall_dead` seconds is such a part.
+        """
         stuck = [why for part in self._parts if (why := part.stuck_because())]
+        stuck += [why for service in self._services if (why := _dead_because(service))]
         if stuck:
             return self._problems.refuse(503, one_line("; ".join(stuck)), request.id)
         return Response(200, JSON, b'{"status":"alive"}', _FRESH)
 
     def readyz(self, request: HttpRequest) -> Response:
         """200 if every service takes traffic, else 503 with the names of those that do not."""
-        down = [service for service in self._services if not state_of(service).serving]
+        down = [service for service in self._services if not self._ready(state_of(service))]
         unready = [why for part in self._parts if (why := part.unready_because())]
         if unready and not down:
             return self._problems.refuse(503, one_line("; ".join(unready)), request.id)
@@ -56,6 +74,20 @@ class Health:
         detail = "; ".join(self._describe_down(service) for service in down)
         refusal = NotReady(detail, state=worst_state(self._services), retry_after=max(map(_retry_after, down)))
         return self._problems.answer(refusal, request)
+
+    def _ready(self, state: State) -> bool:
+        return state.serving and not (self._busy_is_unready and state is State.BUSY)
+
+    def status(self, _request: HttpRequest) -> Response:
+        """How all services are, in one word: 200 where traffic should come here, else 503.
+
+        Where a part of the host is unready or stuck the word is `failed`, unless the services say worse.
+        """
+        state = worst_state(self._services)
+        ready = self._ready(state)
+        if state.serving and any(part.unready_because() or part.stuck_because() for part in self._parts):
+            state, ready = State.FAILED, False
+        return Response(200 if ready else 503, JSON, b'{"status":"%s"}' % _WORDS[state], _FRESH)
 
     def _describe_down(self, service: Servable) -> str:
         engine = service.engine
@@ -72,7 +104,21 @@ class Health:
         return Response(200, JSON, msgspec.json.encode(body), _FRESH)
 
 
+def _dead_because(service: Servable) -> str:
+    """Why nothing is hoped for any more from a service that runs; or ""."""
+    engine = service.engine
+    if engine is None:
+        return ""
+    longest = max(engine.stages, key=lambda stage: stage.progress_age)
+    age = longest.progress_age
+    if age < engine.options.stall_dead:
+        return ""
+    return f"{service.name}: stage {longest.name!r} has work, and nothing has come back from it for {age:.0f} s"
+
+
 def _retry_after(service: Servable) -> int:
     """In how many seconds a service that takes no traffic is worth another try."""
-    refusal = service.engine.refusal() if service.engine is not None else None
+    engine = service.engine
+    # One that takes what comes is not asked: to be refused would take a place in the line of those who are.
+    refusal = None if engine is None or engine.state.accepting else engine.refusal()
     return refusal.retry_after if isinstance(refusal, NotReady) else 1

@@ -20,6 +20,7 @@ from penstock.codec.formats import MEDIA_TYPES, Codec
 from penstock.codec.schema import json_schema
 from penstock.config import ServerOptions
 from penstock.core.payload import join_payload
+from penstock.errors import REFUSAL_REASONS
 from penstock.hosting.servable import Servable
 from penstock.hosting.service_health import version
 from penstock.server.protocols.route import Route, ServiceRoute
@@ -40,10 +41,15 @@ _REFUSALS = {
     431: "The head is larger than the server takes.",
     500: "A stage raised, or returned what is no result, or its worker died twice. `id` finds it in the log.",
     501: "The transfer coding is not one the server knows.",
-    503: "The service is full, not ready, or the deadline passed before the item ran. Try again later.",
-    504: "The deadline passed while a stage was at work on the item.",
+    503: "The service is not ready. Try again later.",
 }
-"""Statuses that every call of a service may come back with."""
+"""Statuses that every call of a service may come back with, whatever the options are."""
+
+_LATER = "Try again later."
+_FULL = f"The service is full. {_LATER}"
+_EXPIRED = f"The deadline passed before the item ran. {_LATER}"
+_LATE = "The deadline passed while a stage was at work on the item."
+_QUOTA = f"The tenant has used up what it may have. {_LATER}"
 
 _PROBLEM: Json = {
     "type": "object",
@@ -58,7 +64,13 @@ _PROBLEM: Json = {
         "id": {"type": "string", "description": "For a fault of the service: what to look for in its log."},
         "path": {"type": "string", "description": "For an invalid item: where in it, as `$.x[3]`."},
         "state": {"type": "string", "description": "For a service that is not ready: what it is doing."},
+        "reason": {
+            "type": "string",
+            "enum": list(REFUSAL_REASONS),
+            "description": "For a service that is full: of what, or why there is no room for this request.",
+        },
         "retry_after": {"type": "integer", "description": "Seconds after which to try again."},
+        "retry_after_ms": {"type": "integer", "description": "The same in milliseconds."},
     },
 }
 
@@ -115,10 +127,8 @@ def openapi(
 
     Of `others` it has what each says of itself; `schemas` are those that they refer to, by name.
     """
-    refusals = dict(_REFUSALS)
+    refusals = _refusals(services, options)
     refusals[422] = "The item is not valid input; `path` says where."
-    if options.overload_status == 429:
-        refusals[429] = "The service is full. Try again later."
     if keys:
         refusals[401] = "No accepted API key came with the request."
     components: Json = {"Problem": _PROBLEM, **(schemas or {})}
@@ -130,6 +140,8 @@ def openapi(
             paths[path] = {"post": _call(route, types, refusals, named=len(services) > 1)}
     for path, (words, media, guarded) in _PAGES.items():
         paths[path] = {"get": _page(path, words, media, guarded=guarded and keys)}
+    if options.health_path is not None:
+        paths[options.health_path] = {"get": _health_path()}
     for other in others:
         if other.operation is not None:
             paths.setdefault(other.path, {})[other.method.lower()] = _operation(other.operation, keys=keys)
@@ -144,7 +156,10 @@ def openapi(
         "paths": paths,
         "components": {
             "schemas": components,
-            "responses": {f"Status{status}": _problem(status, words) for status, words in refusals.items()},
+            "responses": {
+                f"Status{status}": _problem(status, words, retried=_LATER in words)
+                for status, words in refusals.items()
+            },
             "parameters": _PARAMETERS,
         },
     }
@@ -152,6 +167,17 @@ def openapi(
         document["components"]["securitySchemes"] = _SECURITY
         document["security"] = [{"bearer": []}, {"api_key": []}]
     return document
+
+
+def _refusals(services: Sequence[Servable], options: ServerOptions) -> dict[int, str]:
+    """What each status means that a call may come back with.  The options choose some of them."""
+    refusals = dict(_REFUSALS)
+    chosen = [(options.overload_status, _FULL), (options.expired_status, _EXPIRED), (options.late_status, _LATE)]
+    if any(service.options.tenants is not None for service in services):
+        chosen.append((429, _QUOTA))
+    for status, words in chosen:
+        refusals[status] = f"{refusals[status]} {words}" if status in refusals else words
+    return refusals
 
 
 def _version_of(services: Sequence[Servable]) -> str:
@@ -285,10 +311,15 @@ def _outcomes(result: Json) -> Json:
     return {"type": "object", "required": ["outcomes"], "properties": {"outcomes": outcomes}}
 
 
-def _problem(status: int, words: str) -> Json:
+def _problem(status: int, words: str, *, retried: bool) -> Json:
     headers = _id_header()
-    if status in (429, 503):
+    headers["x-should-retry"] = {
+        "description": "Whether the same call may succeed later, and did nothing yet.",
+        "schema": {"type": "string", "enum": ["true", "false"]},
+    }
+    if retried:
         headers["Retry-After"] = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+        headers["retry-after-ms"] = {"description": "The same in milliseconds.", "schema": {"type": "integer"}}
     if status == 401:
         headers["WWW-Authenticate"] = {"schema": {"type": "string"}}
     content = {PROBLEM_JSON.decode(): {"schema": {"$ref": f"{_REF}Problem"}}}
@@ -297,6 +328,15 @@ def _problem(status: int, words: str) -> Json:
 
 def _id_header() -> Json:
     return {"X-Request-ID": {"description": "The request's id.", "schema": {"type": "string"}}}
+
+
+def _health_path() -> Json:
+    words = "How all services are, in one word"
+    word = {"type": "string", "enum": ["ready", "busy", "starting", "failed", "draining"]}
+    schema = {"type": "object", "required": ["status"], "properties": {"status": word}}
+    answer: Json = {"description": words, "content": {"application/json": {"schema": schema}}}
+    responses = {"200": answer, "503": {**answer, "description": f"{words}: no traffic should come here"}}
+    return {"operationId": "health_path", "summary": words, "tags": ["server"], "responses": responses, "security": []}
 
 
 def _page(path: str, words: str, media: str, *, guarded: bool) -> Json:

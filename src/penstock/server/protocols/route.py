@@ -17,7 +17,7 @@ from penstock.codec.media_types import MAX_PARTS, MAX_VALUE_BYTES, answer_codec,
 from penstock.codec.schema import accepts, offers
 from penstock.codec.text import cut_middle
 from penstock.config import ServerOptions
-from penstock.core.counters import SECONDS, Histogram
+from penstock.core.counters import SECONDS, Histogram, count_refusal
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import NotReady, RequestError
@@ -218,7 +218,7 @@ class ServiceRoute(Route):
         if refusal is None:
             return None
         if engine is not None:
-            engine.counters.refused += 1
+            count_refusal(engine.counters, refusal)
         return self._answer_refusal(refusal, request)
 
     def _answer_refusal(self, refusal: RequestError, request: HttpRequest) -> Response:

@@ -46,6 +46,17 @@ def test_beyond_the_bound_a_probe_is_answered_and_the_connection_ends(crowded, p
     assert not extra.transport.aborted
 
 
+def test_the_health_path_of_the_options_is_a_probe_too(rig_with):
+    rig = rig_with(max_connections=1, health_path="/health_check")
+    rig.app.patient = True
+    rig.connect().send(GET)
+    rig.app.patient = False
+    for path, status in ((b"/health_check", 200), (b"/livez", 200), (b"/health", 503)):
+        extra = rig.connect()
+        extra.send(probe(path))
+        assert extra.statuses() == [status]
+
+
 def test_a_probe_may_come_bytewise_by_head_or_with_a_query(crowded):
     for request in (LIVEZ, LIVEZ.replace(b"/livez", b"/livez?verbose"), LIVEZ.replace(b"GET", b"HEAD")):
         extra = crowded.connect()

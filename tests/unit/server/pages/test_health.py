@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.state import State
-from penstock.errors import NotReady, Overloaded
+from penstock.errors import ConfigError, NotReady, Overloaded
 from penstock.hosting.build import is_compiled
+from penstock.server.protocols.route import PageRoute
 
 
 def get(fakes, app, path):
@@ -85,6 +86,7 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
             "echo": {
                 "queued": 3,
                 "in_flight": 2,
+                "progress_age_seconds": 0.0,
                 "retry_in_seconds": None,
                 "workers": [{"index": 0, "state": "idle", "pid": 4711, "restarts": 2, "busy_seconds": 1.235}],
             }
@@ -122,6 +124,8 @@ def test_health_of_a_service_without_an_engine_is_starting(fakes):
         ((State.STARTING, State.DRAINING), "draining"),
         ((State.DRAINING, State.FAILED), "failed"),
         ((State.READY, State.STOPPED), "stopped"),
+        ((State.STOPPED, State.STALLED), "stalled"),
+        ((State.STALLED, State.FAILED), "failed"),
     ],
 )
 def test_the_whole_is_as_well_as_its_worst_service(fakes, states, worst):
@@ -134,6 +138,92 @@ def test_the_whole_is_as_well_as_its_worst_service(fakes, states, worst):
 def test_nobody_may_keep_a_copy_of_an_answer_about_health(fakes):
     for path in ("/livez", "/readyz", "/health", "/metrics"):
         assert get(fakes, fakes.app(), path).headers[b"cache-control"] == b"no-store"
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/health_check"])
+@pytest.mark.parametrize("state", State)
+def test_a_full_service_is_unready_where_that_is_asked_for(fakes, state, path):
+    service = fakes.Service()
+    service.engine.state = state
+    call = get(fakes, fakes.app(service, busy_is_unready=True, health_path="/health_check"), path)
+    assert call.status == (200 if state is State.READY else 503)
+
+
+def test_a_probe_takes_no_place_in_the_line_of_those_who_are_refused(fakes):
+    service = fakes.Service()
+    service.engine.refused = Overloaded(retry_after=50)
+    app = fakes.app(service, busy_is_unready=True)
+    for state in (State.BUSY, State.STALLED):
+        service.engine.state = state
+        call = get(fakes, app, "/readyz")
+        assert (call.status, call.json["state"], call.headers[b"retry-after"]) == (503, state, b"1")
+
+
+# -- the path of the option --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "word"),
+    [
+        (State.STARTING, 503, "starting"),
+        (State.READY, 200, "ready"),
+        (State.BUSY, 200, "busy"),
+        (State.FAILED, 503, "failed"),
+        (State.STALLED, 503, "failed"),
+        (State.DRAINING, 503, "draining"),
+        (State.STOPPED, 503, "draining"),
+    ],
+)
+def test_the_health_path_says_it_in_one_of_five_words(fakes, state, status, word):
+    service = fakes.Service()
+    service.engine.state = state
+    call = get(fakes, fakes.app(service, health_path="/health_check"), "/health_check")
+    assert (call.status, call.json, call.headers) == (status, {"status": word}, {b"cache-control": b"no-store"})
+
+
+def test_the_health_path_tells_of_the_worst_service(fakes):
+    well, starting = fakes.Service(name="well"), fakes.Service(name="starting", started=False)
+    call = get(fakes, fakes.app(well, starting, health_path="/status"), "/status")
+    assert (call.status, call.json) == (503, {"status": "starting"})
+
+
+def test_the_health_path_needs_no_key_and_answers_while_pages_lie_unread(fakes, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    app = fakes.app(health_path="/health_check", api_key_file=str(keys))
+    app.hold_answer(None, 10**12)
+    assert get(fakes, app, "/health_check").status == 200
+    assert fakes.call(app, "HEAD", "/health_check").status == 200
+    assert get(fakes, app, "/health").status == 401
+
+
+def test_without_the_option_there_is_no_such_path(fakes):
+    assert get(fakes, fakes.app(), "/health_check").status == 404
+
+
+@pytest.mark.parametrize("path", ["/livez", "/health", "/predict", "/docs", "/openapi.json"])
+def test_a_health_path_that_is_in_use_is_refused(fakes, path):
+    with pytest.raises(ConfigError, match=f"^health_path cannot be {path}, because the server has something else"):
+        fakes.app(health_path=path)
+
+
+def test_a_health_path_that_fits_a_path_with_variables_is_in_use(fakes):
+    others = [PageRoute("/jobs/{id}", lambda _: None, None)]
+    with pytest.raises(ConfigError, match="cannot be /jobs/7"):
+        fakes.app(health_path="/jobs/7", others=others)
+
+
+def test_a_health_path_may_lie_below_the_path_of_a_service(fakes):
+    app = fakes.app(fakes.Service(name="a"), fakes.Service(name="b"), health_path="/a/health")
+    assert get(fakes, app, "/a/health").status == 200
+    assert fakes.call(app, path="/a/predict").replies == []
+    with pytest.raises(ConfigError, match="cannot be /a/predict"):
+        fakes.app(fakes.Service(name="a"), fakes.Service(name="b"), health_path="/a/predict")
+
+
+def test_the_document_has_the_health_path(fakes):
+    document = get(fakes, fakes.app(health_path="/a/b"), "/openapi.json").json
+    assert document["paths"]["/a/b"]["get"]["security"] == []
 
 
 class Part:
@@ -163,6 +253,16 @@ def test_a_part_of_the_host_can_be_unready_while_its_services_are_ready(fakes):
     assert get(fakes, app, "/health").json["jobs"] == {"held": 3}
 
 
+@pytest.mark.parametrize("why", ["unready", "stuck"])
+def test_a_part_that_is_unready_or_stuck_is_failed_at_the_health_path(fakes, why):
+    service = fakes.Service()
+    app = fakes.app(service, health_path="/status")
+    app.health.watch(Part(**{why: "the store is gone"}))
+    assert (get(fakes, app, "/status").status, get(fakes, app, "/status").json) == (503, {"status": "failed"})
+    service.engine.state = State.DRAINING
+    assert get(fakes, app, "/status").json == {"status": "draining"}
+
+
 def test_a_process_of_which_a_part_is_stuck_is_not_alive(fakes):
     app = fakes.app(fakes.Service())
     app.health.watch(Part())
@@ -170,3 +270,27 @@ def test_a_process_of_which_a_part_is_stuck_is_not_alive(fakes):
     app.health.watch(Part(stuck="no attempt to claim has ended for 61 s"))
     call = get(fakes, app, "/livez")
     assert (call.status, call.json["detail"]) == (503, "no attempt to claim has ended for 61 s")
+
+
+# -- a stage that gives nothing back -----------------------------------------------------------------------------------
+
+
+def test_readyz_tells_which_stage_has_stalled_and_for_how_long(fakes):
+    service = fakes.Service()
+    service.engine.state = State.STALLED
+    service.engine.reason = "stage 'echo' has work, and nothing has come back from it for 61 s"
+    call = get(fakes, fakes.app(service), "/readyz")
+    assert (call.status, call.json["state"]) == (503, "stalled")
+    assert call.json["detail"] == f"echo is stalled: {service.engine.reason}"
+
+
+def test_livez_ends_once_a_stage_has_given_nothing_back_for_stall_dead(fakes):
+    well, stalled = fakes.Service(name="well"), fakes.Service(name="slow", stall_dead=100.0)
+    well.engine.stages[0].progress_age = 1e6
+    stalled.engine.stages[0].progress_age = 99.9
+    app = fakes.app(well, stalled, fakes.Service(name="new", started=False))
+    assert get(fakes, app, "/livez").status == 200
+    stalled.engine.stages[0].progress_age = 100.0
+    call = get(fakes, app, "/livez")
+    words = "slow: stage 'echo' has work, and nothing has come back from it for 100 s"
+    assert (call.status, call.json["detail"]) == (503, words)
