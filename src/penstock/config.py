@@ -472,9 +472,12 @@ class ServerOptions:
 
 _FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
 _FIELDS_IN_USE = frozenset(
-    "accept accept-encoding authorization connection content-encoding content-length content-type cookie date expect "
-    "grpc-timeout host keep-alive priority proxy-authorization range te trailer transfer-encoding upgrade via x-api-key "
-    "x-envoy-expected-rq-timeout-ms x-request-id x-request-timeout".split()
+    (
+        *("accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length"),
+        *("content-type", "cookie", "date", "expect", "grpc-timeout", "host", "keep-alive", "priority"),
+        *("proxy-authorization", "range", "te", "trailer", "transfer-encoding", "upgrade", "via", "x-api-key"),
+        *("x-envoy-expected-rq-timeout-ms", "x-request-id", "x-request-timeout"),
+    )
 )
 """The header fields of a request that mean something else, to us or to any server."""
 

@@ -2,8 +2,8 @@
 
 Contract
 --------
-* Each service has the tenants of its own file.  Who sends a key that the file lists is that tenant; else `tenant_header`
-  names it; else it is "".
+* Each service has the tenants of its own file.  Who sends a key that the file lists is that tenant; else
+  `tenant_header` names it; else it is "".
 * A service whose file lists keys is opened by those, and by those of `api_key_file`.  Another one is opened by those of
   `api_key_file`; if there is no such file, by any key that the server knows.
 * A page is opened by any key that the server knows.
@@ -12,7 +12,7 @@ Contract
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from penstock.core.tenant_rules import TenantRules
 from penstock.core.tenants import TENANT_NAME
