@@ -13,8 +13,8 @@ from penstock.blocking import BlockingService
 
 NAMES = {
     "ArtifactInvalid", "Batch", "Cancelled", "ConfigError", "DeadlineExceeded", "Declaration", "ExportRefused",
-    "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError", "PublishFailed", "RequestError",
-    "RunFailed", "RunUnavailable", "ServerOptions", "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed",
+    "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError", "PublishFailed", "QuotaExceeded",
+    "RequestError", "RunFailed", "RunUnavailable", "ServerOptions", "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed",
     "State", "WorkerInfo", "WorkerLost", "asgi", "current_requests", "export", "features", "stage", "training",
     "wsgi",
 }  # fmt: skip
@@ -49,6 +49,7 @@ SIGNATURES = {
     "LeaseLost": "(message='')",
     "NotReady": "(message='', *, state='', retry_after=1)",
     "Overloaded": "(message='', *, retry_after=1, retry_after_ms=None, reason='full')",
+    "QuotaExceeded": "(message='', *, retry_after=1, retry_after_ms=None)",
     "Service": "(*stages, name='service', cpus=None, inline=False, version='', options=None, **fields)",
     "Service.blocking": "()",
     "Service.configured": "(**fields)",

@@ -52,6 +52,7 @@ DEFAULTS = {
         "max_queued": 1024,
         "max_queued_bytes": 256 * MIB,
         "timeout": 60.0,
+        "admission": "room",
         "order": "arrival",
         "stall_unready": 60.0,
         "stall_dead": math.inf,
@@ -241,6 +242,12 @@ def test_a_choice_is_one_of_those_named(name, good, bad, reason):
     assert getattr(ServerOptions(**{name: good}), name) == good
     with pytest.raises(ConfigError, match=reason):
         ServerOptions(**{name: bad})
+
+
+def test_newcomers_are_judged_by_room_or_by_their_deadline():
+    assert ServiceOptions(admission="deadline").admission == "deadline"
+    with pytest.raises(ConfigError, match="admission must be one of 'room', 'deadline', got 'bytes'"):
+        ServiceOptions(admission="bytes")
 
 
 @pytest.mark.parametrize("level", ["debug", "CRITICAL", "warning,my.model=debug"])

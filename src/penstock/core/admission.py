@@ -1,7 +1,6 @@
 """Decide which requests are let in, and in which order the others wait.
 
-Pure: it counts items and bytes, and is told the time.  It has nothing to do with requests of `Lane.BACK`: who submits
-those bounds them.
+Pure: it counts items and bytes.  It has nothing to do with requests of `Lane.BACK`: who submits those bounds them.
 
 Contract
 --------
@@ -24,8 +23,6 @@ Contract
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -39,16 +36,6 @@ from penstock.core.waiting import EarliestDeadline, FirstCome
 # Looked up for every item: constants cost nothing once compiled.
 SINGLE: Final = int(Lane.SINGLE)
 BULK: Final = int(Lane.BULK)
-
-RATE_SPAN_SECONDS = 10.0
-"""The span in which the rate of settled items is measured; `retry_after` follows from that rate."""
-LONGEST_RETRY_SECONDS = 60
-"""The longest time that a caller is told to wait.  A service that has settled nothing lately has no rate to go by."""
-
-
-def whole_seconds(seconds: float) -> int:
-    """What a caller is told who should come again in `seconds`: rounded up, from 1 to 60."""
-    return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(seconds)))
 
 
 class RequestLine(Line[Request]):
@@ -85,8 +72,6 @@ class Admission:
         """Those of `items` that are bulk items."""
         self._bulk_waiting = 0
         """Those of `waiting` that are of bulk calls."""
-        self._settled = 0
-        self._marks: deque[tuple[float, int]] = deque()
 
     def requests(self) -> list[Request]:
         """The requests that wait, line by line."""
@@ -199,7 +184,6 @@ class Admission:
     def settle(self, item: Item) -> None:
         """Count `item` out, and hold its payload no longer."""
         self.items -= 1
-        self._settled += 1
         self._bulk_items -= item.request.lane
         self.ledger.settle(item)
 
@@ -223,19 +207,3 @@ class Admission:
         self._bulk_waiting -= lane
         if not len(line):
             self._order.leave(line)
-
-    # -- when to come again -----------------------------------------------------------------------------------------
-
-    def mark(self, now: float) -> None:
-        """Note how many items were settled by `now`; called about once a second while items are settled."""
-        while self._marks and self._marks[0][0] < now - RATE_SPAN_SECONDS:
-            self._marks.popleft()
-        self._marks.append((now, self._settled))
-
-    def retry_after(self, now: float) -> int:
-        """The items in hand divided by the recent rate, in whole seconds, from 1 to 60."""
-        then, settled = self._marks[0] if self._marks else (now, self._settled)
-        span = max(now - then, 1.0)
-        # At least one item is assumed: where nothing was settled in that span, the rate would be 0.
-        rate = max(self._settled - settled, 1) / span
-        return whole_seconds(self.items / rate)

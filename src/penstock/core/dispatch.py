@@ -64,7 +64,7 @@ def has_begun(item: Item) -> bool:
 
 
 def may_have_run(item: Item) -> bool:
-    """Whether to send an unsettled item again may be to do work twice: it has begun, or a worker ended that may have run it."""
+    """Whether to send an unsettled item again may be to do work twice: it has begun, or was taken from who ran it."""
     return item.ran or has_begun(item)
 
 

@@ -107,6 +107,10 @@ class HostedEngine(Protocol):
         """Accepted, unsettled items, wherever they are, but for those of `Lane.BACK`."""
 
     @property
+    def backlog_seconds(self) -> float:
+        """How long what is `queued` will take, as far as can be told; 0 while nothing is."""
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of queued payloads, half-received bodies and unread answers."""
 

@@ -112,6 +112,10 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
     gauges = {
         "queued": ("penstock_items_in_hand", "Accepted items without an outcome, wherever they are."),
         "max_queued": ("penstock_items_in_hand_limit", "Refuse new work at so many items (max_queued)."),
+        "backlog": (
+            "penstock_backlog_seconds",
+            "How long what is in hand will take, by the runs of late; 0 while nothing is in hand: scale by it.",
+        ),
         "held": ("penstock_held_bytes", "Bytes of queued payloads, half-received bodies and unread answers."),
         "answers": (
             "penstock_unread_answer_bytes",
@@ -132,6 +136,7 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
             ended.add_metric((service.name, ending), getattr(engine.counters, ending))
         made["queued"].add_metric(label, engine.queued)
         made["max_queued"].add_metric(label, service.options.max_queued)
+        made["backlog"].add_metric(label, engine.backlog_seconds)
         made["held"].add_metric(label, engine.held_bytes)
         made["answers"].add_metric(label, engine.answer_bytes)
         made["max_held"].add_metric(label, service.options.max_queued_bytes)

@@ -10,20 +10,19 @@ from collections.abc import Callable, Sequence
 
 from penstock.codec.formats import Codec
 from penstock.config import IN_A_PROGRAM, LogOptions, ServiceOptions
-from penstock.core.admission import whole_seconds
 from penstock.core.clock import Clock, calling_later
 from penstock.core.counters import ServiceCounters
 from penstock.core.item import Done, Request
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading, loading_words
 from penstock.core.payload import Payload
+from penstock.core.retry_slots import whole_seconds
 from penstock.core.state import State
 from penstock.core.supervision import longest_rest
 from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import (
     ConfigError,
     NotReady,
-    Overloaded,
     RequestError,
     StartFailed,
 )
@@ -32,7 +31,7 @@ from penstock.runtime.affinity import pin
 from penstock.runtime.flow import Flow
 from penstock.runtime.incarnation import StartIncarnation
 from penstock.runtime.launching import plan as plan_workers
-from penstock.runtime.memory_watch import MemoryWatch
+from penstock.runtime.memory_watch import INTERVAL_SECONDS, MemoryWatch
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import StageDriver
 
@@ -131,6 +130,10 @@ class Engine:
         return self._flow.queued
 
     @property
+    def backlog_seconds(self) -> float:  # noqa: D102  # see `HostedEngine`
+        return self._flow.backlog_seconds
+
+    @property
     def held_bytes(self) -> int:  # noqa: D102  # see `HostedEngine`
         return self._flow.held_bytes
 
@@ -165,19 +168,14 @@ class Engine:
             retry_after = self._retry_failed_after() if state is State.FAILED else 1
             return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
         if flow.memory_short:
-            retry_after = flow.retry_after()
-            return Overloaded(
-                f"service {self.name!r} has too little memory left; try again in {retry_after} s",
-                retry_after=retry_after,
-                reason="memory",
-            )
+            why = f"service {self.name!r} has too little memory left"
+            return flow.overloaded(why, "memory", INTERVAL_SECONDS)
         if not flow.has_room(nbytes):
-            retry_after = flow.retry_after()
-            return Overloaded(
-                f"service {self.name!r} is full; try again in {retry_after} s",
-                retry_after=retry_after,
-                reason=flow.full_of_what(),
-            )
+            return flow.overloaded(f"service {self.name!r} is full", flow.full_of_what())
+        late = flow.seconds_too_late(deadline, lane, urgency, tenant)
+        if late > 0:
+            why = f"service {self.name!r} has so much to do that this would end {late:.3g} s after its deadline"
+            return flow.overloaded(why, "late", late)
         return None
 
     def _retry_failed_after(self) -> int:

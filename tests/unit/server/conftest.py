@@ -1,4 +1,4 @@
-"""Here belongs what the server makes of a request, once it is read: no socket, no process, no thread.
+"""Here belongs what the server makes of a request, once it is read: no socket, no process, no thread but a WSGI app's.
 
 The fixtures are services whose engine is in memory and answers when a test says so.
 """
@@ -56,6 +56,7 @@ class FakeEngine:
         self.reason = ""
         self.counters = ServiceCounters()
         self.queued = 0
+        self.backlog_seconds = 0.0
         self.held_bytes = 0
         self.answer_bytes = 0
         self.memory_short, self.memory_available = False, None

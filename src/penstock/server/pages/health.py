@@ -1,13 +1,14 @@
 """What a load balancer and a person may ask: is the process alive, should traffic come here, what is going on.
 
 `/livez` answers while the process works.  `/readyz` is 200 while every service is READY or BUSY, else 503 with the
-state and the reason.  `/health` is always 200, and its body says what every service, stage and worker is doing.  The
-path of the option `health_path` tells `/readyz` in one of five words, for what looks for a word in a body.
+state and the reason.  `/health` is always 200, and its body says what every service, stage and worker is doing; with
+`deep=1` it is 503 where an example that was sent through each service did not come back (`deep_check.py`).  The path of the option `health_path` tells `/readyz` in one of five words, for what looks for a word in a body.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,7 +23,7 @@ from penstock.server.application import HttpRequest, Response
 from penstock.server.status import Problems
 
 JSON = b"application/json"
-_FRESH = ((b"cache-control", b"no-store"),)
+FRESH = ((b"cache-control", b"no-store"),)
 _WORDS: dict[State, bytes] = {
     State.READY: b"ready",
     State.BUSY: b"busy",
@@ -61,7 +62,7 @@ class Health:
         stuck += [why for service in self._services if (why := _dead_because(service))]
         if stuck:
             return self._problems.refuse(503, one_line("; ".join(stuck)), request.id)
-        return Response(200, JSON, b'{"status":"alive"}', _FRESH)
+        return Response(200, JSON, b'{"status":"alive"}', FRESH)
 
     def readyz(self, request: HttpRequest) -> Response:
         """200 if every service takes traffic, else 503 with the names of those that do not."""
@@ -70,7 +71,7 @@ class Health:
         if unready and not down:
             return self._problems.refuse(503, one_line("; ".join(unready)), request.id)
         if not down:
-            return Response(200, JSON, msgspec.json.encode({"state": worst_state(self._services)}), _FRESH)
+            return Response(200, JSON, msgspec.json.encode({"state": worst_state(self._services)}), FRESH)
         detail = "; ".join(self._describe_down(service) for service in down)
         refusal = NotReady(detail, state=worst_state(self._services), retry_after=max(map(_retry_after, down)))
         return self._problems.answer(refusal, request)
@@ -87,7 +88,7 @@ class Health:
         ready = self._ready(state)
         if state.serving and any(part.unready_because() or part.stuck_because() for part in self._parts):
             state, ready = State.FAILED, False
-        return Response(200 if ready else 503, JSON, b'{"status":"%s"}' % _WORDS[state], _FRESH)
+        return Response(200 if ready else 503, JSON, b'{"status":"%s"}' % _WORDS[state], FRESH)
 
     def _describe_down(self, service: Servable) -> str:
         engine = service.engine
@@ -99,9 +100,16 @@ class Health:
 
     def health(self, _request: HttpRequest) -> Response:
         """Always 200: the state is in the body."""
+        return self.answer(None)
+
+    def answer(self, deep: dict[str, Any] | None) -> Response:
+        """What everything is doing, with what a deep check has found; 503 if that is not well."""
         body = describe_process(self._services, self._now() - self._started)
         body |= {part.name: part.describe() for part in self._parts}
-        return Response(200, JSON, msgspec.json.encode(body), _FRESH)
+        if deep is not None:
+            body["deep"] = deep
+        status = 200 if deep is None or deep["ok"] else 503
+        return Response(status, JSON, msgspec.json.encode(body), FRESH)
 
 
 def _dead_because(service: Servable) -> str:

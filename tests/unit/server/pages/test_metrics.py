@@ -129,12 +129,22 @@ def test_items_are_counted_by_their_ending(fakes):
 def test_bounds_stand_beside_what_they_bound(fakes):
     service = fakes.Service(max_queued=7, max_queued_bytes=70)
     service.engine.queued, service.engine.held_bytes, service.engine.answer_bytes = 5, 50, 20
+    service.engine.backlog_seconds = 2.5
     found = scrape(fakes, fakes.app(service))
     assert value(found, "penstock_items_in_hand") == 5
+    assert value(found, "penstock_backlog_seconds", service="echo") == 2.5
     assert value(found, "penstock_items_in_hand_limit") == 7
     assert value(found, "penstock_held_bytes") == 50
     assert value(found, "penstock_unread_answer_bytes") == 20
     assert value(found, "penstock_held_bytes_limit") == 70
+
+
+def test_available_memory_is_told_of_services_that_look_at_it(fakes):
+    watching, other = fakes.Service(name="watching"), fakes.Service(name="other")
+    assert "penstock_memory_available_bytes" not in scrape(fakes, fakes.app(watching, other))
+    watching.engine.memory_available = 4096
+    found = scrape(fakes, fakes.app(watching, other))["penstock_memory_available_bytes"]
+    assert [(sample.labels, sample.value) for sample in found.samples] == [({"service": "watching"}, 4096)]
 
 
 @pytest.mark.parametrize("state", State)
