@@ -27,13 +27,15 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.core.item import Item, Request
-from penstock.core.lanes import FRONT, Lane
+from penstock.core.lanes import Lane
 from penstock.core.ledger import ByteLedger
 from penstock.core.serving_order import Line, ServingOrder
 from penstock.core.tenants import Tenant
 from penstock.core.waiting import EarliestDeadline, FirstCome
 
-SINGLE: Final = int(Lane.SINGLE)  # a constant costs nothing once compiled
+# Looked up for every item: constants cost nothing once compiled.
+SINGLE: Final = int(Lane.SINGLE)
+BULK: Final = int(Lane.BULK)
 
 
 class RequestLine(Line[Request]):
@@ -64,12 +66,12 @@ class Admission:
         self.may_feed: Callable[[Tenant], bool] | None = None
         self._by_deadline = by_deadline
         self._order: ServingOrder[RequestLine] = ServingOrder()
-        half = max(1, max_items // 2)
-        self._most = [max_items if lane is Lane.SINGLE else half for lane in FRONT]
-        """For each lane, how many of its items may be in hand together."""
-        self._in_hand = [0] * len(FRONT)
-        self._lined_up = [0] * len(FRONT)
-        """How many requests of each lane wait."""
+        self._most_bulk = max(1, max_items // 2)
+        """How many bulk items may be in hand together."""
+        self._bulk_items = 0
+        """Those of `items` that are bulk items."""
+        self._bulk_waiting = 0
+        """Those of `waiting` that are of bulk calls."""
 
     def requests(self) -> list[Request]:
         """The requests that wait, line by line."""
@@ -78,7 +80,7 @@ class Admission:
     @property
     def items_full(self) -> bool:
         """Whether a request of no bytes has to stay out: so many items are in hand, or a single request waits."""
-        return self.items >= self.max_items or self._lined_up[SINGLE] > 0
+        return self.items >= self.max_items or self.waiting > self._bulk_waiting
 
     def has_room(self, nbytes: int = 0) -> bool:
         """Whether a request of `nbytes` may come in now."""
@@ -89,7 +91,9 @@ class Admission:
 
         It has to where other requests of its lane wait already, or where its lane has its most items in hand.
         """
-        return self._lined_up[lane] > 0 or self._in_hand[lane] >= self._most[lane]
+        if lane == BULK:
+            return self._bulk_waiting > 0 or self._bulk_items >= self._most_bulk
+        return self.waiting > self._bulk_waiting or self.items - self._bulk_items >= self.max_items
 
     # -- in and out -------------------------------------------------------------------------------------------------
 
@@ -107,7 +111,7 @@ class Admission:
             self._order.enter(line)
         self._add(line, request, admitted=request.admitted)
         self.waiting += 1
-        self._lined_up[request.lane] += 1
+        self._bulk_waiting += request.lane
 
     def feed_next(self) -> Request | None:
         """Count one more item in, and return the request whose next payload it is; None where none may be fed.
@@ -124,7 +128,7 @@ class Admission:
             if request is not None:
                 self._feed(line, request)
                 return request
-            short_of_bytes = short_of_bytes or self._is_open(line, 0) or self._is_open(line, 1)
+            short_of_bytes = short_of_bytes or self._is_open(line, SINGLE) or self._is_open(line, BULK)
         return None
 
     def _next_of(self, line: RequestLine, *, short_of_bytes: bool) -> Request | None:
@@ -144,7 +148,9 @@ class Admission:
 
     def _is_open(self, line: RequestLine, lane: int) -> bool:
         """Whether somebody waits in `lane` of `line`, and the lane may have one more item in hand."""
-        return self._in_hand[lane] < self._most[lane] and len(line.lanes[lane].members) > 0
+        if lane == BULK:
+            return self._bulk_items < self._most_bulk and len(line.bulk.members) > 0
+        return len(line.singles.members) > 0
 
     def _feed(self, line: RequestLine, request: Request) -> None:
         lane = request.lane
@@ -171,12 +177,12 @@ class Admission:
     def settle(self, item: Item) -> None:
         """Count `item` out, and hold its payload no longer."""
         self.items -= 1
-        self._in_hand[item.request.lane] -= 1
+        self._bulk_items -= item.request.lane
         self.ledger.settle(item)
 
     def _count_in(self, request: Request) -> None:
         self.items += 1
-        self._in_hand[request.lane] += 1
+        self._bulk_items += request.lane
 
     def _add(self, line: RequestLine, request: Request, *, admitted: bool) -> None:
         line.lanes[request.lane].add(request, request.deadline)
@@ -191,6 +197,6 @@ class Admission:
     def _leave(self, line: RequestLine, lane: int) -> None:
         """One who waited in `lane` of `line` does so no longer."""
         self.waiting -= 1
-        self._lined_up[lane] -= 1
+        self._bulk_waiting -= lane
         if not len(line):
             self._order.leave(line)

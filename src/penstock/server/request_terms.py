@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from penstock.core.tenants import USUAL_URGENCY
+from penstock.server.priority_field import urgency_of
+
+MOST_REMEMBERED: Final = 256
+LONGEST_REMEMBERED_BYTES: Final = 64
+
+_urgencies: dict[bytes, int] = {}
+"""What was read of a `Priority` field: few different ones are ever sent, and to read one takes microseconds."""
 
 REQUEST_TIMEOUT: Final = b"x-request-timeout"
 GRPC_TIMEOUT: Final = b"grpc-timeout"
@@ -19,9 +25,16 @@ ENVOY_DIGITS: Final = 20
 """Most digits of Envoy's number, which has 64 bits; Python's `int` reads no more than some thousands."""
 
 
-def read_urgency(value: bytes) -> int:  # noqa: ARG001
+def read_urgency(value: bytes) -> int:
     """The urgency that a `Priority` field names, the usual one where it is not valid (RFC 9218)."""
-    return USUAL_URGENCY
+    urgency = _urgencies.get(value)
+    if urgency is None:
+        urgency = urgency_of(value)
+        if len(value) <= LONGEST_REMEMBERED_BYTES:
+            if len(_urgencies) >= MOST_REMEMBERED:
+                _urgencies.clear()
+            _urgencies[value] = urgency
+    return urgency
 
 
 def read_time_limit(headers: dict[bytes, bytes], longest: float) -> float:

@@ -1,4 +1,4 @@
-"""Here belongs what the server makes of a request, once it is read: no socket, no process, no thread.
+"""Here belongs what the server makes of a request, once it is read: no socket, no process, no thread but a WSGI app's.
 
 The fixtures are services whose engine is in memory and answers when a test says so.
 """
