@@ -356,6 +356,8 @@ class Engine:
         self._stop_task = None
         self._flow.on_pumped = None
         self._flow.forget_deadlines()
+        for stage in self.stages:
+            stage.forget_timers()
         if self._started is not None and not self._started.done():
             self._started.set_exception(StartFailed(f"service {self.name!r} was stopped while it was starting"))
         self._unpin()
