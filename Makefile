@@ -18,7 +18,7 @@ COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo test test-others test-compiled test-sources test-export frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers services mutants clean
+.PHONY: help demo demo-burst test test-others test-compiled test-sources test-export frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers services mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,13 @@ $(STAMP): pyproject.toml $(VENV)/.demo
 
 demo: $(VENV)/.demo  ## serve a real sentence-embedding model on 127.0.0.1:8000
 	@cd examples/sentence_embeddings && exec ../../$(BIN)/python demo.py
+
+demo-burst: $(VENV)/.demo-burst  ## nine requests at once for a service with room for eight: what becomes of each, and when
+	@cd examples/burst && exec ../../$(BIN)/python burst.py
+
+$(VENV)/.demo-burst: pyproject.toml examples/burst/requirements.txt | $(BIN)/pip
+	$(BIN)/pip install --quiet -e . -r examples/burst/requirements.txt
+	touch $@
 
 test: $(STAMP)  ## run every test, but for those of the frameworks
 	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/export

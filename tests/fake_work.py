@@ -76,6 +76,7 @@ class Ticket:
 class FakeEngine:
     def __init__(self):
         self.state = State.READY
+        self.memory_short = False
         self.refuses = None
         self.tickets = []
         self.begins = 0

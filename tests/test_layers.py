@@ -71,7 +71,7 @@ HEAVY = {
     "pydantic": {"codec/pydantic_.py"},
     "prometheus_client": {"hosting/service_metrics.py", "jobs/job_metrics.py", "server/pages/metrics.py"},
     "httptools": {"server/http1/heads.py"},
-    "uvloop": {"hosting/run.py", "blocking.py", "cli/reload.py"},
+    "uvloop": {"hosting/loop_thread.py", "hosting/run.py", "cli/reload.py"},
     "obstore": {"transfer/obstore_.py"},
     "rich": {
         "cli/artifact_shown.py",

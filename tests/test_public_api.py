@@ -13,9 +13,10 @@ from penstock.blocking import BlockingService
 
 NAMES = {
     "ArtifactInvalid", "Batch", "Cancelled", "ConfigError", "DeadlineExceeded", "Declaration", "ExportRefused",
-    "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError", "PublishFailed", "RequestError",
-    "RunFailed", "RunUnavailable", "ServerOptions", "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed",
+    "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError", "PublishFailed", "QuotaExceeded",
+    "RequestError", "RunFailed", "RunUnavailable", "ServerOptions", "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed",
     "State", "WorkerInfo", "WorkerLost", "asgi", "current_requests", "export", "features", "stage", "training",
+    "wsgi",
 }  # fmt: skip
 
 STAGE = (
@@ -47,7 +48,8 @@ SIGNATURES = {
     "InvalidItem": "(reason='', *, path='')",
     "LeaseLost": "(message='')",
     "NotReady": "(message='', *, state='', retry_after=1)",
-    "Overloaded": "(message='', *, retry_after=1)",
+    "Overloaded": "(message='', *, retry_after=1, retry_after_ms=None, reason='full')",
+    "QuotaExceeded": "(message='', *, retry_after=1, retry_after_ms=None)",
     "Service": "(*stages, name='service', cpus=None, inline=False, version='', options=None, **fields)",
     "Service.blocking": "()",
     "Service.configured": "(**fields)",
@@ -89,6 +91,7 @@ SIGNATURES = {
     "training.Run.plan": "(*, train=(), evaluate=(), predict=())",
     "training.Run.results": "(kind)",
     "training.Run.work": "(*, train=None, evaluate=None, predict=None, save=None)",
+    "wsgi": "(served, options=None)",
 }
 OPTIONS = {"ServerOptions", "ServiceOptions"}
 """Pinned field by field in the tests of the options."""

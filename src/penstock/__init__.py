@@ -18,6 +18,7 @@ from penstock.errors import (
     Overloaded,
     PenstockError,
     PublishFailed,
+    QuotaExceeded,
     RequestError,
     RunFailed,
     RunUnavailable,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.features.feature_spec import Features
     from penstock.runtime.spec import stage
     from penstock.server.asgi import asgi
+    from penstock.server.wsgi import wsgi
     from penstock.service import Service
     from penstock.worker.current_call import current_requests
     from penstock.worker.declaration import Declaration
@@ -53,6 +55,7 @@ __all__ = [
     "Overloaded",
     "PenstockError",
     "PublishFailed",
+    "QuotaExceeded",
     "RequestError",
     "RunFailed",
     "RunUnavailable",
@@ -71,6 +74,7 @@ __all__ = [
     "features",
     "stage",
     "training",
+    "wsgi",
 ]
 
 # Loaded on first use: a worker process imports this package too, and needs none of them unless the module its stage
@@ -82,6 +86,7 @@ _LATER = {
     "asgi": "penstock.server.asgi",
     "current_requests": "penstock.worker.current_call",
     "stage": "penstock.runtime.spec",
+    "wsgi": "penstock.server.wsgi",
 }
 _PACKAGES = ("export", "features", "training")
 """Loaded on first use too: they are for those who train models, and most need numpy."""

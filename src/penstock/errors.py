@@ -56,7 +56,8 @@ REFUSAL_REASONS = ("full", "bytes", "late", "share", "quota", "memory")
 class RequestError(PenstockError):
     """A request ended without a result.
 
-    `begun` says whether a worker was at work on the item before it ended, in whatever stage.
+    `begun` says whether a worker was at work on the item before it ended, in whatever stage.  Who sends such an item
+    again has its work done twice.
     """
 
     begun: bool = False
@@ -116,14 +117,17 @@ class DeadlineExceeded(RequestError):
     """The deadline passed before there was a result.
 
     `ran` tells whether a stage was at work on the item when the deadline passed.  False means that the item was still
-    waiting, and that the stage it waited for never ran it.
+    waiting, and that the stage it waited for never ran it; `retry_after` and `retry_after_ms` then say when to try
+    again, as those of `Overloaded`.
     """
 
     retryable = True
+    retry_after = 1
+    retry_after_ms = 1000
 
     def __init__(self, message: str = "", *, ran: bool = False) -> None:
         super().__init__(message)
-        self.ran = ran
+        self.ran = self.begun = ran
 
 
 RETURNED = {
@@ -141,6 +145,8 @@ class StageFailed(RequestError):
     `mro` and `raised_at`.  `mro` has the names of the remote type and its bases, `raised_at` is the ``file:line`` that
     raised, or "".  A message has at most 8 KiB, a traceback 64 KiB: of longer ones the middle is cut.
     """
+
+    begun = True
 
     def __init__(
         self,
@@ -181,6 +187,8 @@ class WorkerLost(RequestError):
     that the item was the only one of its batch, so nothing else can have been at fault.  Where an item is tried once
     more, both are about the second time.
     """
+
+    begun = True
 
     def __init__(self, message: str = "", *, stage: str = "", hung: bool = False, alone: bool = False) -> None:
         super().__init__(message)

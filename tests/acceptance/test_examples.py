@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import pty
 import random
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from PIL import Image
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TARGETS = {
     "arithmetic": "main:service",
+    "burst": "service:service",
     "image_bytes": "service:service",
     "job_queue": "service:service",
     "pydantic_service": "service:service",
@@ -75,8 +79,9 @@ def test_the_calls_in_a_readme_are_answered(folder, serving, curl, tmp_path):
     assert calls
 
 
-# The first stage of the arithmetic example has no examples to check with.
-@pytest.mark.parametrize("folder", [name for name in TARGETS if name != "arithmetic"])
+# The first stage of the arithmetic example has no examples to check with.  Neither has the burst, whose warm-up would
+# take longer than the burst.
+@pytest.mark.parametrize("folder", [name for name in TARGETS if name not in ("arithmetic", "burst")])
 def test_check_finds_nothing_wrong(folder, running):
     with running(folder, str(Path(sys.executable).parent / "penstock"), "check", TARGETS[folder]) as program:
         assert program.end(limit=50) == 0, program.output
@@ -162,3 +167,51 @@ def test_pydantic_models_hold_at_the_door_over_a_unix_socket(serving, tmp_path):
         assert refused.status_code == 422
         assert refused.json()["path"] == "$.sides[2].centimetres"
     assert not (tmp_path / "parcels.sock").exists()
+
+
+BURST = "1 rejected, 4 ok, 4 errors; health: 2 busy, 2 ready"
+
+
+def test_the_burst_ends_as_it_must_under_each_server_and_leaves_nothing_behind(running):
+    with running("burst", sys.executable, "burst.py") as program:
+        assert program.end(limit=50) == 0, program.output
+    lines = program.output.splitlines()
+    assert [line for line in lines if "rejected" in line] == [BURST] * 2
+    assert lines[-1] == BURST
+    assert not any("\x1b" in line for line in lines)
+    for side, what, number in (("client", ": 200, ", 16), ("client", ": 500, ", 8), ("server", "of requests", 4)):
+        assert sum(side in line and what in line for line in lines) == number
+
+
+def test_the_burst_is_drawn_in_lanes_on_a_terminal_and_in_colours_unless_they_are_not_wanted():
+    drawn = {}
+    for wanted in ({}, {"NO_COLOR": "1"}):
+        code = "from timelines import *; draw('t', [Span('client', 'request 1', 1.0, 2.0, 'ok', 'green')])"
+        drawn[len(wanted)] = on_a_terminal([sys.executable, "-c", code], EXAMPLES / "burst", wanted)
+    assert "request 1" + " " * 17 + "━" * 10 + " ok" in drawn[1]
+    assert "━" * 10 in drawn[0]
+    assert "\x1b[32m" in drawn[0]
+    assert "\x1b[32m" not in drawn[1]
+
+
+def on_a_terminal(command: list[str], folder: Path, environ: dict[str, str]) -> str:
+    """What a command writes to a terminal."""
+    reader, terminal = pty.openpty()
+    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environ = {**kept, "TERM": "xterm-256color", "COLUMNS": "100", "PYTHONUTF8": "1", **environ}
+    subprocess.run(command, cwd=folder, env=environ, stdout=terminal, check=True, timeout=30)
+    os.close(terminal)
+    with contextlib.suppress(OSError), os.fdopen(reader, "rb", buffering=0) as written:
+        return written.read(65536).decode()
+    raise AssertionError("nothing was written")
+
+
+def test_the_burst_fails_where_the_service_does_otherwise(tmp_path):
+    for file in (EXAMPLES / "burst").iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_text(file.read_text().replace("max_queued=8", "max_queued=9"))
+    done = subprocess.run(
+        [sys.executable, "burst.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("0 rejected, 4 ok, 5 errors; ")

@@ -127,7 +127,7 @@ def test_of_two_threads_that_enter_at_once_one_does(blocking, monkeypatch):
         assert go_on.wait(10)
         return make()
 
-    monkeypatch.setattr("penstock.blocking.uvloop.new_event_loop", make_slowly)
+    monkeypatch.setattr("penstock.hosting.loop_thread.uvloop.new_event_loop", make_slowly)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(blocking.__enter__)
         assert making.wait(10)
@@ -190,7 +190,7 @@ def test_a_thread_that_cannot_be_started_leaves_no_open_loop(blocking, monkeypat
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as full:
-        full.setattr("penstock.blocking.uvloop.new_event_loop", lambda: loops.append(make()) or loops[-1])
+        full.setattr("penstock.hosting.loop_thread.uvloop.new_event_loop", lambda: loops.append(make()) or loops[-1])
         full.setattr(threading.Thread, "start", cannot_start)
         with pytest.raises(RuntimeError, match="can't start new thread"):
             blocking.__enter__()
@@ -327,7 +327,7 @@ def broken(blocking, service, monkeypatch):
             super().run_forever()
             raise MemoryError("no more")
 
-    monkeypatch.setattr("penstock.blocking.uvloop.new_event_loop", Loop)
+    monkeypatch.setattr("penstock.hosting.loop_thread.uvloop.new_event_loop", Loop)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         blocking.__enter__()
         waiting = pool.submit(blocking.predict, "wait")

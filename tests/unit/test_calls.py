@@ -323,3 +323,25 @@ async def test_a_stream_that_was_left_says_nothing_of_its_failed_source(engine, 
         await drain(make_calls(engine).stream(source(), Terms(), return_exceptions=False), [])
     await settled()
     assert told == []
+
+
+# -- urgency ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("urgency", [0, 3, 7])
+async def test_the_engine_is_told_the_urgency_of_every_call(engine, make_calls, urgency):
+    engine.answer = lambda item: item
+    calls, terms = make_calls(engine), Terms(urgency=urgency)
+    await calls.answer(1, terms, wait=True)
+    await calls.answers([pack_item(1)], terms, wait=True, lane=Lane.BULK)
+    await drain(calls.stream([1], terms, return_exceptions=False), [])
+    assert [submission.urgency for submission in engine.submissions] == [urgency] * 3
+
+
+@pytest.mark.parametrize("urgency", [-1, 8, 3.0, True, "3", None, np.int64(3), math.nan])
+async def test_an_urgency_that_is_no_int_from_0_to_7_is_a_config_error(engine, make_calls, urgency):
+    with pytest.raises(ConfigError, match=r"urgency must be a whole number from 0, first, to 7, last, got"):
+        await make_calls(engine).answer(1, Terms(urgency=urgency), wait=True)
+    with pytest.raises(ConfigError, match="urgency"):
+        await drain(make_calls(engine).stream([1], Terms(urgency=urgency), return_exceptions=False), [])
+    assert engine.submissions == []

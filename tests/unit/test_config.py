@@ -52,8 +52,10 @@ DEFAULTS = {
         "max_queued": 1024,
         "max_queued_bytes": 256 * MIB,
         "timeout": 60.0,
+        "admission": "room",
         "stall_unready": 60.0,
         "stall_dead": math.inf,
+        "min_free_memory": 0,
         "jobs_min_share": 0.05,
         "validate": False,
         "validate_results": False,
@@ -81,6 +83,7 @@ DEFAULTS = {
         "drain": 30.0,
         "overload_status": 503,
         "expired_status": 503,
+        "late_status": 504,
         "health_path": None,
         "busy_is_unready": False,
         "chaos": None,
@@ -96,6 +99,7 @@ LIMITS = {
         "max_queued": 1,
         "max_queued_bytes": 1,
         "timeout": 0,
+        "min_free_memory": 0,
         "stall_unready": 0.1,
         "stall_dead": 0.1,
         "jobs_min_share": 0,
@@ -224,8 +228,12 @@ def test_a_switch_is_true_or_false(owner, name):
 @pytest.mark.parametrize(
     ("name", "good", "bad", "reason"),
     [
-        ("overload_status", 429, 500, "overload_status must be one of 503, 429, got 500"),
-        ("expired_status", 408, 504, "expired_status must be one of 503, 408, got 504"),
+        ("overload_status", 429, 500, "overload_status must be one of 503, 429, 400, got 500"),
+        ("overload_status", 400, 408, "overload_status must be one of 503, 429, 400, got 408"),
+        ("expired_status", 408, 504, "expired_status must be one of 503, 408, 500, got 504"),
+        ("expired_status", 500, 429, "expired_status must be one of 503, 408, 500, got 429"),
+        ("late_status", 408, 503, "late_status must be one of 504, 408, 500, got 503"),
+        ("late_status", 500, 400, "late_status must be one of 504, 408, 500, got 400"),
         ("log_format", "json", "xml", "log_format must be one of 'text', 'json', got 'xml'"),
     ],
 )
@@ -233,6 +241,12 @@ def test_a_choice_is_one_of_those_named(name, good, bad, reason):
     assert getattr(ServerOptions(**{name: good}), name) == good
     with pytest.raises(ConfigError, match=reason):
         ServerOptions(**{name: bad})
+
+
+def test_newcomers_are_judged_by_room_or_by_their_deadline():
+    assert ServiceOptions(admission="deadline").admission == "deadline"
+    with pytest.raises(ConfigError, match="admission must be one of 'room', 'deadline', got 'bytes'"):
+        ServiceOptions(admission="bytes")
 
 
 @pytest.mark.parametrize("level", ["debug", "CRITICAL", "warning,my.model=debug"])

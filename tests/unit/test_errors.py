@@ -33,6 +33,7 @@ from penstock.errors import (
     PenstockError,
     ProtocolError,
     PublishFailed,
+    QuotaExceeded,
     RequestError,
     RunFailed,
     RunUnavailable,
@@ -79,6 +80,7 @@ def test_the_tree_is_what_callers_catch():
         FormatNotTaken,
         FormatNotGiven,
         Overloaded,
+        QuotaExceeded,
         DeadlineExceeded,
         StageFailed,
         WorkerLost,
@@ -110,7 +112,7 @@ def test_a_job_that_ended_badly_shows_the_remote_traceback():
 
 def test_only_what_may_succeed_later_is_retryable():
     files = {StoreUnavailable, TransferFailed, TransferStopped, PublishFailed, RunUnavailable}
-    assert {kind for kind in EVERY if kind.retryable} == {Overloaded, DeadlineExceeded, NotReady, *files}
+    assert {kind for kind in EVERY if kind.retryable} == {Overloaded, QuotaExceeded, DeadlineExceeded, NotReady, *files}
 
 
 def test_an_invalid_item_says_where():
@@ -145,6 +147,20 @@ def test_a_stage_failure_answers_what_it_was_by_name():
     [
         (Overloaded(), "retry_after", 1),
         (Overloaded(retry_after=7), "retry_after", 7),
+        (Overloaded(retry_after=7), "retry_after_ms", 7000),
+        (Overloaded(retry_after=1, retry_after_ms=120), "retry_after_ms", 120),
+        (Overloaded(), "reason", "full"),
+        (Overloaded(reason="late"), "reason", "late"),
+        (QuotaExceeded(retry_after=2, retry_after_ms=1500), "retry_after", 2),
+        (QuotaExceeded(retry_after=2, retry_after_ms=1500), "retry_after_ms", 1500),
+        (QuotaExceeded(), "reason", "quota"),
+        (Overloaded(), "begun", False),
+        (DeadlineExceeded(), "begun", False),
+        (DeadlineExceeded(ran=True), "begun", True),
+        (DeadlineExceeded(), "retry_after", 1),
+        (DeadlineExceeded(), "retry_after_ms", 1000),
+        (StageFailed(), "begun", True),
+        (WorkerLost(), "begun", True),
         (DeadlineExceeded(), "ran", False),
         (DeadlineExceeded(ran=True), "ran", True),
         (WorkerLost(stage="embed"), "stage", "embed"),

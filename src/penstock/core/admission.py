@@ -1,7 +1,6 @@
 """Decide which requests are let in, and in which order the others wait.
 
-Pure: it counts items and bytes, and is told the time.  It has nothing to do with requests of `Lane.BACK`: who submits
-those bounds them.
+Pure: it counts items and bytes.  It has nothing to do with requests of `Lane.BACK`: who submits those bounds them.
 
 Contract
 --------
@@ -10,6 +9,7 @@ Contract
   further items are fed as there is room.
 * At most `max_bytes` are held after a request was let in, finished answers not counted.  A request may be of any size
   if nothing else was held before it.
+* While memory is short nobody is let in.  Who was let in before is fed further.
 * A bulk call is fed further only while all bulk calls together have fewer than half of `max_items` in hand.  So a large
   call cannot shut single requests out.
 * Those who wait are served by urgency, then by the weights of their tenants, then by turns of the two lanes;
@@ -23,29 +23,19 @@ Contract
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from penstock.core.item import Item, Request
-from penstock.core.lanes import FRONT, Lane
+from penstock.core.lanes import Lane
 from penstock.core.ledger import ByteLedger
 from penstock.core.serving_order import Line, ServingOrder
 from penstock.core.tenants import Tenant
 from penstock.core.waiting import EarliestDeadline, FirstCome
 
-SINGLE: Final = int(Lane.SINGLE)  # a constant costs nothing once compiled
-
-RATE_SPAN_SECONDS = 10.0
-"""The span in which the rate of settled items is measured; `retry_after` follows from that rate."""
-LONGEST_RETRY_SECONDS = 60
-"""The longest time that a caller is told to wait.  A service that has settled nothing lately has no rate to go by."""
-
-
-def whole_seconds(seconds: float) -> int:
-    """What a caller is told who should come again in `seconds`: rounded up, from 1 to 60."""
-    return max(1, min(LONGEST_RETRY_SECONDS, math.ceil(seconds)))
+# Looked up for every item: constants cost nothing once compiled.
+SINGLE: Final = int(Lane.SINGLE)
+BULK: Final = int(Lane.BULK)
 
 
 class RequestLine(Line[Request]):
@@ -76,31 +66,34 @@ class Admission:
         self.may_feed: Callable[[Tenant], bool] | None = None
         self._by_deadline = by_deadline
         self._order: ServingOrder[RequestLine] = ServingOrder()
-        half = max(1, max_items // 2)
-        self._most = [max_items if lane is Lane.SINGLE else half for lane in FRONT]
-        """For each lane, how many of its items may be in hand together."""
-        self._in_hand = [0] * len(FRONT)
-        self._lined_up = [0] * len(FRONT)
-        """How many requests of each lane wait."""
-        self._settled = 0
-        self._marks: deque[tuple[float, int]] = deque()
+        self._most_bulk = max(1, max_items // 2)
+        """How many bulk items may be in hand together."""
+        self._bulk_items = 0
+        """Those of `items` that are bulk items."""
+        self._bulk_waiting = 0
+        """Those of `waiting` that are of bulk calls."""
 
     def requests(self) -> list[Request]:
         """The requests that wait, line by line."""
         return [request for line in self._order.lines() for lane in line.lanes for request in lane.in_order()]
 
+    @property
+    def items_full(self) -> bool:
+        """Whether a request of no bytes has to stay out: so many items are in hand, or a single request waits."""
+        return self.items >= self.max_items or self.waiting > self._bulk_waiting
+
     def has_room(self, nbytes: int = 0) -> bool:
         """Whether a request of `nbytes` may come in now."""
-        if self.items >= self.max_items or self._lined_up[SINGLE]:
-            return False
-        return self.ledger.has_room(nbytes)
+        return not self.items_full and self.ledger.has_room(nbytes)
 
     def must_wait(self, lane: int) -> bool:
         """Whether a request of `lane` that is ready to wait has to wait, although there is room.
 
         It has to where other requests of its lane wait already, or where its lane has its most items in hand.
         """
-        return self._lined_up[lane] > 0 or self._in_hand[lane] >= self._most[lane]
+        if lane == BULK:
+            return self._bulk_waiting > 0 or self._bulk_items >= self._most_bulk
+        return self.waiting > self._bulk_waiting or self.items - self._bulk_items >= self.max_items
 
     # -- in and out -------------------------------------------------------------------------------------------------
 
@@ -118,7 +111,7 @@ class Admission:
             self._order.enter(line)
         self._add(line, request, admitted=request.admitted)
         self.waiting += 1
-        self._lined_up[request.lane] += 1
+        self._bulk_waiting += request.lane
 
     def feed_next(self) -> Request | None:
         """Count one more item in, and return the request whose next payload it is; None where none may be fed.
@@ -135,7 +128,7 @@ class Admission:
             if request is not None:
                 self._feed(line, request)
                 return request
-            short_of_bytes = short_of_bytes or self._is_open(line, 0) or self._is_open(line, 1)
+            short_of_bytes = short_of_bytes or self._is_open(line, SINGLE) or self._is_open(line, BULK)
         return None
 
     def _next_of(self, line: RequestLine, *, short_of_bytes: bool) -> Request | None:
@@ -155,7 +148,9 @@ class Admission:
 
     def _is_open(self, line: RequestLine, lane: int) -> bool:
         """Whether somebody waits in `lane` of `line`, and the lane may have one more item in hand."""
-        return self._in_hand[lane] < self._most[lane] and len(line.lanes[lane].members) > 0
+        if lane == BULK:
+            return self._bulk_items < self._most_bulk and len(line.bulk.members) > 0
+        return len(line.singles.members) > 0
 
     def _feed(self, line: RequestLine, request: Request) -> None:
         lane = request.lane
@@ -182,13 +177,12 @@ class Admission:
     def settle(self, item: Item) -> None:
         """Count `item` out, and hold its payload no longer."""
         self.items -= 1
-        self._settled += 1
-        self._in_hand[item.request.lane] -= 1
+        self._bulk_items -= item.request.lane
         self.ledger.settle(item)
 
     def _count_in(self, request: Request) -> None:
         self.items += 1
-        self._in_hand[request.lane] += 1
+        self._bulk_items += request.lane
 
     def _add(self, line: RequestLine, request: Request, *, admitted: bool) -> None:
         line.lanes[request.lane].add(request, request.deadline)
@@ -203,22 +197,6 @@ class Admission:
     def _leave(self, line: RequestLine, lane: int) -> None:
         """One who waited in `lane` of `line` does so no longer."""
         self.waiting -= 1
-        self._lined_up[lane] -= 1
+        self._bulk_waiting -= lane
         if not len(line):
             self._order.leave(line)
-
-    # -- when to come again -----------------------------------------------------------------------------------------
-
-    def mark(self, now: float) -> None:
-        """Note how many items were settled by `now`; called about once a second while items are settled."""
-        while self._marks and self._marks[0][0] < now - RATE_SPAN_SECONDS:
-            self._marks.popleft()
-        self._marks.append((now, self._settled))
-
-    def retry_after(self, now: float) -> int:
-        """The items in hand divided by the recent rate, in whole seconds, from 1 to 60."""
-        then, settled = self._marks[0] if self._marks else (now, self._settled)
-        span = max(now - then, 1.0)
-        # At least one item is assumed: where nothing was settled in that span, the rate would be 0.
-        rate = max(self._settled - settled, 1) / span
-        return whole_seconds(self.items / rate)

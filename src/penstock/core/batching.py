@@ -344,7 +344,13 @@ class BatchQueue:
     def _take_front(self, count: int) -> list[Item]:
         """The next `count` items, or as many as may run together."""
         order = self._order
-        items: list[Item] = []
+        sole = order.sole
+        if sole is not None and count and not self._alone:  # as below, where nobody else is there
+            items = sole.take(count)
+            if not len(sole):
+                order.leave(sole)
+            return items
+        items = []
         while len(items) < count:
             line = order.first()
             together = count - len(items) if order.undisputed(line) else 1

@@ -7,6 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import Final
+
+from penstock.errors import REFUSAL_REASONS, Overloaded, RequestError
+
+NOT_READY: Final = "not_ready"
+"""The reason of a refusal by a service that takes no work at all."""
+REFUSED: Final = {reason: f"refused_{reason}" for reason in (*REFUSAL_REASONS, NOT_READY)}
+"""The counter of each reason."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
@@ -74,11 +82,19 @@ class ServiceCounters:
     __slots__ = (
         "accepted",
         "cancelled",
+        "displaced",
         "expired",
         "failed",
         "invalid",
         "lost",
         "refused",
+        "refused_bytes",
+        "refused_full",
+        "refused_late",
+        "refused_memory",
+        "refused_not_ready",
+        "refused_quota",
+        "refused_share",
         "succeeded",
         "turned_away",
     )
@@ -94,5 +110,21 @@ class ServiceCounters:
         """Items whose worker died twice under them."""
         self.turned_away = 0
         """Accepted items settled as NotReady because the service stopped or a stage failed."""
+        self.displaced = 0
+        """Accepted items that made way, unrun, for those of others."""
         self.refused = 0
-        """Items never accepted: the service was full or not ready."""
+        """Items never accepted: the sum of what follows, which `count_refusal` keeps."""
+        self.refused_full = 0
+        self.refused_bytes = 0
+        self.refused_late = 0
+        self.refused_share = 0
+        self.refused_quota = 0
+        self.refused_memory = 0
+        self.refused_not_ready = 0
+
+
+def count_refusal(counters: ServiceCounters, error: RequestError, items: int = 1) -> None:
+    """Count `items` that were refused with `error`, by its reason."""
+    name = REFUSED[error.reason if isinstance(error, Overloaded) else NOT_READY]
+    setattr(counters, name, getattr(counters, name) + items)
+    counters.refused += items

@@ -54,6 +54,20 @@ class SentFrame:
             self.holder.deserted()
 
 
+def has_begun(item: Item) -> bool:
+    """Whether a worker has been at work on an unsettled item, in this stage or an earlier one, as far as is known here.
+
+    One in a frame that was sent ahead is not begun.
+    """
+    frame: SentFrame | None = item.frame
+    return item.stage > 0 or item.suspect or (frame is not None and frame.running)
+
+
+def may_have_run(item: Item) -> bool:
+    """Whether to send an unsettled item again may be to do work twice: it has begun, or was taken from who ran it."""
+    return item.ran or has_begun(item)
+
+
 class FrameHolder:
     """What dispatch knows of a worker: whether it can be given a frame, and those it holds, oldest first.
 

@@ -12,6 +12,7 @@ Contract
 
 `max_bytes` bounds three sums, each by itself: `answers`, all the rest, and of the rest what requests have gathered.
 * What comes in has room by the rest alone.  A client that leaves its answers unread takes no room from the others.
+  While `memory_short` nothing more comes in, whatever is held.
 * Nothing is computed for more answers while `answers_overfull`.  It may exceed the bound by what was computed then.
 * All requests that have their results held may gather `max_bytes` of them together.  With more, the request that has
   gathered the most is `full`: it gathers only what workers hold of it then, and counts here no longer.  What is
@@ -35,6 +36,8 @@ class ByteLedger:
         self.max_bytes = max_bytes
         self.held = 0
         self.answers = 0
+        self.memory_short = False
+        """Whether the machine has less memory available than is to be left free."""
         self._gathered = 0
         """The results that are held for requests which are not full."""
         self._gathering: dict[Request, None] = {}
@@ -47,6 +50,8 @@ class ByteLedger:
 
     def has_room(self, nbytes: int) -> bool:
         """Whether `nbytes` more may come in.  Where only answers are held any number may: one item always passes."""
+        if self.memory_short:
+            return False
         taken = self.held - self.answers
         return taken + nbytes <= self.max_bytes or taken == 0
 

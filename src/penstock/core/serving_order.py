@@ -26,6 +26,7 @@ from penstock.core.lanes import Lane
 from penstock.core.tenants import WORST_URGENCY, Tenant
 from penstock.core.waiting import EarliestDeadline, FirstCome
 
+# The number of a lane in front is also how many bulk items an item of it is: counts are kept without a branch.
 SINGLE: Final = int(Lane.SINGLE)
 BULK: Final = int(Lane.BULK)
 
@@ -43,9 +44,9 @@ class Line(Generic[T]):
     def __init__(self, urgency: int, tenant: Tenant, *, by_deadline: bool) -> None:
         self.urgency = urgency
         self.tenant = tenant
-        self.lanes: list[FirstCome[T]] = (
-            [EarliestDeadline(), EarliestDeadline()] if by_deadline else [FirstCome(), FirstCome()]
-        )
+        self.singles: FirstCome[T] = EarliestDeadline() if by_deadline else FirstCome()
+        self.bulk: FirstCome[T] = EarliestDeadline() if by_deadline else FirstCome()
+        self.lanes = [self.singles, self.bulk]
         self.turn = SINGLE
         """The lane whose turn it is, if something waits in it."""
         self.price = max(1, round(PARTS_OF_AN_ITEM / tenant.weight))
@@ -57,7 +58,7 @@ class Line(Generic[T]):
         """Whether it takes part: it does while something waits in it."""
 
     def __len__(self) -> int:
-        return len(self.lanes[SINGLE].members) + len(self.lanes[BULK].members)
+        return len(self.singles.members) + len(self.bulk.members)
 
     @property
     def next_lane(self) -> int:
@@ -72,13 +73,12 @@ class Line(Generic[T]):
 
     def take(self, count: int) -> list[T]:
         """The next `count`, or all if they are fewer."""
-        singles, bulk = self.lanes
-        if not bulk.members:
+        if not self.bulk.members:
             self.turn = BULK
-            return singles.take(count)
-        if not singles.members:
+            return self.singles.take(count)
+        if not self.singles.members:
             self.turn = SINGLE
-            return bulk.take(count)
+            return self.bulk.take(count)
         taken: list[T] = []
         for _ in range(min(count, len(self))):
             lane = self.next_lane

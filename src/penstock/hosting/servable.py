@@ -111,6 +111,10 @@ class HostedEngine(Protocol):
         """Accepted, unsettled items, wherever they are, but for those of `Lane.BACK`."""
 
     @property
+    def backlog_seconds(self) -> float:
+        """How long what is `queued` will take, as far as can be told; 0 while nothing is."""
+
+    @property
     def held_bytes(self) -> int:
         """Bytes of queued payloads, half-received bodies and unread answers."""
 
@@ -121,6 +125,14 @@ class HostedEngine(Protocol):
     @property
     def answers_overfull(self) -> bool:
         """Whether finished answers take more than `max_queued_bytes`: no more are made meanwhile."""
+
+    @property
+    def memory_short(self) -> bool:
+        """Whether less memory is available than `min_free_memory`: newcomers are refused meanwhile."""
+
+    @property
+    def memory_available(self) -> int | None:
+        """The bytes of memory that were available a second ago at most; None without `min_free_memory`."""
 
     @property
     def stages(self) -> Sequence[StageView]:

@@ -17,7 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from penstock.core.counters import Histogram, StageCounters
+from penstock.core.counters import REFUSED, Histogram, StageCounters
 from penstock.core.state import State, WorkerState
 from penstock.hosting.build import is_compiled
 from penstock.hosting.handing_over import dropped_lines
@@ -26,7 +26,7 @@ from penstock.hosting.service_health import state_of, version
 
 STAGE = ("service", "stage")
 
-_ENDINGS = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away")
+_ENDINGS = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away", "displaced")
 
 
 class ServiceCollector(Collector):
@@ -96,19 +96,26 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
     accepted = CounterMetricFamily("penstock_items_accepted", "Items taken in.", labels=("service",))
     refused = CounterMetricFamily(
         "penstock_items_refused",
-        "Items never taken in: the service was full or not ready. A client batch refused at its head counts as one.",
-        labels=("service",),
+        "Items never taken in, by reason. full: so many are in hand. bytes: so many bytes are held. late: it would not "
+        "have ended before its deadline. quota: its tenant has used up what it may have. memory: too little is free. "
+        "not_ready: the service takes no work. A client batch refused at its head counts as one.",
+        labels=("service", "reason"),
     )
     ended = CounterMetricFamily(
         "penstock_items_ended",
         "Accepted items by what became of them. failed: a stage raised. invalid: the client's input. expired: its "
         "deadline passed. cancelled: the client left. lost: a worker died twice under it. turned_away: the service "
-        "stopped or a stage failed first, or client batches had gathered too many bytes of results, its own the most.",
+        "stopped or a stage failed first, or client batches had gathered too many bytes of results, its own the most. "
+        "displaced: it made way for an item of a tenant with less than its share, or of a better urgency.",
         labels=("service", "ending"),
     )
     gauges = {
         "queued": ("penstock_items_in_hand", "Accepted items without an outcome, wherever they are."),
         "max_queued": ("penstock_items_in_hand_limit", "Refuse new work at so many items (max_queued)."),
+        "backlog": (
+            "penstock_backlog_seconds",
+            "How long what is in hand will take, by the runs of late; 0 while nothing is in hand: scale by it.",
+        ),
         "held": ("penstock_held_bytes", "Bytes of queued payloads, half-received bodies and unread answers."),
         "answers": (
             "penstock_unread_answer_bytes",
@@ -123,15 +130,28 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
     for service, engine in running:
         label = (service.name,)
         accepted.add_metric(label, engine.counters.accepted)
-        refused.add_metric(label, engine.counters.refused)
+        for reason, attribute in REFUSED.items():
+            refused.add_metric((service.name, reason), getattr(engine.counters, attribute))
         for ending in _ENDINGS:
             ended.add_metric((service.name, ending), getattr(engine.counters, ending))
         made["queued"].add_metric(label, engine.queued)
         made["max_queued"].add_metric(label, service.options.max_queued)
+        made["backlog"].add_metric(label, engine.backlog_seconds)
         made["held"].add_metric(label, engine.held_bytes)
         made["answers"].add_metric(label, engine.answer_bytes)
         made["max_held"].add_metric(label, service.options.max_queued_bytes)
     yield from (accepted, refused, ended, *made.values())
+    watched = [(service.name, left) for service, engine in running if (left := engine.memory_available) is not None]
+    if watched:
+        memory = GaugeMetricFamily(
+            "penstock_memory_available_bytes",
+            "Bytes of memory that the cgroup, or the machine, has left; below min_free_memory new work is refused. "
+            "Only of services with that option.",
+            labels=("service",),
+        )
+        for name, left in watched:
+            memory.add_metric((name,), left)
+        yield memory
 
 
 def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:

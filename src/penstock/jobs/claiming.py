@@ -2,7 +2,7 @@
 
 Contract
 --------
-* Nothing is claimed unless every service is READY or BUSY, nor while the spool is full.
+* Nothing is claimed unless every service is READY or BUSY, nor while the spool is full or a service short of memory.
 * What is held and not begun is bounded (`rules/credit.py`).
 * An empty queue is asked again after `poll` seconds, and a store that does not answer after rests that grow.
 """
@@ -121,7 +121,8 @@ class Claiming:
         return False
 
     def _credit(self) -> Credit:
-        ready = [t for t in self._targets if (e := t.service.engine) is not None and e.state.accepting]
+        engines = [(target, target.service.engine) for target in self._targets]
+        ready = [t for t, e in engines if e is not None and e.state.accepting and not e.memory_short]
         if len(ready) < len(self._targets) or self._spool.full:
             return NO_CREDIT
         jobs = self._holding.jobs()

@@ -10,27 +10,28 @@ from collections.abc import Callable, Sequence
 
 from penstock.codec.formats import Codec
 from penstock.config import IN_A_PROGRAM, LogOptions, ServiceOptions
-from penstock.core.admission import whole_seconds
 from penstock.core.clock import Clock, calling_later
 from penstock.core.counters import ServiceCounters
 from penstock.core.item import Done, Request
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading, loading_words
 from penstock.core.payload import Payload
+from penstock.core.retry_slots import whole_seconds
 from penstock.core.state import State
 from penstock.core.supervision import longest_rest
 from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import (
     ConfigError,
     NotReady,
-    Overloaded,
     RequestError,
     StartFailed,
 )
+from penstock.hosting.available_memory import available_memory
 from penstock.runtime.affinity import pin
 from penstock.runtime.flow import Flow
 from penstock.runtime.incarnation import StartIncarnation
 from penstock.runtime.launching import plan as plan_workers
+from penstock.runtime.memory_watch import INTERVAL_SECONDS, MemoryWatch
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import StageDriver
 
@@ -44,6 +45,7 @@ class Engine:
     It lives on one event loop, and everything but `abandon` is called on that loop's thread.  `clock` tells it the
     time, and `start_incarnation` starts its workers; `inline` says that those are threads of this process.  `logs` is
     how workers in processes of their own write their log lines.  `served` says that every caller comes over HTTP.
+    `read_memory` tells how many bytes of memory are available, for `min_free_memory`.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Engine:
         inline: bool = False,
         logs: LogOptions = IN_A_PROGRAM,
         served: bool = False,
+        read_memory: Callable[[], int | None] = available_memory,
     ) -> None:
         self.name = name
         self.options = options
@@ -72,6 +75,11 @@ class Engine:
         )
         self.stages: list[StageDriver] = self._flow.stages
         self.counters: ServiceCounters = self._flow.counters
+        self._memory_watch: MemoryWatch | None = None
+        if options.min_free_memory:
+            self._memory_watch = MemoryWatch(
+                name, options.min_free_memory, read=read_memory, clock=clock, changed=self._flow.set_memory_short
+            )
         self._affinity_before: frozenset[int] | None = None
         self._pinned_by = 0
         """The thread that was pinned."""
@@ -122,6 +130,10 @@ class Engine:
         return self._flow.queued
 
     @property
+    def backlog_seconds(self) -> float:  # noqa: D102  # see `HostedEngine`
+        return self._flow.backlog_seconds
+
+    @property
     def held_bytes(self) -> int:  # noqa: D102  # see `HostedEngine`
         return self._flow.held_bytes
 
@@ -132,6 +144,14 @@ class Engine:
     @property
     def answers_overfull(self) -> bool:  # noqa: D102  # see `HostedEngine`
         return self._flow.answers_overfull
+
+    @property
+    def memory_short(self) -> bool:  # noqa: D102  # see `HostedEngine`
+        return self._flow.memory_short
+
+    @property
+    def memory_available(self) -> int | None:  # noqa: D102  # see `HostedEngine`
+        return None if self._memory_watch is None else self._memory_watch.available
 
     def refusal(  # noqa: D102  # see `HostedEngine`
         self,
@@ -147,9 +167,15 @@ class Engine:
             reason = f": {self.reason}" if state in (State.FAILED, State.STARTING) else ""
             retry_after = self._retry_failed_after() if state is State.FAILED else 1
             return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
+        if flow.memory_short:
+            why = f"service {self.name!r} has too little memory left"
+            return flow.overloaded(why, "memory", INTERVAL_SECONDS)
         if not flow.has_room(nbytes):
-            retry_after = flow.retry_after()
-            return Overloaded(f"service {self.name!r} is full; try again in {retry_after} s", retry_after=retry_after)
+            return flow.overloaded(f"service {self.name!r} is full", flow.full_of_what())
+        late = flow.seconds_too_late(deadline, lane, urgency, tenant)
+        if late > 0:
+            why = f"service {self.name!r} has so much to do that this would end {late:.3g} s after its deadline"
+            return flow.overloaded(why, "late", late)
         return None
 
     def _retry_failed_after(self) -> int:
@@ -241,7 +267,8 @@ class Engine:
         """Start every worker; returns when each has reached READY or ended once, and every stage had a ready one.
 
         Raises:
-            ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.
+            ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.  Or
+                `min_free_memory` is set where nothing tells how much memory is available.
             StartFailed: a stage's `setup` raised, with the remote traceback, or its workers keep dying.
         """
         if self._loop is not None:
@@ -255,6 +282,8 @@ class Engine:
             logs=self._logs,
             served=self._served,
         )
+        if self._memory_watch is not None:
+            self._memory_watch.start()
         self._pin(plan.allowed)
         self._loop = asyncio.get_running_loop()
         self._flow.begin(self._loop)
@@ -358,6 +387,8 @@ class Engine:
         self._flow.forget_deadlines()
         for stage in self.stages:
             stage.forget_timers()
+        if self._memory_watch is not None:
+            self._memory_watch.stop()
         if self._started is not None and not self._started.done():
             self._started.set_exception(StartFailed(f"service {self.name!r} was stopped while it was starting"))
         self._unpin()

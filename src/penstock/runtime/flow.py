@@ -21,14 +21,17 @@ from penstock.config import ServiceOptions
 from penstock.core.admission import Admission
 from penstock.core.alarm import Alarm
 from penstock.core.clock import FOREVER_SECONDS, Clock
-from penstock.core.counters import ServiceCounters
+from penstock.core.counters import ServiceCounters, count_refusal
 from penstock.core.deadlines import Deadlines
-from penstock.core.dispatch import SentFrame, room_after, room_for_answers, room_for_back
+from penstock.core.dispatch import has_begun, least_busy, room_after, room_for_answers, room_for_back
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
 from penstock.core.lanes import Lane
 from penstock.core.ledger import ByteLedger
 from penstock.core.outcome import Failure, Result
+from penstock.core.pace import Pace
 from penstock.core.payload import Payload, payload_size
+from penstock.core.predicted_end import predicted_end, seconds_to_clear
+from penstock.core.retry_slots import RetrySlots, whole_milliseconds, whole_seconds
 from penstock.core.tenants import USUAL_URGENCY, Tenants
 from penstock.errors import (
     Cancelled,
@@ -47,7 +50,8 @@ from penstock.runtime.stage_driver import StageDriver
 from penstock.transport.framing import Frame, Status
 from penstock.transport.messages import Problem, invalid_input, stage_failure, unpack
 
-SECONDS_PER_MARK = 1.0
+SECONDS_PER_LOOK: Final = 0.05
+"""How often the pace is looked at while it is measured."""
 
 # Looked up for every item, several times: constants cost nothing once compiled, members of an enum do.
 SETTLED: Final = ItemState.SETTLED
@@ -115,6 +119,9 @@ class Flow:
         self._admission = Admission(options.max_queued, options.max_queued_bytes, by_deadline=by_deadline)
         self.tenants = Tenants()
         self._deadlines = Deadlines()
+        self._by_prediction = options.admission == "deadline"
+        self._pace = Pace()
+        self._slots = RetrySlots()
         self._settling = Settling(
             name,
             [stage.queue for stage in self.stages],
@@ -134,7 +141,6 @@ class Flow:
         self._back_rooms = [_back_room_after(following, share) for _, following in followed]
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waking = False
-        self._last_mark = 0.0
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Live on `loop` from now on."""
@@ -175,9 +181,81 @@ class Flow:
         """Whether a request of `nbytes` would be let in now."""
         return self._admission.has_room(nbytes) and self._first_queue_open
 
-    def retry_after(self) -> int:
-        """In how many seconds a full service is worth another try."""
-        return self._admission.retry_after(self._now())
+    def full_of_what(self) -> str:
+        """What there is no room for, where a request is not let in: a reason of `Overloaded`."""
+        return "full" if self._admission.items_full or not self._first_queue_open else "bytes"
+
+    @property
+    def memory_short(self) -> bool:
+        """See `HostedEngine.memory_short`."""
+        return self._admission.ledger.memory_short
+
+    def set_memory_short(self, short: bool) -> None:
+        """Let nobody in while memory is short; who waited for room is fed when it is not any more."""
+        self._admission.ledger.memory_short = short
+        if not short:
+            self.wake()
+
+    # -- how long it will take ------------------------------------------------------------------------------------
+
+    def seconds_too_late(self, deadline: float, lane: Lane, urgency: int, tenant: str) -> float:
+        """By how many seconds a newcomer is predicted to miss its deadline; 0 where it would end in time.
+
+        It is 0 too where newcomers are refused by room alone, for what is of BACK, where nothing waits for an idle
+        worker of the first stage, and while some stage has run nothing or has no worker.
+        """
+        if not self._by_prediction or lane is BACK or deadline > FOREVER_SECONDS:
+            return 0.0
+        first = self.stages[0]
+        if not first.queue.front_items and least_busy(first.workers, 1) is not None:
+            return 0.0
+        now = self._now()
+        whose = self.tenants.find(tenant)
+        loads = []
+        for stage in self.stages:
+            load = stage.load(now, stage.queue.ahead_of(urgency, whose, lane, deadline))
+            if load is None:
+                return 0.0
+            loads.append(load)
+        return max(0.0, now + predicted_end(loads) - deadline)
+
+    @property
+    def backlog_seconds(self) -> float:
+        """How long what is in hand will take, but for what is of BACK; 0 while nothing is in hand."""
+        if not self._admission.items:
+            return 0.0
+        now = self._now()
+        loads = [load for stage in self.stages if (load := stage.load(now, stage.queue.front_items)) is not None]
+        if len(loads) < len(self.stages):
+            return self._admission.items / self.rate()
+        return seconds_to_clear(loads)
+
+    # -- when to come again -----------------------------------------------------------------------------------------
+
+    def overloaded(self, why: str, reason: str, lead: float | None = None) -> Overloaded:
+        """The refusal of a newcomer, who takes the next slot; the first one is `lead` seconds away.
+
+        Without `lead` that is when half of what is in hand has ended.  So those who come back a little early still find
+        room, and if they are a little late the workers still have work.
+        """
+        seconds = self._take_slot(lead)
+        retry_after = whole_seconds(seconds)
+        return Overloaded(
+            f"{why}; try again in {retry_after} s",
+            retry_after=retry_after,
+            retry_after_ms=whole_milliseconds(seconds),
+            reason=reason,
+        )
+
+    def _take_slot(self, lead: float | None = None) -> float:
+        rate = self.rate()
+        if lead is None:
+            lead = max(self._admission.items / 2, 1.0) / rate
+        return self._slots.take(self._now(), lead, rate)
+
+    def rate(self) -> float:
+        """How many items a second the service ends under load, as far as is known."""
+        return self._pace.rate(min([stage.known_rate for stage in self.stages]))
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -203,11 +281,13 @@ class Flow:
         if nbytes is None:
             nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
         has_room = self.accepting and (lane is BACK or self.has_room(nbytes))
-        if not has_room and not (wait and self.accepting):
-            self.counters.refused += n
+        predicted = self._by_prediction and lane is not BACK
+        if (predicted or not has_room) and not (wait and self.accepting):
             refusal = self._supervisor.refusal(nbytes, deadline, lane, urgency, tenant)
-            assert refusal is not None
-            raise refusal
+            if refusal is not None:
+                count_refusal(self.counters, refusal, n)
+                raise refusal
+            assert has_room
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
         request = Request(
@@ -254,11 +334,7 @@ class Flow:
         """See `Engine.begun`."""
         if request.unsettled < len(request.payloads):
             return True
-        for item in request.items:
-            frame: SentFrame | None = item.frame
-            if item.stage > 0 or item.suspect or (frame is not None and frame.running):
-                return True
-        return False
+        return any(has_begun(item) for item in request.items)
 
     def hold(self, nbytes: int) -> None:
         """See `HostedEngine.hold`."""
@@ -326,13 +402,20 @@ class Flow:
     def _pump(self) -> None:
         self._waking = False
         now = self._now()
+        saturated = False
         if self._admission.waiting:
             self._feed()
         # The last stage first: what it takes makes room for the stage before it, in the same turn.
         for stage in reversed(self.stages):
             if len(stage.queue):
                 stage.pump(now, self._rooms[stage.index], self._back_rooms[stage.index])
+                if not saturated and len(stage.queue):
+                    saturated = least_busy(stage.workers, 1) is None
             stage.note_work(now)
+        pace = self._pace
+        if saturated != pace.saturated or (saturated and now - pace.looked_at >= SECONDS_PER_LOOK):
+            counters = self.counters
+            pace.look(now, counters.succeeded + counters.failed + counters.invalid, saturated)
         if self._admission.waiting and self._feed():
             self.wake()
         if self.on_pumped is not None:
@@ -359,13 +442,10 @@ class Flow:
                 settling.settle(item, Failure(self._too_many_results()))
             else:
                 self._advance(item, payload, now)
-        if now - self._last_mark >= SECONDS_PER_MARK:
-            self._last_mark = now
-            self._admission.mark(now)
 
     def missed(self, items: list[Item]) -> None:  # noqa: D102  # see `Hub`
         for item in items:
-            self._settling.settle(item, Failure(DeadlineExceeded(ran=False)))
+            self._settling.settle(item, Failure(self._deadline_exceeded(item)))
 
     def worker_lost(  # noqa: D102  # see `Hub`
         self, stage: StageDriver, items: list[Item], *, hung: bool, alone: bool
@@ -376,11 +456,11 @@ class Flow:
 
     def _too_many_results(self) -> RequestError:
         """Why items end unrun whose client batch has gathered too many results."""
-        retry_after = self.retry_after()
-        return Overloaded(
-            f"the results of unfinished batches take more than {self._admission.ledger.max_bytes} bytes, most of "
-            "them those of this one; send fewer items at a time",
-            retry_after=retry_after,
+        most = self._admission.ledger.max_bytes
+        return self.overloaded(
+            f"the results of unfinished batches take more than {most} bytes, most of them those of this one; send "
+            "fewer items at a time",
+            "bytes",
         )
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
@@ -412,9 +492,19 @@ class Flow:
 
     def _end_expired(self) -> None:
         for request in self._deadlines.expired(self._now()):
-            self._settling.end(request, _deadline_exceeded)
+            self._settling.end(request, self._deadline_exceeded)
         self._deadline_alarm.set(self._deadlines.next_moment())
         self.wake()
+
+    def _deadline_exceeded(self, item: Item | None) -> DeadlineExceeded:
+        """Why an item ends whose deadline has passed; one that waited takes a slot, as if it had been refused."""
+        ran = item is not None and item.frame is not None and item.frame.running
+        error = DeadlineExceeded(ran=ran)
+        if not ran and (item is None or item.request.lane != BACK):
+            seconds = self._take_slot()
+            error.retry_after = whole_seconds(seconds)
+            error.retry_after_ms = whole_milliseconds(seconds)
+        return error
 
     def forget_deadlines(self) -> None:
         """Cancel the deadline alarm: every request is settled."""
@@ -458,7 +548,9 @@ def _read_failure(stage: str, status: int, payload: Payload) -> RequestError:
     except ProtocolError as broken:
         # The worker no longer holds the batch: if the item is not settled here, it never is.
         return StageFailed(str(broken), stage=stage)
-    return invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage)
+    error = invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage)
+    error.begun = True
+    return error
 
 
 def _lost_words(*, hung: bool, alone: bool, again: bool) -> str:
@@ -468,7 +560,3 @@ def _lost_words(*, hung: bool, alone: bool, again: bool) -> str:
     if again:
         return f"The worker process {how}; another one had ended under it before."
     return f"The worker process {how}."
-
-
-def _deadline_exceeded(item: Item | None) -> DeadlineExceeded:
-    return DeadlineExceeded(ran=item is not None and item.frame is not None and item.frame.running)

@@ -9,11 +9,19 @@ from penstock.core.admission import Admission
 from penstock.core.batching import BatchQueue
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
-from penstock.core.dispatch import SentFrame
+from penstock.core.dispatch import SentFrame, may_have_run
 from penstock.core.item import Item, ItemState, Request
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
-from penstock.errors import Cancelled, DeadlineExceeded, InvalidItem, RequestError, StageFailed, WorkerLost
+from penstock.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidItem,
+    Overloaded,
+    RequestError,
+    StageFailed,
+    WorkerLost,
+)
 from penstock.hosting.guarded_log import guarded_logger
 
 log = guarded_logger("penstock.runtime")
@@ -52,13 +60,18 @@ class Settling:
         self.back_items = 0
 
     def settle(self, item: Item, outcome: Outcome) -> None:
-        """Give `item` its outcome.  The first one stands.  Harmless where the caller has left."""
+        """Give `item` its outcome.  The first one stands.  Harmless where the caller has left.
+
+        A failure learns whether the item has begun: two items share one only where both have, or neither.
+        """
         before = item.state
         if before is SETTLED:
             return
         item.state = SETTLED
         if before is QUEUED:
             self._queues[item.stage].discard(item)
+        if isinstance(outcome, Failure) and may_have_run(item):
+            outcome.error.begun = True
         request = item.request
         if request.lane == BACK:
             self.back_items -= 1
@@ -92,12 +105,12 @@ class Settling:
 
     def _end_unsent(self, request: Request) -> None:
         """Settle what of `request` no worker has, fed or not: it is full of results.  It may complete here."""
-        failure = Failure(self._too_many_results())
+        unrun, begun = Failure(self._too_many_results()), Failure(self._too_many_results())
         if not request.wholly_fed:
-            self._end_unfed(request, failure)
+            self._end_unfed(request, unrun)
         for item in request.items:
             if item.state is QUEUED:
-                self.settle(item, failure)
+                self.settle(item, begun if may_have_run(item) else unrun)
 
     def _record(self, request: Request, index: int, outcome: Outcome) -> None:
         if isinstance(outcome, Result):
@@ -135,5 +148,7 @@ def _count_failure(counters: ServiceCounters, error: RequestError, n: int) -> No
             counters.cancelled += n
         case WorkerLost():
             counters.lost += n
+        case Overloaded(reason="share"):
+            counters.displaced += n
         case _:
             counters.turned_away += n

@@ -20,6 +20,7 @@ from penstock.core.fault_lines import FaultKind
 from penstock.core.item import OFFER, SEND, Item
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
+from penstock.core.predicted_end import StageLoad, seconds_until_free
 from penstock.core.request_ids import join_ids
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
 from penstock.errors import RETURNED, ProtocolError, StartFailed
@@ -128,6 +129,7 @@ class StageDriver:
         self.stall = StallWatch(spec.name, stalls_after, clock)
         self.window = 1 + spec.options.prefetch
         self.stopping = False
+        self._back_share = back_share
         self._now = clock.now
         self._launch: Callable[[int], Launch] | None = None
         self._cores: list[frozenset[int]] = []
@@ -158,6 +160,27 @@ class StageDriver:
     def live_workers(self) -> int:
         """Workers that are ready."""
         return sum(worker.ready for worker in self.workers)
+
+    @property
+    def known_rate(self) -> float:
+        """How many items a second it can end, by its latest runs; 0 before the first."""
+        run = self.queue.expected_run
+        return (self.live_workers or len(self.workers)) * self.spec.policy.max_size / run if run > 0 else 0.0
+
+    def load(self, now: float, waiting: int) -> StageLoad | None:
+        """What lies before one who comes behind `waiting` items; None while nothing has run, or no worker is ready."""
+        queue = self.queue
+        run = queue.expected_run
+        free = [
+            seconds_until_free(run, len(worker.frames), now - worker.running_since)
+            for worker in self.workers
+            if worker.ready
+        ]
+        if run == 0.0 or not free:
+            return None
+        size = self.spec.policy.max_size
+        front = size * (1.0 - self._back_share) if queue.back_items else float(size)
+        return StageLoad(waiting, self.in_flight - self.back_in_flight, front, run, free)
 
     @property
     def failed(self) -> bool:

@@ -225,7 +225,7 @@ class WorkerSlot(FrameHolder):
         """The next thing to do about a batch that runs and that nobody waits for."""
         self._asking: asyncio.Task[None] | None = None
         """The task that asks the worker for its stacks; kept, because the event loop keeps only a weak reference."""
-        self._running_since = 0.0
+        self.running_since = 0.0
         """When the oldest frame that it holds became the oldest one."""
         self._begin_life()
 
@@ -366,7 +366,7 @@ class WorkerSlot(FrameHolder):
         assert self._incarnation is not None
         self.frames.append(sent)
         if len(self.frames) == 1:
-            self._running_since = now
+            self.running_since = now
             self._watch()
         self._incarnation.send(buffers)
 
@@ -423,7 +423,7 @@ class WorkerSlot(FrameHolder):
     def _finish_first(self) -> float:
         """Forget the oldest frame, which was answered, and watch the next one; returns the time."""
         self.frames.popleft()
-        now = self._running_since = self._now()
+        now = self.running_since = self._now()
         self._watch()
         return now
 
@@ -475,7 +475,7 @@ class WorkerSlot(FrameHolder):
     @property
     def busy_seconds(self) -> float | None:
         """How long it has been at work on its oldest frame, or None while it has none."""
-        return self._now() - self._running_since if self.frames else None
+        return self._now() - self.running_since if self.frames else None
 
     def _watch(self) -> None:
         """Start the timers anew for the frame that the worker runs now."""
@@ -541,7 +541,7 @@ class WorkerSlot(FrameHolder):
         come meanwhile.  Such a time does not count, once for each frame.
         """
         assert self._timeout is not None
-        late = self._now() - self._running_since - self._timeout
+        late = self._now() - self.running_since - self._timeout
         if late > STOOD_STILL_SECONDS:
             self._hang = self._clock.call_later(min(late, self._timeout), self._kill_hung)
         else:

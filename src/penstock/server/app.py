@@ -16,6 +16,7 @@ Contract
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,7 @@ import msgspec
 
 from penstock.config import ServerOptions
 from penstock.core.clock import Clock
+from penstock.core.counters import count_refusal
 from penstock.errors import ConfigError, Overloaded
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.renewal import Renewal, UseRenewed
@@ -39,11 +41,13 @@ from penstock.server.pages.docs import docs_routes
 from penstock.server.pages.health import JSON, Health
 from penstock.server.pages.metrics import Metrics
 from penstock.server.pages.openapi import openapi
+from penstock.server.pages.scale import Scale
 from penstock.server.protocols.health_route import HealthRoute
 from penstock.server.protocols.job_routes import job_routes
 from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
 from penstock.server.protocols.route_table import RouteTable
 from penstock.server.protocols.service_routes import KINDS, routes_of
+from penstock.server.request_terms import read_time_limit
 from penstock.server.status import Problems
 
 _PROPER_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -116,6 +120,7 @@ class App:
             PageRoute("/readyz", health.readyz, problems, guarded=False, bounded=False),
             HealthRoute("/health", health, DeepCheck(self.services, self.clock), problems),
             PageRoute("/metrics", self.metrics.page, problems),
+            PageRoute("/scale", Scale(self.services).page, problems),
         ]
 
     def _documents(self) -> list[Route]:
@@ -152,6 +157,19 @@ class App:
             if refusal is not None:
                 return refusal
         return route.admit(request)
+
+    def waits_until(self, request: HttpRequest) -> float | None:
+        """Until when a request may wait for its service to start: a call, by its deadline.
+
+        None for what needs no service, and for what is refused whatever that does.  Any thread may ask before `admit`.
+        """
+        route = self._routes.get(request.path)
+        if not isinstance(route, ServiceRoute) or request.method != route.method:
+            return None
+        seconds = read_time_limit(request.headers, route.service.options.timeout)
+        if math.isnan(seconds) or self._refuse_key(request) is not None:
+            return None
+        return request.arrived + seconds
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answer a request that was admitted and whose body is complete: `reply` is called exactly once."""
@@ -220,7 +238,7 @@ class App:
             route: Route | None = request.route
             judged = None if route is None else route.judge_body(request, own)
             if judged is None and self._page_bytes > self._page_bytes_limit and self._page_bytes > own:
-                return self.problems.answer(Overloaded("Too many bytes of pages are held."), request)
+                return self.problems.answer(Overloaded("Too many bytes of pages are held.", reason="bytes"), request)
             return judged
         held = engine.held_bytes - engine.answer_bytes
         if held <= engine.options.max_queued_bytes or held <= own:
@@ -228,7 +246,9 @@ class App:
         refusal = engine.refusal()
         if refusal is None:
             return None
-        engine.counters.refused += 1
+        if isinstance(refusal, Overloaded):
+            refusal.reason = "bytes"  # whatever else there is no room for: these bytes are why it does not go on
+        count_refusal(engine.counters, refusal)
         return self.problems.answer(refusal, request)
 
     def body_due(self, request: HttpRequest) -> float:
@@ -262,7 +282,7 @@ class App:
         if request.method != route.method and not (route.method == "GET" and request.method == "HEAD"):
             return self._other_method(request, route)
         if self._page_bytes > self._page_bytes_limit and route.bounded:
-            return self.problems.answer(Overloaded("Too many pages lie unread."), request)
+            return self.problems.answer(Overloaded("Too many pages lie unread.", reason="bytes"), request)
         return None
 
     def _refuse_key(self, request: HttpRequest) -> Response | None:

@@ -11,7 +11,7 @@ leaves.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.core.payload import Payload
@@ -36,7 +36,7 @@ class HttpRequest:
         "timeout", "urgency",
     )  # fmt: skip
 
-    def __init__(self, method: str, path: bytes, query: bytes, headers: Mapping[bytes, bytes], arrived: float) -> None:
+    def __init__(self, method: str, path: bytes, query: bytes, headers: dict[bytes, bytes], arrived: float) -> None:
         self.method = method
         self.path = path
         self.query = query

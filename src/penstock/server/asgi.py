@@ -26,16 +26,16 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from penstock.config import ServerOptions
-from penstock.core.clock import Timer, calling_later
-from penstock.core.payload import Buffer, Payload, payload_pieces, payload_size
+from penstock.core.clock import calling_later
+from penstock.core.payload import payload_size
 from penstock.core.state import State
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.servable import Servable
 from penstock.server.app import App
 from penstock.server.application import HttpRequest, Response
-from penstock.server.fields import RequestRefused, join_fields, judge_encoding, read_length
-from penstock.server.overdue import cut_overdue
+from penstock.server.fields import join_fields
+from penstock.server.gateway import GatewayCall, answer_fields, answer_pieces, judge_head, judge_size
 from penstock.server.status import CLIENT_LEFT
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -46,11 +46,6 @@ UNSTARTED = (
     "The service was never started: a mounted app receives no lifespan. Let the outer app enter ours "
     "(`lifespan=app.lifespan`), or start it with `async with service`."
 )
-
-SEND_BYTES = 256 * 1024
-"""Most bytes of an answer in one `send`: servers let a `send` wait while what they were given before is unread."""
-OVERDUE_INTERVAL_SECONDS = 1.0
-"""How often, while too many bytes of answers are held, those are looked for that nobody takes."""
 
 log = guarded_logger("penstock.server")
 
@@ -72,7 +67,7 @@ class AsgiApp:
 
     def __init__(self, app: App) -> None:
         self.app = app
-        self._answering: set[_Call] = set()
+        self._answering: set[GatewayCall] = set()
         app.problems.unstarted = UNSTARTED
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,33 +135,26 @@ class _InterruptedError(Exception):
     """What a call was waiting for takes longer than it may."""
 
 
-class _Call:
-    """One request and its answer.  `answering` are the calls of the app that hold bytes of an answer."""
+class _Call(GatewayCall):
+    """A call of the app."""
 
-    def __init__(self, app: App, request: HttpRequest, receive: Receive, send: Send, answering: set[_Call]) -> None:
-        self._app = app
-        self._request = request
+    def __init__(
+        self, app: App, request: HttpRequest, receive: Receive, send: Send, answering: set[GatewayCall]
+    ) -> None:
+        super().__init__(app, request, answering)
         self._receive = receive
         self._send = send
-        self._answering = answering
         self._held = 0
-        self._answer_held = 0
-        """Bytes of the answer that are held."""
-        self._ready = 0.0
-        """When there was an answer."""
-        self._watch: Timer | None = None
         self._waiting: asyncio.Task[Any] | None = None
         """The task of the call, while it waits for what `_interrupt` may end: its body, or that its answer is sent."""
         self._interrupted = False
         """Cause: the task was cancelled by `_interrupt`."""
-        self._sending = False
-        """Whether the answer is being sent."""
 
     async def run(self) -> None:
         """Answer the request, or count it as one whose client left."""
         request = self._request
         try:
-            response = self._judge_head()
+            response = judge_head(self._app, request)
             if response is None:
                 response = await self._serve()
             nbytes = await self._write(response)
@@ -181,21 +169,6 @@ class _Call:
             self._app.answered(request, response.status, nbytes)
         finally:
             self._let_go()
-
-    def _judge_head(self) -> Response | None:
-        """The refusal of a request by its head, or None to read its body.  The order is that of the native server."""
-        request = self._request
-        try:
-            length = read_length(request.headers.get(b"content-length"))
-        except RequestRefused as refused:
-            return self._app.refuse(refused.status, refused.detail, request)
-        refusal = self._app.admit(request)
-        if refusal is not None:
-            return refusal
-        objection = judge_encoding(request.headers.get(b"content-encoding"))
-        if objection is not None:
-            return self._app.refuse(*objection, request)
-        return self._judge_size(length)
 
     async def _serve(self) -> Response:
         try:
@@ -256,7 +229,7 @@ class _Call:
             if message["type"] == "http.disconnect":
                 raise _ClientLeftError
             piece = message.get("body", b"")
-            refusal = self._judge_size(self._held + len(piece))
+            refusal = judge_size(self._app, self._request, self._held + len(piece))
             if refusal is not None:
                 raise _RefusedError(refusal)
             self._held += len(piece)
@@ -268,25 +241,13 @@ class _Call:
             if refusal is not None:
                 raise _RefusedError(refusal)
 
-    def _judge_size(self, nbytes: int) -> Response | None:
-        limit = self._app.options.max_body
-        if nbytes <= limit:
-            return None
-        return self._app.refuse(413, f"the body is larger than {limit} bytes", self._request)
-
     async def _write(self, response: Response) -> int:
         """Send the answer; returns how many bytes of body it had."""
         if self not in self._answering:
             self._hold_answer(payload_size(response.body))
-        pieces = _pieces(response.body)
-        nbytes = payload_size(response.body)
-        headers = [(b"x-request-id", self._request.id), *response.headers]
-        if response.content_type:
-            headers.append((b"content-type", response.content_type))
-        if response.status != 204:
-            headers.append((b"content-length", b"%d" % nbytes))
-        if self._request.method == "HEAD":
-            pieces, nbytes = [b""], 0
+        headers = answer_fields(self._request, response)
+        pieces = answer_pieces(self._request, response) or [b""]
+        nbytes = payload_size(pieces)
         self._sending = True
         try:
             with self._interruptible():
@@ -324,43 +285,7 @@ class _Call:
             self._interrupted = True
             self._waiting.cancel()
 
-    # -- what is held of the answer -----------------------------------------------------------------------------------
-
-    def _hold_answer(self, nbytes: int) -> None:
-        self._ready = self._app.clock.now()
-        self._answer_held = nbytes
-        self._answering.add(self)
-        self._app.hold_answer(self._request, nbytes)
-        # One watch is enough, so an answer has none that finds room.  While too many bytes are held, the call that came
-        # last of those that hold them has one.
-        if self._app.answers_overfull(self._request):
-            self._watch = self._app.clock.call_later(OVERDUE_INTERVAL_SECONDS, self._look)
-
-    def _give_back(self, nbytes: int) -> None:
-        part = min(nbytes, self._answer_held)
-        self._answer_held -= part
-        self._app.hold_answer(self._request, -part)
-
-    def _let_go(self) -> None:
-        """Give back what is held of the answer, however the call has ended."""
-        self._answering.discard(self)
-        if self._watch is not None:
-            self._watch.cancel()
-        if self._answer_held:
-            self._give_back(self._answer_held)
-
-    def _look(self) -> None:
-        self._watch = self._app.clock.call_later(OVERDUE_INTERVAL_SECONDS, self._look)
-        cut_overdue(self._answering, self._app.clock.now())
-
-    def overdue_bytes(self, now: float) -> int:
-        """See `AnswerHolder`."""
-        overdue = self._sending and now - self._ready >= self._app.options.unread_timeout
-        return self._answer_held if overdue and self._app.answers_overfull(self._request) else 0
-
-    def abort(self) -> None:
-        """Send no more of the answer: the server closes the connection of a call that ends in its midst."""
-        self._give_back(self._answer_held)
+    def _stop_sending(self) -> None:
         if self._sending:
             self._interrupt()
 
@@ -373,18 +298,6 @@ def _left(error: Exception) -> _ClientLeftError:
     if not isinstance(error, (OSError, _InterruptedError)):
         log.debug("a client has left, or the server is broken: %r", error)
     return _ClientLeftError()
-
-
-def _pieces(body: Payload) -> list[Buffer]:
-    """`body` in pieces of at most `SEND_BYTES`, at least one."""
-    pieces: list[Buffer] = []
-    for piece in payload_pieces(body):
-        if len(piece) <= SEND_BYTES:
-            pieces.append(piece)
-        else:
-            view = memoryview(piece)
-            pieces += [view[at : at + SEND_BYTES] for at in range(0, len(view), SEND_BYTES)]
-    return pieces or [b""]
 
 
 def _request(scope: Scope, arrived: float) -> HttpRequest:

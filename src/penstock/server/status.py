@@ -2,7 +2,15 @@
 
 This is the only table from errors to numbers.  Every refusal and failure has one shape: ``type``, ``title``,
 ``status``, ``detail``, ``request_id``, and where they apply ``path`` (where in the item), ``id`` (what to look for in
-the log) and ``retry_after`` (seconds).  A traceback is written to the log only.
+the log), ``reason`` (why there was no room) and ``retry_after`` with ``retry_after_ms`` (when to try again).  A
+traceback is written to the log only.
+
+Contract
+--------
+* Whatever may be retried says when, in the problem and in `Retry-After` and `retry-after-ms`, whatever its status.
+  What a stage was at work on when its deadline passed says nothing: to send it again as it was is to do that again.
+* Every problem answer has `x-should-retry`.  It is ``true`` exactly where the error is retryable and the item never
+  ran; with 504 it is ``false``.
 """
 
 from __future__ import annotations
@@ -30,6 +38,7 @@ from penstock.errors import (
     NotReady,
     Overloaded,
     PenstockError,
+    QuotaExceeded,
     RequestError,
     StageFailed,
     StoreUnavailable,
@@ -46,6 +55,7 @@ CLIENT_LEFT = 499
 KINDS: dict[type[RequestError], tuple[str, str]] = {
     InvalidItem: ("invalid-item", "Invalid item"),
     Overloaded: ("overloaded", "Too much work"),
+    QuotaExceeded: ("quota-exceeded", "Quota exceeded"),
     DeadlineExceeded: ("deadline-exceeded", "Deadline exceeded"),
     StageFailed: ("stage-failed", "Stage failed"),
     WorkerLost: ("worker-lost", "Worker lost"),
@@ -72,6 +82,12 @@ JOB_KINDS: dict[type[PenstockError], tuple[str, str, int]] = {
 BY_INPUT = "input"
 """The cause of a dead job whose input was at fault."""
 
+_FAULTS = (StageFailed, WorkerLost)
+"""What the log has under the problem's ``id``, besides what is of no class of its own."""
+_SOON_SECONDS = 1
+_SHOULD_RETRY = (b"x-should-retry", b"true")
+_SHOULD_NOT_RETRY = (b"x-should-retry", b"false")
+
 
 def phrase(status: int) -> str:
     """The name of an HTTP status."""
@@ -87,20 +103,22 @@ class Problems:
         self._numbers: dict[type[RequestError], int] = {
             InvalidItem: 422,
             Overloaded: options.overload_status,
-            DeadlineExceeded: options.expired_status,  # 504 once a stage had begun
+            QuotaExceeded: 429,
+            DeadlineExceeded: options.expired_status,
             StageFailed: 500,
             WorkerLost: 500,
             NotReady: 503,
             Cancelled: CLIENT_LEFT,
             RequestError: 500,
         }
+        self._late_status = options.late_status
         self.unstarted = "The service is starting."
         """The detail of a refusal while a service has no engine; the host that starts services may replace it."""
 
     def status(self, error: RequestError) -> int:
         """The HTTP status of an error."""
         if isinstance(error, DeadlineExceeded) and error.ran:
-            return 504
+            return self._late_status
         return self._numbers[_kind(error)]
 
     def describe(self, error: RequestError, request_id: str, occurrence: str) -> dict[str, Any]:
@@ -108,7 +126,8 @@ class Problems:
 
         `occurrence` names this item of this request, and the log has the same name.
         """
-        kind, title = KINDS[_kind(error)]
+        row = _kind(error)
+        kind, title = KINDS[row]
         status = self.status(error)
         problem: dict[str, Any] = {
             "type": f"urn:penstock:problem:{kind}",
@@ -121,10 +140,12 @@ class Problems:
             problem["path"] = one_line(error.path)
         if isinstance(error, NotReady) and error.state:
             problem["state"] = error.state
-        if status == 500:
+        if isinstance(error, Overloaded):
+            problem["reason"] = error.reason
+        if isinstance(error, _FAULTS) or row is RequestError:
             problem["id"] = occurrence
-        if error.retryable:
-            problem["retry_after"] = _retry_after(error)
+        if error.retryable and not (isinstance(error, DeadlineExceeded) and error.ran):
+            _say_when(problem, error)
         return problem
 
     def answer(self, error: RequestError, request: HttpRequest) -> Response:
@@ -132,7 +153,7 @@ class Problems:
         request_id = request.id.decode()
         problem = self.describe(error, request_id, request_id)
         self.faults.report(error, (request_id,))
-        return respond(problem)
+        return respond(problem, retry=error.retryable and not error.begun)
 
     def job_answer(self, error: PenstockError, request: HttpRequest) -> Response:
         """The answer to a call about jobs that ended with `error`; one that is in no table is a bad parameter."""
@@ -154,8 +175,8 @@ class Problems:
         if isinstance(error, EndedWithoutResult):
             problem["id"] = error.job_id
         if error.retryable:
-            problem["retry_after"] = 1
-        return respond(problem)
+            _say_when(problem, error)
+        return respond(problem, retry=error.retryable)
 
     def refuse(
         self, status: int, detail: str, request_id: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -168,17 +189,31 @@ class Problems:
             "detail": one_line(detail),
             "request_id": request_id.decode(),
         }
-        if status in (429, 503):
-            problem["retry_after"] = 1
-        return respond(problem, headers)
+        retry = status in (429, 503)
+        if retry:
+            _say_when(problem)
+        return respond(problem, headers, retry=retry)
 
 
-def respond(problem: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...] = ()) -> Response:
-    """`problem` as a response; 429 and 503 say when to try again."""
+def respond(problem: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...] = (), *, retry: bool) -> Response:
+    """`problem` as a response; what says when to try again says it in the headers too.  `retry`: whether to do it."""
     status = problem["status"]
-    if status in (429, 503) and "retry_after" in problem:
-        headers = (*headers, (b"retry-after", b"%d" % problem["retry_after"]))
+    if "retry_after" in problem:
+        headers = (
+            *headers,
+            (b"retry-after", b"%d" % problem["retry_after"]),
+            (b"retry-after-ms", b"%d" % problem["retry_after_ms"]),
+        )
+    headers = (*headers, _SHOULD_RETRY if retry and status != 504 else _SHOULD_NOT_RETRY)
     return Response(status, PROBLEM_JSON, msgspec.json.encode(problem), headers)
+
+
+def _say_when(problem: dict[str, Any], error: PenstockError | None = None) -> None:
+    """Let `problem` say when to try again: as `error` does, else soon."""
+    seconds = error.retry_after if isinstance(error, (Overloaded, DeadlineExceeded, NotReady)) else _SOON_SECONDS
+    problem["retry_after"] = seconds
+    exactly = error.retry_after_ms if isinstance(error, (Overloaded, DeadlineExceeded)) else 1000 * seconds
+    problem["retry_after_ms"] = exactly
 
 
 def _kind(error: RequestError) -> type[RequestError]:
@@ -193,7 +228,3 @@ def _detail(error: RequestError) -> str:
     if isinstance(error, InvalidItem):
         return one_line(error.reason)
     return one_line(str(error))
-
-
-def _retry_after(error: RequestError) -> int:
-    return error.retry_after if isinstance(error, (Overloaded, NotReady)) else 1

@@ -1,11 +1,15 @@
-"""Which requests the stage works for at this moment: what `penstock.current_requests` tells.
+"""Which requests the stage works for at this moment, and how much time each has left.
 
-The runner notes it before each call of user code, which costs two assignments.  Ids are made of it where somebody asks.
+It is what `penstock.current_requests` and `WorkerInfo.remaining` tell.  The runner notes it before each call of user
+code, which costs two assignments.  Ids and times are made of it where somebody asks.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from penstock.core.request_ids import split_ids
@@ -13,15 +17,19 @@ from penstock.transport.framing import Frame
 
 
 class CurrentCall:
-    """The call of user code that one worker makes now; only the worker's own thread looks at it."""
+    """The call of user code that one worker makes now.
 
-    __slots__ = ("_ids", "_ids_of", "frame", "places")
+    Threads that the stage has started may ask for `remaining`; only the worker's own thread asks for `ids`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_ids", "_ids_of", "_now", "frame", "places")
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self.frame: Frame | None = None
         """The batch in hand; None between two, and while examples run."""
         self.places: list[int] = []
-        """The places in the batch of the items that the call got."""
+        """The places in the batch of the items that the call got; of examples, which are in no batch, their numbers."""
         self._ids_of: Frame | None = None
         self._ids: list[str] = []
         """The ids of all items of `_ids_of`: a call may log many lines."""
@@ -36,8 +44,21 @@ class CurrentCall:
             self._ids_of = frame
         return tuple([self._ids[place] for place in self.places])
 
+    def remaining(self) -> list[float]:
+        """The seconds that each of the items has left that the call got, in order.
+
+        0.0 where the deadline has passed, inf where there is none: examples have none.
+        """
+        frame, places = self.frame, self.places
+        if frame is None:
+            return [math.inf] * len(places)
+        # Not what was left when the frame was sent: it may have lain in the channel behind another.
+        passed = self._now() - frame.seconds
+        return [max(0.0, frame.remaining[place] - passed) for place in places]
+
     def over(self) -> None:
-        """Note that the batch is done."""
+        """Note that the batch, or the example, is done."""
+        self.places = []
         self.frame = self._ids_of = None
 
 

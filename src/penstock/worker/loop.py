@@ -24,7 +24,7 @@ from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.channel import WorkerEnd
 from penstock.transport.framing import Frame, Kind, encode_control
 from penstock.transport.messages import Hello, Launch, pack, unpack
-from penstock.worker.current_call import announce
+from penstock.worker.current_call import CurrentCall, announce
 from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.loading import import_target
 from penstock.worker.problems import SINGLE_ITEM, USER_ERRORS, describe_error
@@ -85,7 +85,8 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
         target = import_target(launch.ref)
     on_loaded()
     stage = make_stage(target)
-    stage.worker = WorkerInfo(launch.stage, launch.index, launch.count, launch.gpus)
+    current = CurrentCall()
+    stage.worker = WorkerInfo(launch.stage, launch.index, launch.count, launch.gpus, current.remaining)
     arguments = pickle.loads(launch.setup)  # noqa: S301  # written by our own coordinator
     declared = declaration_of(target, arguments)
     if declared.examples is not None:
@@ -100,6 +101,7 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
         encoder=ItemEncoder(types.result, validate=launch.validate_results and launch.last, allow_nan=launch.allow_nan),
         now=time.monotonic,
         validates=launch.validate and launch.first,
+        current=current,
     )
     announce(runner.current, launch.service, launch.stage, launch.index)
     stage.setup(**arguments)

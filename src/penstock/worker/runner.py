@@ -94,8 +94,9 @@ class Runner:
         encoder: ItemEncoder,
         now: Callable[[], float],
         validates: bool = False,
+        current: CurrentCall | None = None,
     ) -> None:
-        self.current = CurrentCall()
+        self.current = CurrentCall(now) if current is None else current
         """What the stage is called for now."""
         self._stage = stage
         self._name = name
@@ -259,12 +260,19 @@ class Runner:
 
     def _rehearse(self, values: list[Any]) -> list[Any]:
         """The results of one run of the whole stage."""
-        pres = values if self._preprocess is None else [_checked(self._preprocess(value)) for value in values]
-        if self._batched:
-            results = Bisection(self._stage.predict, enabled=False).call(pres)
-        else:
-            results = [self._predict_one(value) for value in pres]
-        return [_checked(self._finish(_checked(result), pre)) for result, pre in zip(results, pres, strict=True)]
+        current = self.current
+        current.places = [0]
+        try:
+            pres = values if self._preprocess is None else [_checked(self._preprocess(value)) for value in values]
+            if self._batched:
+                current.places = list(range(len(pres)))
+                results = Bisection(self._stage.predict, enabled=False).call(pres)
+                current.places = [0]
+            else:
+                results = [self._predict_one(value) for value in pres]
+            return [_checked(self._finish(_checked(result), pre)) for result, pre in zip(results, pres, strict=True)]
+        finally:
+            current.over()
 
     def _predict_one(self, value: Any) -> Any:
         try:

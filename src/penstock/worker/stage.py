@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.config import Batch
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from penstock.worker.declaration import Declaration
 
 
+def _nothing_runs() -> list[float]:
+    return []
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """Which worker a stage object lives in."""
+    """Which worker a stage object lives in, and how much time its items have left."""
 
     stage: str
     index: int
@@ -25,6 +29,21 @@ class WorkerInfo:
     count: int
     gpus: tuple[int | str, ...] = ()
     """The GPUs that `penstock.stage(gpus=...)` gives it, as they were named there; its own number 0 is the first."""
+    left: Callable[[], list[float]] = field(default=_nothing_runs, repr=False, compare=False)
+    """What `remaining` asks; a worker has its own, a test of a stage may give another."""
+
+    def remaining(self) -> list[float]:
+        """The seconds that each item of the running call has left at this moment, in the order of the items.
+
+        `predict` with a batch policy has one number for each item that it was given; `predict` without one,
+        `preprocess` and `postprocess` have one.  It is inf for an item without a deadline and for examples, and 0.0
+        once the deadline has passed.  Outside of these calls the list is empty.
+        """
+        return self.left()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy is no worker's: where it goes, to another process for one, nothing runs that it could tell of.
+        return WorkerInfo, (self.stage, self.index, self.count, self.gpus)
 
 
 class Stage:
@@ -46,7 +65,7 @@ class Stage:
     examples: ClassVar[Sequence[Any]] = ()
     """Inputs of this stage: each worker runs them, alone and as a full batch, before it is ready."""
     worker: WorkerInfo
-    """Which worker this is; set before `setup` is called."""
+    """Which worker this is, and what time its items have left; set before `setup` is called."""
 
     @classmethod
     def declare(cls, *args: Any, **kwargs: Any) -> Declaration:  # noqa: ARG003  # any signature overrides this one

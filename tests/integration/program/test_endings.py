@@ -182,6 +182,21 @@ def test_a_client_can_shorten_its_time_but_not_lengthen_it(serve):
     server.open_gate()
 
 
+@pytest.mark.parametrize("fields", [{"grpc_timeout": "300m"}, {"x_envoy_expected_rq_timeout_ms": "300"}])
+def test_the_limit_of_a_proxy_ends_an_item_that_runs(server, fields):
+    started = time.monotonic()
+    problem(server.wire().post("/predict", HOLD, **fields).answer(), 504, "deadline-exceeded")
+    assert 0.29 <= time.monotonic() - started < 2
+    server.open_gate()
+
+
+def test_an_item_whose_limit_has_passed_when_it_comes_is_never_run(server):
+    for fields in ({"grpc_timeout": "1n"}, {"X_Request_Timeout": "1e-300"}):
+        problem(server.wire().post("/predict", {"value": 7}, **fields).answer(), 503, "deadline-exceeded")
+    assert server.wire().post("/predict", {"value": 9}).answer().status == 200
+    assert notes(server, "ran") == ["9.0"]
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf", ""])
 def test_a_timeout_that_is_no_positive_number_is_400(shared, value):
     problem(shared.wire().post("/predict", {}, X_Request_Timeout=value).answer(), 400, "")

@@ -1,13 +1,10 @@
-"""Who comes in, who waits, in which order they are fed, and when to come again."""
+"""Who comes in, who waits, and in which order they are fed."""
 
 from __future__ import annotations
 
-import math
-from random import Random
-
 import pytest
 
-from penstock.core.admission import Admission, whole_seconds
+from penstock.core.admission import Admission
 from penstock.core.item import Item
 from penstock.core.lanes import FRONT, Lane
 
@@ -231,122 +228,3 @@ def test_a_half_fed_request_whose_payloads_are_dropped_leaves_its_place_and_its_
     assert (admission.waiting, admission.ledger.held) == (1, 20)
     admission.settle(item)
     assert feed(admission) == [large]
-
-
-# -- when to come again -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def enter(request_of):
-    """Count `n` items in."""
-
-    def count_in(admission, n):
-        return [let_in(admission, request_of()) for _ in range(n)]
-
-    return count_in
-
-
-@pytest.fixture
-def settle(enter):
-    """Count `n` items in and out."""
-
-    def count_out(admission, n):
-        for _ in range(n):
-            admission.settle(*enter(admission, 1))
-
-    return count_out
-
-
-def test_retry_after_is_the_queue_divided_by_the_recent_rate(settle, enter):
-    admission = door(max_items=1000)
-    admission.mark(100.0)
-    settle(admission, 50)
-    enter(admission, 100)
-    assert admission.retry_after(105.0) == 10, "100 items at 10 a second"
-
-
-def test_retry_after_is_rounded_up_to_whole_seconds_and_at_least_one(settle, enter):
-    admission = door(max_items=1000)
-    admission.mark(0.0)
-    settle(admission, 100)
-    assert admission.retry_after(1.0) == 1, "nothing is queued"
-    enter(admission, 101)
-    assert admission.retry_after(1.0) == 2
-
-
-def test_a_time_to_come_back_is_in_whole_seconds_rounded_up_from_1_to_60():
-    told = {0.0: 1, 0.2: 1, 1.0: 1, 1.001: 2, 29.5: 30, 60.0: 60, 300.0: 60}
-    assert {seconds: whole_seconds(seconds) for seconds in told} == told
-
-
-def test_retry_after_is_at_most_a_minute(enter):
-    admission = door(max_items=1000)
-    enter(admission, 1000)
-    assert admission.retry_after(5.0) == 60
-    admission.mark(5.0)
-    assert admission.retry_after(500.0) == 60
-
-
-def test_only_the_last_ten_seconds_count(settle, enter):
-    admission = door(max_items=1000)
-    admission.mark(0.0)
-    settle(admission, 10_000)
-    admission.mark(20.0)
-    settle(admission, 10)
-    enter(admission, 20)
-    assert admission.retry_after(30.0) == 20, "one a second lately"
-
-
-def test_a_burst_after_a_quiet_hour_is_measured_by_itself(settle, enter):
-    admission = door(max_items=2000)
-    admission.mark(0.0)
-    admission.mark(3600.0)
-    settle(admission, 500)
-    enter(admission, 1000)
-    assert admission.retry_after(3600.5) == 2
-
-
-def test_a_mark_counts_until_it_is_more_than_ten_seconds_old(settle, enter):
-    admission = door(max_items=1000)
-    admission.mark(0.0)
-    settle(admission, 100)
-    enter(admission, 100)
-    admission.mark(10.0)
-    assert admission.retry_after(10.0) == 10, "a hundred in ten seconds"
-    settle(admission, 1)
-    admission.mark(10.001)
-    assert admission.retry_after(20.0) == 60, "one in ten seconds"
-
-
-def test_where_nothing_was_settled_lately_one_item_is_taken_for_the_rate(enter):
-    admission = door(max_items=1000)
-    enter(admission, 4)
-    admission.mark(0.0)
-    assert admission.retry_after(10.0) == 40
-
-
-def test_the_rate_of_less_than_a_second_is_that_of_a_second(settle, enter):
-    admission = door(max_items=1000)
-    admission.mark(0.0)
-    settle(admission, 10)
-    enter(admission, 35)
-    assert admission.retry_after(0.25) == 4
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_retry_after_is_what_a_list_of_all_that_happened_says(seed, settle, enter):
-    random = Random(seed)
-    admission, now, settled, queued = door(max_items=10**6), 100.0, 0, 0
-    marks = []
-    for _ in range(40):
-        now += random.choice((0.5, 1.0, 4.0))
-        done, more = random.randrange(30), random.randrange(10)
-        settle(admission, done)
-        enter(admission, more)
-        settled, queued = settled + done, queued + more
-        if random.random() < 0.7:
-            admission.mark(now)
-            marks = [mark for mark in marks if mark[0] >= now - 10.0] + [(now, settled)]
-        since, before = marks[0] if marks else (now, settled)
-        seconds = queued * max(now - since, 1.0) / max(settled - before, 1)
-        assert admission.retry_after(now) == min(max(math.ceil(round(seconds, 9)), 1), 60), seed

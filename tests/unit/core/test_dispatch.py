@@ -12,7 +12,9 @@ import pytest
 from penstock.core.dispatch import (
     FrameHolder,
     SentFrame,
+    has_begun,
     least_busy,
+    may_have_run,
     reclaim,
     room_after,
     room_for_answers,
@@ -232,6 +234,14 @@ def test_a_worker_that_was_ended_by_us_makes_nobody_suspect(sent, retry):
     a.items[0].suspect = True
     assert sorted_out([a, b], innocent=True, retry=retry) == (a.items + b.items, [], [])
     assert [item.ran for item in a.items + b.items] == [True] * len(a.items) + [False] * len(b.items)
+
+
+def test_what_a_worker_ran_that_was_ended_by_us_may_have_run_and_what_lay_behind_it_has_not(sent):
+    ran, behind = sent(1, 1)
+    sorted_out([ran, behind], innocent=True)
+    ran.holder.frames.clear()
+    assert [may_have_run(frame.items[0]) for frame in (ran, behind)] == [True, False]
+    assert not has_begun(ran.items[0]), "no attempt is counted"
 
 
 def test_what_is_settled_already_is_nowhere(sent):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.clock import FOREVER_SECONDS
-from penstock.core.counters import SECONDS, SIZES, Histogram, ServiceCounters, StageCounters
+from penstock.core.counters import REFUSED, SECONDS, SIZES, Histogram, ServiceCounters, StageCounters, count_refusal
 from penstock.core.outcome import Failure, Result
 from penstock.core.state import State, WorkerState
-from penstock.errors import Overloaded
+from penstock.errors import REFUSAL_REASONS, NotReady, Overloaded, QuotaExceeded
 
 
 def test_a_value_is_counted_under_the_first_bound_it_does_not_exceed():
@@ -48,6 +48,17 @@ def test_counters_start_at_zero(counters):
 def test_a_counter_that_does_not_exist_cannot_be_set(counters):
     with pytest.raises(AttributeError):
         counters.misspelt = 1
+
+
+def test_refusals_are_counted_by_their_reason():
+    counters = ServiceCounters()
+    for reason in REFUSAL_REASONS:
+        count_refusal(counters, Overloaded(reason=reason))
+    count_refusal(counters, QuotaExceeded(), 3)
+    count_refusal(counters, NotReady(), 5)
+    found = {reason: getattr(counters, name) for reason, name in REFUSED.items()}
+    assert found == {"full": 1, "bytes": 1, "late": 1, "share": 1, "quota": 4, "memory": 1, "not_ready": 5}
+    assert counters.refused == 14
 
 
 def test_an_outcome_is_matched_as_one_of_two():

@@ -53,7 +53,15 @@ class Call:
 class Rig:
     """An engine, its clock, its workers, and every request it was given."""
 
-    def __init__(self, *specs: StageSpec, obedient: bool = True, inline: bool = False, cpus=None, **options) -> None:
+    def __init__(
+        self,
+        *specs: StageSpec,
+        obedient: bool = True,
+        inline: bool = False,
+        cpus=None,
+        read_memory=lambda: None,
+        **options,
+    ) -> None:
         self.clock = VirtualClock()
         self.workers = FakeWorkers(obedient=obedient)
         self.engine = Engine(
@@ -65,6 +73,7 @@ class Rig:
             start_incarnation=self.workers.start,
             cpus=cpus,
             inline=inline,
+            read_memory=read_memory,
         )
         self.calls: list[Call] = []
 
@@ -123,7 +132,7 @@ class Rig:
         assert self.engine.held_bytes == 0, "nothing is held once everything is settled"
         assert self.clock.waiting == [], "no timer outlives the engine"
         counters = self.engine.counters
-        endings = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away")
+        endings = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away", "displaced")
         assert counters.accepted == sum(getattr(counters, ending) for ending in endings)
 
 

@@ -279,10 +279,11 @@ async def test_a_full_service_is_busy_and_refuses_with_a_time_to_come_back(make_
     assert (rig.engine.state, rig.engine.queued) == (State.READY, 1)
     await rig.call()
     assert (rig.engine.state, rig.engine.queued) == (State.BUSY, 2)
-    with pytest.raises(Overloaded, match="service 'service' is full; try again in 2 s") as caught:
+    with pytest.raises(Overloaded, match="service 'service' is full; try again in 1 s") as caught:
         rig.submit()
-    assert caught.value.retry_after == 2
-    assert rig.engine.counters.refused == 1
+    refusal = caught.value
+    assert (refusal.retry_after, refusal.retry_after_ms, refusal.reason) == (1, 50, "full")
+    assert (rig.engine.counters.refused, rig.engine.counters.refused_full) == (1, 1)
     rig.workers[0].answer()
     assert rig.engine.refusal() is None
 

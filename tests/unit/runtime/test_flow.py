@@ -585,6 +585,58 @@ async def test_a_suspect_has_begun_and_what_was_sent_ahead_has_not(make_rig):
     assert [rig.engine.begun(call.request) for call in (running, ahead)] == [True, False]
 
 
+# -- what an error says of whether its item has run -------------------------------------------------------------------
+
+
+async def test_an_item_that_expires_before_its_worker_ran_it_has_not_begun(make_rig):
+    rig = await make_rig(spec()).start()
+    calls = [await rig.call(within=1.0) for _ in range(3)]  # one runs, one was sent ahead, one waits
+    await rig.clock.advance(1.1)
+    assert [(call.error.ran, call.error.begun) for call in calls] == [(True, True), (False, False), (False, False)]
+
+
+async def test_an_item_that_expires_before_the_second_stage_has_begun_in_the_first(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b", prefetch=0)).start()
+    await rig.call()
+    call = await rig.call(within=1.0)
+    rig.workers[0].answer()
+    rig.workers[0].answer()
+    await rest()
+    await rig.clock.advance(1.1)
+    assert (call.error.ran, call.error.begun) == (False, True)
+
+
+async def test_an_item_that_its_worker_skipped_has_not_begun(make_rig):
+    rig = await make_rig(spec()).start()
+    call = await rig.call()
+    rig.workers[0].answer([b""], [Status.EXPIRED])
+    assert (call.error.ran, call.error.begun) == (False, False)
+
+
+async def test_an_item_that_its_worker_refused_has_begun(make_rig):
+    rig = await make_rig(spec()).start()
+    call = await rig.call()
+    rig.workers[0].answer([pack(Problem("", (), "too long"))], [Status.INVALID])
+    assert call.error.begun
+
+
+async def test_a_suspect_has_begun_and_so_has_what_was_returned_from_a_worker_that_ran_it(make_rig):
+    rig = await make_rig(spec()).start()
+    suspect, ahead = await rig.call(within=1.0), await rig.call(within=1.0)
+    rig.workers[0].die()
+    await rest()
+    await rig.clock.advance(1.1)
+    assert (suspect.error.begun, ahead.error.begun) == (True, False)
+
+
+async def test_what_is_settled_at_a_stop_says_of_each_item_whether_it_had_begun(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    running, waiting = await rig.call(), await rig.call()
+    await rig.stop()
+    assert [type(call.error) for call in (running, waiting)] == [NotReady, NotReady]
+    assert (running.error.begun, waiting.error.begun) == (True, False)
+
+
 async def test_a_request_has_begun_with_the_first_of_its_items(make_rig):
     rig = await make_rig(spec(prefetch=0)).start()
     blocker = await rig.call(b"a")
@@ -763,28 +815,153 @@ async def test_what_waits_when_the_service_stops_is_settled_all_at_once(make_rig
 # -- when to come again -----------------------------------------------------------------------------------------------
 
 
-async def test_the_time_to_come_back_follows_the_rate_of_late(make_rig):
+async def test_the_time_to_come_back_follows_the_rate_under_load(make_rig):
     rig = await make_rig(max_queued=20).start()
-    for _ in range(5):
-        await rig.call()
-        await rig.clock.advance(1.0)
-        rig.workers[0].answer()
     for _ in range(20):
         rig.submit()
-    await rest()
-    assert rig.engine.refusal().retry_after == 20
+    for _ in range(4):
+        await rig.clock.advance(1.0)
+        rig.workers[0].answer(seconds=0.5)
+        await rest()
+        rig.submit()
+    told = [rig.engine.refusal() for _ in range(3)]
+    assert [error.retry_after for error in told] == [10, 11, 12], "half of twenty at one a second, and then one by one"
     for _ in range(20):
         rig.workers[0].answer()
         await rest()
 
 
-async def test_however_many_batches_are_answered_the_rate_is_noted_once_a_second(make_rig):
-    rig = await make_rig().start()
-    for _ in range(50):
+async def test_a_batch_that_waits_for_company_makes_no_service_slow(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=4, max_wait=10.0)), max_queued=2).start()
+    for _ in range(3):
+        rig.submit()
+        await rig.clock.advance(10.0)
+        rig.workers[0].answer(seconds=0.01)
+    rig.submit()
+    await rig.call()
+    assert rig.engine.refusal().retry_after_ms == 50, "four in ten milliseconds"
+    await rig.clock.advance(10.0)
+    rig.workers[0].answer()
+
+
+# -- who would end too late -------------------------------------------------------------------------------------------
+
+
+async def ran(rig, seconds=1.0):
+    """Let each stage run one batch of so many seconds."""
+    await rig.call()
+    for worker in rig.workers.alive[:: len(rig.workers) // len(rig.engine.stages)]:
+        worker.answer(seconds=seconds)
+        await rest()
+
+
+async def test_who_would_end_after_its_deadline_is_refused_and_told_when_it_would_not(make_rig):
+    rig = await make_rig(spec(prefetch=0), admission="deadline").start()
+    await ran(rig)
+    for _ in range(3):
+        await rig.call()  # one runs, two wait
+    await rig.clock.advance(0.5)
+    assert rig.engine.refusal(0, rig.clock.now() + 3.6) is None
+    refusal = rig.engine.refusal(0, rig.clock.now() + 1.5)
+    assert isinstance(refusal, Overloaded)
+    assert (refusal.reason, refusal.retry_after_ms) == ("late", 2000), "0.5 to go, two, and its own: 3.5 in all"
+    assert "would end 2 s after its deadline; try again in 2 s" in str(refusal)
+    with pytest.raises(Overloaded) as caught:
+        rig.submit(within=1.5)
+    assert caught.value.reason == "late"
+    assert (rig.engine.counters.refused, rig.engine.counters.refused_late) == (1, 1)
+    await rig.call(within=3.6)
+
+
+async def test_nobody_is_refused_for_its_deadline_while_a_worker_is_idle_and_nothing_waits(make_rig):
+    rig = await make_rig(spec(workers=2), admission="deadline").start()
+    await ran(rig, 60.0)
+    await rig.call()
+    call = await rig.call(within=0.1)
+    assert rig.workers[1].frames, "a slow run locks the door for nobody"
+    assert isinstance(rig.engine.refusal(0, rig.clock.now() + 0.1), Overloaded), "now both are at work"
+    rig.workers[1].answer(seconds=0.0)
+    assert call.done
+
+
+async def test_nobody_is_refused_for_its_deadline_before_every_stage_has_run(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b"), admission="deadline").start()
+    for _ in range(4):
         await rig.call()
-        await rig.clock.advance(0.125)
-        rig.workers[0].answer()
-    assert len(rig.engine._flow._admission._marks) == 7
+    rig.workers[0].answer(seconds=60.0)
+    await rest()
+    assert rig.engine.refusal(0, rig.clock.now() + 0.1) is None
+    rig.workers[1].answer(seconds=1.0)
+    await rest()
+    assert rig.engine.refusal(0, rig.clock.now() + 0.1).reason == "late"
+
+
+async def test_jobs_those_who_wait_for_room_and_those_without_a_deadline_are_not_predicted(make_rig):
+    rig = await make_rig(spec(), admission="deadline").start()
+    await ran(rig)
+    for _ in range(4):
+        await rig.call()
+    assert rig.engine.refusal(0, math.inf) is None
+    assert rig.engine.refusal(0, rig.clock.now() + 0.1, Lane.BACK) is None
+    await rig.call(within=0.1, lane=Lane.BACK)
+    await rig.call(within=0.1, wait=True)
+    with pytest.raises(Overloaded):
+        rig.submit(within=0.1)
+
+
+async def test_by_default_nobody_is_predicted(make_rig):
+    rig = await make_rig(spec()).start()
+    await ran(rig)
+    for _ in range(4):
+        await rig.call()
+    assert rig.engine.refusal(0, rig.clock.now() + 0.1) is None
+    await rig.call(within=0.1)
+
+
+async def test_the_better_urgency_is_counted_by_what_goes_before_it(make_rig):
+    rig = await make_rig(spec(prefetch=0), admission="deadline").start()
+    await ran(rig)
+    for _ in range(5):
+        await rig.call()
+    soon = rig.clock.now() + 2.5
+    assert rig.engine.refusal(0, soon).reason == "late"
+    assert rig.engine.refusal(0, soon, Lane.SINGLE, 1) is None
+
+
+async def test_jobs_that_wait_take_their_share_of_the_batches_before_a_newcomer(make_rig):
+    rig = await make_rig(spec(prefetch=0, batch=Batch(max_size=4)), admission="deadline", jobs_min_share=0.5).start()
+    await ran(rig)
+    for _ in range(12):
+        await rig.call()
+    in_time = rig.clock.now() + 4.0
+    assert rig.engine.refusal(0, in_time) is None
+    await rig.call(lane=Lane.BACK)
+    assert rig.engine.refusal(0, in_time).reason == "late"
+
+
+async def test_where_no_worker_is_ready_nobody_knows_and_nobody_is_refused(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b"), admission="deadline").start()
+    await ran(rig)
+    for _ in range(4):
+        await rig.call()
+    assert rig.engine.refusal(0, rig.clock.now() + 0.1).reason == "late"
+    rig.workers[1].die()
+    await rest()
+    assert rig.engine.refusal(0, rig.clock.now() + 0.1) is None
+
+
+async def test_the_backlog_is_how_long_what_is_in_hand_will_take(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    assert rig.engine.backlog_seconds == 0.0
+    await rig.call()
+    assert rig.engine.backlog_seconds == 0.01, "nothing has run: as the pace is guessed"
+    rig.workers[0].answer(seconds=1.0)
+    await rest()
+    assert rig.engine.backlog_seconds == 0.0
+    for _ in range(3):
+        await rig.call()
+    await rig.clock.advance(0.25)
+    assert rig.engine.backlog_seconds == pytest.approx(2.75)
 
 
 # -- finished answers -------------------------------------------------------------------------------------------------

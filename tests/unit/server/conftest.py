@@ -1,4 +1,4 @@
-"""Here belongs what the server makes of a request, once it is read: no socket, no process, no thread.
+"""Here belongs what the server makes of a request, once it is read: no socket, no process, no thread but a WSGI app's.
 
 The fixtures are services whose engine is in memory and answers when a test says so.
 """
@@ -56,8 +56,10 @@ class FakeEngine:
         self.reason = ""
         self.counters = ServiceCounters()
         self.queued = 0
+        self.backlog_seconds = 0.0
         self.held_bytes = 0
         self.answer_bytes = 0
+        self.memory_short, self.memory_available = False, None
         self.refused: Exception | None = None
         self.full: Exception | None = None
         self.submissions: list[Submission] = []
@@ -154,7 +156,8 @@ class FakeService:
 
     async def stop(self, *, drain):
         self.calls.append(("stop", drain))
-        self.engine.state = State.STOPPED
+        if self.engine is not None:
+            self.engine.state = State.STOPPED
 
 
 @dataclass

@@ -14,7 +14,8 @@ from penstock.config import ServerOptions
 from penstock.core.state import State
 from penstock.errors import ConfigError, Overloaded, StartFailed, WorkerLost
 from penstock.server.app import App
-from penstock.server.asgi import SEND_BYTES, UNSTARTED, AsgiApp, asgi
+from penstock.server.asgi import UNSTARTED, AsgiApp, asgi
+from penstock.server.gateway import SEND_BYTES
 from penstock.testing.virtual_clock import VirtualClock, VirtualTimer
 
 
@@ -145,6 +146,14 @@ async def test_names_are_read_in_any_case_and_repeated_fields_are_joined(fakes):
     (given,) = [value for name, value in wire.sent[0]["headers"] if name == b"x-request-id"]
     assert given not in (b"a", b"b")  # "a, b" is no proper id
     assert wire.sent[0]["status"] == 200
+
+
+async def test_several_priority_fields_are_one_dictionary(fakes):
+    service = ready(fakes)
+    wire = Wire(asgi(service), headers=[(b"priority", b"u=6, i"), (b"Priority", b"u=1")])
+    wire.body(b"1")
+    await wire.end()
+    assert service.engine.submissions[0].urgency == 1
 
 
 async def test_a_request_arrives_at_the_time_of_the_clock(fakes):

@@ -1,8 +1,10 @@
-"""Which requests a stage is told that it works for."""
+"""Which requests a stage is told that it works for, and what time they have left."""
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 import threading
 
 import pytest
@@ -15,7 +17,7 @@ from penstock.config import StageOptions
 from penstock.transport.framing import FrameDecoder, encode_batch
 from penstock.worker.current_call import CurrentCall, announce, current_marks, current_requests
 from penstock.worker.runner import Runner
-from penstock.worker.stage import Stage
+from penstock.worker.stage import Stage, WorkerInfo
 
 
 @pytest.fixture
@@ -159,6 +161,158 @@ def test_a_record_of_a_worker_is_marked_with_it_and_one_of_another_thread_is_not
 
     run(Marked(), ["a"], [b"1"])
     assert found == [{"service": "svc", "stage": "s", "worker": 2, "request_ids": ("a",)}, {}]
+
+
+# -- the time that is left --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timed():
+    """Run a stage on items with deadlines; its clock begins at 100.0, and the frame was sent at `sent`."""
+
+    def timed(stage, remaining, *, batched=False, sent=100.0, rehearse=(), payloads=None):
+        clock = stage.clock = [100.0]
+        current = CurrentCall(lambda: clock[0])
+        stage.worker = WorkerInfo("s", 0, 1, left=current.remaining)
+        payloads = payloads or [b"%d" % i for i in range(len(remaining))]
+        n = len(payloads)
+        codecs = [Codec.JSON] * n
+        wire = encode_batch(1, sent, range(n), payloads, list(map(len, payloads)), remaining, codecs, codecs)
+        (frame,) = FrameDecoder().feed(b"".join(wire))
+        runner = Runner(
+            stage,
+            name="s",
+            batched=batched,
+            options=StageOptions(),
+            decoder=ItemDecoder(int),
+            encoder=ItemEncoder(int),
+            now=lambda: clock[0],
+            current=current,
+        )
+        assert stage.worker.remaining() == []
+        runner.warm_up(list(rehearse), 3)
+        assert stage.worker.remaining() == []
+        runner.run(frame)
+        assert stage.worker.remaining() == []
+        return stage.told
+
+    return timed
+
+
+class Left(Stage):
+    """Notes at each call the time that is left, and takes a second for each."""
+
+    def __init__(self):
+        self.told = []
+
+    def note(self, where):
+        self.told.append((where, self.worker.remaining()))
+        self.clock[0] += 1.0
+
+
+class LeftAlone(Left):
+    def preprocess(self, x):
+        self.note("preprocess")
+        return x
+
+    def predict(self, x):
+        self.note("predict")
+        return x
+
+    def postprocess(self, y):
+        self.note("postprocess")
+        return y
+
+
+class LeftTogether(LeftAlone):
+    def predict(self, xs):
+        self.note("predict")
+        if 3 in xs:
+            raise ValueError("three")
+        return xs
+
+
+def test_each_call_for_one_item_is_told_the_time_left_of_that_item_at_that_moment(timed):
+    assert timed(LeftAlone(), [10.0, math.inf]) == [
+        ("preprocess", [10.0]),
+        ("preprocess", [math.inf]),
+        ("predict", [8.0]),
+        ("postprocess", [7.0]),
+        ("predict", [math.inf]),
+        ("postprocess", [math.inf]),
+    ]
+
+
+def test_a_batch_is_told_the_time_left_of_each_of_its_items_in_order(timed):
+    told = timed(LeftTogether(), [10.0, math.inf, 20.0], batched=True)
+    assert [left for where, left in told if where == "predict"] == [[7.0, math.inf, 17.0]]
+    assert [left for where, left in told if where == "postprocess"] == [[6.0], [math.inf], [14.0]]
+
+
+def test_the_list_has_a_number_for_each_item_that_predict_got(timed):
+    told = timed(LeftTogether(), [9.0, -1.0, 7.0, 6.0], batched=True, payloads=[b"1", b"2", b"nonsense", b"4"])
+    assert [left for where, left in told if where == "predict"] == [[7.0, 4.0]]
+
+
+def test_a_batch_that_is_run_again_in_halves_is_told_of_each_half(timed):
+    class Halves(Left):
+        def predict(self, xs):
+            self.note("predict")
+            if 3 in xs:
+                raise ValueError("three")
+            return xs
+
+    assert timed(Halves(), [30.0, 31.0, 32.0, 33.0], batched=True) == [
+        ("predict", [30.0, 31.0, 32.0, 33.0]),
+        ("predict", [29.0, 30.0]),
+        ("predict", [30.0, 31.0]),
+        ("predict", [29.0]),
+        ("predict", [29.0]),
+    ]
+
+
+def test_the_time_that_a_batch_lay_in_the_channel_is_gone(timed):
+    assert timed(LeftAlone(), [10.0], sent=97.0)[0] == ("preprocess", [7.0])
+
+
+def test_no_more_than_all_of_the_time_is_gone(timed):
+    assert timed(LeftAlone(), [1.5]) == [("preprocess", [1.5]), ("predict", [0.5]), ("postprocess", [0.0])]
+
+
+def test_examples_have_no_deadline_and_are_told_of_one_by_one_and_together(timed):
+    together = timed(LeftTogether(), [5.0], batched=True, rehearse=[7])
+    ends = [math.inf]
+    assert [left for where, left in together if where == "predict"][:2] == [ends, 3 * ends]
+    assert all(left == ends for where, left in together[:9] if where != "predict")
+    assert timed(LeftAlone(), [5.0], rehearse=[7])[:3] == [
+        ("preprocess", ends),
+        ("predict", ends),
+        ("postprocess", ends),
+    ]
+
+
+def test_a_thread_of_the_stage_may_ask_too(timed):
+    class Threads(Left):
+        def predict(self, x):
+            other = threading.Thread(target=self.note, args=("thread",))
+            other.start()
+            other.join()
+            return x
+
+    assert timed(Threads(), [4.0]) == [("thread", [4.0])]
+
+
+def test_a_copy_of_what_a_stage_knows_of_its_worker_tells_of_nothing(timed):
+    class Copies(Left):
+        def predict(self, x):
+            self.told += pickle.loads(pickle.dumps(self.worker)).remaining()
+            self.told += copy.deepcopy(self.worker).remaining()
+            self.told.append(copy.deepcopy(self.worker) == self.worker)
+            return x
+
+    assert timed(Copies(), [4.0]) == [True]
+    assert WorkerInfo("s", 0, 1).remaining() == []
+    assert "left" not in repr(WorkerInfo("s", 0, 1))
 
 
 def test_it_is_a_name_of_the_package():

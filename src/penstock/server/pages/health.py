@@ -24,7 +24,7 @@ from penstock.server.application import HttpRequest, Response
 from penstock.server.status import Problems
 
 JSON = b"application/json"
-_FRESH = ((b"cache-control", b"no-store"),)
+FRESH = ((b"cache-control", b"no-store"),)
 _WORDS: dict[State, bytes] = {
     State.READY: b"ready",
     State.BUSY: b"busy",
@@ -63,7 +63,7 @@ class Health:
         stuck += [why for service in self._services if (why := _dead_because(service))]
         if stuck:
             return self._problems.refuse(503, one_line("; ".join(stuck)), request.id)
-        return Response(200, JSON, b'{"status":"alive"}', _FRESH)
+        return Response(200, JSON, b'{"status":"alive"}', FRESH)
 
     def readyz(self, request: HttpRequest) -> Response:
         """200 if every service takes traffic, else 503 with the names of those that do not."""
@@ -72,7 +72,7 @@ class Health:
         if unready and not down:
             return self._problems.refuse(503, one_line("; ".join(unready)), request.id)
         if not down:
-            return Response(200, JSON, msgspec.json.encode({"state": worst_state(self._services)}), _FRESH)
+            return Response(200, JSON, msgspec.json.encode({"state": worst_state(self._services)}), FRESH)
         detail = "; ".join(self._describe_down(service) for service in down)
         refusal = NotReady(detail, state=worst_state(self._services), retry_after=max(map(_retry_after, down)))
         return self._problems.answer(refusal, request)
@@ -89,7 +89,7 @@ class Health:
         ready = self._ready(state)
         if state.serving and any(part.unready_because() or part.stuck_because() for part in self._parts):
             state, ready = State.FAILED, False
-        return Response(200 if ready else 503, JSON, b'{"status":"%s"}' % _WORDS[state], _FRESH)
+        return Response(200 if ready else 503, JSON, b'{"status":"%s"}' % _WORDS[state], FRESH)
 
     def _describe_down(self, service: Servable) -> str:
         engine = service.engine
@@ -110,7 +110,7 @@ class Health:
         if deep is not None:
             body["deep"] = deep
         status = 200 if deep is None or deep["ok"] else 503
-        return Response(status, JSON, msgspec.json.encode(body), _FRESH)
+        return Response(status, JSON, msgspec.json.encode(body), FRESH)
 
 
 def _dead_because(service: Servable) -> str:

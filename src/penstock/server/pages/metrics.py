@@ -69,7 +69,8 @@ class TrafficCollector(Collector):
         requests = CounterMetricFamily(
             "penstock_http_requests",
             "Requests answered, by route and status. 499: the client left before its answer. "
-            "503 and 429 are refusals under load or while not ready; 500 and 504 are the service's own faults.",
+            "503 and 429 are refusals under load or while not ready, 500 the service's own faults, 504 deadlines that "
+            "passed while an item ran; the options overload_status, expired_status and late_status move some of them.",
             labels=("service", "route", "status"),
         )
         seconds = HistogramMetricFamily(

@@ -20,6 +20,7 @@ from penstock.codec.formats import MEDIA_TYPES, Codec
 from penstock.codec.schema import json_schema
 from penstock.config import ServerOptions
 from penstock.core.payload import join_payload
+from penstock.errors import REFUSAL_REASONS
 from penstock.hosting.servable import Servable
 from penstock.hosting.service_health import version
 from penstock.server.protocols.route import Route, ServiceRoute
@@ -30,7 +31,7 @@ Json = dict[str, Any]
 _REF = "#/components/schemas/"
 
 _REFUSALS = {
-    400: "The request is malformed: its framing, its X-Request-Timeout, or the array of a batch.",
+    400: "The request is malformed: its framing, one of its time limits, or the array of a batch.",
     406: "Nothing in Accept can be given.",
     408: "The client took too long to send the request.",
     413: "The body is larger than the server takes.",
@@ -40,10 +41,15 @@ _REFUSALS = {
     431: "The head is larger than the server takes.",
     500: "A stage raised, or returned what is no result, or its worker died twice. `id` finds it in the log.",
     501: "The transfer coding is not one the server knows, or a deep check has no example to send.",
-    503: "The service is full, not ready, or the deadline passed before the item ran. Try again later.",
-    504: "The deadline passed while a stage was at work on the item.",
+    503: "The service is not ready. Try again later.",
 }
-"""Statuses that every call of a service may come back with."""
+"""Statuses that every call of a service may come back with, whatever the options are."""
+
+_LATER = "Try again later."
+_FULL = f"The service is full. {_LATER}"
+_EXPIRED = f"The deadline passed before the item ran. {_LATER}"
+_LATE = "The deadline passed while a stage was at work on the item."
+_QUOTA = f"The tenant has used up what it may have. {_LATER}"
 
 _PROBLEM: Json = {
     "type": "object",
@@ -58,7 +64,13 @@ _PROBLEM: Json = {
         "id": {"type": "string", "description": "For a fault of the service: what to look for in its log."},
         "path": {"type": "string", "description": "For an invalid item: where in it, as `$.x[3]`."},
         "state": {"type": "string", "description": "For a service that is not ready: what it is doing."},
+        "reason": {
+            "type": "string",
+            "enum": list(REFUSAL_REASONS),
+            "description": "For a service that is full: of what, or why there is no room for this request.",
+        },
         "retry_after": {"type": "integer", "description": "Seconds after which to try again."},
+        "retry_after_ms": {"type": "integer", "description": "The same in milliseconds."},
     },
 }
 
@@ -74,6 +86,18 @@ _PARAMETERS: Json = {
         "in": "header",
         "description": "Seconds after which the answer is worthless; the server's own limit still holds.",
         "schema": {"type": "number", "exclusiveMinimum": 0},
+    },
+    "GrpcTimeout": {
+        "name": "grpc-timeout",
+        "in": "header",
+        "description": "The same as gRPC writes it: digits and a unit of H M S m u n. The smallest limit counts.",
+        "schema": {"type": "string", "pattern": "^[0-9]{1,8}[HMSmun]$"},
+    },
+    "EnvoyTimeout": {
+        "name": "x-envoy-expected-rq-timeout-ms",
+        "in": "header",
+        "description": "The same in milliseconds, as Envoy writes it; 0 is no limit. The smallest limit counts.",
+        "schema": {"type": "integer", "minimum": 0},
     },
 }
 
@@ -94,6 +118,7 @@ _PAGES = {
     "/readyz": ("Whether traffic should be sent here", "application/json", False),
     "/health": ("What every service, stage and worker is doing", "application/json", True),
     "/metrics": ("Counters for Prometheus", "text/plain", True),
+    "/scale": ("The few numbers to start and end servers by", "application/json", True),
 }
 
 
@@ -110,10 +135,8 @@ def openapi(
 
     Of `others` it has what each says of itself; `schemas` are those that they refer to, by name.
     """
-    refusals = dict(_REFUSALS)
+    refusals = _refusals(services, options)
     refusals[422] = "The item is not valid input; `path` says where."
-    if options.overload_status == 429:
-        refusals[429] = "The service is full. Try again later."
     if keys:
         refusals[401] = "No accepted API key came with the request."
     components: Json = {"Problem": _PROBLEM, **(schemas or {})}
@@ -141,7 +164,10 @@ def openapi(
         "paths": paths,
         "components": {
             "schemas": components,
-            "responses": {f"Status{status}": _problem(status, words) for status, words in refusals.items()},
+            "responses": {
+                f"Status{status}": _problem(status, words, retried=_LATER in words)
+                for status, words in refusals.items()
+            },
             "parameters": _PARAMETERS,
         },
     }
@@ -149,6 +175,17 @@ def openapi(
         document["components"]["securitySchemes"] = _SECURITY
         document["security"] = [{"bearer": []}, {"api_key": []}]
     return document
+
+
+def _refusals(services: Sequence[Servable], options: ServerOptions) -> dict[int, str]:
+    """What each status means that a call may come back with.  The options choose some of them."""
+    refusals = dict(_REFUSALS)
+    chosen = [(options.overload_status, _FULL), (options.expired_status, _EXPIRED), (options.late_status, _LATE)]
+    if any(service.options.tenants is not None for service in services):
+        chosen.append((429, _QUOTA))
+    for status, words in chosen:
+        refusals[status] = f"{refusals[status]} {words}" if status in refusals else words
+    return refusals
 
 
 def _version_of(services: Sequence[Servable]) -> str:
@@ -282,10 +319,15 @@ def _outcomes(result: Json) -> Json:
     return {"type": "object", "required": ["outcomes"], "properties": {"outcomes": outcomes}}
 
 
-def _problem(status: int, words: str) -> Json:
+def _problem(status: int, words: str, *, retried: bool) -> Json:
     headers = _id_header()
-    if status in (429, 503):
+    headers["x-should-retry"] = {
+        "description": "Whether the same call may succeed later, and did nothing yet.",
+        "schema": {"type": "string", "enum": ["true", "false"]},
+    }
+    if retried:
         headers["Retry-After"] = {"description": "Seconds to wait.", "schema": {"type": "integer"}}
+        headers["retry-after-ms"] = {"description": "The same in milliseconds.", "schema": {"type": "integer"}}
     if status == 401:
         headers["WWW-Authenticate"] = {"schema": {"type": "string"}}
     content = {PROBLEM_JSON.decode(): {"schema": {"$ref": f"{_REF}Problem"}}}

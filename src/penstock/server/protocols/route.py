@@ -17,7 +17,7 @@ from penstock.codec.media_types import MAX_PARTS, MAX_VALUE_BYTES, answer_codec,
 from penstock.codec.schema import accepts, offers
 from penstock.codec.text import cut_middle
 from penstock.config import ServerOptions
-from penstock.core.counters import SECONDS, Histogram
+from penstock.core.counters import SECONDS, Histogram, count_refusal
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import NotReady, RequestError
@@ -25,7 +25,7 @@ from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.application import HttpRequest, Reply, Response
 from penstock.server.fields import read_length
 from penstock.server.path_pattern import PathPattern
-from penstock.server.request_terms import read_time_limit, read_urgency
+from penstock.server.request_terms import malformed_limit, read_time_limit, read_urgency
 from penstock.server.status import Problems
 
 PAGE_BODY_BYTES: Final = 4096
@@ -190,7 +190,7 @@ class ServiceRoute(Route):
         return self.service.engine
 
     def admit(self, request: HttpRequest) -> Response | None:
-        """Formats (415, 406), timeout (400), then state and room (503, 429)."""
+        """Formats (415, 406), time limits (400), then state and room (503, 429)."""
         request.route = self  # first of all: a refusal is counted for this route too
         engine = request.engine = self.service.engine
         headers = request.headers
@@ -204,7 +204,7 @@ class ServiceRoute(Route):
         request.formats = formats
         timeout = request.timeout = read_time_limit(headers, self._timeout)
         if math.isnan(timeout):
-            return self.problems.refuse(400, "X-Request-Timeout must be a positive number of seconds", request.id)
+            return self.problems.refuse(400, malformed_limit(headers), request.id)
         priority = headers.get(b"priority")
         if priority is not None:
             request.urgency = read_urgency(priority)
@@ -218,7 +218,7 @@ class ServiceRoute(Route):
         if refusal is None:
             return None
         if engine is not None:
-            engine.counters.refused += 1
+            count_refusal(engine.counters, refusal)
         return self._answer_refusal(refusal, request)
 
     def _answer_refusal(self, refusal: RequestError, request: HttpRequest) -> Response:

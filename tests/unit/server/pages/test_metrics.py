@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_prom
 
 from penstock.core.counters import StageCounters
 from penstock.core.state import State, WorkerState
+from penstock.errors import REFUSAL_REASONS
 from penstock.hosting.build import is_compiled
 
 
@@ -118,20 +119,32 @@ def test_items_are_counted_by_their_ending(fakes):
         setattr(counters, name, number * 11)
     found = scrape(fakes, fakes.app(service))
     assert value(found, "penstock_items_accepted_total", service="echo") == counters.accepted
-    assert value(found, "penstock_items_refused_total", service="echo") == counters.refused
-    for ending in ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away"):
+    for reason in (*REFUSAL_REASONS, "not_ready"):
+        refused = value(found, "penstock_items_refused_total", service="echo", reason=reason)
+        assert refused == getattr(counters, f"refused_{reason}")
+    for ending in ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away", "displaced"):
         assert value(found, "penstock_items_ended_total", ending=ending) == getattr(counters, ending)
 
 
 def test_bounds_stand_beside_what_they_bound(fakes):
     service = fakes.Service(max_queued=7, max_queued_bytes=70)
     service.engine.queued, service.engine.held_bytes, service.engine.answer_bytes = 5, 50, 20
+    service.engine.backlog_seconds = 2.5
     found = scrape(fakes, fakes.app(service))
     assert value(found, "penstock_items_in_hand") == 5
+    assert value(found, "penstock_backlog_seconds", service="echo") == 2.5
     assert value(found, "penstock_items_in_hand_limit") == 7
     assert value(found, "penstock_held_bytes") == 50
     assert value(found, "penstock_unread_answer_bytes") == 20
     assert value(found, "penstock_held_bytes_limit") == 70
+
+
+def test_available_memory_is_told_of_services_that_look_at_it(fakes):
+    watching, other = fakes.Service(name="watching"), fakes.Service(name="other")
+    assert "penstock_memory_available_bytes" not in scrape(fakes, fakes.app(watching, other))
+    watching.engine.memory_available = 4096
+    found = scrape(fakes, fakes.app(watching, other))["penstock_memory_available_bytes"]
+    assert [(sample.labels, sample.value) for sample in found.samples] == [({"service": "watching"}, 4096)]
 
 
 @pytest.mark.parametrize("state", State)
@@ -201,7 +214,7 @@ def test_every_counter_of_the_engine_is_shown(fakes):
                 held.total = number * 1.5
     shown = {s.value for f in scrape(fakes, fakes.app(service)).values() for s in f.samples}
     for counters in (engine.counters, engine.stages[0].counters):
-        for name in names_of(counters):
+        for name in set(names_of(counters)) - {"refused"}:  # a sum, whose parts are shown
             held = getattr(counters, name)
             number = held if isinstance(held, int) else 424242 if isinstance(held, dict) else held.total
             assert number in shown, name

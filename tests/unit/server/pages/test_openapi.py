@@ -200,6 +200,13 @@ def test_a_users_type_named_problem_does_not_replace_ours(fakes):
     assert "request_id" in doc["components"]["schemas"]["Problem"]["properties"]
 
 
+def test_every_call_lists_the_headers_that_name_a_time_limit(fakes):
+    doc = document(fakes, fakes.Service(Length, batch=Batch()))
+    for path in ("/predict", "/batch"):
+        named = {resolve(doc, parameter)["name"] for parameter in doc["paths"][path]["post"]["parameters"]}
+        assert {"X-Request-Timeout", "grpc-timeout", "x-envoy-expected-rq-timeout-ms"} <= named
+
+
 def test_several_services_are_told_apart(fakes):
     doc = document(fakes, fakes.Service(Length, name="a-b", batch=Batch()), fakes.Service(Raw, name="raw"))
     check(doc)

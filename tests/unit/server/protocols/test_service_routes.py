@@ -56,3 +56,14 @@ def test_a_request_refused_for_its_format_still_belongs_to_its_route(fakes):
     call = fakes.call(app, content_type="image/png")
     assert call.status == 415
     assert call.request.route is app._routes[b"/predict"]
+
+
+def test_the_priority_of_a_request_is_its_urgency_at_its_head_and_at_its_submission(fakes):
+    service = fakes.Service()
+    app = fakes.app(service)
+    for path, body in (("/predict", b"[1]"), ("/batch", b"[[1],[2]]")):
+        for field, urgency in (("u=0", 0), ("i, u=6", 6), ("u=8", 3), ("no, dictionary,", 3)):
+            fakes.call(app, path=path, body=body, priority=field)
+            assert service.engine.asked[2] == service.engine.submissions[-1].urgency == urgency
+        fakes.call(app, path=path, body=body)
+        assert service.engine.asked[2] == service.engine.submissions[-1].urgency == 3

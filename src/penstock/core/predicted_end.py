@@ -1,0 +1,81 @@
+"""Decide when a newcomer would end, and how long what is in hand will take.  Pure: it knows no clock.
+
+The stages are a row of queues.  A newcomer's batch begins in a stage once the newcomer has come there and a worker is
+free of all that goes before it; it ends one run later.  Every time is in seconds from now.
+
+Contract
+--------
+* A batch takes as long as the stage's runs have taken lately, however many items it has.
+* Whatever goes before a newcomer fills its batches.
+* A batch that has run for less than it should takes the rest.  One that has run for longer takes as long again as it
+  is late: so the worker that hangs is not soon expected back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+LEAST_SIZE: Final = 0.05
+"""Jobs may have all of the items but for so many of one: whoever waits for a share of nothing waits for ever."""
+
+
+class StageLoad:
+    """What lies before a newcomer in one stage.
+
+    Args:
+        waiting: the items in its queue that go before the newcomer.
+        held: the items that its workers hold.
+        size: the most items of a batch, less the share of the lane behind.
+        run: how long a batch takes.
+        free: for each worker that is ready, in how many seconds it has nothing more to do; there must be one.
+    """
+
+    __slots__ = ("free", "held", "run", "size", "waiting")
+
+    def __init__(self, waiting: int, held: int, size: float, run: float, free: list[float]) -> None:
+        self.waiting = waiting
+        self.held = held
+        self.size = max(size, LEAST_SIZE)
+        self.run = run
+        self.free = free
+
+
+def seconds_until_free(run: float, frames: int, elapsed: float) -> float:
+    """In how many seconds a worker is free that holds so many batches, and has run the first of them for `elapsed`."""
+    return abs(run - elapsed) + (frames - 1) * run if frames else 0.0
+
+
+def predicted_end(loads: Sequence[StageLoad]) -> float:
+    """When a newcomer ends that comes behind all that `loads` tell of."""
+    end, before = 0.0, 0
+    for load in loads:
+        before += load.waiting
+        end = max(end, _begin(load, before)) + load.run
+        before += load.held
+    return end
+
+
+def seconds_to_clear(loads: Sequence[StageLoad]) -> float:
+    """When all that `loads` tell of has ended."""
+    end, before = 0.0, 0
+    for load in loads:
+        before += load.waiting
+        if before:
+            end = max(end, _begin(load, before - 1)) + load.run
+        before += load.held
+        end = max(end, *load.free)
+    return end
+
+
+def _begin(load: StageLoad, before: int) -> float:
+    """When the batch of an item begins that has `before` others before it, if that item is there by then."""
+    batches = int(before / load.size)
+    free, run = sorted(load.free), load.run
+    # Of workers that are free within one run of each other each takes every nth batch.  Until they are, one by one.
+    while batches and free[-1] - free[0] > run:
+        free[0] += run
+        free.sort()
+        batches -= 1
+    rounds, worker = divmod(batches, len(free))
+    return free[worker] + rounds * run

@@ -1,0 +1,93 @@
+"""When a newcomer would end, by the runs that were seen."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from random import Random
+
+import pytest
+
+from penstock.core.predicted_end import StageLoad, predicted_end, seconds_to_clear, seconds_until_free
+
+
+def load(waiting=0, held=0, size=1, run=1.0, free=(0.0,)):
+    return StageLoad(waiting, held, size, run, list(free))
+
+
+@pytest.mark.parametrize(
+    ("frames", "elapsed", "seconds"),
+    [(0, 99.0, 0.0), (1, 0.0, 2.0), (1, 1.5, 0.5), (1, 2.0, 0.0), (1, 32.0, 30.0), (2, 1.5, 2.5), (3, 0.0, 6.0)],
+)
+def test_a_worker_is_free_once_it_has_run_all_that_it_holds(frames, elapsed, seconds):
+    assert seconds_until_free(2.0, frames, elapsed) == seconds
+
+
+def test_who_finds_an_idle_worker_ends_after_one_run():
+    assert predicted_end([load()]) == 1.0
+
+
+def test_who_waits_goes_with_the_batch_that_those_before_it_fill():
+    ends = [predicted_end([load(waiting, size=4, free=[0.5])]) for waiting in (0, 3, 4, 7, 8)]
+    assert ends == [1.5, 1.5, 2.5, 2.5, 3.5]
+
+
+def test_workers_take_batches_as_they_become_free():
+    ends = [predicted_end([load(waiting, free=[0.25, 0.75])]) for waiting in range(5)]
+    assert ends == [1.25, 1.75, 2.25, 2.75, 3.25]
+
+
+def test_a_worker_that_is_held_up_for_long_gets_nothing_for_so_long():
+    ends = [predicted_end([load(waiting, free=[30.0, 0.0])]) for waiting in (0, 1, 29, 30, 31)]
+    assert ends == [1.0, 2.0, 30.0, 31.0, 31.0]
+
+
+def test_the_share_of_the_lane_behind_makes_batches_smaller():
+    assert predicted_end([load(8, size=4 * 0.5)]) == 5.0
+    assert math.isfinite(predicted_end([load(8, size=0.0)])), "whoever has no share at all is not divided by it"
+
+
+def test_a_second_stage_begins_when_the_newcomer_has_come_there():
+    assert predicted_end([load(run=2.0), load(run=1.0)]) == 3.0
+
+
+def test_a_second_stage_first_does_all_that_comes_there_before_the_newcomer():
+    first = load(waiting=3, held=1, run=0.1, free=[0.1])
+    assert predicted_end([first, load(waiting=2)]) == 7.0, "three that wait, one that runs, two that are there"
+
+
+def test_nothing_takes_no_time():
+    assert seconds_to_clear([load(), load()]) == 0.0
+
+
+def test_what_is_in_hand_takes_as_long_as_its_last_item():
+    assert seconds_to_clear([load(waiting=8, size=4, free=[0.5])]) == 2.5
+    assert seconds_to_clear([load(held=1, free=[0.5])]) == 0.5
+    assert seconds_to_clear([load(held=1, free=[0.5]), load(run=2.0)]) == 2.5, "one that runs comes there"
+    assert seconds_to_clear([load(), load(waiting=1, run=2.0)]) == 2.0
+
+
+def one_by_one(loads):
+    """The same, for the end of a newcomer, with each batch given out by itself."""
+    end, before = 0.0, 0
+    for each in loads:
+        before += each.waiting
+        workers = list(each.free)
+        heapq.heapify(workers)
+        for _ in range(before // each.size):
+            heapq.heappush(workers, heapq.heappop(workers) + each.run)
+        end = max(end, workers[0]) + each.run
+        before += each.held
+    return end
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_end_is_that_of_giving_out_each_batch_by_itself(seed):
+    random = Random(seed)
+    for _ in range(20):
+        loads = []
+        for _ in range(random.randrange(1, 4)):
+            free = [random.choice((0.0, random.uniform(0, 9))) for _ in range(random.randrange(1, 5))]
+            run = random.choice((0.25, 1.0, 3.0))
+            loads.append(load(random.randrange(60), random.randrange(9), random.choice((1, 4, 8)), run, free))
+        assert predicted_end(loads) == pytest.approx(one_by_one(loads)), seed

@@ -1,0 +1,101 @@
+"""What memory is available, from files as the kernel writes them."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pytest
+
+from penstock.hosting import available_memory as module
+from penstock.hosting.available_memory import MemoryFiles, available_memory, read_cgroup_name, read_mem_available
+
+MEMINFO = "MemTotal:       16384000 kB\nMemFree:          102400 kB\nMemAvailable:    2048000 kB\nBuffers:  1 kB\n"
+OF_MEMINFO = 2_048_000 * 1024
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A machine whose process is in the cgroup `own`; each of `cgroups` has its limit and what it has taken."""
+
+    def machine(own="0::/a/b\n", meminfo=MEMINFO, **cgroups):
+        (tmp_path / "proc/self").mkdir(parents=True)
+        if own is not None:
+            (tmp_path / "proc/self/cgroup").write_text(own)
+        if meminfo is not None:
+            (tmp_path / "proc/meminfo").write_text(meminfo)
+        for name, (most, taken) in cgroups.items():
+            folder = tmp_path / "cgroup" / name.removeprefix("root").replace("_", "/").lstrip("/")
+            folder.mkdir(parents=True, exist_ok=True)
+            if most is not None:
+                (folder / "memory.max").write_text(f"{most}\n")
+            if taken is not None:
+                (folder / "memory.current").write_text(f"{taken}\n")
+        return MemoryFiles(tmp_path / "proc", tmp_path / "cgroup").available()
+
+    return machine
+
+
+def test_it_is_what_the_cgroup_leaves(machine):
+    assert machine(a_b=(1000, 300)) == 700
+
+
+@pytest.mark.parametrize(
+    ("cgroups", "available"),
+    [
+        ({"a_b": (1000, 300), "a": (2000, 1900)}, 100),
+        ({"a_b": (1000, 300), "a": ("max", 1900)}, 700),
+        ({"a_b": ("max", 300), "a": (2000, 1900)}, 100),
+        ({"a_b": ("max", 300), "a": ("max", 1900), "root": (5000, 1000)}, 4000),
+        ({"root": (5000, 1000)}, 4000),
+        ({"a_b": (1000, 300), "a": (2000, 0), "other": (10, 10)}, 700),
+    ],
+)
+def test_of_nested_cgroups_the_tightest_counts(machine, cgroups, available):
+    assert machine(**cgroups) == available
+
+
+def test_more_may_be_taken_than_the_limit_for_a_moment(machine):
+    assert machine(a_b=(1000, 1004)) == 0
+
+
+@pytest.mark.parametrize(
+    "cgroups",
+    [{}, {"a_b": ("max", 5), "a": ("max", 5)}, {"a_b": (None, 5)}, {"a_b": (1000, None)}, {"a_b": ("x", 5)}],
+)
+def test_without_a_limit_it_is_what_the_machine_has_available(machine, cgroups):
+    assert machine(**cgroups) == OF_MEMINFO
+
+
+@pytest.mark.parametrize("own", [None, "", "4:memory:/a/b\n1:name=systemd:/\n"])
+def test_cgroups_of_version_1_are_not_asked(machine, own):
+    assert machine(own=own, a_b=(1000, 300), root=(5, 5)) == OF_MEMINFO
+
+
+def test_where_nothing_tells_it_is_not_known(machine):
+    assert machine(own=None, meminfo=None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("0::/\n", "."),
+        ("4:memory:/x\n0::/a/b.slice\n", "a/b.slice"),
+        ("0::/../../a\n", "a"),
+        ("0::/../..\n", "."),
+        ("0::/a/./b//c\n", "a/b/c"),
+    ],
+)
+def test_the_cgroup_is_named_below_what_the_process_sees(text, name):
+    assert read_cgroup_name(text) == PurePosixPath(name)
+
+
+@pytest.mark.parametrize("text", ["", "MemFree: 1 kB\n", "MemAvailable:\n", "MemAvailable: x kB\n"])
+def test_a_kernel_may_not_tell_what_is_available(text):
+    assert read_mem_available(text) is None
+
+
+def test_this_machine_is_asked_unless_told_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "HERE", MemoryFiles(tmp_path, tmp_path))
+    assert available_memory() is None
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    assert available_memory() == OF_MEMINFO

@@ -1,0 +1,54 @@
+"""`/scale`."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.state import State, WorkerState
+
+
+def scale(fakes, *services):
+    call = fakes.call(fakes.app(*services), "GET", "/scale")
+    assert (call.status, call.headers[b"cache-control"]) == (200, b"no-store")
+    return call.json
+
+
+def test_it_has_what_something_outside_scales_by(fakes):
+    service = fakes.Service(max_queued=64)
+    service.engine.queued, service.engine.backlog_seconds = 9, 1.23456
+    assert scale(fakes, service) == {
+        "state": "ready",
+        "backlog_seconds": 1.235,
+        "in_hand": 9,
+        "max_queued": 64,
+        "workers_up": 1,
+    }
+
+
+@pytest.mark.parametrize(("state", "up"), [("idle", 1), ("busy", 1), ("starting", 0), ("down", 0)])
+def test_a_worker_is_up_that_can_run_batches(fakes, state, up):
+    service = fakes.Service()
+    service.engine.stages[0].workers[0].state = WorkerState(state)
+    assert scale(fakes, service)["workers_up"] == up
+
+
+def test_several_services_are_as_bad_and_as_late_as_the_worst_of_them_and_as_large_as_all(fakes):
+    one, two = fakes.Service(name="one", max_queued=10), fakes.Service(name="two", max_queued=20)
+    one.engine.state, two.engine.state = State.BUSY, State.READY
+    one.engine.queued, two.engine.queued = 3, 4
+    one.engine.backlog_seconds, two.engine.backlog_seconds = 0.5, 7.0
+    found = scale(fakes, one, two)
+    assert found == {"state": "busy", "backlog_seconds": 7.0, "in_hand": 7, "max_queued": 30, "workers_up": 2}
+
+
+def test_before_there_is_an_engine_nothing_is_in_hand(fakes):
+    found = scale(fakes, fakes.Service(started=False, max_queued=5))
+    assert found == {"state": "starting", "backlog_seconds": 0.0, "in_hand": 0, "max_queued": 5, "workers_up": 0}
+
+
+def test_it_asks_for_a_key_where_the_server_has_some(fakes, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    app = fakes.app(api_key_file=str(keys))
+    assert fakes.call(app, "GET", "/scale").status == 401
+    assert fakes.call(app, "GET", "/scale", x_api_key="secret").status == 200
