@@ -272,7 +272,7 @@ class WorkerSlot(FrameHolder):
     @property
     def idle_since(self) -> float | None:
         """Since when it has had nothing to do; None while it has something, or is not ready."""
-        return None if self.frames or not self.ready else self._running_since
+        return None if self.frames or not self.ready else self.running_since
 
     @property
     def alive(self) -> bool:
@@ -437,7 +437,7 @@ class WorkerSlot(FrameHolder):
                 self._launch()
         elif frame.kind is Kind.READY and self._greeted and not self._was_ready:
             self.tried = self._was_ready = True
-            now = self._running_since = self._now()
+            now = self.running_since = self._now()
             self._start_seconds = now - self._started_at
             if self._state is SlotState.SETTING_UP:  # else it is being ended
                 self._move(BECOME_READY)
