@@ -603,8 +603,9 @@ def test_a_stop_in_the_middle_of_a_start_ends_it_and_tells_who_waits(fakes, host
     app = hosting(started=False)
     slow = Slow(app.service)
     waiting = in_thread(lambda: Answer(app, body=b"[1]"))
-    starting = in_thread(app.start)
     assert slow.begun.wait(PATIENCE)
+    starting = in_thread(app.start)
+    until(lambda: len(app._hosted._settled._cond._waiters) == 2)  # a start after the stop would be a new one
     app.service.engine = fakes.Service().engine
     app.service.engine.refused = NotReady("draining", state=State.DRAINING)
     app.stop()
