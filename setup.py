@@ -71,6 +71,7 @@ COMPILED = [
     "server/path_pattern.py",
     "server/request_terms.py",
     "server/protocols/batch.py",
+    "server/protocols/health_route.py",
     "server/protocols/later.py",
     "server/protocols/predict.py",
     "server/protocols/route.py",

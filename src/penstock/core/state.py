@@ -12,7 +12,7 @@ class State(StrEnum):
     """Some stage has never been ready."""
     READY = "ready"
     BUSY = "busy"
-    """Serving, but it would refuse a request now: it is full."""
+    """Serving, but it would refuse a request now: it is full, or memory is short."""
     FAILED = "failed"
     """A stage has no worker: its workers cannot start, or do no good; tried again, and may recover."""
     STALLED = "stalled"

@@ -36,11 +36,13 @@ from penstock.server.access_log import write_line
 from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Reply, Response
 from penstock.server.auth import ApiKeys, has_key, read_keys
 from penstock.server.jobs_port import JobsPort
+from penstock.server.pages.deep_check import DeepCheck
 from penstock.server.pages.docs import docs_routes
 from penstock.server.pages.health import JSON, Health
 from penstock.server.pages.metrics import Metrics
 from penstock.server.pages.openapi import openapi
 from penstock.server.pages.scale import Scale
+from penstock.server.protocols.health_route import HealthRoute
 from penstock.server.protocols.job_routes import job_routes
 from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
 from penstock.server.protocols.route_table import RouteTable
@@ -116,7 +118,7 @@ class App:
         return [
             PageRoute("/livez", health.livez, problems, guarded=False, bounded=False),
             PageRoute("/readyz", health.readyz, problems, guarded=False, bounded=False),
-            PageRoute("/health", health.health, problems),
+            HealthRoute("/health", health, DeepCheck(self.services, self.clock), problems),
             PageRoute("/metrics", self.metrics.page, problems),
             PageRoute("/scale", Scale(self.services).page, problems),
         ]

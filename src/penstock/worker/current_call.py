@@ -58,8 +58,8 @@ class CurrentCall:
 
     def over(self) -> None:
         """Note that the batch, or the example, is done."""
-        self.frame = self._ids_of = None
         self.places = []
+        self.frame = self._ids_of = None
 
 
 _threads = threading.local()

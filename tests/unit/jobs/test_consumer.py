@@ -426,6 +426,17 @@ async def test_a_full_spool_stops_the_claims(bench, tmp_path):
     assert work.job("b").state is JobState.LEASED
 
 
+async def test_no_job_is_claimed_while_a_service_is_short_of_memory(bench):
+    work = await bench()
+    work.engine.memory_short = True
+    work.submit("a")
+    await work.turn(3.0)
+    assert work.job().state is JobState.WAITING
+    work.engine.memory_short = False
+    await work.turn(1.0)
+    assert work.job().state is JobState.LEASED
+
+
 # -- transfers --------------------------------------------------------------------------------------------------------
 
 

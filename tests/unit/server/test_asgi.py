@@ -32,8 +32,9 @@ def ready(fakes, **options):
 class Wire:
     """A carrier that does one step at a time: `tell` what `receive` gives next, read `sent`."""
 
-    def __init__(self, app, path="/predict", method="POST", headers=(), root_path=""):
+    def __init__(self, app, path="/predict", method="POST", headers=(), root_path="", query=b""):
         self.scope = {"type": "http", "method": method, "path": path, "root_path": root_path, "headers": list(headers)}
+        self.scope["query_string"] = query
         self.told = asyncio.Queue()
         self.sent = []
         self.task = asyncio.ensure_future(app(self.scope, self.told.get, self._send))
@@ -234,6 +235,17 @@ async def test_a_request_refused_at_its_head_is_answered_before_its_body(fakes):
     wire = Wire(asgi(ready(fakes)), headers=[(b"content-type", b"text/html")])
     await wire.end()
     assert wire.sent[0]["status"] == 415
+
+
+async def test_a_deep_check_is_answered_when_it_has_ended(fakes):
+    service = fakes.Service(examples=[[1.0]])
+    wire = Wire(asgi(service), "/health", "GET", query=b"deep=1")
+    wire.body(b"")
+    await wire.until(lambda: service.engine.submissions)
+    assert wire.sent == []
+    service.engine.submissions[0].settle(b"")
+    await wire.end()
+    assert wire.sent[0]["status"] == 200
 
 
 async def test_a_client_that_leaves_while_its_item_waits_withdraws_it(fakes):

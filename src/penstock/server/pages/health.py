@@ -1,13 +1,14 @@
 """What a load balancer and a person may ask: is the process alive, should traffic come here, what is going on.
 
 `/livez` answers while the process works.  `/readyz` is 200 while every service is READY or BUSY, else 503 with the
-state and the reason.  `/health` is always 200, and its body says what every service, stage and worker is doing.  The
-path of the option `health_path` tells `/readyz` in one of five words, for what looks for a word in a body.
+state and the reason.  `/health` is always 200, and its body says what every service, stage and worker is doing; with
+`deep=1` it is 503 where an example that was sent through each service did not come back (`deep_check.py`).  The path of the option `health_path` tells `/readyz` in one of five words, for what looks for a word in a body.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -101,9 +102,16 @@ class Health:
 
     def health(self, _request: HttpRequest) -> Response:
         """Always 200: the state is in the body."""
+        return self.answer(None)
+
+    def answer(self, deep: dict[str, Any] | None) -> Response:
+        """What everything is doing, with what a deep check has found; 503 if that is not well."""
         body = describe_process(self._services, self._now() - self._started)
         body |= {part.name: part.describe() for part in self._parts}
-        return Response(200, JSON, msgspec.json.encode(body), FRESH)
+        if deep is not None:
+            body["deep"] = deep
+        status = 200 if deep is None or deep["ok"] else 503
+        return Response(status, JSON, msgspec.json.encode(body), FRESH)
 
 
 def _dead_because(service: Servable) -> str:

@@ -40,7 +40,7 @@ _REFUSALS = {
     417: "Expect holds something other than 100-continue.",
     431: "The head is larger than the server takes.",
     500: "A stage raised, or returned what is no result, or its worker died twice. `id` finds it in the log.",
-    501: "The transfer coding is not one the server knows.",
+    501: "The transfer coding is not one the server knows, or a deep check has no example to send.",
     503: "The service is not ready. Try again later.",
 }
 """Statuses that every call of a service may come back with, whatever the options are."""
@@ -104,6 +104,13 @@ _PARAMETERS: Json = {
 _SECURITY: Json = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "api_key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+
+_DEEP: Json = {
+    "name": "deep",
+    "in": "query",
+    "description": "1: send the first example through every service, and answer once it has come back.",
+    "schema": {"type": "integer", "enum": [0, 1]},
 }
 
 _PAGES = {
@@ -347,6 +354,10 @@ def _page(path: str, words: str, media: str, *, guarded: bool) -> Json:
     if guarded:
         responses["401"] = {"$ref": "#/components/responses/Status401"}
     page: Json = {"operationId": path.strip("/"), "summary": words, "tags": ["server"], "responses": responses}
+    if path == "/health":
+        page["parameters"] = [_DEEP]
+        responses["503"] = {"description": "A deep check found that no answer comes back", "content": {media: {}}}
+        responses["501"] = {"$ref": "#/components/responses/Status501"}
     if path in ("/livez", "/readyz"):
         page["security"] = []
     return page

@@ -139,6 +139,14 @@ def test_bounds_stand_beside_what_they_bound(fakes):
     assert value(found, "penstock_held_bytes_limit") == 70
 
 
+def test_available_memory_is_told_of_services_that_look_at_it(fakes):
+    watching, other = fakes.Service(name="watching"), fakes.Service(name="other")
+    assert "penstock_memory_available_bytes" not in scrape(fakes, fakes.app(watching, other))
+    watching.engine.memory_available = 4096
+    found = scrape(fakes, fakes.app(watching, other))["penstock_memory_available_bytes"]
+    assert [(sample.labels, sample.value) for sample in found.samples] == [({"service": "watching"}, 4096)]
+
+
 @pytest.mark.parametrize("state", State)
 def test_exactly_one_state_is_1(fakes, state):
     service = fakes.Service()
