@@ -13,10 +13,10 @@ from penstock.blocking import BlockingService
 
 NAMES = {
     "ArtifactInvalid", "Batch", "Cancelled", "ConfigError", "DeadlineExceeded", "Declaration", "ExportRefused",
-    "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError", "PublishFailed",
-    "QuotaExceeded", "RequestError", "RunFailed", "RunUnavailable", "ServerOptions", "Service", "ServiceOptions",
-    "Stage", "StageFailed", "StartFailed", "State", "WorkerInfo", "WorkerLost", "asgi", "current_requests",
-    "export", "features", "stage", "training", "wsgi",
+    "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError", "PublishFailed", "QuotaExceeded",
+    "RequestError", "RunFailed", "RunUnavailable", "ServerOptions", "Service", "ServiceOptions", "Stage", "StageFailed",
+    "StartFailed", "State", "WorkerInfo", "WorkerLost", "asgi", "current_requests", "export", "features", "stage",
+    "training", "wsgi",
 }  # fmt: skip
 
 STAGE = (
