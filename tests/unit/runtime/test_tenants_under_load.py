@@ -111,6 +111,9 @@ async def test_two_floods_are_served_by_their_weights_within_one_batch(make_rig,
     begun = {name: len(waits) for name, waits in load.waits.items()}
     await load.play(15.0)
     gold, iron = (len(load.waits[name]) - begun[name] for name in ("gold", "iron"))
-    assert abs(gold - 3 * iron) <= 4 * SIZE, (gold, iron)  # one batch more or less: gold and iron move against each other
+    assert abs(gold - 3 * iron) <= 4 * SIZE, (
+        gold,
+        iron,
+    )  # one batch more or less: gold and iron move against each other
     assert abs(gold - 0.75 * (gold + iron)) <= SIZE
     await finish(rig)

@@ -68,7 +68,7 @@ class FakeEngine:
         self.refused_tenants: list[str] = []
         self.tenants: list[Any] = []
         self.answer: Any = None
-        worker = SimpleNamespace(index=0, state=WorkerState.IDLE, pid=4711, restarts=2, busy_seconds=1.23456)
+        worker = SimpleNamespace(index=0, state=WorkerState.IDLE, pid=4711, restarts=2, busy_seconds=1.23456, reason="")
         stage = SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])
         stage.retry_in_seconds = None
         stage.progress_age = 0.0

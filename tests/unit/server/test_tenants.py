@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
@@ -70,8 +71,7 @@ def test_a_key_of_nobody_lets_the_header_say_who_it_is(fakes, tenants, key_file)
 
 def test_new_keys_of_the_key_file_leave_those_of_tenants(fakes, tenants, key_file):
     app = fakes.app(fakes.Service(tenants=tenants(keyed("gold", GOLD))), api_key_file=key_file)
-    with open(key_file, "w") as file:
-        file.write("another-key")
+    Path(key_file).write_text("another-key")
     (renewal,) = app.renewals()
     renewal.read()()
     assert tenant_of(fakes, app, x_api_key=PLAIN) == 401
@@ -111,7 +111,9 @@ def test_an_app_with_a_wrong_file_is_not_made(fakes, tenants, text):
         fakes.app(fakes.Service(tenants=path))
 
 
-@pytest.mark.parametrize("name", ["Host", "authorization", "X-API-Key", "content-length", "Priority", "X-Request-Timeout"])
+@pytest.mark.parametrize(
+    "name", ["Host", "authorization", "X-API-Key", "content-length", "Priority", "X-Request-Timeout"]
+)
 def test_a_field_that_means_something_else_cannot_name_the_tenant(name):
     with pytest.raises(ConfigError, match=f"tenant_header cannot be {name}"):
         ServerOptions(tenant_header=name)
