@@ -23,9 +23,11 @@ from penstock.core.load_progress import Loading
 from penstock.core.predicted_end import StageLoad, seconds_until_free
 from penstock.core.request_ids import join_ids
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
+from penstock.core.tenants import Tenants
 from penstock.errors import RETURNED, ProtocolError, StartFailed
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.guarded_log import guarded_logger
+from penstock.runtime.idle_rounds import IdleRounds
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import StageSpec
@@ -33,6 +35,7 @@ from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control
 from penstock.transport.messages import Launch, Problem, unpack
+from penstock.worker.stage import has_health
 
 log = guarded_logger("penstock.runtime")
 
@@ -125,6 +128,8 @@ class StageDriver:
         self.held = False
         """Whether a free worker leaves waiting what waits: for company, or for room behind the stage."""
         self.stall = StallWatch(spec.name, stalls_after, clock)
+        self.tenants: Tenants | None = None
+        """The tenants of the service, whose waiting is counted while any has a name."""
         self.window = 1 + spec.options.prefetch
         self.stopping = False
         self._back_share = back_share
@@ -139,6 +144,7 @@ class StageDriver:
         self._unstartable = False
         """Whether the log has told that no worker can be started, and not yet that the stage is back."""
         self._alarm = Alarm(clock, hub.wake)
+        self._rounds = IdleRounds(self.workers, clock, self._ask, self._unwell) if has_health(spec.target) else None
         self._faults = FaultLog(clock, log)
 
     # -- what others read -----------------------------------------------------------------------------------------
@@ -261,6 +267,10 @@ class StageDriver:
         for item in items:
             item.frame = sent
         self.counters.waited.add_many([now - item.arrived for item in items])
+        if self.tenants is not None and self.tenants.in_use:
+            for item in items:
+                if item.request.lane != BACK:
+                    item.request.tenant.waited += now - item.arrived
         n = len(items)
         self.in_flight += n
         self.back_in_flight += batch.back
@@ -341,6 +351,33 @@ class StageDriver:
             self._recycle(worker, error)
         self.hub.wake()
 
+    def _ask(self, worker: WorkerSlot) -> None:
+        worker.check(next(self._frame_ids), self._now())
+
+    def checked(self, worker: WorkerSlot, problem: Problem | None) -> None:  # noqa: D102  # see `SlotOwner`
+        assert self._rounds is not None, "no worker of this stage is checked"
+        self._rounds.ended(worker)
+        if problem is not None:
+            self._unwell(worker, _describe(problem), problem.traceback)
+        else:
+            worker.health.checked(well=True, now=self._now())
+            if worker.reason:
+                log.info("%s: health() has returned; before, it said %s", worker, worker.reason)
+                worker.reason = ""
+        self.hub.wake()
+
+    def _unwell(self, worker: WorkerSlot, error: str, traceback: str = "It has not returned.") -> None:
+        """Restart a worker whose `health` has failed with `error`, unless it was for that shortly before."""
+        verdict = worker.health.checked(well=False, now=self._now())
+        ends = verdict is Verdict.RECYCLE and worker.ready and not self.stopping and not self.inline
+        if not ends and worker.reason != error:
+            log.error("%s is not well: %s; it goes on for now\n%s", worker, error, traceback)
+        worker.reason = error
+        if ends:
+            log.error("%s is not well: %s; the worker is restarted\n%s", worker, error, traceback)
+            self.counters.recycled += 1
+            worker.recycle()
+
     def _recycle(self, worker: WorkerSlot, error: str) -> None:
         """Restart a worker that only fails, the last time with `error`; all of the stage, after a rest, if that is all.
 
@@ -374,6 +411,8 @@ class StageDriver:
         self.health.became_ready(worker.index)
         worker.health.became_ready(self._now())
         log.info("%s is ready (pid %s)", worker, worker.pid)
+        if self._rounds is not None:
+            self._rounds.begin()
         if self._unstartable:
             self._unstartable = False
             log.info("stage %r is back: a worker could be started", self.name)
@@ -382,6 +421,8 @@ class StageDriver:
 
     def worker_ended(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
         """A worker is gone: its items are queued again or settled, and it is started again when that is due."""
+        if self._rounds is not None:
+            self._rounds.ended(worker)
         self._reclaim(end.frames, innocent=end.innocent, hung=end.hung)
         if self.stopping:
             self.hub.pool_changed(self, None)
@@ -462,11 +503,17 @@ class StageDriver:
         for worker in self.workers:
             worker.abandon()
 
+    def forget_timers(self) -> None:
+        """Look no more after what the stage does: it ends."""
+        self.stall.cancel()
+        if self._rounds is not None:
+            self._rounds.cancel()
+
     def _begin_stop(self) -> None:
         """Note the stop: a worker that ends is not started again, and the alarm sends nothing more."""
         self.stopping = True
         self._alarm.cancel()
-        self.stall.cancel()
+        self.forget_timers()
         self._faults.flush()
 
 
