@@ -119,8 +119,8 @@ def test_the_access_log_has_a_line_for_each_request_and_none_unless_asked(serve)
     server = serve("--access-log")
     server.wire().post("/predict?token=abc", {"value": 1}, X_Request_ID="first").answer()
     server.wire().post("/nowhere%0Aforged", {}, X_Request_ID="second").answer()
-    server.wait_for(r"(?m)penstock\.access: POST /predict 200 3 0\.\d+ first$")
-    server.wait_for(r"(?m)penstock\.access: POST /nowhere%0Aforged 404 \d+ 0\.\d+ second$")
+    server.wait_for(r"(?m)penstock\.access: POST /predict 200 3 0\.\d+ first tenant= u=3$")
+    server.wait_for(r"(?m)penstock\.access: POST /nowhere%0Aforged 404 \d+ 0\.\d+ second tenant= u=3$")
     assert "abc" not in server.output
     silent = serve()
     silent.wire().post("/predict", {"value": 1}, X_Request_ID="third").answer()
@@ -143,6 +143,7 @@ def test_with_json_logs_every_line_is_an_object_that_names_its_request(serve):
     assert access["good"]["method"] == "POST"
     assert access["good"]["path"] == "/predict"
     assert access["good"]["bytes"] == 3
+    assert (access["good"]["tenant"], access["good"]["urgency"]) == ("", 3)
     assert 0 < access["good"]["seconds"] < 20
     (fault,) = [line for line in lines if line["level"] == "error"]
     assert (fault["request_ids"], fault["stage"]) == (["bad"], "Obey")

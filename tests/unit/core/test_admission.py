@@ -274,3 +274,12 @@ def test_a_full_lane_of_bulk_calls_keeps_no_single_of_a_worse_urgency_waiting(re
     admission.line_up(bulk)
     admission.line_up(single)
     assert feed(admission) == [single]
+
+
+def test_who_has_limits_lines_up_for_one_item_at_a_time(request_of):
+    admission = door()
+    limited, free = request_of(2, tenant=Tenant("limited", max_queued=1)), request_of(2, tenant=GOLD)
+    admission.line_up(limited)
+    assert feed(admission) == [limited], "its second item needs a leave of its own"
+    admission.line_up(free)
+    assert feed(admission) == [free, free]

@@ -1,0 +1,95 @@
+"""Tenants of a real server: shares under two floods, keys that stand in no log, rates."""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+
+import httpx
+from served import run
+
+SLOW = """
+import time
+import penstock as ps
+
+def slow(xs: list[int]) -> list[int]:
+    time.sleep(0.2)
+    return [x * x for x in xs]
+
+service = ps.Service(ps.stage(slow, batch=ps.Batch(max_size=4)), name="slow")
+"""
+KEY = "s3cr3t-key-of-gold"
+
+
+def tenants_file(folder, text):
+    path = folder / "tenants.toml"
+    path.write_text(text)
+    return str(path)
+
+
+async def flood(address, loads, seconds):
+    """How many answers each tenant gets in `seconds`, after as long a start, of `loads` connections that ask again."""
+    served = dict.fromkeys(loads, 0)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+
+    async def ask(http, tenant, until):
+        while asyncio.get_running_loop().time() < until:
+            answer = await http.post("/predict", json=3, headers={"X-Tenant": tenant})
+            if answer.status_code == 200:
+                served[tenant] += asyncio.get_running_loop().time() > until - seconds
+            else:
+                assert answer.status_code == 503, answer.text
+                assert answer.json()["reason"] in ("full", "share")
+                await asyncio.sleep(0.2)
+
+    async with httpx.AsyncClient(base_url=address, limits=limits, timeout=20, verify=False) as http:
+        until = asyncio.get_running_loop().time() + 2 * seconds
+        await asyncio.gather(*[ask(http, tenant, until) for tenant, count in loads.items() for _ in range(count)])
+    return served
+
+
+def test_two_floods_are_served_by_their_weights(serve, tmp_path):
+    tenants = tenants_file(tmp_path, "[tenants.gold]\nweight = 3\n[tenants.iron]\nweight = 1")
+    options = ("--tenants", tenants, "--tenant-header", "X-Tenant", "--max-queued", "32")
+    server = serve(*options, source=SLOW)
+    served = asyncio.run(flood(server.address, {"gold": 28, "iron": 20}, 5.0))
+    assert served["gold"] + served["iron"] > 70
+    assert 0.85 * 3 <= served["gold"] / served["iron"] <= 1.15 * 3, served
+    metrics = server.http.get("/metrics").text
+    assert 'penstock_tenant_items_accepted_total{service="slow",tenant="gold"}' in metrics
+
+
+def test_keys_and_rates_of_tenants(serve, tmp_path):
+    digest = sha256(KEY.encode()).hexdigest()
+    tenants = tenants_file(tmp_path, f'[tenants.gold]\nkey_sha256 = ["{digest}"]\nrate = 0.5\nburst = 2\nurgency = 2')
+    server = serve("--tenants", tenants, "--access-log", source=SLOW)
+    http = server.http
+    assert http.post("/predict", json=3).status_code == 401
+    assert http.post("/predict", json=3, headers={"x-api-key": "wrong-key"}).status_code == 401
+    key = {"authorization": f"Bearer {KEY}"}
+    first = http.post("/predict", json=3, headers={**key, "priority": "u=0", "x-request-id": "first"})
+    assert (first.status_code, first.json()) == (200, 9)
+    assert first.headers["ratelimit-policy"] == '"items";q=2;w=4'
+    assert first.headers["ratelimit"].startswith('"items";r=1;t=')
+    assert http.post("/batch", json=[4], headers=key).status_code == 200
+    refused = http.post("/predict", json=3, headers=key)
+    assert (refused.status_code, refused.json()["reason"]) == (429, "quota")
+    assert refused.json()["type"] == "urn:penstock:problem:quota-exceeded"
+    assert 1 <= int(refused.headers["retry-after"]) <= 2
+    assert refused.headers["ratelimit"].startswith('"items";r=0;t=')
+    assert http.get("/metrics").status_code == 401
+    assert http.get("/metrics", headers=key).status_code == 200
+    server.wait_for(r"POST /predict 200 1 0\.\d+ first tenant=gold u=2")
+    for secret in (KEY, "wrong-key", digest):
+        assert secret not in server.output
+        assert secret not in refused.text
+
+
+def test_a_wrong_file_ends_the_start_with_words(serve, tmp_path, module):
+
+    folder = module(SLOW)
+    (folder / "tenants.toml").write_text("[tenants.gold]\nweight = -1")
+    status, output = run(folder, "serve", "model:service", "--port", "0", "--tenants", "tenants.toml")
+    assert status == 1
+    assert "tenants 'tenants.toml': tenants.gold.weight must be a number" in output
+    assert "Traceback" not in output
