@@ -119,7 +119,10 @@ class WsgiApp:
         """What hosts the services in this process; with `again` also after a `stop`."""
         with self._lock:
             hosted = self._hosted
-            if hosted is None or (again and hosted.stopped):
+            if again and hosted is not None and hosted.stopped:
+                hosted.stop()  # to its end, before the services are started again
+                hosted = None
+            if hosted is None:
                 self._hosted = hosted = _Hosted(self._make_app(), is_copy=self._is_copy)
             return hosted
 

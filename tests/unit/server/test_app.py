@@ -621,6 +621,9 @@ def test_what_the_carrier_refuses_is_a_problem_too(fakes):
     assert b'"request_id":"mine"' in response.body
     alone = app.refuse(503, "too many connections")
     assert dict(alone.headers)[b"retry-after"] == b"1"
+    assert dict(alone.headers)[b"retry-after-ms"] == b"1000"
+    assert dict(alone.headers)[b"x-should-retry"] == b"true"
+    assert dict(response.headers)[b"x-should-retry"] == b"false"
     assert dict(alone.headers)[b"x-request-id"] in alone.body
 
 
@@ -653,8 +656,9 @@ def test_the_access_log_has_one_line_for_each_answer_and_no_secrets(fakes, caplo
     call = fakes.call(app, path="/predict?token=secret", x_api_key="secret", x_request_id="mine")
     app.answered(call.request, 499, 0)
     (record,) = caplog.records
-    assert re.fullmatch(r"POST /predict 499 0 [0-9.]+ mine", record.getMessage())
+    assert re.fullmatch(r"POST /predict 499 0 [0-9.]+ mine tenant= u=3", record.getMessage())
     assert (record.status, record.bytes, record.request_id) == (499, 0, "mine")
+    assert (record.tenant, record.urgency) == ("", 3)
 
 
 def test_a_request_lasts_from_its_arrival_to_its_answer_on_the_apps_clock(fakes, caplog):
@@ -695,6 +699,8 @@ def test_bodies_in_arrival_are_ended_while_more_is_held_than_may_be(fakes):
     refusal = app.overfull(call.request, 60)
     assert refusal.status == 503
     assert dict(refusal.headers)[b"retry-after"] == b"3"
+    assert b'"reason":"bytes"' in refusal.body
+    assert (service.engine.counters.refused, service.engine.counters.refused_bytes) == (1, 1)
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/health", "/openapi.json", "/docs"])

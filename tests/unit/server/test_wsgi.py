@@ -599,12 +599,34 @@ def test_a_stop_answers_what_is_in_hand_and_later_calls_get_503(hosting):
     assert Answer(app, body=b"[1]").status == 200
 
 
+def test_a_start_waits_for_the_stop_before_it(hosting):
+    app = hosting()
+    stop, begun, go = app.service.stop, threading.Event(), threading.Event()
+
+    async def slowly(*, drain):
+        begun.set()
+        while not go.is_set():
+            await asyncio.sleep(0.001)
+        await stop(drain=drain)
+
+    app.service.stop = slowly
+    stopping = in_thread(app.stop)
+    assert begun.wait(PATIENCE)
+    starting = in_thread(app.start)
+    go.set()
+    stopping()
+    starting()
+    assert app.service.calls == ["start", ("stop", 30.0), "start"]
+    assert Answer(app, body=b"[1]").status == 200
+
+
 def test_a_stop_in_the_middle_of_a_start_ends_it_and_tells_who_waits(fakes, hosting):
     app = hosting(started=False)
     slow = Slow(app.service)
     waiting = in_thread(lambda: Answer(app, body=b"[1]"))
-    starting = in_thread(app.start)
     assert slow.begun.wait(PATIENCE)
+    starting = in_thread(app.start)
+    until(lambda: len(app._hosted._settled._cond._waiters) == 2)  # a start after the stop would be a new one
     app.service.engine = fakes.Service().engine
     app.service.engine.refused = NotReady("draining", state=State.DRAINING)
     app.stop()

@@ -99,6 +99,8 @@ class Health:
             return f"{service.name} is {State.STARTING}: {self._problems.unstarted}"
         # Only the first line: a traceback may follow it, and this page is shown without an API key.
         reason = one_line(engine.reason)
+        if engine.state is State.STOPPED:  # the host knows why: a start has failed, or there was none yet
+            reason = reason or self._problems.unstarted
         return f"{service.name} is {engine.state}" + (f": {reason}" if reason else "")
 
     def health(self, _request: HttpRequest) -> Response:
