@@ -346,7 +346,7 @@ def test_a_service_that_cannot_start_says_why_and_tries_again(gunicorn):
 
 
 def test_a_hook_that_cannot_start_the_service_ends_gunicorn(gunicorn):
-    server = gunicorn(*SYNC, "-c", "hooks.py", "served:unfit")
+    server = gunicorn("-k", "sync", "-w", "1", "-c", "hooks.py", "served:unfit")
     assert server.process.wait(30) == 3  # "Worker failed to boot"
     assert "no weights" in server.log()
     until_now(lambda: not server.processes(), "every process to end")
