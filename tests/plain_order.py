@@ -86,10 +86,10 @@ class PlainOrder:
         lines = self.lines()
         if not lines:
             self.forget()
-        for urgency in range(8):
-            if not any(line[0] == urgency for line in lines):
-                self.times[urgency] = Fraction(0)
-                self.starts = {line: start for line, start in self.starts.items() if line[0] != urgency}
+        urgency = self.line_of(one)[0]
+        if not any(line[0] == urgency for line in lines):
+            self.times[urgency] = Fraction(0)
+            self.starts = {line: start for line, start in self.starts.items() if line[0] != urgency}
 
     def first(self):
         """Who is served next."""

@@ -814,7 +814,7 @@ def metric_rows(chapters: str = "all") -> dict[str, str]:
 def test_the_reference_has_every_metric_and_no_other(tmp_path):
     told = metric_rows("others")
     (tmp_path / "prices.py").write_text(shared_files()["prices.py"])
-    with served("prices:service", tmp_path) as (client, _):
+    with served("prices:service --min-free-memory 1", tmp_path) as (client, _):
         client.post("/predict", json={"rooms": 1, "area": 1.0})
         page = client.get("/metrics").text
     assert as_told(page, told) == set(told)

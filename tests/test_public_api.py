@@ -23,7 +23,7 @@ STAGE = (
     "(target, *, name=None, setup=None, workers=None, cpus=None, env=None, gpus=None, batch=None, prefetch=1, "
     "max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, bisect=True, retry=True)"
 )
-MANY = "(xs, *, timeout=None, wait=True, return_exceptions=False)"
+MANY = "(xs, *, timeout=None, wait=True, return_exceptions=False, urgency=3, tenant='')"
 
 # A change here is a change for everybody who uses the project: it wants a line of news.
 SIGNATURES = {
@@ -53,12 +53,12 @@ SIGNATURES = {
     "Service": "(*stages, name='service', cpus=None, inline=False, version='', options=None, **fields)",
     "Service.blocking": "()",
     "Service.configured": "(**fields)",
-    "Service.predict": "(x, *, timeout=None, wait=True)",
+    "Service.predict": "(x, *, timeout=None, wait=True, urgency=3, tenant='')",
     "Service.predict_many": MANY,
     "Service.serve": "(*, on_ready=None, **options)",
     "Service.start": "()",
     "Service.stop": "(drain=30.0)",
-    "Service.stream": "(xs, *, timeout=None, return_exceptions=False)",
+    "Service.stream": "(xs, *, timeout=None, return_exceptions=False, urgency=3, tenant='')",
     "Stage": "()",
     "Stage.declare": "(*args, **kwargs)",
     "Stage.predict": "(x, /)",

@@ -77,6 +77,23 @@ class Gated(ps.Stage):
         note(self.folder / "torn down", self.worker.index)
 
 
+class Lamp(ps.Stage):
+    """It is not well while `folder`/out is there, and does not say how it is while `folder`/dark is."""
+
+    def setup(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def predict(self, x: Any) -> Any:
+        return x
+
+    def health(self) -> None:
+        note(self.folder / "asked", 1)
+        while (self.folder / "dark").exists():
+            time.sleep(0.01)
+        if (self.folder / "out").exists():
+            raise RuntimeError("the lamp is out")
+
+
 class GatedLength(ps.Stage):
     """The length of an item, once `folder`/open is there."""
 

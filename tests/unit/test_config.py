@@ -53,6 +53,7 @@ DEFAULTS = {
         "max_queued_bytes": 256 * MIB,
         "timeout": 60.0,
         "admission": "room",
+        "order": "arrival",
         "stall_unready": 60.0,
         "stall_dead": math.inf,
         "min_free_memory": 0,
@@ -261,6 +262,12 @@ def test_any_other_log_level_is_refused(level):
 
 
 # -- options that depend on each other --------------------------------------------------------------------------------
+
+
+def test_an_order_is_by_arrival_or_by_deadline():
+    assert ServiceOptions(order="deadline").order == "deadline"
+    with pytest.raises(ConfigError, match="order must be one of 'arrival', 'deadline', got 'age'"):
+        ServiceOptions(order="age")
 
 
 def test_a_gap_needs_a_wait():

@@ -18,7 +18,7 @@ Contract
 * A request that was let in is fed even while one before it has no room for its bytes yet.  Of those behind the line of
   that one, nobody else is let in.
 * Who may not be fed yet (`may_feed`), or whose lane has its most items in hand, keeps nobody else waiting.
-* Newcomers get no room while a single request waits, so that none overtakes it.
+* Newcomers get no room while a single request waits that may be fed, so that none overtakes it.
 """
 
 from __future__ import annotations
@@ -79,8 +79,15 @@ class Admission:
 
     @property
     def items_full(self) -> bool:
-        """Whether a request of no bytes has to stay out: so many items are in hand, or a single request waits."""
-        return self.items >= self.max_items or self.waiting > self._bulk_waiting
+        """Whether a request of no bytes has to stay out: so many items are in hand, or one waits before it."""
+        return self.items >= self.max_items or (self.waiting > self._bulk_waiting and self._single_at_door())
+
+    def _single_at_door(self) -> bool:
+        """Whether one of the single requests that wait may be fed; the others keep nobody out."""
+        may_feed = self.may_feed
+        if may_feed is None:
+            return True
+        return any(line.singles.members and may_feed(line.tenant) for line in self._order.lines())
 
     def has_room(self, nbytes: int = 0) -> bool:
         """Whether a request of `nbytes` may come in now."""

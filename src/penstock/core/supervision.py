@@ -67,6 +67,8 @@ class WorkerHealth:
         self._recycle_after = recycle_after
         self._recycle = Backoff()
         self._recycle_from = 0.0
+        self._unwell = Backoff()
+        self._unwell_from = 0.0
         self._begin()
 
     def _begin(self) -> None:
@@ -118,6 +120,20 @@ class WorkerHealth:
         self._failures = 0
         return Verdict.SERVE if well else self._end()
 
+    def checked(self, *, well: bool, now: float) -> Verdict:
+        """Record what the stage's own `health` says, or that it took too long.
+
+        It ends a worker once in its backoff, which is a third one: batches that succeed do not reset it.  Such an end
+        does not count towards FAILED, because all workers may ask the same thing that is gone for a moment.
+        """
+        if well:
+            self._unwell.reset()
+            return Verdict.SERVE
+        if now < self._unwell_from:
+            return Verdict.SERVE
+        self._unwell_from = math.inf  # until it is ready again
+        return Verdict.RECYCLE
+
     def _end(self) -> Verdict:
         self._failures = 0
         self._recycle_from = math.inf  # until it is ready again
@@ -131,6 +147,8 @@ class WorkerHealth:
         self._begin()
         if self._recycle_from == math.inf:
             self._recycle_from = now + self._recycle.next_delay()
+        if self._unwell_from == math.inf:
+            self._unwell_from = now + self._unwell.next_delay()
 
 
 class StageHealth:

@@ -46,6 +46,10 @@ class WorkerView(Protocol):
     def busy_seconds(self) -> float | None:
         """How long it has been at work on its batch, or None while it has none."""
 
+    @property
+    def reason(self) -> str:
+        """Why it is not well by its stage's own `health`, or was not when it was last asked; else ""."""
+
 
 class StageView(Protocol):
     """One running stage as `/health` and `/metrics` show it."""

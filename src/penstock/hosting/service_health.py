@@ -87,6 +87,7 @@ def _describe_worker(worker: WorkerView) -> dict[str, Any]:
         "pid": worker.pid,
         "restarts": worker.restarts,
         "busy_seconds": _rounded(worker.busy_seconds),
+        "reason": worker.reason,
     }
 
 

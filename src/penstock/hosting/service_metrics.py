@@ -201,7 +201,10 @@ _STAGE_COUNTERS = {
     ),
     "recycled": (
         "penstock_stage_worker_recycled",
-        "Workers ended because every batch of theirs failed, and the stage's example where it has one.",
+        (
+            "Workers ended because every batch of theirs failed, and the stage's example where it has one, or because "
+            "the stage's health() raised or took longer than 5 s."
+        ),
     ),
     "abandoned": (
         "penstock_stage_abandoned",

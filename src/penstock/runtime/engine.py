@@ -385,6 +385,8 @@ class Engine:
         self._stop_task = None
         self._flow.on_pumped = None
         self._flow.forget_deadlines()
+        for stage in self.stages:
+            stage.forget_timers()
         if self._memory_watch is not None:
             self._memory_watch.stop()
         if self._started is not None and not self._started.done():

@@ -26,6 +26,7 @@ from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
 from penstock.errors import RETURNED, ProtocolError, StartFailed
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.guarded_log import guarded_logger
+from penstock.runtime.idle_rounds import IdleRounds
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import StageSpec
@@ -33,6 +34,7 @@ from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control
 from penstock.transport.messages import Launch, Problem, unpack
+from penstock.worker.stage import has_health
 
 log = guarded_logger("penstock.runtime")
 
@@ -139,6 +141,7 @@ class StageDriver:
         self._unstartable = False
         """Whether the log has told that no worker can be started, and not yet that the stage is back."""
         self._alarm = Alarm(clock, hub.wake)
+        self._rounds = IdleRounds(self.workers, clock, self._ask, self._unwell) if has_health(spec.target) else None
         self._faults = FaultLog(clock, log)
 
     # -- what others read -----------------------------------------------------------------------------------------
@@ -341,6 +344,33 @@ class StageDriver:
             self._recycle(worker, error)
         self.hub.wake()
 
+    def _ask(self, worker: WorkerSlot) -> None:
+        worker.check(next(self._frame_ids), self._now())
+
+    def checked(self, worker: WorkerSlot, problem: Problem | None) -> None:  # noqa: D102  # see `SlotOwner`
+        assert self._rounds is not None, "no worker of this stage is checked"
+        self._rounds.ended(worker)
+        if problem is not None:
+            self._unwell(worker, _describe(problem), problem.traceback)
+        else:
+            worker.health.checked(well=True, now=self._now())
+            if worker.reason:
+                log.info("%s: health() has returned; before, it said %s", worker, worker.reason)
+                worker.reason = ""
+        self.hub.wake()
+
+    def _unwell(self, worker: WorkerSlot, error: str, traceback: str = "It has not returned.") -> None:
+        """Restart a worker whose `health` has failed with `error`, unless it was for that shortly before."""
+        verdict = worker.health.checked(well=False, now=self._now())
+        ends = verdict is Verdict.RECYCLE and worker.ready and not self.stopping and not self.inline
+        if not ends and worker.reason != error:
+            log.error("%s is not well: %s; it goes on for now\n%s", worker, error, traceback)
+        worker.reason = error
+        if ends:
+            log.error("%s is not well: %s; the worker is restarted\n%s", worker, error, traceback)
+            self.counters.recycled += 1
+            worker.recycle()
+
     def _recycle(self, worker: WorkerSlot, error: str) -> None:
         """Restart a worker that only fails, the last time with `error`; all of the stage, after a rest, if that is all.
 
@@ -374,6 +404,8 @@ class StageDriver:
         self.health.became_ready(worker.index)
         worker.health.became_ready(self._now())
         log.info("%s is ready (pid %s)", worker, worker.pid)
+        if self._rounds is not None:
+            self._rounds.begin()
         if self._unstartable:
             self._unstartable = False
             log.info("stage %r is back: a worker could be started", self.name)
@@ -382,6 +414,8 @@ class StageDriver:
 
     def worker_ended(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
         """A worker is gone: its items are queued again or settled, and it is started again when that is due."""
+        if self._rounds is not None:
+            self._rounds.ended(worker)
         self._reclaim(end.frames, innocent=end.innocent, hung=end.hung)
         if self.stopping:
             self.hub.pool_changed(self, None)
@@ -462,11 +496,17 @@ class StageDriver:
         for worker in self.workers:
             worker.abandon()
 
+    def forget_timers(self) -> None:
+        """Look no more after what the stage does: it ends."""
+        self.stall.cancel()
+        if self._rounds is not None:
+            self._rounds.cancel()
+
     def _begin_stop(self) -> None:
         """Note the stop: a worker that ends is not started again, and the alarm sends nothing more."""
         self.stopping = True
         self._alarm.cancel()
-        self.stall.cancel()
+        self.forget_timers()
         self._faults.flush()
 
 

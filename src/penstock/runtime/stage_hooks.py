@@ -25,6 +25,8 @@ from penstock.worker.stage import Stage
 
 METHODS = ("setup", "preprocess", "predict", "postprocess", "teardown")
 """What a worker calls of a class."""
+IDLE_METHODS = ("health",)
+"""What a worker calls too, where it is a plain method that takes nothing: much else is called so."""
 VALUES = ("examples", "batch")
 """What is read of a class."""
 SAME_AS = {
@@ -95,7 +97,7 @@ def _unused(target: Any) -> Iterator[tuple[str, Any]]:
     if not inspect.isclass(target):
         return
     mentioned, called = _used(target)
-    hooks = {*METHODS, *VALUES}
+    hooks = {*METHODS, *IDLE_METHODS, *VALUES}
     for name, value in _own(target):
         used = name in mentioned or (callable(value) and id(value) in called)
         if name[:1].islower() and name not in hooks and not used:
@@ -107,7 +109,7 @@ def _used(target: type) -> tuple[set[str], set[int]]:
     kinds = (*target.__mro__, *inspect.getmro(type(target)))
     members = [item for kind in kinds for item in vars(kind).items()]
     names: set[str] = set()
-    called = {id(_bare(value)) for name, value in members if name in METHODS}
+    called = {id(_bare(value)) for name, value in members if name in (*METHODS, *IDLE_METHODS)}
     waiting = [_bare(value) for _name, value in members]
     seen: set[int] = set()
     while waiting:

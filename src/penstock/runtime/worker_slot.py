@@ -143,6 +143,9 @@ class SlotOwner(Protocol):
     def examined(self, worker: WorkerSlot, problem: Problem | None) -> None:
         """The worker ran the example; `problem` says why that failed."""
 
+    def checked(self, worker: WorkerSlot, problem: Problem | None) -> None:
+        """The worker ran `health`; `problem` says what that raised."""
+
     def abandoned(self, worker: WorkerSlot) -> None:
         """The worker is being killed, because it went on with a batch that nobody waits for."""
 
@@ -200,6 +203,8 @@ class WorkerSlot(FrameHolder):
         """The stage's name."""
         self.index = index
         self.restarts = 0
+        self.reason = ""
+        """What the last run of the stage's `health` raised here, in a line; "" where it went well or there is none."""
         self.health = health
         self.tried = False
         """History: whether its first start has come to READY or to an end."""
@@ -241,6 +246,8 @@ class WorkerSlot(FrameHolder):
         """Cause: this incarnation is ended because it only fails, or goes on with what nobody waits for."""
         self._hung_frame: SentFrame | None = None
         """Cause: this incarnation is ended because this frame runs too long."""
+        self._check: SentFrame | None = None
+        """The frame for which it runs `health`, which has a time limit of its own."""
         self._disbelieved = False
         """Cause: this incarnation sent what no worker sends; whatever it sends after that is ignored."""
 
@@ -261,6 +268,11 @@ class WorkerSlot(FrameHolder):
         if not self._was_ready or self._state is SlotState.REPLACING:
             return WorkerState.STARTING
         return WorkerState.BUSY if self.frames else WorkerState.IDLE
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when it has had nothing to do; None while it has something, or is not ready."""
+        return None if self.frames or not self.ready else self.running_since
 
     @property
     def alive(self) -> bool:
@@ -358,6 +370,11 @@ class WorkerSlot(FrameHolder):
             self._watch()
         self._incarnation.send(buffers)
 
+    def check(self, frame_id: int, now: float) -> None:
+        """Have the worker, which is idle, run `health`."""
+        self._check = SentFrame(frame_id, [], self)
+        self.send(self._check, encode_control(Kind.CHECK, b"", frame_id), now)
+
     def frame_received(self, frame: Frame) -> None:
         """The incarnation sent a frame, perhaps before its start has returned."""
         if self._disbelieved:
@@ -367,6 +384,8 @@ class WorkerSlot(FrameHolder):
                 self._answers(frame)
             elif frame.kind is Kind.EXAMINED:
                 self._examined(frame)
+            elif frame.kind is Kind.CHECKED:
+                self._checked(frame)
             else:
                 self._handshake(frame)
         except ProtocolError as error:
@@ -392,6 +411,15 @@ class WorkerSlot(FrameHolder):
         self._finish_first()
         self._owner.examined(self, problem)
 
+    def _checked(self, frame: Frame) -> None:
+        sent = self._check
+        if sent is None or not sent.running or sent.frame_id != frame.frame_id:
+            raise ProtocolError("the worker was not checked")
+        problem = unpack(frame.payloads[0], Problem) if len(frame.payloads[0]) else None
+        self._check = None
+        self._finish_first()
+        self._owner.checked(self, problem)
+
     def _finish_first(self) -> float:
         """Forget the oldest frame, which was answered, and watch the next one; returns the time."""
         self.frames.popleft()
@@ -409,7 +437,8 @@ class WorkerSlot(FrameHolder):
                 self._launch()
         elif frame.kind is Kind.READY and self._greeted and not self._was_ready:
             self.tried = self._was_ready = True
-            self._start_seconds = self._now() - self._started_at
+            now = self.running_since = self._now()
+            self._start_seconds = now - self._started_at
             if self._state is SlotState.SETTING_UP:  # else it is being ended
                 self._move(BECOME_READY)
                 self._owner.worker_ready(self)
@@ -451,7 +480,7 @@ class WorkerSlot(FrameHolder):
     def _watch(self) -> None:
         """Start the timers anew for the frame that the worker runs now."""
         self._stop_watching()
-        if not self.frames:
+        if not self.frames or self.frames[0] is self._check:
             return
         if self._timeout is not None:
             self._hang = self._clock.call_later(self._timeout, self._hung)

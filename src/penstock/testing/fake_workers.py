@@ -30,8 +30,8 @@ _pids = count(1)
 class FakeIncarnation:
     """One life of a worker, as the runtime sees it; implements `penstock.runtime.incarnation.Incarnation`.
 
-    `frames` are the batches and examinations it was sent and has not answered, oldest first.  With `obedient` it ends
-    as soon as it is asked or killed; otherwise the test ends it with `die`.
+    `frames` are the batches, examinations and checks it was sent and has not answered, oldest first.  With `obedient`
+    it ends as soon as it is asked or killed; otherwise the test ends it with `die`.
     """
 
     def __init__(self, owner: IncarnationOwner, start: WorkerStart, *, obedient: bool = True) -> None:
@@ -64,7 +64,7 @@ class FakeIncarnation:
                 assert self.launch is None, f"{self} was launched twice"
                 self.launch = unpack(frame.payloads[0], Launch)
             else:
-                assert frame.kind in (Kind.BATCH, Kind.EXAMINE), frame.kind
+                assert frame.kind in (Kind.BATCH, Kind.EXAMINE, Kind.CHECK), frame.kind
                 self.frames.append(frame)
 
     def close(self) -> None:
@@ -97,6 +97,11 @@ class FakeIncarnation:
     def examined(self) -> bool:
         """Whether it is to run the stage's example, after the batches that it holds."""
         return any(frame.kind is Kind.EXAMINE for frame in self.frames)
+
+    @property
+    def checked(self) -> bool:
+        """Whether it is to run the stage's `health`."""
+        return any(frame.kind is Kind.CHECK for frame in self.frames)
 
     # -- what a test has it do ----------------------------------------------------------------------------------
 
@@ -147,10 +152,17 @@ class FakeIncarnation:
 
     def finish_examination(self, error: str = "") -> None:
         """Answer an examination, the oldest frame: the example ran well, or failed with a RuntimeError that says so."""
+        self._finish(Kind.EXAMINED, error)
+
+    def finish_check(self, error: str = "") -> None:
+        """Answer a check, the oldest frame: `health` returned, or raised a RuntimeError that says so."""
+        self._finish(Kind.CHECKED, error)
+
+    def _finish(self, kind: Kind, error: str) -> None:
         frame = self.frames.pop(0)
-        kind = "builtins.RuntimeError"
-        problem = pack(Problem(kind, (kind,), error, f"Traceback:\n{error}")) if error else b""
-        self._deliver(encode_control(Kind.EXAMINED, problem, frame.frame_id))
+        name = "builtins.RuntimeError"
+        problem = pack(Problem(name, (name,), error, f"Traceback:\n{error}")) if error else b""
+        self._deliver(encode_control(kind, problem, frame.frame_id))
 
     def die(self, reason: str = "signal SIGSEGV") -> None:
         """End, and drop the batches it holds.  The owner is told once."""

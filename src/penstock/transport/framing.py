@@ -2,7 +2,7 @@
 
 A frame is a header of fixed size and a body.  A BATCH carries n items to a worker; an ANSWERS carries their n answers
 back.  Both lay their records out in columns (all ids, all lengths, ...), so that one `struct` call packs a batch.  The
-other kinds carry one payload each: those of the handshake, and those by which a worker is examined.
+other kinds carry one payload each: those of the handshake, and those by which a worker is examined or checked.
 
     header   magic "PS", version u8, kind u8, n u32, calls u32, frame id u64, seconds f64, body length u64
     BATCH    ids u64*n, lengths u64*n, remaining f64*n, codecs in u8*n, codecs out u8*n, request ids, payloads
@@ -27,7 +27,7 @@ from typing import Any, Final
 from penstock.core.payload import Payload, alignment_gap, payload_pieces, payload_size
 from penstock.errors import ProtocolError
 
-VERSION = 3
+VERSION = 4
 MAX_BODY_BYTES = 1 << 40
 """Most bytes of a body.  No real frame is longer, so a header that says more is damaged."""
 ALIGN_FROM_BYTES = 1024
@@ -63,6 +63,10 @@ class Kind(IntEnum):
     """Coordinator to worker: run the stage's first example, after the batches before this."""
     EXAMINED = 8
     """Worker to coordinator: the example ran; a payload says why it failed."""
+    CHECK = 9
+    """Coordinator to worker: run the stage's `health`."""
+    CHECKED = 10
+    """Worker to coordinator: `health` returned; a payload says what it raised."""
 
 
 class Status(IntEnum):
@@ -168,7 +172,7 @@ def encode_answers(
 
 
 def encode_control(kind: Kind, payload: bytes, frame_id: int = 0) -> list[Any]:
-    """The buffers of a frame of the handshake or of an examination; only the latter have an id."""
+    """The buffers of a frame of the handshake, of an examination or of a check; only the last two have an id."""
     return [_HEADER.pack(_MAGIC, VERSION, kind, 1, 0, frame_id, 0.0, len(payload)) + payload]
 
 

@@ -68,6 +68,8 @@ def work(
     while (frame := end.receive()) is not None:
         if frame.kind is Kind.EXAMINE:
             end.send(encode_control(Kind.EXAMINED, _examine(runner, stage), frame.frame_id))
+        elif frame.kind is Kind.CHECK:
+            end.send(encode_control(Kind.CHECKED, _check(stage), frame.frame_id))
         else:
             end.send(runner.run(_expect(frame, Kind.BATCH)))
     try:
@@ -140,6 +142,15 @@ def _examine(runner: Runner, stage: Any) -> bytes:
     """Run the stage's first example; nothing if that went well, else why it did not."""
     try:
         runner.warm_up(list(stage.examples[:1]), max_size=1)
+    except USER_ERRORS as error:
+        return pack(describe_error(error))
+    return b""
+
+
+def _check(stage: Any) -> bytes:
+    """Run the stage's `health`; nothing if it returned, else what it raised."""
+    try:
+        stage.health()
     except USER_ERRORS as error:
         return pack(describe_error(error))
     return b""

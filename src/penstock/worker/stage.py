@@ -56,7 +56,8 @@ class Stage:
     These are optional.  ``setup(self, **kwargs)`` runs once in the worker, before anything else.
     ``preprocess(self, x)`` and ``postprocess(self, y)``, or ``postprocess(self, y, pre)``, run for each item, before
     and after `predict`; `pre` is what `preprocess` made of the item.  ``teardown(self)`` runs once, when the worker
-    ends in good order.  ``declare(cls, **kwargs)``, a classmethod, is given what `setup` will be given.
+    ends in good order.  ``health(self)`` runs while the worker is idle; where it raises, the worker is replaced.
+    ``declare(cls, **kwargs)``, a classmethod, is given what `setup` will be given.
     """
 
     batch: ClassVar[Batch | None] = None
@@ -113,6 +114,23 @@ def called(target: type, name: str) -> tuple[Any, tuple[str, ...]] | None:
     if isinstance(found, (types.FunctionType, functools.partialmethod)):
         return getattr(target, name), ("self",)
     return None if hasattr(type(found), "__get__") else (found, ())
+
+
+def has_health(target: Any) -> bool:
+    """Whether workers of `target` can be asked how they are: it is a class with a method ``health(self)``.
+
+    Much is called so.  Only a plain method counts that takes nothing: no property, no value, nothing `async`.
+    """
+    found = inspect.getattr_static(target, "health", None) if inspect.isclass(target) else None
+    if not isinstance(found, types.FunctionType) or inspect.iscoroutinefunction(found):
+        return False
+    if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
+        return False
+    parameters = list(inspect.signature(found).parameters.values())
+    return len(parameters) == 1 and parameters[0].kind in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
 
 
 def wants_pre(postprocess: Callable[..., Any]) -> bool:

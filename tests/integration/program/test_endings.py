@@ -77,7 +77,7 @@ def test_what_http_itself_refuses_is_a_problem_too(serve):
 # -- too much work ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [503, 429])
+@pytest.mark.parametrize("status", [503, 429, 400])
 def test_a_full_service_refuses_at_once_and_says_when_to_come_back(serve, status):
     server = serve("--max-queued", "2", "--overload-status", str(status))
     held = [hold(server), server.wire().post("/predict", {"value": 2})]
@@ -85,12 +85,31 @@ def test_a_full_service_refuses_at_once_and_says_when_to_come_back(serve, status
     answer = server.wire().post("/predict", {"value": 3}).answer()
     found = problem(answer, status, "overloaded")
     assert int(answer.headers["retry-after"]) == found["retry_after"] >= 1
+    assert int(answer.headers["retry-after-ms"]) == found["retry_after_ms"] >= 50
+    assert (answer.headers["x-should-retry"], found["reason"]) == ("true", "full")
     assert server.http.get("/readyz").status_code == 200, "a busy service still takes traffic"
     server.open_gate()
     assert [wire.answer().status for wire in held] == [200, 200]
     assert server.wire().post("/predict", {"value": 4}).answer().json() == 4.0
     assert notes(server, "ran") == ["0.0", "2.0", "4.0"]
-    assert server.metric("penstock_items_refused_total") == 1
+    assert server.metric("penstock_items_refused_total", reason="full") == 1
+
+
+def test_a_service_that_predicts_refuses_who_would_end_too_late_and_tells_how_long_its_work_takes(serve):
+    server = serve("--admission", "deadline")
+    assert server.wire().post("/predict", {"value": 1}).answer().status == 200
+    held = [hold(server), server.wire().post("/predict", {"value": 2}), server.wire().post("/predict", {"value": 3})]
+    server.until(lambda: server.http.get("/scale").json()["in_hand"] == 3)
+    time.sleep(0.5)  # the one that runs is so late by now that it is expected to take as long again
+    answer = server.wire().post("/predict", {"value": 4}, X_Request_Timeout="0.2").answer()
+    assert problem(answer, 503, "overloaded")["reason"] == "late"
+    assert answer.headers["x-should-retry"] == "true"
+    assert server.http.get("/scale").json()["backlog_seconds"] >= 0.4
+    assert server.metric("penstock_backlog_seconds") >= 0.4
+    server.open_gate()
+    assert [wire.answer().status for wire in held] == [200, 200, 200]
+    assert server.metric("penstock_items_refused_total", reason="late") == 1
+    assert server.http.get("/scale").json()["backlog_seconds"] == 0
 
 
 def test_a_full_service_refuses_at_the_head_before_the_body(serve):
@@ -123,14 +142,16 @@ def test_the_bytes_of_waiting_items_fill_a_service_too(serve):
 # -- deadlines -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [503, 408])
+@pytest.mark.parametrize("status", [503, 408, 500])
 def test_an_item_whose_deadline_passes_while_it_waits_is_never_run(serve, status):
     server = serve("--expired-status", str(status))
     held = [hold(server), server.wire().post("/predict", {"value": 1})]  # one runs, one is prefetched
     started = time.monotonic()
     answer = server.wire().post("/predict", {"value": 7}, X_Request_Timeout="0.3").answer()
     assert 0.29 <= time.monotonic() - started < 2
-    problem(answer, status, "deadline-exceeded")
+    found = problem(answer, status, "deadline-exceeded")
+    assert int(answer.headers["retry-after-ms"]) == found["retry_after_ms"] >= 50
+    assert answer.headers["x-should-retry"] == "true"
     server.open_gate()
     assert [wire.answer().status for wire in held] == [200, 200]
     assert server.wire().post("/predict", {"value": 9}).answer().status == 200
@@ -156,6 +177,15 @@ def test_an_item_whose_deadline_passes_while_it_runs_is_504_at_that_moment(serve
     problem(answer, 504, "deadline-exceeded")
     server.open_gate()
     assert server.metric("penstock_items_ended_total", ending="expired") == 1
+
+
+@pytest.mark.parametrize("status", [408, 500])
+def test_a_deadline_that_passes_while_an_item_runs_may_be_another_status(serve, status):
+    server = serve("--late-status", str(status))
+    answer = server.wire().post("/predict", HOLD, X_Request_Timeout="0.3").answer()
+    problem(answer, status, "deadline-exceeded")
+    assert (answer.headers["x-should-retry"], answer.headers.get("retry-after")) == ("false", None)
+    server.open_gate()
 
 
 def test_the_result_of_an_expired_item_is_dropped_and_later_stages_are_skipped(serve):

@@ -7,6 +7,7 @@ import pytest
 from penstock.core.admission import Admission
 from penstock.core.item import Item
 from penstock.core.lanes import FRONT, Lane
+from penstock.core.tenants import Tenant
 
 
 def door(max_items=4, max_bytes=100):
@@ -228,3 +229,63 @@ def test_a_half_fed_request_whose_payloads_are_dropped_leaves_its_place_and_its_
     assert (admission.waiting, admission.ledger.held) == (1, 20)
     admission.settle(item)
     assert feed(admission) == [large]
+
+
+# -- who goes first ---------------------------------------------------------------------------------------------------
+
+GOLD, IRON = Tenant("gold", 3.0), Tenant("iron")
+
+
+def test_the_better_urgency_is_fed_first_and_tenants_by_weight(request_of):
+    admission = door(max_items=9)
+    last, iron = request_of(urgency=7), request_of(3, tenant=IRON)
+    gold, first = request_of(4, tenant=GOLD), request_of(urgency=0)
+    for request in (last, iron, gold, first):
+        admission.line_up(request)
+    assert admission.requests() == [first, iron, gold, last]
+    assert feed(admission) == [first, iron, gold, gold, gold, iron, gold, iron, last]
+
+
+def test_the_earliest_deadline_is_fed_first_where_that_is_asked_for(request_of):
+    admission = Admission(4, 100, by_deadline=True)
+    late, soon, half = request_of(deadline=9.0), request_of(deadline=2.0), request_of(2, deadline=2.0)
+    for request in (late, soon, half):
+        admission.line_up(request)
+    assert feed(admission) == [soon, half, half, late]
+
+
+def test_one_who_waits_for_bytes_lets_nobody_of_a_later_line_in(request_of):
+    admission = door(max_items=8, max_bytes=100)
+    small = request_of(2, urgency=7, nbytes=10)
+    item = let_in(admission, small)
+    large, other = request_of(urgency=1, nbytes=95), request_of(urgency=7, nbytes=1)
+    for request in (other, small, large):
+        admission.line_up(request)
+    assert feed(admission) == [small], "what is in goes on"
+    admission.settle(item)
+    assert feed(admission) == [large]
+    assert feed(admission) == []
+
+
+def test_a_full_lane_of_bulk_calls_keeps_no_single_of_a_worse_urgency_waiting(request_of):
+    admission = door(max_items=2)
+    let_in(admission, request_of(lane=Lane.BULK))
+    bulk, single = request_of(lane=Lane.BULK, urgency=0), request_of(urgency=7)
+    admission.line_up(bulk)
+    admission.line_up(single)
+    assert feed(admission) == [single]
+
+
+def test_a_tenant_who_may_not_be_fed_keeps_nobody_else_waiting(request_of):
+    admission = door()
+    stopped = {IRON}
+    admission.may_feed = lambda tenant: tenant not in stopped
+    iron, gold = request_of(tenant=IRON, urgency=0), request_of(tenant=GOLD)
+    admission.line_up(iron)
+    assert admission.has_room()
+    admission.line_up(gold)
+    assert not admission.has_room()
+    assert feed(admission) == [gold]
+    stopped.clear()
+    assert not admission.has_room()
+    assert feed(admission) == [iron]

@@ -94,7 +94,8 @@ class PlainDoor:
         return [request for request in self.order.waiting if request.lane == lane]
 
     def has_room(self, nbytes):
-        return self.in_hand() < self.max_items and not self.waiting_in(Lane.SINGLE) and self.fits(nbytes)
+        before = [request for request in self.waiting_in(Lane.SINGLE) if request.line[1] not in self.stopped]
+        return self.in_hand() < self.max_items and not before and self.fits(nbytes)
 
     def must_wait(self, lane):
         return bool(self.waiting_in(lane)) or self.in_hand([lane]) >= self.limits[lane]

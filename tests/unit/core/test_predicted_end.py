@@ -74,7 +74,7 @@ def one_by_one(loads):
         before += each.waiting
         workers = list(each.free)
         heapq.heapify(workers)
-        for _ in range(before // each.size):
+        for _ in range(int(before // each.size)):
             heapq.heappush(workers, heapq.heappop(workers) + each.run)
         end = max(end, workers[0]) + each.run
         before += each.held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -363,3 +364,34 @@ def test_a_worker_that_cannot_start_after_the_rest_keeps_no_other_from_its_trial
     assert health.recycled("no", 41.0), "the trial is lost"
     assert health.rest_ends == 41.0 + 120.0
     assert not health.may_serve(100.0)
+
+
+# -- what the stage's own health says ----------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_not_well_is_ended_once_in_its_backoff():
+    health = WorkerHealth()
+    now, ends = 0.0, []
+    health.became_ready(now)
+    for _ in range(2000):
+        now += 0.1
+        if health.checked(well=False, now=now) is Verdict.RECYCLE:
+            ends.append(now)
+            assert health.checked(well=False, now=now + 1e9) is Verdict.SERVE, "it is being ended"
+            health.became_ready(now)
+    gaps = [after - before for before, after in pairwise(ends)]
+    assert gaps[:4] == pytest.approx([0.1, 0.1, 0.2, 0.4], abs=0.11)
+    assert gaps[-1] == pytest.approx(30.0, abs=0.11)
+
+
+def test_only_a_check_that_went_well_resets_that_backoff():
+    health = WorkerHealth()
+    for now in (1.0, 2.0, 3.0):
+        assert health.checked(well=False, now=now) is Verdict.RECYCLE
+        health.became_ready(now)
+    health.batch_finished(succeeded=True, failed=False, now=3.0)
+    assert health.checked(well=False, now=3.0) is Verdict.SERVE
+    assert health.checked(well=True, now=3.0) is Verdict.SERVE
+    assert health.checked(well=False, now=3.2) is Verdict.RECYCLE
+    health.became_ready(4.0)
+    assert health.checked(well=False, now=4.0) is Verdict.RECYCLE

@@ -244,3 +244,19 @@ def test_a_class_without_predict_is_told_what_may_be_meant(name):
     with pytest.raises(ConfigError) as refused:
         stage(found)
     assert str(refused.value) == f"Below has no predict method: rename its {name!r}"
+
+
+def test_a_health_is_a_hook_and_what_it_calls_is_used():
+    def tear_down(self):
+        """Called by `health` alone."""
+
+    members = {"health": lambda self: self.tear_down(), "tear_down": tear_down}
+    found = with_members(**members)
+    stage(found)
+    assert doubtful_hooks(found) == []
+
+
+@pytest.mark.parametrize("health", [plain, "green", property(plain), lambda self, patient: None])
+def test_whatever_is_called_health_is_taken(health):
+    stage(with_members(health=health))
+    assert doubtful_hooks(with_members(health=health)) == []

@@ -621,6 +621,9 @@ def test_what_the_carrier_refuses_is_a_problem_too(fakes):
     assert b'"request_id":"mine"' in response.body
     alone = app.refuse(503, "too many connections")
     assert dict(alone.headers)[b"retry-after"] == b"1"
+    assert dict(alone.headers)[b"retry-after-ms"] == b"1000"
+    assert dict(alone.headers)[b"x-should-retry"] == b"true"
+    assert dict(response.headers)[b"x-should-retry"] == b"false"
     assert dict(alone.headers)[b"x-request-id"] in alone.body
 
 
@@ -695,6 +698,8 @@ def test_bodies_in_arrival_are_ended_while_more_is_held_than_may_be(fakes):
     refusal = app.overfull(call.request, 60)
     assert refusal.status == 503
     assert dict(refusal.headers)[b"retry-after"] == b"3"
+    assert b'"reason":"bytes"' in refusal.body
+    assert (service.engine.counters.refused, service.engine.counters.refused_bytes) == (1, 1)
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/health", "/openapi.json", "/docs"])

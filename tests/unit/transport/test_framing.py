@@ -96,7 +96,9 @@ def test_answers_are_read_as_they_were_written():
     assert plain(frame) == (Kind.ANSWERS, 9, 0.25, 3, (0, 1), [b"one", b""], (), (), (), statuses, b"")
 
 
-@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.LAUNCH, Kind.READY, Kind.FAILED, Kind.EXAMINE, Kind.EXAMINED])
+@pytest.mark.parametrize(
+    "kind", [Kind.HELLO, Kind.LAUNCH, Kind.READY, Kind.FAILED, Kind.EXAMINE, Kind.EXAMINED, Kind.CHECK, Kind.CHECKED]
+)
 def test_a_frame_of_another_kind_carries_one_payload(kind):
     for frame_id in (0, 9):
         (frame,) = decode(b"".join(encode_control(kind, b"payload", frame_id)))
@@ -105,19 +107,20 @@ def test_a_frame_of_another_kind_carries_one_payload(kind):
 
 def test_the_layout_is_the_documented_one():
     columns = struct.pack("<2Q2Q2d2B2B", 100, 101, 3, 2, 0.5, 1.5, 1, 1, 2, 2)
-    assert batch([b"one", b"xy"]) == HEADER.pack(b"PS", 3, 5, 2, 0, 7, 2.5, len(columns) + 5) + columns + b"onexy"
+    assert batch([b"one", b"xy"]) == HEADER.pack(b"PS", 4, 5, 2, 0, 7, 2.5, len(columns) + 5) + columns + b"onexy"
     named = columns + b"a b"
     assert batch([b"one", b"xy"], request_ids=b"a b") == (
-        HEADER.pack(b"PS", 3, 5, 2, 3, 7, 2.5, len(named) + 5) + named + b"onexy"
+        HEADER.pack(b"PS", 4, 5, 2, 3, 7, 2.5, len(named) + 5) + named + b"onexy"
     )
     columns = struct.pack("<1Q1Q1B", 0, 3, 2)
-    assert answers([b"one"], [Status.FAILED]) == HEADER.pack(b"PS", 3, 6, 1, 3, 7, 0.25, 20) + columns + b"one"
-    assert encode_control(Kind.HELLO, b"hi") == [HEADER.pack(b"PS", 3, 1, 1, 0, 0, 0.0, 2) + b"hi"]
+    assert answers([b"one"], [Status.FAILED]) == HEADER.pack(b"PS", 4, 6, 1, 3, 7, 0.25, 20) + columns + b"one"
+    assert encode_control(Kind.HELLO, b"hi") == [HEADER.pack(b"PS", 4, 1, 1, 0, 0, 0.0, 2) + b"hi"]
 
 
 def test_the_numbers_that_travel_never_change():
     assert {kind.name: int(kind) for kind in Kind} == {
         "HELLO": 1, "LAUNCH": 2, "READY": 3, "FAILED": 4, "BATCH": 5, "ANSWERS": 6, "EXAMINE": 7, "EXAMINED": 8,
+        "CHECK": 9, "CHECKED": 10,
     }  # fmt: skip
     assert {status.name: int(status) for status in Status} == {"OK": 0, "INVALID": 1, "FAILED": 2, "EXPIRED": 3}
 
@@ -272,9 +275,9 @@ def test_a_large_body_is_read_into_its_final_place():
     ("wire", "reason"),
     [
         (header(magic=b"HT"), "not a frame: it begins with b'HT'"),
-        (header(version=1), "speaks version 1 of the protocol, this one version 3"),
+        (header(version=1), "speaks version 1 of the protocol, this one version 4"),
         (header(kind=0), "unknown kind of frame: 0"),
-        (header(kind=9), "unknown kind of frame: 9"),
+        (header(kind=11), "unknown kind of frame: 11"),
         (header(length=MAX_BODY_BYTES + 1), f"claims 0 items in {MAX_BODY_BYTES + 1} bytes"),
         (header(n=2, length=17), "claims 2 items in 17 bytes"),
         (header(n=0xFFFFFFFF, length=100), "claims 4294967295 items in 100 bytes"),

@@ -345,3 +345,30 @@ def test_a_worker_tells_why_the_example_failed_and_works_on(log):
     assert (problem.type_name, problem.message) == ("builtins.SystemExit", "out of memory")
     assert "raise SystemExit" in problem.traceback
     assert "/worker/loop.py" not in problem.traceback
+
+
+def test_a_worker_that_is_checked_runs_health_between_batches(log):
+    class Checked(Recorded):
+        def health(self):
+            log.append(("health",))
+
+    end = ScriptedEnd(launch(), batch(7, 1), encode_control(Kind.CHECK, b"", 8), batch(9, 2))
+    work(end, target=Checked)
+    assert kinds(end) == [Kind.HELLO, Kind.READY, Kind.ANSWERS, Kind.CHECKED, Kind.ANSWERS]
+    assert [frame.frame_id for frame in end.sent[2:]] == [7, 8, 9]
+    assert [what[0] for what in log if what[0] in ("predict", "health")] == ["predict", "health", "predict"]
+    assert [bytes(payload) for payload in end.sent[3].payloads] == [b""]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the lamp is out"), SystemExit("the lamp is out")])
+def test_a_worker_tells_what_its_health_raised_and_works_on(log, error):
+    class Unwell(Recorded):
+        def health(self):
+            raise error
+
+    end = ScriptedEnd(launch(), encode_control(Kind.CHECK, b"", 8), batch(9, 2))
+    work(end, target=Unwell)
+    assert kinds(end)[2:] == [Kind.CHECKED, Kind.ANSWERS]
+    problem = unpack(end.sent[2].payloads[0], Problem)
+    assert problem.message == "the lamp is out"
+    assert "raise error" in problem.traceback

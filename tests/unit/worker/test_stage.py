@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from penstock.worker.problems import author_name, describe_error
-from penstock.worker.stage import Stage, make_stage, wants_pre
+from penstock.worker.stage import Stage, has_health, make_stage, wants_pre
 
 
 class Plain(Stage):
@@ -84,3 +86,62 @@ def test_a_function_brings_its_examples():
     double.examples = [1, 2]
     assert make_stage(double).examples == [1, 2]
     assert make_stage(len).examples == ()
+
+
+# -- what counts as a health -------------------------------------------------------------------------------------------
+
+
+def wrapped(function):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return call
+
+
+async def waits(self):
+    """An `async` method."""
+
+
+def yields(self):
+    yield
+
+
+async def waits_and_yields(self):
+    yield
+
+
+@pytest.mark.parametrize("health", [lambda self: None, lambda this, /: None, wrapped(lambda self: None)])
+def test_a_plain_method_that_takes_nothing_is_a_health(health):
+    assert has_health(type("Lamp", (Stage,), {"health": health}))
+
+
+@pytest.mark.parametrize(
+    "health",
+    [
+        "green",
+        property(lambda self: "green"),
+        staticmethod(lambda: None),
+        classmethod(lambda cls: None),
+        lambda self, patient: None,
+        lambda self, deep=False: None,
+        lambda *args: None,
+        lambda self, *, deep=False: None,
+        functools.partialmethod(lambda self: None),
+        waits,
+        yields,
+        waits_and_yields,
+        None,
+    ],
+)
+def test_whatever_else_is_called_so_is_none(health):
+    assert not has_health(type("Lamp", (Stage,), {"health": health}))
+
+
+def test_a_stage_without_one_and_a_function_have_none():
+    def function(x):
+        return x
+
+    function.health = lambda self: None
+    assert not has_health(Stage)
+    assert not has_health(function)

@@ -2,7 +2,8 @@
 
 `/livez` answers while the process works.  `/readyz` is 200 while every service is READY or BUSY, else 503 with the
 state and the reason.  `/health` is always 200, and its body says what every service, stage and worker is doing; with
-`deep=1` it is 503 where an example that was sent through each service did not come back (`deep_check.py`).  The path of the option `health_path` tells `/readyz` in one of five words, for what looks for a word in a body.
+`deep=1` it is 503 where an example that was sent through a service did not come back (`deep_check.py`).  The path of
+the option `health_path` tells `/readyz` in one of five words, for what looks for a word in a body.
 """
 
 from __future__ import annotations

@@ -88,7 +88,9 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
                 "in_flight": 2,
                 "progress_age_seconds": 0.0,
                 "retry_in_seconds": None,
-                "workers": [{"index": 0, "state": "idle", "pid": 4711, "restarts": 2, "busy_seconds": 1.235}],
+                "workers": [
+                    {"index": 0, "state": "idle", "pid": 4711, "restarts": 2, "busy_seconds": 1.235, "reason": ""}
+                ],
             }
         },
     }

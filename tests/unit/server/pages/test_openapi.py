@@ -105,7 +105,7 @@ def check_schema(doc, schema, depth=0):
 def test_the_document_is_sound_and_names_every_path_a_client_may_call(fakes):
     doc = document(fakes)
     check(doc)
-    assert set(doc["paths"]) == {"/predict", "/batch", "/livez", "/readyz", "/health", "/metrics"}
+    assert set(doc["paths"]) == {"/predict", "/batch", "/livez", "/readyz", "/health", "/metrics", "/scale"}
     assert doc["paths"]["/predict"]["post"]["operationId"] == "predict"
 
 
@@ -155,6 +155,33 @@ def test_every_status_a_call_can_end_with_is_a_response(fakes, path):
     assert set(responses) == expected | ({"207"} if path == "/batch" else {"422"})
     for status in expected - {"200"}:
         assert resolve(doc, responses[status])["content"]["application/problem+json"]
+
+
+@pytest.mark.parametrize(
+    ("options", "retried", "not_retried"),
+    [
+        ({}, {"503"}, {"400", "408", "500", "504"}),
+        ({"overload_status": 400, "expired_status": 500, "late_status": 500}, {"400", "500", "503"}, {"408"}),
+        ({"overload_status": 429, "expired_status": 408, "late_status": 408}, {"408", "429", "503"}, {"400", "500"}),
+    ],
+)
+def test_the_statuses_are_the_ones_that_the_options_choose_with_their_headers(fakes, options, retried, not_retried):
+    responses = document(fakes, **options)["components"]["responses"]
+    for status in retried | not_retried:
+        headers = responses[f"Status{status}"]["headers"]
+        assert "x-should-retry" in headers
+        assert ("Retry-After" in headers) is ("retry-after-ms" in headers) is (status in retried), status
+    assert ("Status504" in responses) is (not options)
+    if options:
+        late = responses[f"Status{options['late_status']}"]["description"]
+        assert "while a stage was at work" in late
+        assert "before the item ran" in late
+
+
+def test_where_there_are_tenants_a_quota_may_be_used_up(fakes):
+    assert "Status429" not in document(fakes)["components"]["responses"]
+    found = document(fakes, fakes.Service(tenants="tenants.toml"))["components"]["responses"]
+    assert "tenant" in found["Status429"]["description"]
 
 
 def test_a_security_scheme_is_there_if_a_key_is(fakes, tmp_path):
