@@ -70,7 +70,7 @@ SIGNATURES = {
     "StageFailed": "(message='', *, stage='', type_name='', mro=(), traceback='', raised_at='')",
     "StageFailed.is_a": "(kind)",
     "StartFailed": "(message='', *, traceback='')",
-    "WorkerInfo": "(stage, index, count, gpus=())",
+    "WorkerInfo": "(stage, index, count, gpus=(), left=None)",
     "WorkerLost": "(message='', *, stage='', hung=False, alone=False)",
     "asgi": "(served, options=None)",
     "current_requests": "()",

@@ -335,6 +335,8 @@ class ServiceOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.tenants is not None and (not isinstance(self.tenants, str) or "\0" in self.tenants):
+            raise ConfigError(f"tenants must be the path of a file as text, got {self.tenants!r}")
         if self.jobs_min_share > 1:
             raise ConfigError(f"jobs_min_share must be at most 1, got {self.jobs_min_share!r}")
 
@@ -460,10 +462,31 @@ class ServerOptions:
                 "health_path must begin with a slash, end without one, and have letters, digits and `._~-` between its "
                 f"slashes, as /health_check, got {path!r}"
             )
+        if self.tenant_header is not None:
+            _check_tenant_header(self.tenant_header)
         if self.uds_mode > 0o777:
             raise ConfigError(f"uds_mode must be at most 0o777, got {self.uds_mode:#o}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key go together: one of them is missing")
+
+
+_FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+_FIELDS_IN_USE = frozenset(
+    (
+        *("accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length"),
+        *("content-type", "cookie", "date", "expect", "grpc-timeout", "host", "keep-alive", "priority"),
+        *("proxy-authorization", "range", "te", "trailer", "transfer-encoding", "upgrade", "via", "x-api-key"),
+        *("x-envoy-expected-rq-timeout-ms", "x-request-id", "x-request-timeout"),
+    )
+)
+"""The header fields of a request that mean something else, to us or to any server."""
+
+
+def _check_tenant_header(name: object) -> None:
+    if not isinstance(name, str) or _FIELD_NAME.fullmatch(name) is None:
+        raise ConfigError(f"tenant_header must be the name of a header field, such as X-Tenant, got {name!r}")
+    if name.lower() in _FIELDS_IN_USE:
+        raise ConfigError(f"tenant_header cannot be {name}, because that field means something else; use X-Tenant")
 
 
 DIGEST_DIGITS = 64

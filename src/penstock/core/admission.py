@@ -17,13 +17,14 @@ Contract
   came, or by their deadlines; one that has more to feed lines up again.
 * A request that was let in is fed even while one before it has no room for its bytes yet.  Of those behind the line of
   that one, nobody else is let in.
-* Who may not be fed yet (`may_feed`), or whose lane has its most items in hand, keeps nobody else waiting.
-* Newcomers get no room while a single request waits that may be fed, so that none overtakes it.
+* Whose lane has its most items in hand keeps nobody else waiting.
+* A tenant with limits of its own lines up here with one item at a time, which it may have: see `quotas`.
+* Newcomers get no room while a single request waits, so that none overtakes it.  Who displaces an item takes its place
+  and no room (see `displacement`), and so overtakes nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from penstock.core.item import Item, Request
@@ -54,8 +55,7 @@ class Admission:
 
     `items` is how many items are in hand, `waiting` how many requests wait for room or have items yet to be fed.
     `ledger` counts the bytes held, those outside the queues included.  With `by_deadline` the earliest deadline goes
-    first within a lane of one tenant and urgency.  `may_feed` says whether a tenant who waits may be fed now; None lets
-    all.  It is asked often, and changes nothing: the item is counted by who sees it fed.
+    first within a lane of one tenant and urgency.
     """
 
     def __init__(self, max_items: int, max_bytes: int, *, by_deadline: bool = False) -> None:
@@ -63,7 +63,8 @@ class Admission:
         self.items = 0
         self.ledger = ByteLedger(max_bytes)
         self.waiting = 0
-        self.may_feed: Callable[[Tenant], bool] | None = None
+        self.tenants_changed = True
+        """Whether other tenants than before have items in hand; who has looked sets it to False."""
         self._by_deadline = by_deadline
         self._order: ServingOrder[RequestLine] = ServingOrder()
         self._most_bulk = max(1, max_items // 2)
@@ -79,15 +80,8 @@ class Admission:
 
     @property
     def items_full(self) -> bool:
-        """Whether a request of no bytes has to stay out: so many items are in hand, or one waits before it."""
-        return self.items >= self.max_items or (self.waiting > self._bulk_waiting and self._single_at_door())
-
-    def _single_at_door(self) -> bool:
-        """Whether one of the single requests that wait may be fed; the others keep nobody out."""
-        may_feed = self.may_feed
-        if may_feed is None:
-            return True
-        return any(line.singles.members and may_feed(line.tenant) for line in self._order.lines())
+        """Whether a request of no bytes has to stay out: so many items are in hand, or a single request waits."""
+        return self.items >= self.max_items or self.waiting > self._bulk_waiting
 
     def has_room(self, nbytes: int = 0) -> bool:
         """Whether a request of `nbytes` may come in now."""
@@ -123,14 +117,13 @@ class Admission:
     def feed_next(self) -> Request | None:
         """Count one more item in, and return the request whose next payload it is; None where none may be fed.
 
-        The request is let in if it was not yet.  It lines up again if it has more payloads to feed.
+        The request is let in if it was not yet.  It lines up again if it has more payloads to feed, and its tenant has
+        no limits of its own.
         """
         if self.items >= self.max_items or not self.waiting:
             return None
         short_of_bytes = False
         for line in self._order.lines():
-            if self.may_feed is not None and not self.may_feed(line.tenant):
-                continue
             request = self._next_of(line, short_of_bytes=short_of_bytes)
             if request is not None:
                 self._feed(line, request)
@@ -168,7 +161,7 @@ class Admission:
             self._count_in(request)
         else:
             self.let_in(request)
-        if request.fed + 1 < len(request.payloads):
+        if request.fed + 1 < len(request.payloads) and not request.tenant.limited:
             self._add(line, request, admitted=True)
         else:
             self._leave(line, lane)
@@ -184,12 +177,21 @@ class Admission:
     def settle(self, item: Item) -> None:
         """Count `item` out, and hold its payload no longer."""
         self.items -= 1
-        self._bulk_items -= item.request.lane
+        request = item.request
+        self._bulk_items -= request.lane
+        tenant = request.tenant
+        tenant.items -= 1
+        if not tenant.items:
+            self.tenants_changed = True
         self.ledger.settle(item)
 
     def _count_in(self, request: Request) -> None:
         self.items += 1
         self._bulk_items += request.lane
+        tenant = request.tenant
+        if not tenant.items:
+            self.tenants_changed = True
+        tenant.items += 1
 
     def _add(self, line: RequestLine, request: Request, *, admitted: bool) -> None:
         line.lanes[request.lane].add(request, request.deadline)

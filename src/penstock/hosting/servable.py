@@ -19,7 +19,8 @@ from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
 from penstock.core.outcome import Outcome
 from penstock.core.state import State, WorkerState
-from penstock.core.tenants import USUAL_URGENCY
+from penstock.core.tenants import USUAL_URGENCY, TenantNumbers
+from penstock.core.token_bucket import Allowance
 from penstock.errors import RequestError
 
 
@@ -147,6 +148,15 @@ class HostedEngine(Protocol):
         tenant: str = "",
     ) -> RequestError | None:
         """Why a new request of `nbytes` would be refused now, or None if it would be accepted."""
+
+    def allowance(self, tenant: str) -> Allowance | None:
+        """What the rate of a tenant leaves it now; None where it has no rate."""
+
+    def note_refused(self, tenant: str) -> None:
+        """Count a request of a tenant that was refused by its head."""
+
+    def tenant_rows(self) -> Sequence[tuple[str, TenantNumbers]]:
+        """What was counted of each tenant that metrics show, and of the rest; none where no tenant has a name."""
 
     def submit(
         self,

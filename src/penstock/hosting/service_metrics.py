@@ -48,6 +48,7 @@ class ServiceCollector(Collector):
         yield _states(self._services)
         running = [(service, engine) for service in self._services if (engine := service.engine) is not None]
         yield from _service_families(running)
+        yield from _tenant_families(running)
         stages = [(service.name, stage) for service, engine in running for stage in engine.stages]
         yield from _stage_gauges(stages)
         yield from _stage_counters(stages)
@@ -152,6 +153,31 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
         for name, left in watched:
             memory.add_metric((name,), left)
         yield memory
+
+
+def _tenant_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Iterator[Metric]:
+    rest = "The 100 busiest by name, the rest as `other`; none where no tenant has a name."
+    labels = ("service", "tenant")
+    accepted = CounterMetricFamily(
+        "penstock_tenant_items_accepted", f"Items taken in, by tenant. {rest}", labels=labels
+    )
+    refused = CounterMetricFamily(
+        "penstock_tenant_items_refused",
+        f"Items of a tenant that were never taken in, for whatever reason. {rest}",
+        labels=labels,
+    )
+    waited = CounterMetricFamily(
+        "penstock_tenant_waited_seconds",
+        "Seconds that the items of a tenant lay in the queues of the stages, together. Its rate divided by that of the "
+        f"items accepted is how long an item waits. {rest}",
+        labels=labels,
+    )
+    for service, engine in running:
+        for name, numbers in engine.tenant_rows():
+            accepted.add_metric((service.name, name), numbers.accepted)
+            refused.add_metric((service.name, name), numbers.refused)
+            waited.add_metric((service.name, name), numbers.waited)
+    yield from (accepted, refused, waited)
 
 
 def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:

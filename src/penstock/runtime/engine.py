@@ -19,7 +19,8 @@ from penstock.core.payload import Payload
 from penstock.core.retry_slots import whole_seconds
 from penstock.core.state import State
 from penstock.core.supervision import longest_rest
-from penstock.core.tenants import USUAL_URGENCY
+from penstock.core.tenants import USUAL_URGENCY, TenantNumbers, Tenants
+from penstock.core.token_bucket import Allowance
 from penstock.errors import (
     ConfigError,
     NotReady,
@@ -27,6 +28,7 @@ from penstock.errors import (
     StartFailed,
 )
 from penstock.hosting.available_memory import available_memory
+from penstock.hosting.tenants_file import read_tenants
 from penstock.runtime.affinity import pin
 from penstock.runtime.flow import Flow
 from penstock.runtime.incarnation import StartIncarnation
@@ -70,8 +72,16 @@ class Engine:
         self._served = served
         self._cpus = tuple(cpus) if cpus is not None else None
         self._in_process = inline  # not `_inline`: mypyc would write `__inline`, which C compilers take for a keyword
+        rules = read_tenants(options.tenants)
         self._flow = Flow(
-            self, name, self._specs, options, inline=inline, clock=clock, start_incarnation=start_incarnation
+            self,
+            name,
+            self._specs,
+            options,
+            inline=inline,
+            clock=clock,
+            start_incarnation=start_incarnation,
+            tenants=Tenants(rules.named, rules.others),
         )
         self.stages: list[StageDriver] = self._flow.stages
         self.counters: ServiceCounters = self._flow.counters
@@ -170,13 +180,31 @@ class Engine:
         if flow.memory_short:
             why = f"service {self.name!r} has too little memory left"
             return flow.overloaded(why, "memory", INTERVAL_SECONDS)
+        whose = flow.find_tenant(tenant)
+        if lane is not Lane.BACK:
+            refusal = flow.over_quota(whose)
+            if refusal is not None:
+                return refusal
+            urgency = max(urgency, whose.best_urgency)
         if not flow.has_room(nbytes):
-            return flow.overloaded(f"service {self.name!r} is full", flow.full_of_what())
+            displaces = flow.to_displace(whose, urgency) is not None
+            if not displaces or not flow.has_bytes(nbytes):
+                what = "bytes" if displaces else flow.full_of_what()
+                return flow.overloaded(f"service {self.name!r} is full", what)
         late = flow.seconds_too_late(deadline, lane, urgency, tenant)
         if late > 0:
             why = f"service {self.name!r} has so much to do that this would end {late:.3g} s after its deadline"
             return flow.overloaded(why, "late", late)
         return None
+
+    def allowance(self, tenant: str) -> Allowance | None:  # noqa: D102  # see `HostedEngine`
+        return self._flow.allowance(tenant)
+
+    def note_refused(self, tenant: str) -> None:  # noqa: D102  # see `HostedEngine`
+        self._flow.find_tenant(tenant).refused += 1
+
+    def tenant_rows(self) -> list[tuple[str, TenantNumbers]]:  # noqa: D102  # see `HostedEngine`
+        return self._flow.tenant_rows()
 
     def _retry_failed_after(self) -> int:
         """In how many seconds a service is worth another try that has failed."""

@@ -24,6 +24,7 @@ from penstock.core.clock import FOREVER_SECONDS, Clock
 from penstock.core.counters import ServiceCounters, count_refusal
 from penstock.core.deadlines import Deadlines
 from penstock.core.dispatch import has_begun, least_busy, room_after, room_for_answers, room_for_back
+from penstock.core.displacement import item_to_displace
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
 from penstock.core.lanes import Lane
 from penstock.core.ledger import ByteLedger
@@ -31,13 +32,17 @@ from penstock.core.outcome import Failure, Result
 from penstock.core.pace import Pace
 from penstock.core.payload import Payload, payload_size
 from penstock.core.predicted_end import predicted_end, seconds_to_clear
+from penstock.core.quotas import Quotas
 from penstock.core.retry_slots import RetrySlots, whole_milliseconds, whole_seconds
-from penstock.core.tenants import USUAL_URGENCY, Tenants
+from penstock.core.shown_tenants import shown_rows
+from penstock.core.tenants import USUAL_URGENCY, Tenant, TenantNumbers, Tenants
+from penstock.core.token_bucket import Allowance
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
     Overloaded,
     ProtocolError,
+    QuotaExceeded,
     RequestError,
     StageFailed,
     StartFailed,
@@ -93,6 +98,7 @@ class Flow:
         inline: bool,
         clock: Clock,
         start_incarnation: StartIncarnation,
+        tenants: Tenants | None = None,
     ) -> None:
         self.counters = ServiceCounters()
         self.accepting = False
@@ -117,7 +123,10 @@ class Flow:
             for i, spec in enumerate(specs)
         ]
         self._admission = Admission(options.max_queued, options.max_queued_bytes, by_deadline=by_deadline)
-        self.tenants = Tenants()
+        self.tenants = Tenants() if tenants is None else tenants
+        self._weights = 0.0
+        """The weights of the tenants with items in hand, unless `Admission.tenants_changed`."""
+        self._quotas = Quotas()
         self._deadlines = Deadlines()
         self._by_prediction = options.admission == "deadline"
         self._pace = Pace()
@@ -129,7 +138,12 @@ class Flow:
             self._deadlines,
             self.counters,
             self._too_many_results,
+            self._quotas,
+            self._tenant_idle,
         )
+        for stage in self.stages:
+            stage.tenants = self.tenants
+        self._quota_alarm = Alarm(clock, self.wake)
         self._deadline_alarm = Alarm(clock, self._end_expired)
         self._item_ids = count(1)
         self._first_limit = specs[0].options.max_queued
@@ -175,7 +189,9 @@ class Flow:
     @property
     def idle(self) -> bool:
         """Whether nothing is in hand."""
-        return self._admission.items == 0 and self._settling.back_items == 0 and self._admission.waiting == 0
+        if self._admission.items or self._settling.back_items:
+            return False
+        return self._admission.waiting == 0 and self._quotas.waiting == 0
 
     def has_room(self, nbytes: int) -> bool:
         """Whether a request of `nbytes` would be let in now."""
@@ -184,6 +200,10 @@ class Flow:
     def full_of_what(self) -> str:
         """What there is no room for, where a request is not let in: a reason of `Overloaded`."""
         return "full" if self._admission.items_full or not self._first_queue_open else "bytes"
+
+    def has_bytes(self, nbytes: int) -> bool:
+        """Whether so many bytes more may come in."""
+        return self._admission.ledger.has_room(nbytes)
 
     @property
     def memory_short(self) -> bool:
@@ -195,6 +215,67 @@ class Flow:
         self._admission.ledger.memory_short = short
         if not short:
             self.wake()
+
+    # -- whose it is ------------------------------------------------------------------------------------------------
+
+    def find_tenant(self, name: str) -> Tenant:
+        """The tenant called `name`, as it is served now."""
+        return self.tenants.find(name, self._now()) if name else self.tenants.anyone
+
+    def _tenant_idle(self, tenant: Tenant) -> None:
+        self.tenants.answered(tenant, self._now())
+
+    def tenant_rows(self) -> list[tuple[str, TenantNumbers]]:
+        """See `HostedEngine.tenant_rows`."""
+        return shown_rows(self.tenants, self._now())
+
+    def allowance(self, tenant: str) -> Allowance | None:
+        """See `HostedEngine.allowance`."""
+        bucket = self.find_tenant(tenant).bucket
+        return None if bucket is None else bucket.allowance(self._now())
+
+    def over_quota(self, tenant: Tenant) -> QuotaExceeded | None:
+        """Why `tenant` may have nothing more now by its own limits, or None; the refusal takes the next slot."""
+        if not tenant.limited:
+            return None
+        now = self._now()
+        if self._allows(tenant):
+            return None
+        if tenant.has_room and tenant.bucket is not None:
+            seconds = tenant.bucket.next_slot(now) - now
+            why = f"this tenant may send {tenant.bucket.rate:g} items a second"
+        else:
+            seconds = self._take_slot()
+            why = f"this tenant may have {tenant.max_queued} items in hand"
+        retry_after = whole_seconds(seconds)
+        return QuotaExceeded(
+            f"{why}; try again in {retry_after} s",
+            retry_after=retry_after,
+            retry_after_ms=whole_milliseconds(seconds),
+        )
+
+    def to_displace(self, tenant: Tenant, urgency: int) -> Item | None:
+        """The item that makes way for a newcomer of `tenant`; None where none does, or there is no need."""
+        admission = self._admission
+        queue = self.stages[0].queue
+        if (admission.items < admission.max_items and self._first_queue_open) or not queue.front_items:
+            return None
+        if admission.tenants_changed:
+            admission.tenants_changed = False
+            self._weights = self.tenants.sum_weights()
+        weights = self._weights if tenant.items else self._weights + tenant.weight
+        return item_to_displace(tenant, urgency, queue.newest_unrun(), admission.max_items, weights)
+
+    def _displace(self, item: Item) -> None:
+        """End `item`, whose place is taken already."""
+        error = self.overloaded("the service is full, and this made way for another tenant or urgency", "share")
+        self._settling.settle(item, Failure(error))
+
+    def _release(self, now: float) -> None:
+        """Let those wait for room whose tenants may have one more item."""
+        for request in self._quotas.release(now):
+            self._admission.line_up(request)
+        self._quota_alarm.set(self._quotas.next_moment())
 
     # -- how long it will take ------------------------------------------------------------------------------------
 
@@ -210,7 +291,7 @@ class Flow:
         if not first.queue.front_items and least_busy(first.workers, 1) is not None:
             return 0.0
         now = self._now()
-        whose = self.tenants.find(tenant)
+        whose = self.find_tenant(tenant)
         loads = []
         for stage in self.stages:
             load = stage.load(now, stage.queue.ahead_of(urgency, whose, lane, deadline))
@@ -281,13 +362,14 @@ class Flow:
         if nbytes is None:
             nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
         has_room = self.accepting and (lane is BACK or self.has_room(nbytes))
+        whose = self.tenants.anyone if not tenant else self.find_tenant(tenant)
+        allowed = not whose.limited or lane is BACK or self._allows(whose)
+        if urgency < whose.best_urgency and lane is not BACK:
+            urgency = whose.best_urgency
+        displaced: Item | None = None
         predicted = self._by_prediction and lane is not BACK
-        if (predicted or not has_room) and not (wait and self.accepting):
-            refusal = self._supervisor.refusal(nbytes, deadline, lane, urgency, tenant)
-            if refusal is not None:
-                count_refusal(self.counters, refusal, n)
-                raise refusal
-            assert has_room
+        if (predicted or not has_room or not allowed) and not (wait and self.accepting):
+            displaced = self._judge(n, nbytes, deadline, lane, urgency, whose)
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
         request = Request(
@@ -301,27 +383,50 @@ class Flow:
             request_id,
             alone,
             urgency,
-            self.tenants.find(tenant),
+            whose,
         )
         self.counters.accepted += n
         if n == 0:
             self._running_loop().call_soon(done, [])
             return request
+        whose.requests += 1
         if self._deadlines.add(request):
             self._deadline_alarm.set(self._deadlines.next_moment())
         if lane is BACK:
             self._feed_back(request)
         else:
-            admission = self._admission
             request.unfed_bytes = nbytes
-            if has_room and not (wait and admission.must_wait(lane)):
-                admission.let_in(request)
-                self._feed_one(request)
-            if request.fed < n:
-                admission.line_up(request)
+            whose.accepted += n
+            if allowed:
+                at_once = displaced is not None or (has_room and not (wait and self._admission.must_wait(lane)))
+                self._take_in(request, at_once=at_once)
+            else:
+                self._quotas.line_up(request)
+            if displaced is not None:  # after its place is taken: whoever it tells may submit
+                self._displace(displaced)
         if not self._waking:
             self.wake()
         return request
+
+    def _judge(self, n: int, nbytes: int, deadline: float, lane: Lane, urgency: int, whose: Tenant) -> Item | None:
+        """Refuse `n` items that cannot wait, or return the item that makes way for them, if one has to."""
+        refusal = self._supervisor.refusal(nbytes, deadline, lane, urgency, whose.name)
+        if refusal is not None:
+            count_refusal(self.counters, refusal, n)
+            whose.refused += n
+            raise refusal
+        return None if self.has_room(nbytes) else self.to_displace(whose, urgency)
+
+    def _take_in(self, request: Request, *, at_once: bool) -> None:
+        """Let `request` in `at_once`, or have it wait for room; what of it cannot be fed at once waits too."""
+        admission = self._admission
+        if request.tenant.limited:
+            self._quotas.grant(request, self._now())
+        if at_once:
+            admission.let_in(request)
+            self._feed_one(request)
+        if not request.wholly_fed and (request.granted or not request.tenant.limited):
+            admission.line_up(request)
 
     def cancel(self, request: Request) -> None:
         """See `Engine.cancel`."""
@@ -365,11 +470,24 @@ class Flow:
             if request is None:
                 break
             self._feed_one(request)
+            if self._quotas.waiting:
+                self._release(self._now())
             fed = True
         return fed
 
     def _feed_one(self, request: Request) -> None:
         self._admission.ledger.feed(self._offer_next(request))
+        if request.granted:
+            self._quotas.fed(request)
+            if not request.wholly_fed:
+                self._quotas.line_up(request)
+
+    def _allows(self, tenant: Tenant) -> bool:
+        """Whether a newcomer of `tenant` may go on by its own limits."""
+        now = self._now()
+        if self._quotas.waiting:
+            self._release(now)
+        return self._quotas.allows(tenant, now)
 
     def _feed_back(self, request: Request) -> None:
         """Feed all of `request` at once: whoever submits to BACK bounds what lies there."""
@@ -403,6 +521,8 @@ class Flow:
         self._waking = False
         now = self._now()
         saturated = False
+        if self._quotas.waiting:
+            self._release(now)
         if self._admission.waiting:
             self._feed()
         # The last stage first: what it takes makes room for the stage before it, in the same turn.
@@ -482,7 +602,7 @@ class Flow:
             self._settling.end(request, error)
 
     def _in_hand(self) -> Iterable[Request]:
-        found: dict[Request, None] = dict.fromkeys(self._admission.requests())
+        found: dict[Request, None] = dict.fromkeys(self._admission.requests() + self._quotas.requests())
         for stage in self.stages:
             found.update((item.request, None) for item in stage.queue)
             found.update((item.request, None) for w in stage.workers for sent in w.frames for item in sent.items)
@@ -507,8 +627,9 @@ class Flow:
         return error
 
     def forget_deadlines(self) -> None:
-        """Cancel the deadline alarm: every request is settled."""
+        """Cancel the alarms: every request is settled."""
         self._deadline_alarm.cancel()
+        self._quota_alarm.cancel()
 
 
 def _room_after(

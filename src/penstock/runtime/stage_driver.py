@@ -23,6 +23,7 @@ from penstock.core.load_progress import Loading
 from penstock.core.predicted_end import StageLoad, seconds_until_free
 from penstock.core.request_ids import join_ids
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
+from penstock.core.tenants import Tenants
 from penstock.errors import RETURNED, ProtocolError, StartFailed
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.guarded_log import guarded_logger
@@ -127,6 +128,8 @@ class StageDriver:
         self.held = False
         """Whether a free worker leaves waiting what waits: for company, or for room behind the stage."""
         self.stall = StallWatch(spec.name, stalls_after, clock)
+        self.tenants: Tenants | None = None
+        """The tenants of the service, whose waiting is counted while any has a name."""
         self.window = 1 + spec.options.prefetch
         self.stopping = False
         self._back_share = back_share
@@ -264,6 +267,10 @@ class StageDriver:
         for item in items:
             item.frame = sent
         self.counters.waited.add_many([now - item.arrived for item in items])
+        if self.tenants is not None and self.tenants.in_use:
+            for item in items:
+                if item.request.lane != BACK:
+                    item.request.tenant.waited += now - item.arrived
         n = len(items)
         self.in_flight += n
         self.back_in_flight += batch.back

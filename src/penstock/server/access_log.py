@@ -1,6 +1,7 @@
 """Write one line for each answered request, where the `access_log` option asks for it: logger ``penstock.access``.
 
-Neither headers nor the query are written, because both may carry secrets.
+Neither headers nor the query are written, because both may carry secrets.  The tenant is written as ``tenant=NAME``
+and the urgency as ``u=N``, in every line, so that a line always has as many words.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ from penstock.server.application import HttpRequest
 log = guarded_logger(ACCESS_LOGGER)
 
 
-def write_line(request: HttpRequest, status: int, nbytes: int, seconds: float) -> None:
-    """Log one answer: status 499 means that the client left before it."""
+def write_line(request: HttpRequest, status: int, nbytes: int, seconds: float, urgency: int) -> None:
+    """Log one answer: status 499 means that the client left before it.  `urgency` is what it was served with."""
     path = request.path.decode("ascii", "backslashreplace")
     if not path.isprintable():
         path = ascii(path)[1:-1]  # a line break in a path must not make two lines
     request_id = request.id.decode()
     log.info(
-        "%s %s %d %d %.6f %s",
+        "%s %s %d %d %.6f %s tenant=%s u=%d",
         request.method,
         path,
         status,
         nbytes,
         seconds,
         request_id,
+        request.tenant,
+        urgency,
         extra={
             "method": request.method,
             "path": path,
@@ -33,5 +36,7 @@ def write_line(request: HttpRequest, status: int, nbytes: int, seconds: float) -
             "bytes": nbytes,
             "seconds": round(seconds, 6),
             "request_id": request_id,
+            "tenant": request.tenant,
+            "urgency": urgency,
         },
     )

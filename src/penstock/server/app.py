@@ -3,8 +3,8 @@
 Contract
 --------
 * `admit` sees a request's head before its body is read, and answers it or lets it pass.  Checked in this order: API
-  key (401), path (404, or 308 where only the slash at its end is too much), method (405), formats (415, 406), timeout
-  (400), state and room (503 or 429).
+  key (401), path (404, or 308 where only the slash at its end is too much), method (405), tenant (400), formats (415,
+  406), timeout (400), state, quota (429) and room (503 or 429).
 * A path is looked up as it is first.  Only one that is not there is compared with the paths that have variables.
 * `handle` calls `reply` exactly once for each request that `admit` let pass, now or later, on the event loop.
 * Every request gets an id: the client's own if it is a proper one, else one of ours.
@@ -32,9 +32,11 @@ from penstock.errors import ConfigError, Overloaded
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.renewal import Renewal, UseRenewed
 from penstock.hosting.servable import HostedEngine, Servable
+from penstock.hosting.tenants_file import read_tenants
 from penstock.server.access_log import write_line
 from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Reply, Response
 from penstock.server.auth import ApiKeys, has_key, read_keys
+from penstock.server.identity import Identities
 from penstock.server.jobs_port import JobsPort
 from penstock.server.pages.deep_check import DeepCheck
 from penstock.server.pages.docs import docs_routes
@@ -47,6 +49,7 @@ from penstock.server.protocols.job_routes import job_routes
 from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
 from penstock.server.protocols.route_table import RouteTable
 from penstock.server.protocols.service_routes import KINDS, routes_of
+from penstock.server.rate_limit_fields import rate_limit_fields
 from penstock.server.request_terms import read_time_limit
 from penstock.server.status import Problems
 
@@ -66,7 +69,7 @@ class App:
         only_probes: bool = False,
         jobs: JobsPort | None = None,
     ) -> None:
-        """Store the services; read the key file.  Raises ConfigError for a bad file or a name.
+        """Store the services; read the key file and those of tenants.  Raises ConfigError for a bad file or a name.
 
         Services have different names, and none has that of a path of the server's own.  `others` are routes besides
         those of the services and the pages.  With `jobs` clients may submit to that queue, and ask for its jobs.
@@ -83,7 +86,13 @@ class App:
         self.clock = clock
         self.problems = Problems(options, FaultLog(clock))
         self._now = clock.now
-        self._keys = read_keys(options.api_key_file) if options.api_key_file is not None else None
+        self._identities = Identities(
+            {service.name: read_tenants(service.options.tenants) for service in self.services},
+            options.tenant_header,
+            None if options.api_key_file is None else read_keys(options.api_key_file),
+        )
+        self._asks_who = self._identities.asks
+        self._rated = self._identities.rated
         self._access_log = options.access_log
         self._id_prefix = secrets.token_hex(6).encode() + b"-"
         self._count = count(1)
@@ -136,7 +145,7 @@ class App:
         return partial(self._use_keys, read_keys(path))
 
     def _use_keys(self, keys: ApiKeys) -> None:
-        self._keys = keys
+        self._identities.use_file_keys(keys)
 
     def admit(self, request: HttpRequest) -> Response | None:
         """Refuse a request by its head, or None to read its body and `handle` it.  Sets its id, route and formats."""
@@ -150,13 +159,16 @@ class App:
             route = self._table.with_variables(request.path)
             if route is None:
                 return self._no_route(request)
-        if request.method != route.method or self._keys is not None or self._page_bytes > self._page_bytes_limit:
+        if request.method != route.method or self._asks_who or self._page_bytes > self._page_bytes_limit:
             if request.method != route.method:
                 route = route.for_method(request.method)
             refusal = self._refuse(request, route)
             if refusal is not None:
                 return refusal
-        return route.admit(request)
+        refused = route.admit(request)
+        if refused is not None and self._rated:
+            self._add_limits(request, refused)
+        return refused
 
     def waits_until(self, request: HttpRequest) -> float | None:
         """Until when a request may wait for its service to start: a call, by its deadline.
@@ -167,14 +179,28 @@ class App:
         if not isinstance(route, ServiceRoute) or request.method != route.method:
             return None
         seconds = read_time_limit(request.headers, route.service.options.timeout)
-        if math.isnan(seconds) or self._refuse_key(request) is not None:
+        if math.isnan(seconds) or self._refuse_key(request, route) is not None:
             return None
         return request.arrived + seconds
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answer a request that was admitted and whose body is complete: `reply` is called exactly once."""
         route: Route = request.route
+        if self._rated and isinstance(route, ServiceRoute):
+            reply = partial(self._reply_with_limits, request, reply)
         route.handle(request, reply)
+
+    def _reply_with_limits(self, request: HttpRequest, reply: Reply, response: Response) -> None:
+        self._add_limits(request, response)
+        reply(response)
+
+    def _add_limits(self, request: HttpRequest, response: Response) -> None:
+        """Let the answer say what its tenant may still send, where that has a rate."""
+        engine = _engine(request)
+        if engine is not None and isinstance(request.route, ServiceRoute):
+            allowance = engine.allowance(request.tenant)
+            if allowance is not None:
+                response.headers = (*response.headers, *rate_limit_fields(allowance))
 
     def cancel(self, request: HttpRequest) -> None:
         """Withdraw a request whose client has left.  Harmless at any time after `admit`."""
@@ -194,7 +220,10 @@ class App:
             return self.problems.refuse(status, detail, request_id, ((b"x-request-id", request_id),))
         if not request.id:
             request.id = self._next_id()
-        return self.problems.refuse(status, detail, request.id)
+        refusal = self.problems.refuse(status, detail, request.id)
+        if self._rated:
+            self._add_limits(request, refusal)
+        return refusal
 
     def hold(self, request: HttpRequest | None, nbytes: int) -> None:
         """Count the bytes of a half-received body, for the service it belongs to; negative gives them back."""
@@ -267,7 +296,8 @@ class App:
         statuses[status] = statuses.get(status, 0) + 1
         traffic.seconds.add(seconds)
         if self._access_log:
-            write_line(request, status, nbytes, seconds)
+            urgency = self._identities.shown_urgency(traffic.service, request.tenant, request.urgency)
+            write_line(request, status, nbytes, seconds, urgency)
 
     def _next_id(self) -> bytes:
         return self._id_prefix + b"%x" % next(self._count)
@@ -276,17 +306,32 @@ class App:
         """Check the key, the method and the unread pages.  Most requests need none of these checks."""
         request.route = route
         request.engine = route.engine()
-        refusal = self._refuse_key(request) if route.guarded else None
+        refusal = self._refuse_key(request, route) if route.guarded else None
         if refusal is not None:
             return refusal
         if request.method != route.method and not (route.method == "GET" and request.method == "HEAD"):
             return self._other_method(request, route)
         if self._page_bytes > self._page_bytes_limit and route.bounded:
             return self.problems.answer(Overloaded("Too many pages lie unread.", reason="bytes"), request)
+        if not request.tenant and isinstance(route, ServiceRoute):
+            return self._read_tenant(request)
         return None
 
-    def _refuse_key(self, request: HttpRequest) -> Response | None:
-        if self._keys is None or self._keys.admits(request.headers):
+    def _read_tenant(self, request: HttpRequest) -> Response | None:
+        """Let the header name the tenant of a request whose key names none; the refusal of what is no name."""
+        name = self._identities.named(request.headers)
+        if name is None:
+            field = self.options.tenant_header
+            return self.problems.refuse(400, f"{field} must be of 1 to 64 letters, digits and `._-`", request.id)
+        request.tenant = name
+        return None
+
+    def _refuse_key(self, request: HttpRequest, route: Route | None) -> Response | None:
+        """The refusal of a request without an accepted key; sets its tenant where the key is that of one."""
+        service = route.traffic.service if isinstance(route, ServiceRoute) else ""
+        holder = self._identities.key_holder(request.headers, service)
+        if holder is not None:
+            request.tenant = holder
             return None
         unknown = "the API key that was sent is not a known one; "
         return self.problems.refuse(
@@ -299,7 +344,7 @@ class App:
 
     def _no_route(self, request: HttpRequest) -> Response:
         meant = self._without_slash_route(request.path)
-        refusal = self._refuse_key(request) if meant is None or meant.guarded else None
+        refusal = self._refuse_key(request, meant) if meant is None or meant.guarded else None
         if refusal is not None:
             return refusal
         return self._unknown(request) if meant is None else self._without_slash(request)
@@ -347,7 +392,7 @@ class App:
                 self.services,
                 self._calls,
                 self.options,
-                keys=self._keys is not None,
+                keys=self._identities.guarded,
                 others=self._others,
                 schemas=self._schemas,
             )

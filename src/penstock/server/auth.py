@@ -4,15 +4,20 @@ The digest of a key is looked up among those of the accepted keys, which takes a
 thousands.  How long a look-up takes may depend on the digests, but not on the keys in a way that anybody can use: the
 digests are made with a secret that this process drew at random, so nobody can tell which key has which digest.  Only
 digests are kept, and no message or log has a key.
+
+The key of a tenant is an API key too, of which only the SHA-256 is known.  So what is looked up is the secret digest of
+a key's SHA-256.
 """
 
 from __future__ import annotations
 
 import codecs
+import hashlib
 import hmac
 import re
 import secrets
 from collections.abc import Iterable, Mapping
+from copy import copy
 from pathlib import Path
 
 from penstock.errors import ConfigError
@@ -24,20 +29,40 @@ _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 class ApiKeys:
-    """The accepted keys."""
+    """The accepted keys: `keys` themselves, and those of tenants by their SHA-256, with the tenant's name."""
 
-    def __init__(self, keys: Iterable[bytes]) -> None:
+    def __init__(self, keys: Iterable[bytes], tenants: Mapping[bytes, str] | None = None) -> None:
         self._secret = secrets.token_bytes(32)
-        self._digests = frozenset(map(self._digest, keys))
-        if not self._digests:
+        self._names = {self._digest(hashlib.sha256(key).digest()): "" for key in keys}
+        if not self._names and not tenants:
             raise ConfigError("there is no API key: nobody could ever call this server")
+        self._names.update((self._digest(sha256), name) for sha256, name in (tenants or {}).items())
+
+    def with_tenants(self, tenants: Mapping[bytes, str]) -> ApiKeys:
+        """These keys and those of `tenants`."""
+        both = copy(self)
+        both._names = self._names | {self._digest(sha256): name for sha256, name in tenants.items()}
+        return both
+
+    def find(self, headers: Mapping[bytes, bytes]) -> str | None:
+        """The tenant whose key is among `headers`; "" for an accepted key of none, None without an accepted one.
+
+        A key comes as ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.  Of two the second says who it is, if it is
+        a tenant's.
+        """
+        found: str | None = None
+        for key in _given(headers):
+            if key:
+                name = self._names.get(self._digest(hashlib.sha256(key).digest()))
+                found = name or found or name
+        return found
 
     def admits(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether ``Authorization: Bearer KEY`` or ``X-API-Key: KEY`` is among `headers`, with an accepted key."""
-        return not self._digests.isdisjoint(map(self._digest, _given(headers)))
+        """Whether an accepted key is among `headers`."""
+        return self.find(headers) is not None
 
-    def _digest(self, key: bytes) -> bytes:
-        return hmac.digest(self._secret, key, "sha256")
+    def _digest(self, sha256: bytes) -> bytes:
+        return hmac.digest(self._secret, sha256, "sha256")
 
 
 def has_key(headers: Mapping[bytes, bytes]) -> bool:
@@ -47,7 +72,7 @@ def has_key(headers: Mapping[bytes, bytes]) -> bool:
 
 def _given(headers: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
     scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
-    return headers.get(b"x-api-key", b""), bearer.strip() if scheme.lower() == b"bearer" else b""
+    return bearer.strip() if scheme.lower() == b"bearer" else b"", headers.get(b"x-api-key", b"")
 
 
 def read_keys(path: str) -> ApiKeys:

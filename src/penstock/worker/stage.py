@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from penstock.worker.declaration import Declaration
 
 
-def _nothing_runs() -> list[float]:
-    return []
-
-
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
     """Which worker a stage object lives in, and how much time its items have left."""
@@ -29,7 +25,7 @@ class WorkerInfo:
     count: int
     gpus: tuple[int | str, ...] = ()
     """The GPUs that `penstock.stage(gpus=...)` gives it, as they were named there; its own number 0 is the first."""
-    left: Callable[[], list[float]] = field(default=_nothing_runs, repr=False, compare=False)
+    left: Callable[[], list[float]] | None = field(default=None, repr=False, compare=False)
     """What `remaining` asks; a worker has its own, a test of a stage may give another."""
 
     def remaining(self) -> list[float]:
@@ -39,7 +35,7 @@ class WorkerInfo:
         `preprocess` and `postprocess` have one.  It is inf for an item without a deadline and for examples, and 0.0
         once the deadline has passed.  Outside of these calls the list is empty.
         """
-        return self.left()
+        return [] if self.left is None else self.left()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy is no worker's: where it goes, to another process for one, nothing runs that it could tell of.

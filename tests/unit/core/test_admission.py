@@ -274,18 +274,3 @@ def test_a_full_lane_of_bulk_calls_keeps_no_single_of_a_worse_urgency_waiting(re
     admission.line_up(bulk)
     admission.line_up(single)
     assert feed(admission) == [single]
-
-
-def test_a_tenant_who_may_not_be_fed_keeps_nobody_else_waiting(request_of):
-    admission = door()
-    stopped = {IRON}
-    admission.may_feed = lambda tenant: tenant not in stopped
-    iron, gold = request_of(tenant=IRON, urgency=0), request_of(tenant=GOLD)
-    admission.line_up(iron)
-    assert admission.has_room()
-    admission.line_up(gold)
-    assert not admission.has_room()
-    assert feed(admission) == [gold]
-    stopped.clear()
-    assert not admission.has_room()
-    assert feed(admission) == [iron]

@@ -70,8 +70,6 @@ class PlainDoor:
             deadline_of=lambda request: request.deadline,
             by_deadline=by_deadline,
         )
-        self.stopped = set()
-        """The tenants who may not be fed."""
         self.results = 0
         """How many requests had a result."""
 
@@ -94,8 +92,7 @@ class PlainDoor:
         return [request for request in self.order.waiting if request.lane == lane]
 
     def has_room(self, nbytes):
-        before = [request for request in self.waiting_in(Lane.SINGLE) if request.line[1] not in self.stopped]
-        return self.in_hand() < self.max_items and not before and self.fits(nbytes)
+        return self.in_hand() < self.max_items and not self.waiting_in(Lane.SINGLE) and self.fits(nbytes)
 
     def must_wait(self, lane):
         return bool(self.waiting_in(lane)) or self.in_hand([lane]) >= self.limits[lane]
@@ -104,8 +101,6 @@ class PlainDoor:
         """Who is fed next, or None."""
         starved = False
         for line in self.order.ranked():
-            if line[1] in self.stopped:
-                continue
             lanes = self.order.lanes(line)
             turn = self.order.turns[line]
             open_lanes = [lanes[n] for n in (turn, 1 - turn) if lanes[n] and self.in_hand([n]) < self.limits[n]]
@@ -173,16 +168,12 @@ class History:
         self.urgencies = self.random.choice(([3], [3], [1, 3], [0, 3, 4, 7]))
         weights = (1.0, 3.0, 0.5, 2.0)[: self.random.choice((1, 1, 2, 4))]
         self.tenants = [Tenant(f"t{n}", weight) for n, weight in enumerate(weights)]
-        if self.random.random() < 0.3:
-            self.door.may_feed = lambda tenant: tenant not in self.plain.stopped
         self.pairs = {}
         """For each plain request the real one, and the real items in hand in the order of the plain ones."""
 
     def play(self):
         steps = [self.submit] * 4 + [self.feed] * 4 + [self.settle] * 4 + [self.advance, self.drop, self.hold]
         steps += [self.answer, self.take_answer]
-        if self.door.may_feed is not None:
-            steps += [self.stop]
         for _ in range(STEPS):
             self.random.choice(steps)()
             self.compare()
@@ -223,10 +214,6 @@ class History:
         assert request is (plain and self.pairs[plain][0]), self
         if plain is not None:
             self.make_item(plain)
-
-    def stop(self):
-        """Let a tenant be fed no longer, or again."""
-        self.plain.stopped ^= {self.random.choice(self.tenants)}
 
     def any_item(self):
         """A request and the place of one of its items, or None."""

@@ -64,6 +64,9 @@ class FakeEngine:
         self.full: Exception | None = None
         self.submissions: list[Submission] = []
         self.cancelled: list[Submission] = []
+        self.allowances: dict[str, Any] = {}
+        self.refused_tenants: list[str] = []
+        self.tenants: list[Any] = []
         self.answer: Any = None
         worker = SimpleNamespace(index=0, state=WorkerState.IDLE, pid=4711, restarts=2, busy_seconds=1.23456, reason="")
         stage = SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])
@@ -103,6 +106,15 @@ class FakeEngine:
     def cancel(self, ticket):
         self.cancelled.append(ticket)
         ticket.settle(*(Cancelled() for _ in ticket.payloads))
+
+    def allowance(self, tenant):
+        return self.allowances.get(tenant)
+
+    def note_refused(self, tenant):
+        self.refused_tenants.append(tenant)
+
+    def tenant_rows(self):
+        return self.tenants
 
     def hold(self, nbytes):
         self.held_bytes += nbytes

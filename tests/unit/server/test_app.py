@@ -656,8 +656,9 @@ def test_the_access_log_has_one_line_for_each_answer_and_no_secrets(fakes, caplo
     call = fakes.call(app, path="/predict?token=secret", x_api_key="secret", x_request_id="mine")
     app.answered(call.request, 499, 0)
     (record,) = caplog.records
-    assert re.fullmatch(r"POST /predict 499 0 [0-9.]+ mine", record.getMessage())
+    assert re.fullmatch(r"POST /predict 499 0 [0-9.]+ mine tenant= u=3", record.getMessage())
     assert (record.status, record.bytes, record.request_id) == (499, 0, "mine")
+    assert (record.tenant, record.urgency) == ("", 3)
 
 
 def test_a_request_lasts_from_its_arrival_to_its_answer_on_the_apps_clock(fakes, caplog):

@@ -219,6 +219,7 @@ class ServiceRoute(Route):
             return None
         if engine is not None:
             count_refusal(engine.counters, refusal)
+            engine.note_refused(request.tenant)
         return self._answer_refusal(refusal, request)
 
     def _answer_refusal(self, refusal: RequestError, request: HttpRequest) -> Response:
