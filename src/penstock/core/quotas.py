@@ -9,8 +9,8 @@ Contract
   are in hand or have such a token.
 * The token is taken when the item may go on, and given back only if it never gets in hand.  An item that was let in has
   used it, however it ends.
-* Who may wait waits in the lines of its tenant: the better urgency first; within one the lanes take turns; within a
-  lane the first to come.  A request with more to feed lines up again.
+* Who may wait waits in the lines of its tenant: the better urgency first; within one the lanes take turns, the
+  single requests first; within a lane the first to come.  A request with more to feed lines up again.
 * Newcomers get no token while others of their tenant wait for one.
 """
 
