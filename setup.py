@@ -61,6 +61,7 @@ COMPILED = [
     "runtime/worker_slot.py",
     "server/app.py",
     "server/application.py",
+    "server/chaos_door.py",
     "server/fields.py",
     "server/http1/answers.py",
     "server/http1/bodies.py",

@@ -107,7 +107,7 @@ class Connection(http.client.HTTPConnection):
 class Gunicorn:
     """A running gunicorn.  All processes that come of it have a mark in their environment."""
 
-    def __init__(self, folder, *arguments):
+    def __init__(self, folder, *arguments, listens=True):
         self.folder = folder
         self.path = str(folder / "socket")
         self._mark = f"PENSTOCK_TEST={uuid.uuid4()}"
@@ -120,7 +120,8 @@ class Gunicorn:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        until_now(self._listens, "gunicorn to listen", context=self.log)
+        if listens:
+            until_now(self._listens, "gunicorn to listen", context=self.log)
 
     def _listens(self):
         assert self.process.poll() is None, self.log()
@@ -173,8 +174,8 @@ def gunicorn(tmp_path):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
     running = []
 
-    def start(*arguments):
-        running.append(Gunicorn(tmp_path, *arguments))
+    def start(*arguments, **named):
+        running.append(Gunicorn(tmp_path, *arguments, **named))
         return running[-1]
 
     yield start
@@ -237,6 +238,7 @@ def test_gunicorn_serves_and_leaves_no_process(gunicorn, kind, preload):
     assert status == 207
     assert [list(outcome) for outcome in json.loads(body)["outcomes"]] == [["result"], ["error"]]
     assert server.ask("HEAD", "/docs") == (200, b"")
+    assert json.loads(server.ask("GET", "/health?deep=1")[1])["deep"]["ok"]
     pids = set()
     until_now(lambda: pids.update(server.worker_pids()) or len(pids) == (2 if kind is SYNC else 1), "all workers")
     assert None not in pids
@@ -346,7 +348,7 @@ def test_a_service_that_cannot_start_says_why_and_tries_again(gunicorn):
 
 
 def test_a_hook_that_cannot_start_the_service_ends_gunicorn(gunicorn):
-    server = gunicorn(*SYNC, "-c", "hooks.py", "served:unfit")
+    server = gunicorn("-k", "sync", "-w", "1", "-c", "hooks.py", "served:unfit", listens=False)
     assert server.process.wait(30) == 3  # "Worker failed to boot"
     assert "no weights" in server.log()
     until_now(lambda: not server.processes(), "every process to end")

@@ -263,6 +263,11 @@ class BatchQueue:
             return len(self)
         return len(self._suspects) + self._order.ahead_of(urgency, tenant, lane, deadline)
 
+    def deadlines_behind(self, urgency: int, tenant: Tenant, lane: int, deadline: float) -> list[float]:
+        """The deadlines of those of its own tenant, urgency and lane whom a newcomer would overtake, in their order."""
+        line = self._order.find(urgency, tenant)
+        return [] if line is None else line.lanes[lane].deadlines_after(deadline)
+
     def newest_unrun(self) -> Iterator[Item]:
         """The newest item of each line that has never run and is no suspect, those of the worst urgencies first.
 

@@ -57,6 +57,10 @@ class FirstCome(Generic[T]):
         """How many would leave before a newcomer of that deadline."""
         return len(self.members)
 
+    def deadlines_after(self, deadline: float) -> list[float]:  # noqa: ARG002
+        """The deadlines of those who would leave after a newcomer of that deadline, in that order."""
+        return []
+
     def in_order(self) -> list[T]:
         """All, in the order in which they leave."""
         return list(self.members)
@@ -103,6 +107,9 @@ class EarliestDeadline(FirstCome[T]):
 
     def before(self, deadline: float) -> int:  # noqa: D102
         return bisect_right(self._order, deadline, key=_deadline_of)
+
+    def deadlines_after(self, deadline: float) -> list[float]:  # noqa: D102
+        return [entry[0][0] for entry in self._order[self.before(deadline) :]]
 
     def in_order(self) -> list[T]:  # noqa: D102
         return [entry[1] for entry in self._order]

@@ -191,6 +191,12 @@ class HostedEngine(Protocol):
     def begun(self, ticket: Any) -> bool:
         """Whether any item of the request was at work: it is settled, past the first stage, a suspect, or runs now."""
 
+    def watch_batches(self, sent: Callable[[int | None, Sequence[bytes]], None]) -> None:
+        """Have `sent` called with each batch that is given to a worker.
+
+        It gets the worker's process id, None for a thread, and the ids of its requests, without those of `Lane.BACK`.
+        """
+
     def abandon(self) -> None:
         """End every worker at once, without an answer to anybody."""
 

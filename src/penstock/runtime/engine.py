@@ -35,7 +35,7 @@ from penstock.runtime.incarnation import StartIncarnation
 from penstock.runtime.launching import plan as plan_workers
 from penstock.runtime.memory_watch import INTERVAL_SECONDS, MemoryWatch
 from penstock.runtime.spec import StageSpec
-from penstock.runtime.stage_driver import StageDriver
+from penstock.runtime.stage_driver import BatchSent, StageDriver
 
 TEARDOWN_GRACE_SECONDS = 5.0
 """How long a worker may take to tear its stage down after the last answer; then it is killed."""
@@ -276,6 +276,10 @@ class Engine:
         in a frame that was sent ahead is none.
         """
         return self._flow.begun(request)
+
+    def watch_batches(self, sent: BatchSent) -> None:  # noqa: D102  # see `HostedEngine`
+        for stage in self.stages:
+            stage.on_sent = sent
 
     def hold(self, nbytes: int) -> None:  # noqa: D102  # see `HostedEngine`
         self._flow.hold(nbytes)

@@ -31,7 +31,7 @@ from penstock.core.ledger import ByteLedger
 from penstock.core.outcome import Failure, Result
 from penstock.core.pace import Pace
 from penstock.core.payload import Payload, payload_size
-from penstock.core.predicted_end import predicted_end, seconds_to_clear
+from penstock.core.predicted_end import PACKED_RUN, predicted_end, seconds_others_miss, seconds_to_clear
 from penstock.core.quotas import Quotas
 from penstock.core.retry_slots import RetrySlots, whole_milliseconds, whole_seconds
 from penstock.core.shown_tenants import shown_rows
@@ -129,6 +129,7 @@ class Flow:
         self._quotas = Quotas()
         self._deadlines = Deadlines()
         self._by_prediction = options.admission == "deadline"
+        self._overtakes = options.order == "deadline"
         self._pace = Pace()
         self._slots = RetrySlots()
         self._settling = Settling(
@@ -280,7 +281,7 @@ class Flow:
     # -- how long it will take ------------------------------------------------------------------------------------
 
     def seconds_too_late(self, deadline: float, lane: Lane, urgency: int, tenant: str) -> float:
-        """By how many seconds a newcomer is predicted to miss its deadline; 0 where it would end in time.
+        """By how many seconds a newcomer would miss its deadline, or make others miss theirs; 0 if it does neither.
 
         It is 0 too where newcomers are refused by room alone, for what is of BACK, where nothing waits for an idle
         worker of the first stage, and while some stage has run nothing or has no worker.
@@ -297,8 +298,14 @@ class Flow:
             load = stage.load(now, stage.queue.ahead_of(urgency, whose, lane, deadline))
             if load is None:
                 return 0.0
+            if self._overtakes:
+                load.run *= PACKED_RUN
             loads.append(load)
-        return max(0.0, now + predicted_end(loads) - deadline)
+        late = now + predicted_end(loads) - deadline
+        if late > 0 or not self._overtakes:
+            return max(0.0, late)
+        behind = first.queue.deadlines_behind(urgency, whose, lane, deadline)
+        return seconds_others_miss(loads, now, behind) if behind else 0.0
 
     @property
     def backlog_seconds(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from itertools import count
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from penstock.codec.formats import Codec
 from penstock.codec.text import one_line
@@ -52,6 +52,10 @@ SERVE: Final = Verdict.SERVE  # asked for each batch: a constant costs nothing o
 BACK: Final = int(Lane.BACK)
 MOST_WITH_BACK: Final = 2
 """The most batches that a worker may hold and still be given items of BACK: whoever comes waits for these at most."""
+
+
+BatchSent: TypeAlias = Callable[[int | None, list[bytes]], None]
+"""Is told of a batch: its worker's process id, None for a thread, and the ids of its requests that are not of BACK."""
 
 
 class Hub(Protocol):
@@ -144,6 +148,8 @@ class StageDriver:
         self._unstartable = False
         """Whether the log has told that no worker can be started, and not yet that the stage is back."""
         self._alarm = Alarm(clock, hub.wake)
+        self.on_sent: BatchSent | None = None
+        """Is told of each batch, where somebody wants to know."""
         self._rounds = IdleRounds(self.workers, clock, self._ask, self._unwell) if has_health(spec.target) else None
         self._faults = FaultLog(clock, log)
 
@@ -292,6 +298,8 @@ class StageDriver:
             ),
             now,
         )
+        if self.on_sent is not None:
+            self.on_sent(worker.pid, [item.request.id for item in items if item.request.lane != BACK])
 
     # -- from workers -----------------------------------------------------------------------------------------------
 

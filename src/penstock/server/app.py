@@ -26,6 +26,7 @@ from itertools import count
 import msgspec
 
 from penstock.config import ServerOptions
+from penstock.core.chaos import Chaos
 from penstock.core.clock import Clock
 from penstock.core.counters import count_refusal
 from penstock.errors import ConfigError, Overloaded
@@ -34,8 +35,9 @@ from penstock.hosting.renewal import Renewal, UseRenewed
 from penstock.hosting.servable import HostedEngine, Servable
 from penstock.hosting.tenants_file import read_tenants
 from penstock.server.access_log import write_line
-from penstock.server.application import BODY_TIMEOUTS_PER_BODY, HttpRequest, Reply, Response
+from penstock.server.application import BODY_TIMEOUTS_PER_BODY, DROPPED, HttpRequest, Reply, Response
 from penstock.server.auth import ApiKeys, has_key, read_keys
+from penstock.server.chaos_door import ChaosDoor
 from penstock.server.identity import Identities
 from penstock.server.jobs_port import JobsPort
 from penstock.server.pages.deep_check import DeepCheck
@@ -85,6 +87,8 @@ class App:
         self.services = tuple(services)
         self.clock = clock
         self.problems = Problems(options, FaultLog(clock))
+        chaos = None if options.chaos is None or only_probes else Chaos.read(options.chaos)
+        self._chaos = None if chaos is None else ChaosDoor(chaos, self.problems, clock)
         self._now = clock.now
         self._identities = Identities(
             {service.name: read_tenants(service.options.tenants) for service in self.services},
@@ -102,6 +106,7 @@ class App:
         traffic = [self._elsewhere]
         self.metrics = Metrics(self.services, traffic)
         self.health = Health(self.services, self.problems, clock, busy_is_unready=options.busy_is_unready)
+        self.health.chaos = "" if chaos is None else chaos.words
         self._others = (*others, *(() if jobs is None else job_routes(jobs, self.problems)))
         self._schemas = {} if jobs is None else jobs.schemas()
         own = [*self._probes(), *([] if only_probes else self._documents()), *self._others]
@@ -188,10 +193,14 @@ class App:
         route: Route = request.route
         if self._rated and isinstance(route, ServiceRoute):
             reply = partial(self._reply_with_limits, request, reply)
-        route.handle(request, reply)
+        if self._chaos is not None and isinstance(route, ServiceRoute):
+            self._chaos.handle(route, request, reply)
+        else:
+            route.handle(request, reply)
 
     def _reply_with_limits(self, request: HttpRequest, reply: Reply, response: Response) -> None:
-        self._add_limits(request, response)
+        if response is not DROPPED:
+            self._add_limits(request, response)
         reply(response)
 
     def _add_limits(self, request: HttpRequest, response: Response) -> None:
@@ -204,6 +213,8 @@ class App:
 
     def cancel(self, request: HttpRequest) -> None:
         """Withdraw a request whose client has left.  Harmless at any time after `admit`."""
+        if self._chaos is not None:
+            self._chaos.cancel(request)
         if request.ticket is not None:
             route: Route = request.route
             route.cancel(request)

@@ -91,6 +91,9 @@ class Response:
         self.headers = headers
 
 
+DROPPED: Final = Response(0, b"", b"")
+"""No answer: the carrier ends the connection, or the call, without one."""
+
 Reply: TypeAlias = Callable[[Response], None]
 
 

@@ -33,7 +33,7 @@ from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.servable import Servable
 from penstock.server.app import App
-from penstock.server.application import HttpRequest, Response
+from penstock.server.application import DROPPED, HttpRequest, Response
 from penstock.server.fields import join_fields
 from penstock.server.gateway import GatewayCall, answer_fields, answer_pieces, judge_head, judge_size
 from penstock.server.status import CLIENT_LEFT
@@ -120,6 +120,10 @@ class AsgiApp:
         await send({"type": "lifespan.shutdown.complete"})
 
 
+class DroppedError(ConnectionAbortedError):
+    """The call is not answered, on purpose: an ASGI server mostly answers 500 to what raises."""
+
+
 class _ClientLeftError(Exception):
     """The client left before its answer."""
 
@@ -161,7 +165,7 @@ class _Call(GatewayCall):
         except _ClientLeftError:
             self._app.cancel(request)
             self._app.answered(request, CLIENT_LEFT, 0)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, DroppedError):
             self._app.cancel(request)
             self._app.answered(request, CLIENT_LEFT, 0)
             raise
@@ -187,7 +191,10 @@ class _Call(GatewayCall):
         self._app.handle(self._request, reply)
         if not answer.done():
             await self._wait(answer)
-        return answer.result()
+        response = answer.result()
+        if response is DROPPED:
+            raise DroppedError("this call is dropped on purpose, by chaos; the server ends it as it can")
+        return response
 
     async def _wait(self, answer: asyncio.Future[Response]) -> None:
         """Wait until there is an answer; raises _ClientLeftError if the client hangs up first."""

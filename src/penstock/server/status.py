@@ -178,6 +178,17 @@ class Problems:
             _say_when(problem, error)
         return respond(problem, retry=error.retryable)
 
+    def chaos(self, request: HttpRequest) -> Response:
+        """The answer to a call that fails on purpose."""
+        problem: dict[str, Any] = {
+            "type": "urn:penstock:problem:chaos",
+            "title": "Chaos",
+            "status": 500,
+            "detail": "This server causes faults on purpose, and this is one of them: it was started with chaos.",
+            "request_id": request.id.decode(),
+        }
+        return respond(problem, retry=False)
+
     def refuse(
         self, status: int, detail: str, request_id: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()
     ) -> Response:

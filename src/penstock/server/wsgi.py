@@ -43,7 +43,7 @@ from penstock.hosting.loop_clock import LoopClock, sleep_on
 from penstock.hosting.loop_thread import LoopThread
 from penstock.hosting.servable import Servable
 from penstock.server.app import App
-from penstock.server.application import HttpRequest, Response
+from penstock.server.application import DROPPED, HttpRequest, Response
 from penstock.server.fields import RequestRefused, read_length
 from penstock.server.gateway import GatewayCall, answer_fields, answer_pieces, judge_head, judge_size
 from penstock.server.status import CLIENT_LEFT, phrase
@@ -252,6 +252,10 @@ class _InterruptedAnswerError(BrokenPipeError):
     """The client has left its answer unread for too long."""
 
 
+class _DroppedError(BrokenPipeError):
+    """The call is not answered, on purpose: a WSGI server takes its client for gone, or answers 500."""
+
+
 class _Call(GatewayCall):
     """One request, and the body of its answer, as the server iterates over it and closes it.
 
@@ -318,6 +322,8 @@ class _Call(GatewayCall):
         else:
             response = (self._read_small(length) if length else None) or self._ask(self._judge_and_handle)
         assert response is not None, "the app has answered"
+        if response is DROPPED:
+            raise _DroppedError(32, "the call is dropped on purpose, by chaos")
         return response
 
     def _length(self) -> int | None:

@@ -10,7 +10,7 @@ from penstock.config import Batch
 from penstock.core.batching import BatchQueue
 from penstock.core.cuts import Reason
 from penstock.core.lanes import Lane
-from penstock.core.tenants import Tenant
+from penstock.core.tenants import ANYONE, Tenant
 
 
 def cut(queue, now=0.0, **fields):
@@ -676,3 +676,12 @@ def test_every_reason_has_a_name_that_metrics_use():
     assert {reason.value for reason in Reason} == {
         "full", "waited", "gap", "idle", "deadline", "bulk", "back", "alone", "retry", "drain",
     }  # fmt: skip
+
+
+def test_those_whom_a_newcomer_would_overtake_are_of_its_own_line(offered):
+    queue = BatchQueue(Batch(max_size=2), by_deadline=True)
+    for deadline in (3.0, 1.0, 2.0):
+        offered(queue, deadline=deadline)
+    assert queue.deadlines_behind(3, ANYONE, Lane.SINGLE, 1.5) == [2.0, 3.0]
+    assert queue.deadlines_behind(3, ANYONE, Lane.BULK, 1.5) == []
+    assert queue.deadlines_behind(1, ANYONE, Lane.SINGLE, 1.5) == []

@@ -8,7 +8,13 @@ from random import Random
 
 import pytest
 
-from penstock.core.predicted_end import StageLoad, predicted_end, seconds_to_clear, seconds_until_free
+from penstock.core.predicted_end import (
+    StageLoad,
+    predicted_end,
+    seconds_others_miss,
+    seconds_to_clear,
+    seconds_until_free,
+)
 
 
 def load(waiting=0, held=0, size=1, run=1.0, free=(0.0,)):
@@ -54,6 +60,21 @@ def test_a_second_stage_begins_when_the_newcomer_has_come_there():
 def test_a_second_stage_first_does_all_that_comes_there_before_the_newcomer():
     first = load(waiting=3, held=1, run=0.1, free=[0.1])
     assert predicted_end([first, load(waiting=2)]) == 7.0, "three that wait, one that runs, two that are there"
+
+
+def test_those_whom_a_newcomer_overtakes_go_one_batch_later_where_theirs_was_full():
+    one = load(waiting=1, size=2, free=[0.0])
+    behind = [2.0, 2.0, 3.0, 3.0]  # without the newcomer they end at 1.0, 2.0, 2.0, 3.0; with it at 2.0, 2.0, 3.0, 3.0
+    assert seconds_others_miss([one], 0.0, behind) == 0.0
+    assert seconds_others_miss([one], 0.25, behind) == 0.25
+    assert seconds_others_miss([one], 0.0, [2.0, 2.0, 2.5, 3.0]) == 0.5
+    assert one.waiting == 1, "the load is as it was"
+
+
+def test_who_would_be_late_anyhow_keeps_nobody_out():
+    assert seconds_others_miss([load()], 0.0, [0.5]) == 0.0
+    assert seconds_others_miss([load()], 0.0, [1.5]) == 0.5
+    assert seconds_others_miss([load()], 0.0, []) == 0.0
 
 
 def test_nothing_takes_no_time():

@@ -55,3 +55,17 @@ def test_members_leave_as_those_of_a_plain_list_would(seed, by_deadline):
 def test_who_does_not_wait_cannot_be_removed(kind):
     with pytest.raises(KeyError):
         kind().remove("nobody")
+
+
+def test_those_after_a_newcomer_are_told_by_their_deadlines_and_only_where_these_decide():
+    first_come, by_deadline = FirstCome(), EarliestDeadline()
+    for name, deadline in (("a", 3.0), ("b", 1.0), ("c", 2.0), ("d", 2.0)):
+        first_come.add(name, deadline)
+        by_deadline.add(name, deadline)
+    assert [by_deadline.deadlines_after(deadline) for deadline in (0.5, 1.0, 2.0, 3.0)] == [
+        [1.0, 2.0, 2.0, 3.0],
+        [2.0, 2.0, 3.0],
+        [3.0],
+        [],
+    ]
+    assert first_come.deadlines_after(0.5) == []

@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from penstock.config import Batch
+from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import ConfigError, NotReady, Overloaded, StartFailed
 from penstock.runtime.spec import stage
@@ -581,3 +582,19 @@ async def test_a_start_that_is_tried_again_says_why_and_counts_from_the_first(ma
     assert rig.engine.reason == (
         "M is loading, 6 s; the last try failed: worker 0 of stage 'M' ended before it was ready: signal SIGKILL"
     )
+
+
+# -- who wants to know of batches --------------------------------------------------------------------------------------
+
+
+async def test_each_batch_is_told_with_its_worker_and_the_ids_of_its_requests(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=4)), spec(name="second")).start()
+    told = []
+    rig.engine.watch_batches(lambda pid, ids: told.append((pid, ids)))
+    rig.submit(request_id=b"a")
+    rig.submit(request_id=b"b")
+    await rig.call(request_id=b"job", lane=Lane.BACK)
+    assert told == [(rig.workers[0].pid, [b"a", b"b"])]
+    rig.workers[0].answer()
+    await rest()
+    assert told[1] == (rig.workers[1].pid, [b"a"])

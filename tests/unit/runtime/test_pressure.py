@@ -225,3 +225,9 @@ async def test_of_those_let_in_few_miss_their_deadlines_and_no_fewer_are_answere
     assert by_room.late >= by_room.let_in / 4
     assert by_deadline.late <= 0.05 * by_deadline.let_in
     assert by_deadline.in_time >= 0.98 * by_room.in_time
+
+
+async def test_where_the_earliest_deadline_goes_first_nobody_comes_in_who_makes_others_late():
+    found = await arrivals(7, 6000, "deadline", order="deadline")
+    assert found.late <= 0.05 * found.let_in
+    assert found.in_time >= 0.62 * 6000, "what the worker can do is two thirds"

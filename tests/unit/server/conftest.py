@@ -103,6 +103,9 @@ class FakeEngine:
             ticket.settle(*(self.answer(payload) for payload in payloads))
         return ticket
 
+    def watch_batches(self, sent):
+        self.on_sent = sent
+
     def cancel(self, ticket):
         self.cancelled.append(ticket)
         ticket.settle(*(Cancelled() for _ in ticket.payloads))

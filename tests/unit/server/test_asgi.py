@@ -248,6 +248,16 @@ async def test_a_deep_check_is_answered_when_it_has_ended(fakes):
     assert wire.sent[0]["status"] == 200
 
 
+async def test_a_call_that_is_dropped_on_purpose_raises_for_the_server(fakes):
+    app = asgi(fakes.Service(), ServerOptions(chaos="drop=1"))
+    wire = Wire(app)
+    wire.body(b"1")
+    with pytest.raises(ConnectionAbortedError, match="dropped on purpose"):
+        await wire.end()
+    assert wire.sent == []
+    assert app.app._routes[b"/predict"].traffic.statuses == {499: 1}
+
+
 async def test_a_client_that_leaves_while_its_item_waits_withdraws_it(fakes):
     service = fakes.Service()
     app = asgi(service)

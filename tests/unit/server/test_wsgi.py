@@ -166,6 +166,22 @@ def test_a_request_goes_in_and_its_answer_comes_back_with_its_id(hosting):
 
 
 @pytest.mark.parametrize("chunks", [False, True])
+def test_a_call_that_is_dropped_on_purpose_ends_as_one_whose_client_has_left(hosting, chunks):
+    app = hosting(options=ServerOptions(chaos="drop=1"))
+    with pytest.raises(BrokenPipeError, match="dropped on purpose"):
+        Answer(app, body=b"[1.5]", chunks=chunks)
+    on_loop(app)
+    assert traffic(app) == {499: 1}
+    assert app.service.engine.submissions == []
+
+
+def test_a_deep_check_is_answered_when_it_has_ended(hosting):
+    app = hosting(examples=[[1.0]])
+    answer = Answer(app, "/health", "GET", QUERY_STRING="deep=1")
+    assert (answer.line, msgspec.json.decode(answer.body)["deep"]["ok"]) == ("200 OK", True)
+
+
+@pytest.mark.parametrize("chunks", [False, True])
 def test_the_validator_of_the_standard_library_finds_nothing(hosting, chunks):
     app = validator(hosting())
     for method, path in itertools.product(["GET", "HEAD", "POST", "OPTIONS"], ["/livez", "/predict", "/none", "/docs"]):

@@ -30,7 +30,7 @@ from collections import deque
 from typing import Final, cast
 
 from penstock.core.payload import payload_size
-from penstock.server.application import Application, HttpRequest, Response
+from penstock.server.application import DROPPED, Application, HttpRequest, Response
 from penstock.server.fields import RequestRefused
 from penstock.server.http1.answers import BODILESS, CLOSING, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
 from penstock.server.http1.connections import ABORTED, EXCESS, Connections
@@ -96,6 +96,9 @@ class Exchange(HttpRequest):
         """Answer.  Ignored where the client has left, and the second time."""
         connection = self.connection
         if connection is not None and self.response is None:
+            if response is DROPPED:
+                connection.abort()
+                return
             self.response = response
             connection.settle(self)
 

@@ -49,6 +49,8 @@ class Health:
         self._now = clock.now
         self._started = self._now()
         self._parts: list[HostPart] = []
+        self.chaos = ""
+        """The faults that are caused on purpose, in words; "" where none are."""
 
     def watch(self, part: HostPart) -> None:
         """Ask `part` too from now on."""
@@ -109,6 +111,8 @@ class Health:
         """What everything is doing, with what a deep check has found; 503 if that is not well."""
         body = describe_process(self._services, self._now() - self._started)
         body |= {part.name: part.describe() for part in self._parts}
+        if self.chaos:
+            body["chaos"] = self.chaos
         if deep is not None:
             body["deep"] = deep
         status = 200 if deep is None or deep["ok"] else 503

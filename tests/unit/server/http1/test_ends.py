@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.server.application import DROPPED
 from penstock.server.http1.refusals import LINGER_SECONDS
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -106,3 +107,18 @@ def test_a_connection_that_lingers_is_read_so_that_its_end_is_seen(rig):
     client.connection.pause_writing()
     assert client.transport.half_closed
     assert client.transport.reading
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_request_that_is_dropped_ends_its_connection_without_an_answer(rig, at_once):
+    rig.app.patient = True
+    client = rig.connect()
+    client.send(GET + GET + GET if at_once else GET)
+    first = rig.app.handled[0]
+    rig.app.replies[id(first)](DROPPED)
+    assert client.transport.sent == b""
+    assert client.transport.aborted
+    assert rig.app.cancelled == rig.app.handled
+    assert {status for _, status, _ in rig.app.answers} == {499}
+    rig.app.answer(first)
+    assert client.transport.sent == b""

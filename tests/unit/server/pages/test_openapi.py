@@ -178,9 +178,11 @@ def test_the_statuses_are_the_ones_that_the_options_choose_with_their_headers(fa
         assert "before the item ran" in late
 
 
-def test_where_there_are_tenants_a_quota_may_be_used_up(fakes):
+def test_where_there_are_tenants_a_quota_may_be_used_up(fakes, tmp_path):
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text("[tenants.gold]\nrate = 5.0\n")
     assert "Status429" not in document(fakes)["components"]["responses"]
-    found = document(fakes, fakes.Service(tenants="tenants.toml"))["components"]["responses"]
+    found = document(fakes, fakes.Service(tenants=str(tenants)))["components"]["responses"]
     assert "tenant" in found["Status429"]["description"]
 
 
