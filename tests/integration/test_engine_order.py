@@ -98,8 +98,9 @@ async def test_who_waits_for_room_is_let_in_by_deadline_where_that_is_asked_for(
 
 async def test_tenants_of_weights_3_and_1_are_served_3_to_1_in_both_stages(tmp_path):
     specs = [gated(tmp_path, batch=ps.Batch(max_size=1), prefetch=0), ps.stage(stages.EchoBatch, name="after")]
-    async with ps.Service(*specs) as service:
-        service.engine._flow.tenants.find("gold").weight = 3.0
+    rules = tmp_path / "tenants.toml"
+    rules.write_text("[tenants.gold]\nweight = 3\n")
+    async with ps.Service(*specs, tenants=str(rules)) as service:
         calls = [*submit(service, ["i"] * 40, tenant="iron"), *submit(service, ["g"] * 40, tenant="gold")]
         await until(lambda: service.engine.stages[0].queued == 79)
         (tmp_path / "open").touch()

@@ -77,7 +77,7 @@ def says(output, words):
         (("--timeout", "-1"), "timeout must be at least 0, got -1.0"),
         (("--timeout", "nan"), "timeout must be a number, got nan"),
         (("--port", "65536"), "port must be at most 65535, got 65536"),
-        (("--overload-status", "500"), "overload_status must be one of 503, 429, got 500"),
+        (("--overload-status", "500"), "overload_status must be one of 503, 429, 400, got 500"),
         (("--log-format", "xml"), "log_format must be one of 'text', 'json', got 'xml'"),
         (("--tls-cert", "cert.pem"), "tls_cert and tls_key go together"),
         (("--uds-mode", "rw"), "uds_mode: cannot read 'rw' as int"),

@@ -93,7 +93,7 @@ def outward(browser, address):
 def test_without_keys_the_page_shows_the_service_and_tries_it(serve, browser, picture, width):
     server = serve(source=SOURCE)
     browser.go(f"{server.address}/docs", width)
-    assert browser.until(SHOWN) == 6
+    assert browser.until(SHOWN) == 7
     text = browser.ask("document.body.innerText")
     assert "prices" in text
     assert "Says what a flat costs." in text
@@ -126,7 +126,7 @@ def test_with_keys_the_page_asks_for_one_and_sends_it_with_every_call(serve, tmp
     picture("refuses")
     browser.type(KEY)  # what was typed before is selected
     browser.press_enter()
-    assert browser.until(SHOWN) == 6
+    assert browser.until(SHOWN) == 7
     assert "Says what a flat costs." in browser.ask("document.body.innerText")
     assert not browser.ask("!!document.querySelector('#ask, .authorize')")
     picture("shown")
@@ -150,7 +150,7 @@ def test_with_keys_the_page_asks_for_one_and_sends_it_with_every_call(serve, tmp
 def test_several_services_behind_a_slash_too_much_are_on_one_page(serve, browser, picture, width):
     server = serve(source=SOURCE, services=("service", "rents"))
     browser.go(f"{server.address}/docs/", width)
-    assert browser.until(SHOWN) == 8
+    assert browser.until(SHOWN) == 9
     assert browser.ask("document.title") == "prices, rents"
     assert browser.until(TRY_IT % "rents_predict").split() == ["200", "250000"]
     assert browser.ask(TOO_WIDE % (width, width)) == "false"
@@ -166,7 +166,7 @@ def test_a_description_that_cannot_be_fetched_is_told_and_fetched_again(serve, b
     assert "openapi.json could not be fetched" in browser.ask("document.body.innerText")
     browser.tell("Network.setBlockedURLs", urls=[])
     browser.ask("document.querySelector('#failure button').click()")
-    assert browser.until(SHOWN) == 6
+    assert browser.until(SHOWN) == 7
     assert browser.ask("document.querySelector('#failure').hidden")
 
 
@@ -189,7 +189,7 @@ def test_below_a_mount_point_the_page_shows_and_asks_that(tmp_path, browser):
     try:
         address = program.wait_for(r"running on (http://127\.0\.0\.1:\d+)")[1]
         browser.go(f"{address}/ml/docs", 1280)
-        assert browser.until(SHOWN) == 6
+        assert browser.until(SHOWN) == 7
         assert browser.ask("[...document.querySelectorAll('.servers option')].map(o => o.value).join()") == "/ml"
         assert browser.until(TRY_IT % "predict").split() == ["200", "250000"]
         assert f"{address}/ml/predict" in browser.answers
