@@ -172,6 +172,8 @@ class Engine:
         tenant: str = "",
     ) -> RequestError | None:
         flow = self._flow
+        if not tenant and flow.open_to_anyone(nbytes):
+            return None  # most requests; what follows only says why not
         if not flow.accepting:
             state = self.state
             reason = f": {self.reason}" if state in (State.FAILED, State.STARTING) else ""

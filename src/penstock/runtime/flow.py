@@ -129,6 +129,8 @@ class Flow:
         self._quotas = Quotas()
         self._deadlines = Deadlines()
         self._by_prediction = options.admission == "deadline"
+        self._by_room_alone = not self._by_prediction and not self.tenants.anyone.limited
+        """Whether who names no tenant is refused for no other reason than room."""
         self._overtakes = options.order == "deadline"
         self._pace = Pace()
         self._slots = RetrySlots()
@@ -197,6 +199,10 @@ class Flow:
     def has_room(self, nbytes: int) -> bool:
         """Whether a request of `nbytes` would be let in now."""
         return self._admission.has_room(nbytes) and self._first_queue_open
+
+    def open_to_anyone(self, nbytes: int) -> bool:
+        """Whether a request of nobody by name is let in for sure, whatever its urgency, lane and deadline."""
+        return self.accepting and self._by_room_alone and self.has_room(nbytes)
 
     def full_of_what(self) -> str:
         """What there is no room for, where a request is not let in: a reason of `Overloaded`."""

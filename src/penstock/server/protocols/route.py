@@ -181,6 +181,7 @@ class ServiceRoute(Route):
         self.accepts = accepts(service.stages[0].signature().item)
         self.offers = offers(service.stages[-1].signature().result)
         self._timeout = service.options.timeout
+        self._lane = self.lane  # an attribute of the class is looked up by name, also once compiled
         self._max_body = options.max_body
         self._formats: dict[tuple[bytes | None, bytes | None], Formats] = {}
         """What was negotiated for a pair of Content-Type and Accept."""
@@ -214,7 +215,7 @@ class ServiceRoute(Route):
         if engine is None:
             refusal: RequestError | None = NotReady(state=State.STARTING)
         else:
-            refusal = engine.refusal(wanted, request.arrived + timeout, self.lane, request.urgency, request.tenant)
+            refusal = engine.refusal(wanted, request.arrived + timeout, self._lane, request.urgency, request.tenant)
         if refusal is None:
             return None
         if engine is not None:
