@@ -11,7 +11,7 @@ COUNT ?= 300
 SEED ?= 1
 
 # What is tested here is not compiled, so it is the same in both builds, and is tested over the sources alone.
-SOURCES_ONLY := $(addprefix tests/unit/,features graphs artifact export training jobs cli transfer)
+SOURCES_ONLY := $(addprefix tests/unit/,features graphs artifact export training jobs cli transfer hosting)
 # Tests with whole processes of what is compiled, so it is not the same in both builds: they are run over the sources too.
 COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration/listener \
 	$(patsubst %,tests/integration/test_%.py,current_requests forks) \
@@ -60,7 +60,7 @@ test-others: $(STAMP)
 
 test-compiled: compiled  ## the tests of what Penstock does, over the compiled build
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) $(addprefix --ignore=,$(SOURCES_ONLY)) \
-		tests/unit tests/conformance tests/integration tests/faults
+		tests/unit tests/conformance/test_channels.py tests/integration tests/faults
 
 test-sources: $(STAMP)  ## the tests with whole processes of what is compiled, over the sources: what a machine without a compiler runs
 	$(BIN)/python -m pytest -n $(JOBS) $(COMPILED_TOO)
