@@ -7,7 +7,8 @@ Contract
 * Each refusal takes the next slot that nobody has taken.  So those who come back as they were told find room, one after
   the other, and the workers have something to do.
 * Slots pass with time, taken or not: who does not come back keeps nobody waiting.
-* Nobody is told more than a minute.  Beyond it no slots are taken, so a crowd that never returns is soon forgotten.
+* Nobody is told more than a minute.  Beyond it no slots are taken, so a crowd that never returns is soon forgotten; and
+  no slot takes more than a minute, so that what was told while nothing moved is soon forgotten too.
 """
 
 from __future__ import annotations
@@ -47,5 +48,5 @@ class RetrySlots:
         wait = slot - now
         if wait >= LONGEST_SECONDS:
             return float(LONGEST_SECONDS)
-        self._next = slot + 1 / rate
+        self._next = slot + min(1 / rate, LONGEST_SECONDS)
         return wait

@@ -624,10 +624,18 @@ class Flow:
     # -- deadlines ------------------------------------------------------------------------------------------------
 
     def _end_expired(self) -> None:
-        for request in self._deadlines.expired(self._now()):
-            self._settling.end(request, self._deadline_exceeded)
-        self._deadline_alarm.set(self._deadlines.next_moment())
-        self.wake()
+        expired = self._deadlines.expired(self._now())
+        expired.reverse()
+        try:
+            while expired:
+                self._settling.end(expired.pop(), self._deadline_exceeded)
+        finally:
+            # Where one raises, the others are ended by the next ring: they must not stay in hand for good.
+            for request in expired:
+                if request.unsettled:
+                    self._deadlines.add(request)
+            self._deadline_alarm.set(self._deadlines.next_moment())
+            self.wake()
 
     def _deadline_exceeded(self, item: Item | None) -> DeadlineExceeded:
         """Why an item ends whose deadline has passed; one that waited takes a slot, as if it had been refused."""

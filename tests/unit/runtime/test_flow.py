@@ -288,6 +288,45 @@ async def test_the_earlier_of_two_deadlines_is_met_first(make_rig):
     assert late.done
 
 
+async def test_who_expires_under_a_worker_that_has_hung_for_hours_is_answered(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=4)), max_queued=64).start()
+    for _ in range(30):
+        for _ in range(16 - rig.engine.queued):
+            rig.submit()
+        await rest()
+        await rig.clock.advance(0.1)
+        rig.workers[0].answer(seconds=0.1)
+        await rest()
+    for _ in range(3000):
+        await rig.call(within=1.0)
+        await rig.clock.advance(2.0)
+    assert all(call.done for call in rig.calls[-3000:])
+    assert rig.engine.refusal() is None
+
+
+class Halt(BaseException):
+    """What no `done` may raise, and one raises nevertheless."""
+
+
+async def test_a_request_whose_end_goes_wrong_takes_no_other_with_it(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    await rig.call()
+
+    def fail(_):
+        raise Halt
+
+    rig.engine.submit((b"1",), 1, 1, rig.clock.now() + 0.995, fail)
+    calls = [await rig.call(within=1.0) for _ in range(3)]
+    calls.append(await rig.call(within=1.0, wait=True))
+    rig.engine.submit((b"1",), 1, 1, rig.clock.now() + 1.0, fail)
+    for _ in range(2):
+        with pytest.raises(Halt):
+            await rig.clock.advance(2.0)
+    await rig.clock.advance(1.0)
+    assert all(call.done for call in calls)
+    assert rig.engine.queued == 1
+
+
 async def test_a_deadline_a_generation_away_needs_no_timer(make_rig):
     rig = await make_rig().start()
     call = await rig.call(within=2e9)
