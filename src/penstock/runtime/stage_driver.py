@@ -17,7 +17,7 @@ from penstock.core.counters import StageCounters
 from penstock.core.cuts import CutBatch
 from penstock.core.dispatch import SentFrame, least_busy, reclaim
 from penstock.core.fault_lines import FaultKind
-from penstock.core.item import OFFER, SEND, Item
+from penstock.core.item import OFFER, SEND, Item, ItemState
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
 from penstock.core.predicted_end import StageLoad, seconds_until_free
@@ -50,6 +50,7 @@ REASON_CHARACTERS = 300
 """Longest text of an error in the reason why a worker was restarted or a stage has failed."""
 SERVE: Final = Verdict.SERVE  # asked for each batch: a constant costs nothing once compiled
 BACK: Final = int(Lane.BACK)
+SETTLED: Final = ItemState.SETTLED
 MOST_WITH_BACK: Final = 2
 """The most batches that a worker may hold and still be given items of BACK: whoever comes waits for these at most."""
 
@@ -256,7 +257,8 @@ class StageDriver:
             late = [item for item in batch.items if item.deadline <= now]
             if late:  # the deadline timer has not rung for them yet: they end as if it had, and are not run
                 self.hub.missed(late)
-                batch.items = [item for item in batch.items if item.deadline > now]
+                # Not those whose deadline is to come: a caller that was told may have cancelled others of the batch.
+                batch.items = [item for item in batch.items if item.state is not SETTLED]
                 batch.back = sum([item.request.lane == BACK for item in batch.items])
             if batch.items:
                 self._send(worker, batch, now)

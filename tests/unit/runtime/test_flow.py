@@ -268,6 +268,17 @@ async def test_a_batch_of_late_items_alone_is_not_sent(make_rig):
     assert rig.workers[0].frames == []
 
 
+async def test_what_a_caller_cancels_that_is_told_of_its_deadline_is_not_sent_with_the_rest_of_the_batch(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=4))).start()
+    other, third = rig.submit(b"22"), rig.submit(b"333")
+    rig.engine.submit((b"1",), 1, 1, rig.clock.now(), lambda _: rig.engine.cancel(other.request))
+    await rest()
+    assert other.ends == [Cancelled]
+    assert rig.workers[0].batches == [[b"333"]]
+    rig.workers[0].answer()
+    assert third.ends == [b"333"]
+
+
 async def test_a_request_that_waits_for_room_waits_until_its_deadline(make_rig):
     rig = await make_rig(max_queued=1).start()
     await rig.call(b"a")
