@@ -543,7 +543,8 @@ class Flow:
             if len(stage.queue):
                 stage.pump(now, self._rooms[stage.index], self._back_rooms[stage.index])
                 if not saturated and len(stage.queue):
-                    saturated = least_busy(stage.workers, 1) is None
+                    # While no worker is ready none has an item, and nothing can be learned of how fast they are.
+                    saturated = stage.in_flight > 0 and least_busy(stage.workers, 1) is None
             stage.note_work(now)
         pace = self._pace
         if saturated != pace.saturated or (saturated and now - pace.looked_at >= SECONDS_PER_LOOK):

@@ -881,6 +881,33 @@ async def test_the_time_to_come_back_follows_the_rate_under_load(make_rig):
         await rest()
 
 
+async def test_a_time_without_a_worker_makes_no_service_slow(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=4)), max_queued=16).start()
+
+    async def work(batches):
+        for _ in range(batches):
+            for _ in range(16 - rig.engine.queued):
+                rig.submit()
+            await rest()
+            await rig.clock.advance(0.1)
+            rig.workers[-1].answer(seconds=0.1)
+            await rest()
+
+    await work(60)
+    rig.workers[0].die()
+    for _ in range(300):
+        await rig.clock.advance(1.0)
+        if rig.engine.queued < 16:
+            rig.submit(within=20.0)
+    assert rig.engine.backlog_seconds == pytest.approx(16 / 40, rel=0.05)
+    rig.workers[-1].become_ready()
+    await rest()
+    await work(1)
+    while rig.engine.queued < 16:
+        rig.submit()
+    assert rig.engine.refusal().retry_after_ms == pytest.approx(1000 * 8 / 40, rel=0.05)
+
+
 async def test_a_batch_that_waits_for_company_makes_no_service_slow(make_rig):
     rig = await make_rig(spec(batch=Batch(max_size=4, max_wait=10.0)), max_queued=2).start()
     for _ in range(3):
