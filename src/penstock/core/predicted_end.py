@@ -5,7 +5,8 @@ free of all that goes before it; it ends one run later.  Every time is in second
 
 Contract
 --------
-* A batch takes as long as the stage's runs have taken lately, however many items it has.
+* A batch takes as long as the stage's runs have taken lately, however many items it has.  Runs of jobs alone say
+  nothing of others: they count where such a batch runs or was sent ahead, and nowhere else.
 * Whatever goes before a newcomer fills its batches.
 * Where the earliest deadline goes first, nobody comes in who would make others miss theirs, and runs are taken to be
   longer.
@@ -52,9 +53,9 @@ class StageLoad:
         self.free = free
 
 
-def seconds_until_free(run: float, frames: int, elapsed: float) -> float:
-    """In how many seconds a worker is free that holds so many batches, and has run the first of them for `elapsed`."""
-    return abs(run - elapsed) + (frames - 1) * run if frames else 0.0
+def seconds_until_free(runs: Sequence[float], elapsed: float) -> float:
+    """In how many seconds a worker is free that holds batches of such `runs`, and has run the first for `elapsed`."""
+    return abs(runs[0] - elapsed) + sum(runs[1:]) if runs else 0.0
 
 
 def predicted_end(loads: Sequence[StageLoad]) -> float:

@@ -173,7 +173,7 @@ class StageDriver:
 
     @property
     def known_rate(self) -> float:
-        """How many items a second it can end, by its latest runs; 0 before the first."""
+        """How many items a second it can end, by its latest runs, those of BACK alone aside; 0 before the first."""
         run = self.queue.expected_run
         return (self.live_workers or len(self.workers)) * self.spec.policy.max_size / run if run > 0 else 0.0
 
@@ -181,11 +181,12 @@ class StageDriver:
         """What lies before one who comes behind `waiting` items; None while nothing has run, or no worker is ready."""
         queue = self.queue
         run = queue.expected_run
-        free = [
-            seconds_until_free(run, len(worker.frames), now - worker.running_since)
-            for worker in self.workers
-            if worker.ready
-        ]
+        back_run = queue.expected_back_run or run
+        free = []
+        for worker in self.workers:
+            if worker.ready:
+                runs = [back_run if sent.back and sent.back == len(sent.items) else run for sent in worker.frames]
+                free.append(seconds_until_free(runs, now - worker.running_since))
         if run == 0.0 or not free:
             return None
         size = self.spec.policy.max_size
@@ -325,7 +326,7 @@ class StageDriver:
         if frame.calls > 1 and self.spec.batch is not None:
             counters.bisected += 1
         if frame.calls:
-            self.queue.ran(frame.seconds)
+            self.queue.ran(frame.seconds, back=sent.back == len(sent.items))
         if self._abandonment is not None:
             self._abandonment.answered(frame.seconds)
         succeeded = Status.OK in frame.statuses

@@ -22,11 +22,19 @@ def load(waiting=0, held=0, size=1, run=1.0, free=(0.0,)):
 
 
 @pytest.mark.parametrize(
-    ("frames", "elapsed", "seconds"),
-    [(0, 99.0, 0.0), (1, 0.0, 2.0), (1, 1.5, 0.5), (1, 2.0, 0.0), (1, 32.0, 30.0), (2, 1.5, 2.5), (3, 0.0, 6.0)],
+    ("runs", "elapsed", "seconds"),
+    [
+        ([], 99.0, 0.0),
+        ([2.0], 0.0, 2.0),
+        ([2.0], 1.5, 0.5),
+        ([2.0], 2.0, 0.0),
+        ([2.0], 32.0, 30.0),
+        ([2.0, 2.0], 1.5, 2.5),
+        ([2.0, 5.0, 2.0], 0.0, 9.0),
+    ],
 )
-def test_a_worker_is_free_once_it_has_run_all_that_it_holds(frames, elapsed, seconds):
-    assert seconds_until_free(2.0, frames, elapsed) == seconds
+def test_a_worker_is_free_once_it_has_run_all_that_it_holds(runs, elapsed, seconds):
+    assert seconds_until_free(runs, elapsed) == seconds
 
 
 def test_who_finds_an_idle_worker_ends_after_one_run():
