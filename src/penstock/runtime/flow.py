@@ -295,7 +295,7 @@ class Flow:
         if not self._by_prediction or lane is BACK or deadline > FOREVER_SECONDS:
             return 0.0
         first = self.stages[0]
-        if not first.queue.front_items and least_busy(first.workers, 1) is not None:
+        if not first.queue.front_items and first.has_idle_worker:
             return 0.0
         now = self._now()
         whose = self.find_tenant(tenant)

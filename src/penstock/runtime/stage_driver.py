@@ -177,6 +177,13 @@ class StageDriver:
         run = self.queue.expected_run
         return (self.live_workers or len(self.workers)) * self.spec.policy.max_size / run if run > 0 else 0.0
 
+    @property
+    def has_idle_worker(self) -> bool:
+        """Whether a ready worker has no batch; one that runs `health` or an example has none, and is soon back."""
+        if least_busy(self.workers, 1) is not None:
+            return True
+        return any(w.ready and not any(sent.items for sent in w.frames) for w in self.workers)
+
     def load(self, now: float, waiting: int) -> StageLoad | None:
         """What lies before one who comes behind `waiting` items; None while nothing has run, or no worker is ready."""
         queue = self.queue
@@ -185,8 +192,11 @@ class StageDriver:
         free = []
         for worker in self.workers:
             if worker.ready:
-                runs = [back_run if sent.back and sent.back == len(sent.items) else run for sent in worker.frames]
-                free.append(seconds_until_free(runs, now - worker.running_since))
+                batches = [sent for sent in worker.frames if sent.items]
+                runs = [back_run if sent.back == len(sent.items) else run for sent in batches]
+                # A run of `health` or of an example is no batch: what lies behind it has not begun.
+                elapsed = now - worker.running_since if batches and batches[0].running else 0.0
+                free.append(seconds_until_free(runs, elapsed))
         if run == 0.0 or not free:
             return None
         size = self.spec.policy.max_size
