@@ -19,6 +19,16 @@ def test_each_caller_takes_the_next_slot():
     assert slots.take(100.2, 0.5, 10.0) == pytest.approx(0.6), "the same moment as from 100.0"
 
 
+def test_to_look_at_a_slot_takes_none():
+    slots = RetrySlots()
+    assert [slots.look(100.0, 0.5) for _ in range(3)] == [0.5] * 3
+    slots.take(100.0, 0.5, 10.0)
+    assert slots.look(100.0, 0.5) == pytest.approx(0.6)
+    for _ in range(1000):
+        slots.take(100.0, 0.5, 10.0)
+    assert slots.look(100.0, 0.5) == 60.0
+
+
 def test_slots_pass_with_time_taken_or_not():
     slots = RetrySlots()
     for _ in range(50):

@@ -921,6 +921,78 @@ async def test_a_batch_that_waits_for_company_makes_no_service_slow(make_rig):
     rig.workers[0].answer()
 
 
+def next_slot(rig):
+    """What a newcomer is told that finds no room, in milliseconds; it takes that slot."""
+    rig.engine.hold(1000)
+    refusal = rig.engine.refusal(1)
+    rig.engine.hold(-1000)
+    return refusal.retry_after_ms
+
+
+async def one_a_second(rig):
+    """Let the one worker run what says so of it."""
+    await rig.call()
+    for worker in rig.workers.alive:
+        if worker.frames:
+            worker.answer(seconds=4.0)
+        await rest()
+
+
+@pytest.mark.parametrize("found_by", ["timer", "pump", "worker"])
+async def test_a_client_batch_that_runs_out_of_time_takes_one_slot(make_rig, found_by):
+    rig = await make_rig(spec(batch=Batch(max_size=4), prefetch=0), max_queued=10, max_queued_bytes=100).start()
+    await one_a_second(rig)
+    for _ in range(4):
+        rig.submit()
+    await rest()
+    batch = await rig.call(*[b""] * 40, within=0.501, lane=Lane.BULK)  # the timer rings at 0.51
+    assert rig.engine.queued == 4 + 5, "bulk calls get half"
+    if found_by == "worker":
+        rig.workers[0].answer(seconds=4.0)
+        await rest()
+    await rig.clock.advance(0.52 if found_by == "timer" else 0.505)
+    if found_by == "worker":
+        rig.workers[0].answer([b""] * 4, [Status.EXPIRED] * 4, seconds=4.0)
+    elif found_by == "pump":
+        rig.workers[0].answer(seconds=4.0)
+    await rest()
+    told = {(outcome.error.ran, outcome.error.retry_after_ms) for outcome in batch.told[0]}
+    assert told == {(False, 2000 if found_by == "timer" else 1000)}, "half of what others have in hand, or of nothing"
+    assert next_slot(rig) == pytest.approx(3000 if found_by == "timer" else 2000, abs=20)
+    if found_by == "timer":
+        rig.workers[0].answer(seconds=4.0)
+
+
+async def test_an_item_that_its_worker_skipped_takes_a_slot(make_rig):
+    rig = await make_rig(max_queued_bytes=100).start()
+    await one_a_second(rig)
+    calls = [await rig.call() for _ in range(2)]
+    rig.workers[0].answer([b""], [Status.EXPIRED], seconds=4.0)
+    await rest()
+    rig.workers[0].answer([b""], [Status.EXPIRED], seconds=4.0)
+    assert [call.error.retry_after_ms for call in calls] == [4000, 8000]
+    assert [call.error.retry_after for call in calls] == [4, 8]
+
+
+async def test_a_client_batch_of_too_many_results_takes_one_slot(make_rig):
+    rig = await make_rig(
+        spec(name="a", prefetch=0, workers=4), spec(name="b", prefetch=0), max_queued_bytes=100
+    ).start()
+    await one_a_second(rig)
+    last = rig.workers[4]
+    call = await rig.call(*[b""] * 6, lane=Lane.BULK, hold_results=True)
+    rig.workers[0].answer([b"1"])
+    await rest()
+    last.answer([b"x" * 101], seconds=4.0)
+    await rest()
+    for worker in rig.workers.started[:4]:
+        if worker.frames:
+            worker.answer([b"2"])
+    assert call.ends == [b"x" * 101, *[Overloaded] * 5]
+    first = call.told[0][-1].error.retry_after_ms
+    assert next_slot(rig) == first + 4000
+
+
 # -- who would end too late -------------------------------------------------------------------------------------------
 
 
