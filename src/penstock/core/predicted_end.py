@@ -16,6 +16,7 @@ Contract
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -100,13 +101,29 @@ def seconds_to_clear(loads: Sequence[StageLoad]) -> float:
 
 
 def _begin(load: StageLoad, before: int) -> float:
-    """When the batch of an item begins that has `before` others before it, if that item is there by then."""
+    """When the batch of an item begins that has `before` others before it, if that item is there by then.
+
+    It costs no more for more of them: a full queue is asked for at each request.
+    """
     batches = int(before / load.size)
     free, run = sorted(load.free), load.run
-    # Of workers that are free within one run of each other each takes every nth batch.  Until they are, one by one.
-    while batches and free[-1] - free[0] > run:
-        free[0] += run
-        free.sort()
-        batches -= 1
+    if free[-1] - free[0] > run:
+        # Some are free so late that others take several batches until then, and perhaps all that there are.
+        least, most = 1, len(free)
+        while least < most:
+            middle = (least + most + 1) // 2
+            if sum(_batches_until(free, middle - 1, run, batches)) <= batches:
+                least = middle
+            else:
+                most = middle - 1
+        taken = _batches_until(free, least - 1, run, batches)
+        batches -= sum(taken)
+        free = sorted([each + n * run for each, n in zip(free, taken, strict=False)] + free[least - 1 : least])
+    # Of workers that are free within one run of each other each takes every nth batch.
     rounds, worker = divmod(batches, len(free))
     return free[worker] + rounds * run
+
+
+def _batches_until(free: list[float], worker: int, run: float, most: int) -> list[int]:
+    """How many batches each of the workers before `worker` begins until that one is free, or more than `most`."""
+    return [math.ceil(min((free[worker] - each) / run, most + 1.0)) for each in free[:worker]]
