@@ -64,8 +64,9 @@ class BatchQueue:
     `nbytes` is the size of their payloads; `len()` is their number.  Those of the lanes in front and those of BACK are
     told apart, because neither takes room from the other.  Set `draining` to let none wait for company any longer.
     `round_trip_seconds` is how long a batch takes besides its run: to meet a deadline, it leaves so much earlier.
-    `back_share` is the share of BACK, from 0 to 1.  `by_deadline` says that within a lane of one tenant and urgency the
-    earliest deadline goes first.
+    `expected_run` is how long a batch runs that has an item of the lanes in front, `expected_back_run` one that has
+    none; each is 0 until there was one.  `back_share` is the share of BACK, from 0 to 1.  `by_deadline` says that
+    within a lane of one tenant and urgency the earliest deadline goes first.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class BatchQueue:
         self.draining = False
         self.front_nbytes = 0
         self.expected_run = 0.0
+        self.expected_back_run = 0.0
         self._by_deadline = by_deadline
         self._order: ServingOrder[ItemLine] = ServingOrder()
         self._waiting = 0
@@ -245,12 +247,15 @@ class BatchQueue:
             return arrived if due is None else min(due, arrived)
         return due
 
-    def ran(self, seconds: float) -> None:
-        """Learn how long a batch ran, to know when an item must leave to meet its deadline."""
-        if self.expected_run == 0.0:
-            self.expected_run = seconds
+    def ran(self, seconds: float, *, back: bool = False) -> None:
+        """Learn how long a batch ran, to know when an item must leave to meet its deadline.
+
+        `back` says that it had items of BACK alone: jobs may be of another kind than what is asked for in front.
+        """
+        if back:
+            self.expected_back_run = _moved(self.expected_back_run, seconds)
         else:
-            self.expected_run += RUN_TIME_WEIGHT * (seconds - self.expected_run)
+            self.expected_run = _moved(self.expected_run, seconds)
 
     # -- who goes first ------------------------------------------------------------------------------------------
 
@@ -417,6 +422,10 @@ class BatchQueue:
             self._back.spend(size)
             return CutBatch(self._back.take(1), Reason.ALONE, 1)
         return self._cut(front, reason)
+
+
+def _moved(expected: float, seconds: float) -> float:
+    return expected + RUN_TIME_WEIGHT * (seconds - expected) if expected else seconds
 
 
 def _newest_unrun(members: OrderedDict[Item, Place | None]) -> Item | None:

@@ -6,6 +6,8 @@ Contract
   company, make nobody slow.
 * The last few seconds of such time decide, however long ago they were.
 * Before there was a second of it, the runs that were seen decide, and before those a modest guess.
+* It is never less than one item in a quarter of an hour: a worker that hangs for an hour makes no rate of nothing, by
+  which nobody could divide.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ GUESSED_RATE: Final = 100.0
 
 A guess that is too high costs its callers a second try; one that is too low lets the workers idle.
 """
+LEAST_RATE: Final = 1 / 900
+"""Who is refused is told a minute at most, so a slower rate would say nothing more."""
 
 
 class Pace:
@@ -51,5 +55,5 @@ class Pace:
     def rate(self, known: float) -> float:
         """Items a second; `known` is what follows from the runs of the stages, 0 where some stage has run nothing."""
         if self._seconds >= LEAST_SECONDS and self._items > 0:
-            return self._items / self._seconds
-        return known if known > 0 else GUESSED_RATE
+            known = self._items / self._seconds
+        return max(known, LEAST_RATE) if known > 0 else GUESSED_RATE

@@ -5,7 +5,8 @@ free of all that goes before it; it ends one run later.  Every time is in second
 
 Contract
 --------
-* A batch takes as long as the stage's runs have taken lately, however many items it has.
+* A batch takes as long as the stage's runs have taken lately, however many items it has.  Runs of jobs alone say
+  nothing of others: they count where such a batch runs or was sent ahead, and nowhere else.
 * Whatever goes before a newcomer fills its batches.
 * Where the earliest deadline goes first, nobody comes in who would make others miss theirs, and runs are taken to be
   longer.
@@ -15,6 +16,7 @@ Contract
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -52,9 +54,9 @@ class StageLoad:
         self.free = free
 
 
-def seconds_until_free(run: float, frames: int, elapsed: float) -> float:
-    """In how many seconds a worker is free that holds so many batches, and has run the first of them for `elapsed`."""
-    return abs(run - elapsed) + (frames - 1) * run if frames else 0.0
+def seconds_until_free(runs: Sequence[float], elapsed: float) -> float:
+    """In how many seconds a worker is free that holds batches of such `runs`, and has run the first for `elapsed`."""
+    return abs(runs[0] - elapsed) + sum(runs[1:]) if runs else 0.0
 
 
 def predicted_end(loads: Sequence[StageLoad]) -> float:
@@ -99,13 +101,29 @@ def seconds_to_clear(loads: Sequence[StageLoad]) -> float:
 
 
 def _begin(load: StageLoad, before: int) -> float:
-    """When the batch of an item begins that has `before` others before it, if that item is there by then."""
+    """When the batch of an item begins that has `before` others before it, if that item is there by then.
+
+    It costs no more for more of them: a full queue is asked for at each request.
+    """
     batches = int(before / load.size)
     free, run = sorted(load.free), load.run
-    # Of workers that are free within one run of each other each takes every nth batch.  Until they are, one by one.
-    while batches and free[-1] - free[0] > run:
-        free[0] += run
-        free.sort()
-        batches -= 1
+    if free[-1] - free[0] > run:
+        # Some are free so late that others take several batches until then, and perhaps all that there are.
+        least, most = 1, len(free)
+        while least < most:
+            middle = (least + most + 1) // 2
+            if sum(_batches_until(free, middle - 1, run, batches)) <= batches:
+                least = middle
+            else:
+                most = middle - 1
+        taken = _batches_until(free, least - 1, run, batches)
+        batches -= sum(taken)
+        free = sorted([each + n * run for each, n in zip(free, taken, strict=False)] + free[least - 1 : least])
+    # Of workers that are free within one run of each other each takes every nth batch.
     rounds, worker = divmod(batches, len(free))
     return free[worker] + rounds * run
+
+
+def _batches_until(free: list[float], worker: int, run: float, most: int) -> list[int]:
+    """How many batches each of the workers before `worker` begins until that one is free, or more than `most`."""
+    return [math.ceil(min((free[worker] - each) / run, most + 1.0)) for each in free[:worker]]

@@ -6,8 +6,10 @@ Contract
   ends items.
 * Each refusal takes the next slot that nobody has taken.  So those who come back as they were told find room, one after
   the other, and the workers have something to do.
+* A request takes one slot, however many items it has: it comes again as a whole.
 * Slots pass with time, taken or not: who does not come back keeps nobody waiting.
-* Nobody is told more than a minute.  Beyond it no slots are taken, so a crowd that never returns is soon forgotten.
+* Nobody is told more than a minute.  Beyond it no slots are taken, so a crowd that never returns is soon forgotten; and
+  no slot takes more than a minute, so that what was told while nothing moved is soon forgotten too.
 """
 
 from __future__ import annotations
@@ -38,14 +40,17 @@ class RetrySlots:
         self._next = 0.0
         """The first slot that nobody has taken, unless it has passed."""
 
+    def look(self, now: float, lead: float) -> float:
+        """In how many seconds the next caller should come, 60 at most; the slot stays free."""
+        return min(max(self._next, now + lead) - now, float(LONGEST_SECONDS))
+
     def take(self, now: float, lead: float, rate: float) -> float:
         """In how many seconds the next caller should come, 60 at most.
 
         The first slot is `lead` seconds away, the others follow at `rate` a second.
         """
-        slot = max(self._next, now + lead)
-        wait = slot - now
+        wait = self.look(now, lead)
         if wait >= LONGEST_SECONDS:
-            return float(LONGEST_SECONDS)
-        self._next = slot + 1 / rate
+            return wait
+        self._next = max(self._next, now + lead) + min(1 / rate, LONGEST_SECONDS)
         return wait

@@ -40,4 +40,12 @@ class StageProgress:
 
     def stalled(self, now: float) -> bool:
         """Whether that is too long."""
-        return self.at_work and now - self._since >= self.stalls_after
+        return self.at_work and now >= self.stalls_at
+
+    @property
+    def stalls_at(self) -> float:
+        """The moment from which that is too long, if nothing comes back before and there is work.
+
+        It is compared with `now` as it is: the difference to it may be too small for a clock to go on by.
+        """
+        return self._since + self.stalls_after

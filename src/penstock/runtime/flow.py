@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 from typing import Final, Protocol
 
@@ -61,6 +62,7 @@ SECONDS_PER_LOOK: Final = 0.05
 # Looked up for every item, several times: constants cost nothing once compiled, members of an enum do.
 SETTLED: Final = ItemState.SETTLED
 OK: Final = int(Status.OK)
+EXPIRED: Final = int(Status.EXPIRED)
 BACK: Final = Lane.BACK
 
 
@@ -134,6 +136,8 @@ class Flow:
         self._overtakes = options.order == "deadline"
         self._pace = Pace()
         self._slots = RetrySlots()
+        self._told_late: dict[Request, float] = {}
+        """What the requests are told that run out of time just now: for how long to stay away."""
         self._settling = Settling(
             name,
             [stage.queue for stage in self.stages],
@@ -295,7 +299,7 @@ class Flow:
         if not self._by_prediction or lane is BACK or deadline > FOREVER_SECONDS:
             return 0.0
         first = self.stages[0]
-        if not first.queue.front_items and least_busy(first.workers, 1) is not None:
+        if not first.queue.front_items and first.has_idle_worker:
             return 0.0
         now = self._now()
         whose = self.find_tenant(tenant)
@@ -332,20 +336,15 @@ class Flow:
         Without `lead` that is when half of what is in hand has ended.  So those who come back a little early still find
         room, and if they are a little late the workers still have work.
         """
-        seconds = self._take_slot(lead)
-        retry_after = whole_seconds(seconds)
-        return Overloaded(
-            f"{why}; try again in {retry_after} s",
-            retry_after=retry_after,
-            retry_after_ms=whole_milliseconds(seconds),
-            reason=reason,
-        )
+        return _overloaded(why, reason, self._take_slot(lead))
 
     def _take_slot(self, lead: float | None = None) -> float:
         rate = self.rate()
-        if lead is None:
-            lead = max(self._admission.items / 2, 1.0) / rate
-        return self._slots.take(self._now(), lead, rate)
+        return self._slots.take(self._now(), self._lead(rate) if lead is None else lead, rate)
+
+    def _lead(self, rate: float, gone: int = 0) -> float:
+        """When half of what is in hand has ended, less `gone` items that end just now."""
+        return max((self._admission.items - gone) / 2, 1.0) / rate
 
     def rate(self) -> float:
         """How many items a second the service ends under load, as far as is known."""
@@ -543,7 +542,8 @@ class Flow:
             if len(stage.queue):
                 stage.pump(now, self._rooms[stage.index], self._back_rooms[stage.index])
                 if not saturated and len(stage.queue):
-                    saturated = least_busy(stage.workers, 1) is None
+                    # While no worker is ready none has an item, and nothing can be learned of how fast they are.
+                    saturated = stage.in_flight > 0 and least_busy(stage.workers, 1) is None
             stage.note_work(now)
         pace = self._pace
         if saturated != pace.saturated or (saturated and now - pace.looked_at >= SECONDS_PER_LOOK):
@@ -568,17 +568,21 @@ class Flow:
             if item.state is SETTLED:
                 continue  # cancelled or expired meanwhile: masked from the next stage
             if status != OK:
-                settling.settle(item, Failure(_read_failure(stage.name, status, payload)))
+                late = status == EXPIRED
+                error = (
+                    self._deadline_exceeded(item.request, item) if late else _read_failure(stage.name, status, payload)
+                )
+                settling.settle(item, Failure(error))
             elif last:
                 settling.settle(item, Result(payload))
             elif item.request.full:
-                settling.settle(item, Failure(self._too_many_results()))
+                settling.settle(item, Failure(self._too_many_results(False)))
             else:
                 self._advance(item, payload, now)
 
     def missed(self, items: list[Item]) -> None:  # noqa: D102  # see `Hub`
         for item in items:
-            self._settling.settle(item, Failure(self._deadline_exceeded(item)))
+            self._settling.settle(item, Failure(self._deadline_exceeded(item.request, item)))
 
     def worker_lost(  # noqa: D102  # see `Hub`
         self, stage: StageDriver, items: list[Item], *, hung: bool, alone: bool
@@ -587,13 +591,14 @@ class Flow:
             words = _lost_words(hung=hung, alone=alone, again=item.suspect)
             self._settling.settle(item, Failure(WorkerLost(words, stage=stage.name, hung=hung, alone=alone)))
 
-    def _too_many_results(self) -> RequestError:
+    def _too_many_results(self, takes_slot: bool) -> RequestError:
         """Why items end unrun whose client batch has gathered too many results."""
         most = self._admission.ledger.max_bytes
-        return self.overloaded(
+        return _overloaded(
             f"the results of unfinished batches take more than {most} bytes, most of them those of this one; send "
             "fewer items at a time",
             "bytes",
+            self._take_slot() if takes_slot else self._slots.look(self._now(), self._lead(self.rate())),
         )
 
     def _advance(self, item: Item, payload: Payload, now: float) -> None:
@@ -624,17 +629,33 @@ class Flow:
     # -- deadlines ------------------------------------------------------------------------------------------------
 
     def _end_expired(self) -> None:
-        for request in self._deadlines.expired(self._now()):
-            self._settling.end(request, self._deadline_exceeded)
-        self._deadline_alarm.set(self._deadlines.next_moment())
-        self.wake()
+        expired = self._deadlines.expired(self._now())
+        expired.reverse()
+        try:
+            while expired:
+                request = expired.pop()
+                self._settling.end(request, partial(self._deadline_exceeded, request))
+        finally:
+            # Where one raises, the others are ended by the next ring: they must not stay in hand for good.
+            for request in expired:
+                if request.unsettled:
+                    self._deadlines.add(request)
+            self._told_late.clear()
+            self._deadline_alarm.set(self._deadlines.next_moment())
+            self.wake()
 
-    def _deadline_exceeded(self, item: Item | None) -> DeadlineExceeded:
-        """Why an item ends whose deadline has passed; one that waited takes a slot, as if it had been refused."""
+    def _deadline_exceeded(self, request: Request, item: Item | None) -> DeadlineExceeded:
+        """Why an item of `request` ends whose deadline has passed.
+
+        Those that waited take a slot, all of one request the same, as if it had been refused.
+        """
         ran = item is not None and item.frame is not None and item.frame.running
         error = DeadlineExceeded(ran=ran)
         if not ran and (item is None or item.request.lane != BACK):
-            seconds = self._take_slot()
+            seconds = self._told_late.get(request, -1.0)
+            if seconds < 0:
+                in_hand = request.unsettled - (len(request.payloads) - request.fed)
+                seconds = self._told_late[request] = self._take_slot(self._lead(self.rate(), in_hand))
             error.retry_after = whole_seconds(seconds)
             error.retry_after_ms = whole_milliseconds(seconds)
         return error
@@ -673,10 +694,19 @@ def _back_room_after(following: StageDriver | None, max_bytes: int) -> Callable[
     return lambda: room_for_back(queue.back_items, queue.back_nbytes, most=most, max_bytes=max_bytes)
 
 
+def _overloaded(why: str, reason: str, seconds: float) -> Overloaded:
+    """An error that says to come again in so many seconds."""
+    retry_after = whole_seconds(seconds)
+    return Overloaded(
+        f"{why}; try again in {retry_after} s",
+        retry_after=retry_after,
+        retry_after_ms=whole_milliseconds(seconds),
+        reason=reason,
+    )
+
+
 def _read_failure(stage: str, status: int, payload: Payload) -> RequestError:
-    """What a worker of `stage` says of an item that has no result."""
-    if status == Status.EXPIRED:
-        return DeadlineExceeded(ran=False)
+    """What a worker of `stage` says of an item that it has run and that has no result."""
     try:
         problem = unpack(payload, Problem)
     except ProtocolError as broken:

@@ -39,7 +39,8 @@ class Settling:
 
     Nothing else settles an item.  `queues` are those of the stages, in their order.  What an item held is given back
     to `admission`, its request leaves `deadlines`, and its ending is counted in `counters`.  `too_many_results` makes
-    the error of items that are not run because their request is full of results.  `quotas` is told of requests that are
+    the error of items that are not run because their request is full of results; it is told whether that is to take a
+    slot, which it is once for a request.  `quotas` is told of requests that are
     fed no further, and `tenant_idle` of a tenant whose last request was answered.
 
     Items of BACK take no room, so `admission` never hears of them: `back_items` is how many are in hand.
@@ -52,7 +53,7 @@ class Settling:
         admission: Admission,
         deadlines: Deadlines,
         counters: ServiceCounters,
-        too_many_results: Callable[[], RequestError],
+        too_many_results: Callable[[bool], RequestError],
         quotas: Quotas,
         tenant_idle: Callable[[Tenant], None],
     ) -> None:
@@ -114,7 +115,7 @@ class Settling:
 
     def _end_unsent(self, request: Request) -> None:
         """Settle what of `request` no worker has, fed or not: it is full of results.  It may complete here."""
-        unrun, begun = Failure(self._too_many_results()), Failure(self._too_many_results())
+        begun, unrun = Failure(self._too_many_results(False)), Failure(self._too_many_results(True))
         if not request.wholly_fed:
             self._end_unfed(request, unrun)
         for item in request.items:

@@ -17,7 +17,7 @@ from penstock.core.counters import StageCounters
 from penstock.core.cuts import CutBatch
 from penstock.core.dispatch import SentFrame, least_busy, reclaim
 from penstock.core.fault_lines import FaultKind
-from penstock.core.item import OFFER, SEND, Item
+from penstock.core.item import OFFER, SEND, Item, ItemState
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
 from penstock.core.predicted_end import StageLoad, seconds_until_free
@@ -50,6 +50,7 @@ REASON_CHARACTERS = 300
 """Longest text of an error in the reason why a worker was restarted or a stage has failed."""
 SERVE: Final = Verdict.SERVE  # asked for each batch: a constant costs nothing once compiled
 BACK: Final = int(Lane.BACK)
+SETTLED: Final = ItemState.SETTLED
 MOST_WITH_BACK: Final = 2
 """The most batches that a worker may hold and still be given items of BACK: whoever comes waits for these at most."""
 
@@ -172,19 +173,30 @@ class StageDriver:
 
     @property
     def known_rate(self) -> float:
-        """How many items a second it can end, by its latest runs; 0 before the first."""
+        """How many items a second it can end, by its latest runs, those of BACK alone aside; 0 before the first."""
         run = self.queue.expected_run
         return (self.live_workers or len(self.workers)) * self.spec.policy.max_size / run if run > 0 else 0.0
+
+    @property
+    def has_idle_worker(self) -> bool:
+        """Whether a ready worker has no batch; one that runs `health` or an example has none, and is soon back."""
+        if least_busy(self.workers, 1) is not None:
+            return True
+        return any(w.ready and not any(sent.items for sent in w.frames) for w in self.workers)
 
     def load(self, now: float, waiting: int) -> StageLoad | None:
         """What lies before one who comes behind `waiting` items; None while nothing has run, or no worker is ready."""
         queue = self.queue
         run = queue.expected_run
-        free = [
-            seconds_until_free(run, len(worker.frames), now - worker.running_since)
-            for worker in self.workers
-            if worker.ready
-        ]
+        back_run = queue.expected_back_run or run
+        free = []
+        for worker in self.workers:
+            if worker.ready:
+                batches = [sent for sent in worker.frames if sent.items]
+                runs = [back_run if sent.back == len(sent.items) else run for sent in batches]
+                # A run of `health` or of an example is no batch: what lies behind it has not begun.
+                elapsed = now - worker.running_since if batches and batches[0].running else 0.0
+                free.append(seconds_until_free(runs, elapsed))
         if run == 0.0 or not free:
             return None
         size = self.spec.policy.max_size
@@ -256,7 +268,8 @@ class StageDriver:
             late = [item for item in batch.items if item.deadline <= now]
             if late:  # the deadline timer has not rung for them yet: they end as if it had, and are not run
                 self.hub.missed(late)
-                batch.items = [item for item in batch.items if item.deadline > now]
+                # Not those whose deadline is to come: a caller that was told may have cancelled others of the batch.
+                batch.items = [item for item in batch.items if item.state is not SETTLED]
                 batch.back = sum([item.request.lane == BACK for item in batch.items])
             if batch.items:
                 self._send(worker, batch, now)
@@ -323,7 +336,7 @@ class StageDriver:
         if frame.calls > 1 and self.spec.batch is not None:
             counters.bisected += 1
         if frame.calls:
-            self.queue.ran(frame.seconds)
+            self.queue.ran(frame.seconds, back=sent.back == len(sent.items))
         if self._abandonment is not None:
             self._abandonment.answered(frame.seconds)
         succeeded = Status.OK in frame.statuses

@@ -60,11 +60,11 @@ class StallWatch:
         progress, now = self.progress, self._clock.now()
         if not progress.at_work or self._stopped:
             return
-        age = progress.age(now)
         if not progress.stalled(now):
-            self._set(progress.stalls_after - age)
+            self._set(progress.stalls_at - now)
             return
         self._told = True
+        age = progress.age(now)
         log.error("stage %r has stalled: work is in hand, and nothing has come back for %.1f s", self._stage, age)
 
     def _tell_back(self, now: float, why: str) -> None:

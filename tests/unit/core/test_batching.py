@@ -149,6 +149,14 @@ def test_the_first_run_is_the_estimate_and_later_ones_move_it_a_little():
     assert queue.expected_run == pytest.approx(1.2)
 
 
+def test_runs_of_jobs_alone_are_learned_by_themselves():
+    queue = BatchQueue(Batch())
+    queue.ran(40.0, back=True)
+    queue.ran(1.0)
+    queue.ran(50.0, back=True)
+    assert (queue.expected_run, queue.expected_back_run) == (1.0, pytest.approx(42.0))
+
+
 # -- idle and busy workers --------------------------------------------------------------------------------------------
 
 

@@ -22,11 +22,19 @@ def load(waiting=0, held=0, size=1, run=1.0, free=(0.0,)):
 
 
 @pytest.mark.parametrize(
-    ("frames", "elapsed", "seconds"),
-    [(0, 99.0, 0.0), (1, 0.0, 2.0), (1, 1.5, 0.5), (1, 2.0, 0.0), (1, 32.0, 30.0), (2, 1.5, 2.5), (3, 0.0, 6.0)],
+    ("runs", "elapsed", "seconds"),
+    [
+        ([], 99.0, 0.0),
+        ([2.0], 0.0, 2.0),
+        ([2.0], 1.5, 0.5),
+        ([2.0], 2.0, 0.0),
+        ([2.0], 32.0, 30.0),
+        ([2.0, 2.0], 1.5, 2.5),
+        ([2.0, 5.0, 2.0], 0.0, 9.0),
+    ],
 )
-def test_a_worker_is_free_once_it_has_run_all_that_it_holds(frames, elapsed, seconds):
-    assert seconds_until_free(2.0, frames, elapsed) == seconds
+def test_a_worker_is_free_once_it_has_run_all_that_it_holds(runs, elapsed, seconds):
+    assert seconds_until_free(runs, elapsed) == seconds
 
 
 def test_who_finds_an_idle_worker_ends_after_one_run():
@@ -88,6 +96,14 @@ def test_what_is_in_hand_takes_as_long_as_its_last_item():
     assert seconds_to_clear([load(), load(waiting=1, run=2.0)]) == 2.0
 
 
+def test_a_long_queue_beside_a_worker_that_hangs_is_predicted_at_once():
+    """No loop over the batches: of so many it would take longer than any test may."""
+    many = 10**12
+    assert predicted_end([load(many, run=0.001, free=[0.0, 600.0])]) == pytest.approx(many * 0.001 / 2 + 300.0)
+    assert predicted_end([load(many, run=0.001, free=[0.0, 1e12])]) == pytest.approx(many * 0.001)
+    assert predicted_end([load(10, run=5e-324, free=[0.0, 600.0])]) == pytest.approx(0.0)
+
+
 def one_by_one(loads):
     """The same, for the end of a newcomer, with each batch given out by itself."""
     end, before = 0.0, 0
@@ -108,7 +124,15 @@ def test_the_end_is_that_of_giving_out_each_batch_by_itself(seed):
     for _ in range(20):
         loads = []
         for _ in range(random.randrange(1, 4)):
-            free = [random.choice((0.0, random.uniform(0, 9))) for _ in range(random.randrange(1, 5))]
-            run = random.choice((0.25, 1.0, 3.0))
-            loads.append(load(random.randrange(60), random.randrange(9), random.choice((1, 4, 8)), run, free))
+            free = [random.choice((0.0, random.uniform(0, 9))) for _ in range(random.randrange(1, 9))]
+            run = random.choice((0.01, 0.25, 1.0, 3.0))
+            loads.append(
+                load(
+                    random.choice((random.randrange(60), random.randrange(3000))),
+                    random.randrange(9),
+                    random.choice((1, 4, 8)),
+                    run,
+                    free,
+                )
+            )
         assert predicted_end(loads) == pytest.approx(one_by_one(loads)), seed

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.core.pace import GUESSED_RATE, Pace
+from penstock.core.pace import GUESSED_RATE, LEAST_RATE, Pace
 from penstock.core.retry_slots import RetrySlots, whole_milliseconds, whole_seconds
 
 # -- slots ------------------------------------------------------------------------------------------------------------
@@ -17,6 +17,16 @@ def test_each_caller_takes_the_next_slot():
     slots = RetrySlots()
     assert [slots.take(100.0, 0.5, 10.0) for _ in range(3)] == pytest.approx([0.5, 0.6, 0.7])
     assert slots.take(100.2, 0.5, 10.0) == pytest.approx(0.6), "the same moment as from 100.0"
+
+
+def test_to_look_at_a_slot_takes_none():
+    slots = RetrySlots()
+    assert [slots.look(100.0, 0.5) for _ in range(3)] == [0.5] * 3
+    slots.take(100.0, 0.5, 10.0)
+    assert slots.look(100.0, 0.5) == pytest.approx(0.6)
+    for _ in range(1000):
+        slots.take(100.0, 0.5, 10.0)
+    assert slots.look(100.0, 0.5) == 60.0
 
 
 def test_slots_pass_with_time_taken_or_not():
@@ -33,6 +43,13 @@ def test_nobody_is_told_more_than_a_minute_and_a_crowd_beyond_it_takes_no_slots(
     assert max(told) == 60.0
     assert told.count(60.0) in (10_000 - 600, 10_000 - 601)
     assert slots.take(130.0, 0.0, 10.0) == pytest.approx(30.0, abs=0.2), "what lies ahead is a minute at most"
+
+
+def test_a_slot_taken_while_nothing_moves_is_forgotten_after_a_minute():
+    slots = RetrySlots()
+    assert slots.take(100.0, 0.0, 1e-9) == 0.0
+    assert slots.take(100.0, 0.0, 1e-9) == 60.0
+    assert slots.take(160.0, 0.5, 10.0) == 0.5
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -93,6 +110,16 @@ def test_a_service_that_has_become_slower_is_believed_soon():
             now, ended = now + 1.0, ended + rate
             pace.look(now, ended, saturated=True)
     assert 10.0 <= pace.rate(0.0) < 25.0
+
+
+def test_a_worker_that_hangs_for_an_hour_makes_no_rate_of_nothing():
+    pace, now = Pace(), 0.0
+    pace.look(now, 0, saturated=True)
+    for _ in range(1800):
+        now += 2.0
+        pace.look(now, 40, saturated=True)
+    assert pace.rate(40.0) == LEAST_RATE
+    assert Pace().rate(1e-9) == LEAST_RATE, "nor do runs of a night"
 
 
 def test_one_that_ended_nothing_in_all_that_time_is_as_fast_as_its_runs_say():

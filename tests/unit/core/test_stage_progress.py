@@ -43,3 +43,11 @@ def test_inf_is_never():
     progress.work_changed(True, 0.0)
     assert progress.age(1e9) == 1e9
     assert not progress.stalled(1e9)
+
+
+def test_the_moment_it_stalls_at_is_the_one_that_a_timer_is_set_to():
+    progress = StageProgress(2.0)
+    progress.work_changed(at_work=True, now=3.02)
+    assert progress.stalls_at == 3.02 + 2.0
+    assert 3.02 + 2.0 - 3.02 < 2.0, "their difference is a little less"
+    assert progress.stalled(3.02 + 2.0)

@@ -268,6 +268,17 @@ async def test_a_batch_of_late_items_alone_is_not_sent(make_rig):
     assert rig.workers[0].frames == []
 
 
+async def test_what_a_caller_cancels_that_is_told_of_its_deadline_is_not_sent_with_the_rest_of_the_batch(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=4))).start()
+    other, third = rig.submit(b"22"), rig.submit(b"333")
+    rig.engine.submit((b"1",), 1, 1, rig.clock.now(), lambda _: rig.engine.cancel(other.request))
+    await rest()
+    assert other.ends == [Cancelled]
+    assert rig.workers[0].batches == [[b"333"]]
+    rig.workers[0].answer()
+    assert third.ends == [b"333"]
+
+
 async def test_a_request_that_waits_for_room_waits_until_its_deadline(make_rig):
     rig = await make_rig(max_queued=1).start()
     await rig.call(b"a")
@@ -286,6 +297,45 @@ async def test_the_earlier_of_two_deadlines_is_met_first(make_rig):
     assert (late.done, later.done) == (False, True)
     await rig.clock.advance(9.0)
     assert late.done
+
+
+async def test_who_expires_under_a_worker_that_has_hung_for_hours_is_answered(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=4)), max_queued=64).start()
+    for _ in range(30):
+        for _ in range(16 - rig.engine.queued):
+            rig.submit()
+        await rest()
+        await rig.clock.advance(0.1)
+        rig.workers[0].answer(seconds=0.1)
+        await rest()
+    for _ in range(3000):
+        await rig.call(within=1.0)
+        await rig.clock.advance(2.0)
+    assert all(call.done for call in rig.calls[-3000:])
+    assert rig.engine.refusal() is None
+
+
+class Halt(BaseException):
+    """What no `done` may raise, and one raises nevertheless."""
+
+
+async def test_a_request_whose_end_goes_wrong_takes_no_other_with_it(make_rig):
+    rig = await make_rig(spec(prefetch=0)).start()
+    await rig.call()
+
+    def fail(_):
+        raise Halt
+
+    rig.engine.submit((b"1",), 1, 1, rig.clock.now() + 0.995, fail)
+    calls = [await rig.call(within=1.0) for _ in range(3)]
+    calls.append(await rig.call(within=1.0, wait=True))
+    rig.engine.submit((b"1",), 1, 1, rig.clock.now() + 1.0, fail)
+    for _ in range(2):
+        with pytest.raises(Halt):
+            await rig.clock.advance(2.0)
+    await rig.clock.advance(1.0)
+    assert all(call.done for call in calls)
+    assert rig.engine.queued == 1
 
 
 async def test_a_deadline_a_generation_away_needs_no_timer(make_rig):
@@ -831,6 +881,33 @@ async def test_the_time_to_come_back_follows_the_rate_under_load(make_rig):
         await rest()
 
 
+async def test_a_time_without_a_worker_makes_no_service_slow(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=4)), max_queued=16).start()
+
+    async def work(batches):
+        for _ in range(batches):
+            for _ in range(16 - rig.engine.queued):
+                rig.submit()
+            await rest()
+            await rig.clock.advance(0.1)
+            rig.workers[-1].answer(seconds=0.1)
+            await rest()
+
+    await work(60)
+    rig.workers[0].die()
+    for _ in range(300):
+        await rig.clock.advance(1.0)
+        if rig.engine.queued < 16:
+            rig.submit(within=20.0)
+    assert rig.engine.backlog_seconds == pytest.approx(16 / 40, rel=0.05)
+    rig.workers[-1].become_ready()
+    await rest()
+    await work(1)
+    while rig.engine.queued < 16:
+        rig.submit()
+    assert rig.engine.refusal().retry_after_ms == pytest.approx(1000 * 8 / 40, rel=0.05)
+
+
 async def test_a_batch_that_waits_for_company_makes_no_service_slow(make_rig):
     rig = await make_rig(spec(batch=Batch(max_size=4, max_wait=10.0)), max_queued=2).start()
     for _ in range(3):
@@ -842,6 +919,78 @@ async def test_a_batch_that_waits_for_company_makes_no_service_slow(make_rig):
     assert rig.engine.refusal().retry_after_ms == 50, "four in ten milliseconds"
     await rig.clock.advance(10.0)
     rig.workers[0].answer()
+
+
+def next_slot(rig):
+    """What a newcomer is told that finds no room, in milliseconds; it takes that slot."""
+    rig.engine.hold(1000)
+    refusal = rig.engine.refusal(1)
+    rig.engine.hold(-1000)
+    return refusal.retry_after_ms
+
+
+async def one_a_second(rig):
+    """Let the one worker run what says so of it."""
+    await rig.call()
+    for worker in rig.workers.alive:
+        if worker.frames:
+            worker.answer(seconds=4.0)
+        await rest()
+
+
+@pytest.mark.parametrize("found_by", ["timer", "pump", "worker"])
+async def test_a_client_batch_that_runs_out_of_time_takes_one_slot(make_rig, found_by):
+    rig = await make_rig(spec(batch=Batch(max_size=4), prefetch=0), max_queued=10, max_queued_bytes=100).start()
+    await one_a_second(rig)
+    for _ in range(4):
+        rig.submit()
+    await rest()
+    batch = await rig.call(*[b""] * 40, within=0.501, lane=Lane.BULK)  # the timer rings at 0.51
+    assert rig.engine.queued == 4 + 5, "bulk calls get half"
+    if found_by == "worker":
+        rig.workers[0].answer(seconds=4.0)
+        await rest()
+    await rig.clock.advance(0.52 if found_by == "timer" else 0.505)
+    if found_by == "worker":
+        rig.workers[0].answer([b""] * 4, [Status.EXPIRED] * 4, seconds=4.0)
+    elif found_by == "pump":
+        rig.workers[0].answer(seconds=4.0)
+    await rest()
+    told = {(outcome.error.ran, outcome.error.retry_after_ms) for outcome in batch.told[0]}
+    assert told == {(False, 2000 if found_by == "timer" else 1000)}, "half of what others have in hand, or of nothing"
+    assert next_slot(rig) == pytest.approx(3000 if found_by == "timer" else 2000, abs=20)
+    if found_by == "timer":
+        rig.workers[0].answer(seconds=4.0)
+
+
+async def test_an_item_that_its_worker_skipped_takes_a_slot(make_rig):
+    rig = await make_rig(max_queued_bytes=100).start()
+    await one_a_second(rig)
+    calls = [await rig.call() for _ in range(2)]
+    rig.workers[0].answer([b""], [Status.EXPIRED], seconds=4.0)
+    await rest()
+    rig.workers[0].answer([b""], [Status.EXPIRED], seconds=4.0)
+    assert [call.error.retry_after_ms for call in calls] == [4000, 8000]
+    assert [call.error.retry_after for call in calls] == [4, 8]
+
+
+async def test_a_client_batch_of_too_many_results_takes_one_slot(make_rig):
+    rig = await make_rig(
+        spec(name="a", prefetch=0, workers=4), spec(name="b", prefetch=0), max_queued_bytes=100
+    ).start()
+    await one_a_second(rig)
+    last = rig.workers[4]
+    call = await rig.call(*[b""] * 6, lane=Lane.BULK, hold_results=True)
+    rig.workers[0].answer([b"1"])
+    await rest()
+    last.answer([b"x" * 101], seconds=4.0)
+    await rest()
+    for worker in rig.workers.started[:4]:
+        if worker.frames:
+            worker.answer([b"2"])
+    assert call.ends == [b"x" * 101, *[Overloaded] * 5]
+    first = call.told[0][-1].error.retry_after_ms
+    assert next_slot(rig) == first + 4000
 
 
 # -- who would end too late -------------------------------------------------------------------------------------------
@@ -937,6 +1086,31 @@ async def test_jobs_that_wait_take_their_share_of_the_batches_before_a_newcomer(
     assert rig.engine.refusal(0, in_time) is None
     await rig.call(lane=Lane.BACK)
     assert rig.engine.refusal(0, in_time).reason == "late"
+
+
+async def test_long_jobs_keep_nobody_out_who_is_quick(make_rig):
+    rig = await make_rig(spec(workers=2, prefetch=0), admission="deadline").start()
+    await ran(rig, seconds=0.1)
+    for _ in range(4):
+        await rig.call(lane=Lane.BACK)
+    await rig.clock.advance(4.0)
+    rig.workers[0].answer(seconds=4.0)
+    await rig.clock.advance(2.0)
+    rig.workers[1].answer(seconds=6.0)
+    await rest()
+    assert rig.engine.stages[0].queue.expected_run == 0.1
+    await rig.clock.advance(1.0)  # one job has run for 3 s and the other for 1 s, and jobs take 4.4 s
+    assert rig.engine.refusal(0, rig.clock.now() + 1.6) is None
+    assert rig.engine.refusal(0, rig.clock.now() + 1.4).reason == "late", "what runs has 1.4 s to go"
+
+
+async def test_a_batch_with_a_job_in_it_is_one_of_those_in_front(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=2))).start()
+    rig.submit(lane=Lane.BACK)
+    await rig.call()
+    rig.workers[0].answer(seconds=2.0)
+    queue = rig.engine.stages[0].queue
+    assert (queue.expected_run, queue.expected_back_run) == (2.0, 0.0)
 
 
 async def test_where_no_worker_is_ready_nobody_knows_and_nobody_is_refused(make_rig):

@@ -50,6 +50,27 @@ async def test_an_idle_worker_is_asked_after_ten_seconds_and_every_ten_from_then
     assert reasons(rig) == ["", ""]
 
 
+async def test_a_worker_that_is_asked_how_it_is_counts_as_idle_and_keeps_nobody_out(make_rig):
+    rig = await make_rig(stage(Well), admission="deadline").start()
+    await rig.call()
+    await rig.clock.advance(1.0)
+    rig.workers[0].answer(seconds=1.0)
+    await rig.clock.advance(11.0)
+    assert rig.workers[0].checked
+    assert rig.engine.refusal(0, rig.clock.now() + 0.1) is None, "a worker is idle, and nothing waits"
+    assert rig.engine.backlog_seconds == 0.0
+    await rig.call()  # sent ahead, behind the check
+    await rig.clock.advance(0.5)
+    assert rig.engine.backlog_seconds == 1.0, "its batch has not begun"
+    assert rig.engine.refusal(0, rig.clock.now() + 2.1) is None
+    assert rig.engine.refusal(0, rig.clock.now() + 1.9).reason == "late"
+    rig.workers[0].finish_check()
+    await rest()
+    await rig.clock.advance(0.5)
+    assert rig.engine.backlog_seconds == 0.5
+    rig.workers[0].answer(seconds=1.0)
+
+
 async def test_a_worker_at_work_is_not_asked(rig):
     await rig.clock.advance(9.0)
     await rig.call()

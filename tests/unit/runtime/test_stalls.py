@@ -64,6 +64,14 @@ async def test_a_start_of_a_pool_and_the_ends_of_workers_leave_a_stalled_service
     await rig.call()
 
 
+async def test_the_last_of_the_time_is_not_too_short_for_the_clock(make_rig):
+    rig = await make_rig(stage(math.sqrt, name="root", prefetch=0), stall_unready=2.0).start()
+    await rig.clock.advance(23.1)  # at 1023.1 on the clock, and two seconds more are a little less than two
+    await rig.call()
+    await rig.clock.advance(2.1)
+    assert rig.engine.state is State.STALLED
+
+
 async def test_an_idle_night_does_not_count(rig):
     await rig.call()
     rig.workers[0].answer()
