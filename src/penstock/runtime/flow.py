@@ -126,7 +126,7 @@ class Flow:
         self.tenants = Tenants() if tenants is None else tenants
         self._weights = 0.0
         """The weights of the tenants with items in hand, unless `Admission.tenants_changed`."""
-        self._quotas = Quotas()
+        self._quotas = Quotas(self._admission)
         self._deadlines = Deadlines()
         self._by_prediction = options.admission == "deadline"
         self._by_room_alone = not self._by_prediction and not self.tenants.anyone.limited
@@ -141,7 +141,6 @@ class Flow:
             self._deadlines,
             self.counters,
             self._too_many_results,
-            self._quotas,
             self._tenant_idle,
         )
         for stage in self.stages:
@@ -194,7 +193,7 @@ class Flow:
         """Whether nothing is in hand."""
         if self._admission.items or self._settling.back_items:
             return False
-        return self._admission.waiting == 0 and self._quotas.waiting == 0
+        return self._admission.waiting == 0 and self._admission.held_back == 0
 
     def has_room(self, nbytes: int) -> bool:
         """Whether a request of `nbytes` would be let in now."""
@@ -277,12 +276,6 @@ class Flow:
         """End `item`, whose place is taken already."""
         error = self.overloaded("the service is full, and this made way for another tenant or urgency", "share")
         self._settling.settle(item, Failure(error))
-
-    def _release(self, now: float) -> None:
-        """Let those wait for room whose tenants may have one more item."""
-        for request in self._quotas.release(now):
-            self._admission.line_up(request)
-        self._quota_alarm.set(self._quotas.next_moment())
 
     # -- how long it will take ------------------------------------------------------------------------------------
 
@@ -374,15 +367,16 @@ class Flow:
         n = len(payloads)
         if nbytes is None:
             nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
-        has_room = self.accepting and (lane is BACK or self.has_room(nbytes))
         whose = self.tenants.anyone if not tenant else self.find_tenant(tenant)
         allowed = not whose.limited or lane is BACK or self._allows(whose)
+        has_room = self.accepting and (lane is BACK or self.has_room(nbytes))
         if urgency < whose.best_urgency and lane is not BACK:
             urgency = whose.best_urgency
         displaced: Item | None = None
         predicted = self._by_prediction and lane is not BACK
         if (predicted or not has_room or not allowed) and not (wait and self.accepting):
             displaced = self._judge(n, nbytes, deadline, lane, urgency, whose)
+            allowed, has_room = True, displaced is None
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
         request = Request(
@@ -414,7 +408,7 @@ class Flow:
                 at_once = displaced is not None or (has_room and not (wait and self._admission.must_wait(lane)))
                 self._take_in(request, at_once=at_once)
             else:
-                self._quotas.line_up(request)
+                self._quotas.line_up(request, self._now())
             if displaced is not None:  # after its place is taken: whoever it tells may submit
                 self._displace(displaced)
         if not self._waking:
@@ -433,13 +427,14 @@ class Flow:
     def _take_in(self, request: Request, *, at_once: bool) -> None:
         """Let `request` in `at_once`, or have it wait for room; what of it cannot be fed at once waits too."""
         admission = self._admission
-        if request.tenant.limited:
-            self._quotas.grant(request, self._now())
         if at_once:
             admission.let_in(request)
             self._feed_one(request)
-        if not request.wholly_fed and (request.granted or not request.tenant.limited):
-            admission.line_up(request)
+        if not request.wholly_fed:
+            if request.tenant.limited:
+                self._quotas.line_up(request, self._now())
+            else:
+                admission.line_up(request)
 
     def cancel(self, request: Request) -> None:
         """See `Engine.cancel`."""
@@ -483,23 +478,28 @@ class Flow:
             if request is None:
                 break
             self._feed_one(request)
-            if self._quotas.waiting:
-                self._release(self._now())
             fed = True
         return fed
 
     def _feed_one(self, request: Request) -> None:
         self._admission.ledger.feed(self._offer_next(request))
-        if request.granted:
-            self._quotas.fed(request)
-            if not request.wholly_fed:
-                self._quotas.line_up(request)
+        if request.tenant.limited:
+            self._quotas.took(request.tenant, self._now())
+
+    def _feed_all(self, now: float) -> bool:
+        """The same, those included whose tenants may have one more item by now."""
+        admission = self._admission
+        if admission.held_back:
+            self._quotas.release(now)
+        return admission.waiting > 0 and self._feed()
 
     def _allows(self, tenant: Tenant) -> bool:
-        """Whether a newcomer of `tenant` may go on by its own limits."""
+        """Whether a newcomer of `tenant` may go on by its own limits; those of it who wait go first."""
         now = self._now()
-        if self._quotas.waiting:
-            self._release(now)
+        if self._admission.held_back:
+            self._quotas.release_one(tenant, now)
+            if self._admission.waiting:
+                self._feed()
         return self._quotas.allows(tenant, now)
 
     def _feed_back(self, request: Request) -> None:
@@ -534,10 +534,9 @@ class Flow:
         self._waking = False
         now = self._now()
         saturated = False
-        if self._quotas.waiting:
-            self._release(now)
-        if self._admission.waiting:
-            self._feed()
+        admission = self._admission
+        if admission.waiting or admission.held_back:
+            self._feed_all(now)
         # The last stage first: what it takes makes room for the stage before it, in the same turn.
         for stage in reversed(self.stages):
             if len(stage.queue):
@@ -549,8 +548,11 @@ class Flow:
         if saturated != pace.saturated or (saturated and now - pace.looked_at >= SECONDS_PER_LOOK):
             counters = self.counters
             pace.look(now, counters.succeeded + counters.failed + counters.invalid, saturated)
-        if self._admission.waiting and self._feed():
-            self.wake()
+        if admission.waiting or admission.held_back:
+            if self._feed_all(now):
+                self.wake()
+            if admission.held_back:
+                self._quota_alarm.set(self._quotas.next_moment())
         if self.on_pumped is not None:
             self.on_pumped()
 
@@ -615,7 +617,7 @@ class Flow:
             self._settling.end(request, error)
 
     def _in_hand(self) -> Iterable[Request]:
-        found: dict[Request, None] = dict.fromkeys(self._admission.requests() + self._quotas.requests())
+        found: dict[Request, None] = dict.fromkeys(self._admission.requests())
         for stage in self.stages:
             found.update((item.request, None) for item in stage.queue)
             found.update((item.request, None) for w in stage.workers for sent in w.frames for item in sent.items)
