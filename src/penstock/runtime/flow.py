@@ -199,6 +199,10 @@ class Flow:
         """Whether a request of `nbytes` would be let in now."""
         return self._admission.has_room(nbytes) and self._first_queue_open
 
+    def makes_room(self, nbytes: int) -> bool:
+        """The same, once those who wait have taken what room there is: else nobody would know whose place it is."""
+        return self._admission.waiting > 0 and self._feed() and self.has_room(nbytes)
+
     def open_to_anyone(self, nbytes: int) -> bool:
         """Whether a request of nobody by name is let in for sure, whatever its urgency, lane and deadline."""
         return self.accepting and self._by_room_alone and self.has_room(nbytes)

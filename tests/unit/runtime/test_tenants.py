@@ -306,6 +306,35 @@ async def test_a_caller_that_submits_when_it_is_displaced_does_not_get_the_place
     assert quiet.ends == [b"q"]
 
 
+async def test_a_newcomer_displaces_in_the_turn_of_the_loop_in_which_items_end_too(make_rig):
+    rig = await make_rig(spec(prefetch=0, batch=Batch(max_size=2)), max_queued=4).start()
+    flood = [await rig.call(b"f", tenant="flood", wait=True) for _ in range(10)]
+    rig.workers[0].answer()  # those who wait are fed at the end of this turn
+    assert rig.engine.refusal(tenant="quiet") is None
+    quiet, urgent = rig.submit(b"q", tenant="quiet"), rig.submit(b"u", tenant="urgent", urgency=0)
+    assert rig.engine.queued == 4
+    assert rig.engine.counters.displaced == 2
+    for _ in range(6):
+        await rest()
+        await answer_all(rig)
+    assert (quiet.ends, urgent.ends) == ([b"q"], [b"u"])
+    assert [call.ends for call in flood].count([Overloaded]) == 2
+
+
+async def test_where_those_who_wait_leave_room_a_newcomer_has_it_at_once(make_rig):
+    rig = await make_rig(spec(prefetch=0, batch=Batch(max_size=4)), max_queued=4).start()
+    calls = [rig.submit(wait=True) for _ in range(5)]
+    await rest()
+    rig.workers[0].answer()
+    assert rig.engine.refusal() is None
+    calls.append(rig.submit())
+    assert rig.engine.queued == 2
+    for _ in range(4):
+        await rest()
+        await answer_all(rig)
+    assert all(call.ends == [b"1"] for call in calls)
+
+
 async def test_at_the_bound_of_the_first_stage_a_newcomer_displaces_too(make_rig):
     rig = await make_rig(spec(prefetch=0, max_queued=2)).start()
     flood = [await rig.call(urgency=5) for _ in range(3)]
