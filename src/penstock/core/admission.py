@@ -20,8 +20,8 @@ Contract
 * Whose lane has its most items in hand keeps nobody else waiting.
 * A tenant may be held back: nothing of it is fed, and what of it waits keeps nobody else waiting.  When it is let go,
   its requests are in the order in which they would be.  `quotas` says who is held back.
-* Newcomers get no room while a single request waits, so that none overtakes it.  Who displaces an item takes its place
-  and no room (see `displacement`), and so overtakes nobody.
+* Newcomers get no room while a single request waits that is as urgent or more, so that none overtakes it.  Who
+  displaces an item takes its place and no room (see `displacement`), and so overtakes nobody.
 """
 
 from __future__ import annotations
@@ -83,14 +83,18 @@ class Admission:
         lines = [*self._order.lines(), *[line for held in self._held.values() for line in held.values()]]
         return [request for line in lines for lane in line.lanes for request in lane.in_order()]
 
-    @property
-    def items_full(self) -> bool:
-        """Whether a request of no bytes has to stay out: so many items are in hand, or a single request waits."""
-        return self.items >= self.max_items or self.waiting > self._bulk_waiting
-
-    def has_room(self, nbytes: int = 0) -> bool:
+    def has_room(self, nbytes: int = 0, urgency: int = WORST_URGENCY) -> bool:
         """Whether a request of `nbytes` may come in now."""
-        return not self.items_full and self.ledger.has_room(nbytes)
+        if self.items >= self.max_items:
+            return False
+        if self.waiting > self._bulk_waiting and urgency >= self._best_single:
+            return False
+        return self.ledger.has_room(nbytes)
+
+    @property
+    def _best_single(self) -> int:
+        """The best urgency of a single request that waits; there must be one."""
+        return next(line.urgency for line in self._order.lines() if line.singles.members)
 
     def must_wait(self, lane: int) -> bool:
         """Whether a request of `lane` that is ready to wait has to wait, although there is room.

@@ -35,7 +35,7 @@ from penstock.core.predicted_end import PACKED_RUN, predicted_end, seconds_other
 from penstock.core.quotas import Quotas
 from penstock.core.retry_slots import RetrySlots, whole_milliseconds, whole_seconds
 from penstock.core.shown_tenants import shown_rows
-from penstock.core.tenants import USUAL_URGENCY, Tenant, TenantNumbers, Tenants
+from penstock.core.tenants import USUAL_URGENCY, WORST_URGENCY, Tenant, TenantNumbers, Tenants
 from penstock.core.token_bucket import Allowance
 from penstock.errors import (
     Cancelled,
@@ -195,21 +195,28 @@ class Flow:
             return False
         return self._admission.waiting == 0 and self._admission.held_back == 0
 
-    def has_room(self, nbytes: int) -> bool:
+    def has_room(self, nbytes: int, urgency: int = WORST_URGENCY) -> bool:
         """Whether a request of `nbytes` would be let in now."""
-        return self._admission.has_room(nbytes) and self._first_queue_open
+        return self._admission.has_room(nbytes, urgency) and self._first_queue_open
 
-    def makes_room(self, nbytes: int) -> bool:
-        """The same, once those who wait have taken what room there is: else nobody would know whose place it is."""
-        return self._admission.waiting > 0 and self._feed() and self.has_room(nbytes)
+    def leaves_room(self, nbytes: int, urgency: int) -> bool:
+        """The same, where somebody waits, once those who do have taken what room there is for them."""
+        if not self._admission.waiting:
+            return False
+        self._feed()
+        return self.has_room(nbytes, urgency)
 
     def open_to_anyone(self, nbytes: int) -> bool:
         """Whether a request of nobody by name is let in for sure, whatever its urgency, lane and deadline."""
         return self.accepting and self._by_room_alone and self.has_room(nbytes)
 
     def full_of_what(self) -> str:
-        """What there is no room for, where a request is not let in: a reason of `Overloaded`."""
-        return "full" if self._admission.items_full or not self._first_queue_open else "bytes"
+        """What there is no room for, where a request is not let in: a reason of `Overloaded`.
+
+        Asked when those who wait have taken what room there is.  So where there is room for items, they wait for bytes.
+        """
+        admission = self._admission
+        return "full" if admission.items >= admission.max_items or not self._first_queue_open else "bytes"
 
     def has_bytes(self, nbytes: int) -> bool:
         """Whether so many bytes more may come in."""
@@ -426,7 +433,7 @@ class Flow:
             count_refusal(self.counters, refusal, n)
             whose.refused += n
             raise refusal
-        return None if self.has_room(nbytes) else self.to_displace(whose, urgency)
+        return None if self.has_room(nbytes, urgency) else self.to_displace(whose, urgency)
 
     def _take_in(self, request: Request, *, at_once: bool) -> None:
         """Let `request` in `at_once`, or have it wait for room; what of it cannot be fed at once waits too."""

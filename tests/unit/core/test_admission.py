@@ -159,6 +159,16 @@ def test_every_payload_of_a_request_is_fed_whichever_its_lane(request_of):
     assert admission.waiting == 0
 
 
+def test_a_single_request_that_waits_keeps_nobody_out_who_is_more_urgent(request_of):
+    admission = door(max_bytes=100)
+    let_in(admission, request_of(nbytes=60))
+    admission.line_up(request_of(lane=Lane.BULK, urgency=0, nbytes=70))
+    admission.line_up(request_of(urgency=5, nbytes=70))
+    assert admission.has_room(40, urgency=4)
+    assert not admission.has_room(41, urgency=4)
+    assert not admission.has_room(40, urgency=5)
+
+
 @pytest.mark.parametrize("lane", FRONT)
 def test_whoever_waits_is_let_in_when_there_is_room_for_all_of_its_bytes(request_of, lane):
     admission = door(max_bytes=100)

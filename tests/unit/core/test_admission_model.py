@@ -93,8 +93,9 @@ class PlainDoor:
     def waiting_in(self, lane):
         return [request for request in self.order.waiting if request.lane == lane]
 
-    def has_room(self, nbytes):
-        return self.in_hand() < self.max_items and not self.waiting_in(Lane.SINGLE) and self.fits(nbytes)
+    def has_room(self, nbytes, urgency=7):
+        overtaken = [request for request in self.waiting_in(Lane.SINGLE) if request.line[0] <= urgency]
+        return self.in_hand() < self.max_items and not overtaken and self.fits(nbytes)
 
     def must_wait(self, lane):
         return bool(self.waiting_in(lane)) or self.in_hand([lane]) >= self.limits[lane]
@@ -221,8 +222,8 @@ class History:
         request = Request(payloads, 1, 1, deadline, print, lane, holds_results, urgency=urgency, tenant=tenant)
         request.unfed_bytes = plain.unfed
         self.pairs[plain] = request, []
-        has_room, must_wait = self.plain.has_room(plain.unfed), self.plain.must_wait(lane)
-        assert self.door.has_room(request.unfed_bytes) is has_room, self
+        has_room, must_wait = self.plain.has_room(plain.unfed, urgency), self.plain.must_wait(lane)
+        assert self.door.has_room(request.unfed_bytes, urgency) is has_room, self
         assert self.door.must_wait(lane) is must_wait, self
         self.plain.requests.append(plain)
         if has_room and not (must_wait and self.random.random() < 0.5):
@@ -338,6 +339,8 @@ class History:
         left = plain.max_bytes - plain.taken
         for nbytes in (0, left, left + 1):
             assert door.has_room(nbytes) is plain.has_room(nbytes), (self, nbytes)
+            for urgency in (0, 3, 4):
+                assert door.has_room(nbytes, urgency) is plain.has_room(nbytes, urgency), (self, nbytes, urgency)
         for lane in FRONT:
             assert door.must_wait(lane) is plain.must_wait(lane), (self, lane)
         for request, (real, items) in self.pairs.items():

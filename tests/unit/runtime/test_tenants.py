@@ -275,6 +275,20 @@ async def test_the_bound_of_bytes_is_not_moved(make_rig):
     assert all(call.done for call in flood)
 
 
+async def test_one_who_waits_for_bytes_keeps_out_its_own_rank_and_worse_for_that_reason(make_rig):
+    rig = await make_rig(spec(prefetch=0), max_queued=100, max_queued_bytes=100).start()
+    for _ in range(3):
+        await rig.call(b"f" * 20, tenant="flood")
+    waits = await rig.call(b"w" * 60, wait=True, tenant="flood", urgency=5)
+    assert rig.engine.refusal(nbytes=5, tenant="gold", urgency=0) is None
+    first = await rig.call(b"12345", tenant="gold", urgency=4)
+    assert refused(rig, Overloaded, urgency=5).reason == "bytes"
+    assert refused(rig, Overloaded, urgency=7).reason == "bytes"
+    for _ in range(6):
+        await answer_all(rig)
+    assert (first.ends, waits.ends) == ([b"12345"], [b"w" * 60])
+
+
 async def test_a_newcomer_may_displace_while_others_wait_for_room_who_keep_their_places(make_rig):
     rig = await make_rig(spec(prefetch=0), max_queued=2).start()
     flood = [await rig.call(b"f", tenant="flood") for _ in range(2)]
