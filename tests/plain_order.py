@@ -66,6 +66,19 @@ class PlainOrder:
             self.shared = self.shared or len(lines) == 1
         self.waiting.insert(len(self.waiting) if place is None else place, one)
 
+    def suspend(self, line):
+        """Take all of `line` out, in the order of arrival."""
+        out = self.lines().get(line, [])
+        for one in out:
+            self.remove(one)
+        return out
+
+    def resume(self, line, out, turn):
+        """Let those who were taken out wait again, where the line begins with the lane `turn`."""
+        for one in out:
+            self.add(one)
+        self.turns[line] = turn
+
     def put_back(self, one):
         """Let `one` wait at the head, as if it had not been served."""
         self.add(one, place=0)

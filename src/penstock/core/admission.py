@@ -18,9 +18,10 @@ Contract
 * A request that was let in is fed even while one before it has no room for its bytes yet.  Of those behind the line of
   that one, nobody else is let in.
 * Whose lane has its most items in hand keeps nobody else waiting.
-* A tenant with limits of its own lines up here with one item at a time, which it may have: see `quotas`.
-* Newcomers get no room while a single request waits, so that none overtakes it.  Who displaces an item takes its place
-  and no room (see `displacement`), and so overtakes nobody.
+* A tenant may be held back: nothing of it is fed, and what of it waits keeps nobody else waiting.  When it is let go,
+  its requests are in the order in which they would be.  `quotas` says who is held back.
+* Newcomers get no room while a single request waits that is as urgent or more, so that none overtakes it.  Who
+  displaces an item takes its place and no room (see `displacement`), and so overtakes nobody.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane
 from penstock.core.ledger import ByteLedger
 from penstock.core.serving_order import Line, ServingOrder
-from penstock.core.tenants import Tenant
+from penstock.core.tenants import WORST_URGENCY, Tenant
 from penstock.core.waiting import EarliestDeadline, FirstCome
 
 # Looked up for every item: constants cost nothing once compiled.
@@ -54,8 +55,8 @@ class Admission:
     """The admission of one service.
 
     `items` is how many items are in hand, `waiting` how many requests wait for room or have items yet to be fed.
-    `ledger` counts the bytes held, those outside the queues included.  With `by_deadline` the earliest deadline goes
-    first within a lane of one tenant and urgency.
+    `held_back` is how many more do so whose tenants are held back.  `ledger` counts the bytes held, those outside the
+    queues included.  With `by_deadline` the earliest deadline goes first within a lane of one tenant and urgency.
     """
 
     def __init__(self, max_items: int, max_bytes: int, *, by_deadline: bool = False) -> None:
@@ -63,6 +64,7 @@ class Admission:
         self.items = 0
         self.ledger = ByteLedger(max_bytes)
         self.waiting = 0
+        self.held_back = 0
         self.tenants_changed = True
         """Whether other tenants than before have items in hand; who has looked sets it to False."""
         self._by_deadline = by_deadline
@@ -73,19 +75,26 @@ class Admission:
         """Those of `items` that are bulk items."""
         self._bulk_waiting = 0
         """Those of `waiting` that are of bulk calls."""
+        self._held: dict[Tenant, dict[int, RequestLine]] = {}
+        """The lines of tenants that are held back, by urgency.  They take no part in the order."""
 
     def requests(self) -> list[Request]:
-        """The requests that wait, line by line."""
-        return [request for line in self._order.lines() for lane in line.lanes for request in lane.in_order()]
+        """The requests that wait, line by line; last those that are held back."""
+        lines = [*self._order.lines(), *[line for held in self._held.values() for line in held.values()]]
+        return [request for line in lines for lane in line.lanes for request in lane.in_order()]
+
+    def has_room(self, nbytes: int = 0, urgency: int = WORST_URGENCY) -> bool:
+        """Whether a request of `nbytes` may come in now."""
+        if self.items >= self.max_items:
+            return False
+        if self.waiting > self._bulk_waiting and urgency >= self._best_single:
+            return False
+        return self.ledger.has_room(nbytes)
 
     @property
-    def items_full(self) -> bool:
-        """Whether a request of no bytes has to stay out: so many items are in hand, or a single request waits."""
-        return self.items >= self.max_items or self.waiting > self._bulk_waiting
-
-    def has_room(self, nbytes: int = 0) -> bool:
-        """Whether a request of `nbytes` may come in now."""
-        return not self.items_full and self.ledger.has_room(nbytes)
+    def _best_single(self) -> int:
+        """The best urgency of a single request that waits; there must be one."""
+        return next(line.urgency for line in self._order.lines() if line.singles.members)
 
     def must_wait(self, lane: int) -> bool:
         """Whether a request of `lane` that is ready to wait has to wait, although there is room.
@@ -105,6 +114,11 @@ class Admission:
 
     def line_up(self, request: Request) -> None:
         """Let `request` wait, behind all others of its rank, until `feed_next` names it."""
+        held = self._held.get(request.tenant)
+        if held is not None:
+            self._add(self._held_line(held, request), request, admitted=request.admitted)
+            self.held_back += 1
+            return
         line = self._order.find(request.urgency, request.tenant)
         if line is None:
             line = RequestLine(request.urgency, request.tenant, by_deadline=self._by_deadline)
@@ -117,8 +131,7 @@ class Admission:
     def feed_next(self) -> Request | None:
         """Count one more item in, and return the request whose next payload it is; None where none may be fed.
 
-        The request is let in if it was not yet.  It lines up again if it has more payloads to feed, and its tenant has
-        no limits of its own.
+        The request is let in if it was not yet.  It lines up again if it has more payloads to feed.
         """
         if self.items >= self.max_items or not self.waiting:
             return None
@@ -161,18 +174,76 @@ class Admission:
             self._count_in(request)
         else:
             self.let_in(request)
-        if request.fed + 1 < len(request.payloads) and not request.tenant.limited:
+        if request.fed + 1 < len(request.payloads):
             self._add(line, request, admitted=True)
         else:
             self._leave(line, lane)
 
     def drop_unfed(self, request: Request) -> None:
         """Feed no more of `request`, whether it waits or not, and hold its unfed payloads no longer."""
-        line = self._order.find(request.urgency, request.tenant)
-        if line is not None and request in line.lanes[request.lane].members:
-            self._remove(line, request)
-            self._leave(line, request.lane)
+        held = self._held.get(request.tenant)
+        if held is not None:
+            self._drop_held(held, request)
+        else:
+            line = self._order.find(request.urgency, request.tenant)
+            if line is not None and request in line.lanes[request.lane].members:
+                self._remove(line, request)
+                self._leave(line, request.lane)
         self.ledger.drop_unfed(request)
+
+    # -- who is held back -------------------------------------------------------------------------------------------
+
+    def holds_back(self, tenant: Tenant) -> bool:
+        """Whether something of `tenant` waits, and is held back."""
+        return tenant in self._held
+
+    def held_tenants(self) -> list[Tenant]:
+        """The tenants that are held back."""
+        return list(self._held)
+
+    def hold_back(self, tenant: Tenant) -> None:
+        """Feed nothing of `tenant` until `let_go`.  No change where nothing of it waits."""
+        for urgency in range(WORST_URGENCY + 1):
+            line = self._order.find(urgency, tenant)
+            if line is None or not line.present or not len(line):
+                continue
+            self._order.suspend(line)
+            self._held.setdefault(tenant, {})[urgency] = line
+            self.waiting -= len(line)
+            self._bulk_waiting -= len(line.bulk.members)
+            self.held_back += len(line)
+
+    def let_go(self, tenant: Tenant) -> None:
+        """Hold `tenant`, which is held back, back no longer."""
+        for line in self._held.pop(tenant).values():
+            self._order.resume(line)
+            self.waiting += len(line)
+            self._bulk_waiting += len(line.bulk.members)
+            self.held_back -= len(line)
+
+    def _held_line(self, held: dict[int, RequestLine], request: Request) -> RequestLine:
+        """The line of `request` among those of its tenant that are held back."""
+        line = held.get(request.urgency)
+        if line is None:
+            line = self._order.find(request.urgency, request.tenant)
+            if line is None:
+                line = RequestLine(request.urgency, request.tenant, by_deadline=self._by_deadline)
+            line.turn = SINGLE
+            held[request.urgency] = line
+        return line
+
+    def _drop_held(self, held: dict[int, RequestLine], request: Request) -> None:
+        line = held.get(request.urgency)
+        if line is None or request not in line.lanes[request.lane].members:
+            return
+        self._remove(line, request)
+        self.held_back -= 1
+        if not len(line):
+            del held[request.urgency]
+            if not held:
+                del self._held[request.tenant]
+
+    # -- out --------------------------------------------------------------------------------------------------------
 
     def settle(self, item: Item) -> None:
         """Count `item` out, and hold its payload no longer."""

@@ -45,7 +45,7 @@ class Request:
     """
 
     __slots__ = (
-        "admitted", "alone", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "full", "granted",
+        "admitted", "alone", "bucket", "codec_in", "codec_out", "deadline", "done", "fed", "full",
         "holds_results", "id", "items", "lane", "outcomes", "payloads", "result_bytes", "tenant", "unfed_bytes",
         "unsettled", "urgency",
     )  # fmt: skip
@@ -83,8 +83,6 @@ class Request:
         self.fed = 0
         self.admitted = False
         """Whether it is let in, and its payloads are held."""
-        self.granted = False
-        """Whether it has the token for its next item; see `Quotas`."""
         self.unfed_bytes = 0
         """Bytes of `payloads` that are not items yet."""
         self.result_bytes = 0

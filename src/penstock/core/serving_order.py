@@ -12,6 +12,7 @@ Contract
   empty ahead of its level starts no earlier when it comes again: else one that always has a single item to serve would
   get as much as it likes.  That is forgotten when the level has come so far, and when it is empty.
 * What comes back unserved gives its price back.
+* A line may be suspended: it keeps what waits in it, and comes again as any other, but for its turn.
 * While a single line has waited since all were empty, nothing is counted: there is nobody to share with.
 * Within a line the two lanes take turns; the turn is with single requests when a line begins.
 """
@@ -188,6 +189,23 @@ class ServingOrder(Generic[L]):
         line.present = False
         self._levels[line.urgency].leave(line)
         self._present -= 1
+
+    def suspend(self, line: L) -> None:
+        """Let `line`, which takes part, do so no longer, although something waits in it."""
+        line.present = False
+        if line is self.sole:
+            self.sole = None
+            return
+        self._levels[line.urgency].leave(line)
+        self._present -= 1
+
+    def resume(self, line: L) -> None:
+        """Let a line that was suspended, or is new, take part: it goes on with the lane whose turn it was."""
+        turn = line.turn
+        if self._levels[line.urgency].lines.get(line.tenant) is not line:
+            line.start = 0  # what it was ahead by is forgotten
+        self.enter(line)
+        line.turn = turn
 
     def serve(self, line: L, count: int) -> None:
         """Count `count` of `line` as served; it is told before `leave`."""

@@ -80,7 +80,7 @@ class Tenant:
     """One tenant: its name, what it may have, and what it has in hand now."""
 
     __slots__ = (
-        "accepted", "best_urgency", "bucket", "granted", "items", "limited", "max_queued", "name", "refused",
+        "accepted", "best_urgency", "bucket", "items", "limited", "max_queued", "name", "refused",
         "requests", "shown_from", "told", "waited", "weight",
     )  # fmt: skip
 
@@ -104,8 +104,6 @@ class Tenant:
         """Requests that are not answered yet."""
         self.items = 0
         """Items in hand."""
-        self.granted = 0
-        """Items that have their token and are not in hand yet: they wait for room."""
         # See `TenantNumbers`.
         self.accepted = 0
         self.refused = 0
@@ -123,7 +121,7 @@ class Tenant:
     @property
     def has_room(self) -> bool:
         """Whether it may have one more item by its own bound."""
-        return self.max_queued is None or self.items + self.granted < self.max_queued
+        return self.max_queued is None or self.items < self.max_queued
 
 
 def tenant_of(name: str, terms: TenantTerms) -> Tenant:

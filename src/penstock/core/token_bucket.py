@@ -60,10 +60,6 @@ class TokenBucket:
         """Take the token that `has_token` told of."""
         self._full_at = max(self._full_at, now) + 1.0 / self.rate
 
-    def give_back(self) -> None:
-        """Put back a token that was taken for nothing."""
-        self._full_at -= 1.0 / self.rate
-
     def is_full(self, now: float) -> bool:
         """Whether a new bucket would be no different."""
         return self._full_at <= now

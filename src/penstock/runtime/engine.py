@@ -188,7 +188,7 @@ class Engine:
             if refusal is not None:
                 return refusal
             urgency = max(urgency, whose.best_urgency)
-        if not flow.has_room(nbytes):
+        if not flow.has_room(nbytes) and not flow.leaves_room(nbytes, urgency):
             displaces = flow.to_displace(whose, urgency) is not None
             if not displaces or not flow.has_bytes(nbytes):
                 what = "bytes" if displaces else flow.full_of_what()

@@ -36,7 +36,7 @@ from penstock.core.predicted_end import PACKED_RUN, predicted_end, seconds_other
 from penstock.core.quotas import Quotas
 from penstock.core.retry_slots import RetrySlots, whole_milliseconds, whole_seconds
 from penstock.core.shown_tenants import shown_rows
-from penstock.core.tenants import USUAL_URGENCY, Tenant, TenantNumbers, Tenants
+from penstock.core.tenants import USUAL_URGENCY, WORST_URGENCY, Tenant, TenantNumbers, Tenants
 from penstock.core.token_bucket import Allowance
 from penstock.errors import (
     Cancelled,
@@ -128,7 +128,7 @@ class Flow:
         self.tenants = Tenants() if tenants is None else tenants
         self._weights = 0.0
         """The weights of the tenants with items in hand, unless `Admission.tenants_changed`."""
-        self._quotas = Quotas()
+        self._quotas = Quotas(self._admission)
         self._deadlines = Deadlines()
         self._by_prediction = options.admission == "deadline"
         self._by_room_alone = not self._by_prediction and not self.tenants.anyone.limited
@@ -145,7 +145,6 @@ class Flow:
             self._deadlines,
             self.counters,
             self._too_many_results,
-            self._quotas,
             self._tenant_idle,
         )
         for stage in self.stages:
@@ -198,19 +197,30 @@ class Flow:
         """Whether nothing is in hand."""
         if self._admission.items or self._settling.back_items:
             return False
-        return self._admission.waiting == 0 and self._quotas.waiting == 0
+        return self._admission.waiting == 0 and self._admission.held_back == 0
 
-    def has_room(self, nbytes: int) -> bool:
+    def has_room(self, nbytes: int, urgency: int = WORST_URGENCY) -> bool:
         """Whether a request of `nbytes` would be let in now."""
-        return self._admission.has_room(nbytes) and self._first_queue_open
+        return self._admission.has_room(nbytes, urgency) and self._first_queue_open
+
+    def leaves_room(self, nbytes: int, urgency: int) -> bool:
+        """The same, where somebody waits, once those who do have taken what room there is for them."""
+        if not self._admission.waiting:
+            return False
+        self._feed()
+        return self.has_room(nbytes, urgency)
 
     def open_to_anyone(self, nbytes: int) -> bool:
         """Whether a request of nobody by name is let in for sure, whatever its urgency, lane and deadline."""
         return self.accepting and self._by_room_alone and self.has_room(nbytes)
 
     def full_of_what(self) -> str:
-        """What there is no room for, where a request is not let in: a reason of `Overloaded`."""
-        return "full" if self._admission.items_full or not self._first_queue_open else "bytes"
+        """What there is no room for, where a request is not let in: a reason of `Overloaded`.
+
+        Asked when those who wait have taken what room there is.  So where there is room for items, they wait for bytes.
+        """
+        admission = self._admission
+        return "full" if admission.items >= admission.max_items or not self._first_queue_open else "bytes"
 
     def has_bytes(self, nbytes: int) -> bool:
         """Whether so many bytes more may come in."""
@@ -281,12 +291,6 @@ class Flow:
         """End `item`, whose place is taken already."""
         error = self.overloaded("the service is full, and this made way for another tenant or urgency", "share")
         self._settling.settle(item, Failure(error))
-
-    def _release(self, now: float) -> None:
-        """Let those wait for room whose tenants may have one more item."""
-        for request in self._quotas.release(now):
-            self._admission.line_up(request)
-        self._quota_alarm.set(self._quotas.next_moment())
 
     # -- how long it will take ------------------------------------------------------------------------------------
 
@@ -373,15 +377,16 @@ class Flow:
         n = len(payloads)
         if nbytes is None:
             nbytes = payload_size(payloads[0]) if n == 1 else sum(map(payload_size, payloads))
-        has_room = self.accepting and (lane is BACK or self.has_room(nbytes))
         whose = self.tenants.anyone if not tenant else self.find_tenant(tenant)
         allowed = not whose.limited or lane is BACK or self._allows(whose)
+        has_room = self.accepting and (lane is BACK or self.has_room(nbytes))
         if urgency < whose.best_urgency and lane is not BACK:
             urgency = whose.best_urgency
         displaced: Item | None = None
         predicted = self._by_prediction and lane is not BACK
         if (predicted or not has_room or not allowed) and not (wait and self.accepting):
             displaced = self._judge(n, nbytes, deadline, lane, urgency, whose)
+            allowed, has_room = True, displaced is None
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
         request = Request(
@@ -413,7 +418,7 @@ class Flow:
                 at_once = displaced is not None or (has_room and not (wait and self._admission.must_wait(lane)))
                 self._take_in(request, at_once=at_once)
             else:
-                self._quotas.line_up(request)
+                self._quotas.line_up(request, self._now())
             if displaced is not None:  # after its place is taken: whoever it tells may submit
                 self._displace(displaced)
         if not self._waking:
@@ -427,18 +432,19 @@ class Flow:
             count_refusal(self.counters, refusal, n)
             whose.refused += n
             raise refusal
-        return None if self.has_room(nbytes) else self.to_displace(whose, urgency)
+        return None if self.has_room(nbytes, urgency) else self.to_displace(whose, urgency)
 
     def _take_in(self, request: Request, *, at_once: bool) -> None:
         """Let `request` in `at_once`, or have it wait for room; what of it cannot be fed at once waits too."""
         admission = self._admission
-        if request.tenant.limited:
-            self._quotas.grant(request, self._now())
         if at_once:
             admission.let_in(request)
             self._feed_one(request)
-        if not request.wholly_fed and (request.granted or not request.tenant.limited):
-            admission.line_up(request)
+        if not request.wholly_fed:
+            if request.tenant.limited:
+                self._quotas.line_up(request, self._now())
+            else:
+                admission.line_up(request)
 
     def cancel(self, request: Request) -> None:
         """See `Engine.cancel`."""
@@ -482,23 +488,28 @@ class Flow:
             if request is None:
                 break
             self._feed_one(request)
-            if self._quotas.waiting:
-                self._release(self._now())
             fed = True
         return fed
 
     def _feed_one(self, request: Request) -> None:
         self._admission.ledger.feed(self._offer_next(request))
-        if request.granted:
-            self._quotas.fed(request)
-            if not request.wholly_fed:
-                self._quotas.line_up(request)
+        if request.tenant.limited:
+            self._quotas.took(request.tenant, self._now())
+
+    def _feed_all(self, now: float) -> bool:
+        """The same, those included whose tenants may have one more item by now."""
+        admission = self._admission
+        if admission.held_back:
+            self._quotas.release(now)
+        return admission.waiting > 0 and self._feed()
 
     def _allows(self, tenant: Tenant) -> bool:
-        """Whether a newcomer of `tenant` may go on by its own limits."""
+        """Whether a newcomer of `tenant` may go on by its own limits; those of it who wait go first."""
         now = self._now()
-        if self._quotas.waiting:
-            self._release(now)
+        if self._admission.held_back:
+            self._quotas.release_one(tenant, now)
+            if self._admission.waiting:
+                self._feed()
         return self._quotas.allows(tenant, now)
 
     def _feed_back(self, request: Request) -> None:
@@ -533,10 +544,9 @@ class Flow:
         self._waking = False
         now = self._now()
         saturated = False
-        if self._quotas.waiting:
-            self._release(now)
-        if self._admission.waiting:
-            self._feed()
+        admission = self._admission
+        if admission.waiting or admission.held_back:
+            self._feed_all(now)
         # The last stage first: what it takes makes room for the stage before it, in the same turn.
         for stage in reversed(self.stages):
             if len(stage.queue):
@@ -549,8 +559,11 @@ class Flow:
         if saturated != pace.saturated or (saturated and now - pace.looked_at >= SECONDS_PER_LOOK):
             counters = self.counters
             pace.look(now, counters.succeeded + counters.failed + counters.invalid, saturated)
-        if self._admission.waiting and self._feed():
-            self.wake()
+        if admission.waiting or admission.held_back:
+            if self._feed_all(now):
+                self.wake()
+            if admission.held_back:
+                self._quota_alarm.set(self._quotas.next_moment())
         if self.on_pumped is not None:
             self.on_pumped()
 
@@ -620,7 +633,7 @@ class Flow:
             self._settling.end(request, error)
 
     def _in_hand(self) -> Iterable[Request]:
-        found: dict[Request, None] = dict.fromkeys(self._admission.requests() + self._quotas.requests())
+        found: dict[Request, None] = dict.fromkeys(self._admission.requests())
         for stage in self.stages:
             found.update((item.request, None) for item in stage.queue)
             found.update((item.request, None) for w in stage.workers for sent in w.frames for item in sent.items)

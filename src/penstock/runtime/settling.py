@@ -13,7 +13,6 @@ from penstock.core.dispatch import SentFrame, may_have_run
 from penstock.core.item import Item, ItemState, Request
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
-from penstock.core.quotas import Quotas
 from penstock.core.tenants import Tenant
 from penstock.errors import (
     Cancelled,
@@ -40,8 +39,7 @@ class Settling:
     Nothing else settles an item.  `queues` are those of the stages, in their order.  What an item held is given back
     to `admission`, its request leaves `deadlines`, and its ending is counted in `counters`.  `too_many_results` makes
     the error of items that are not run because their request is full of results; it is told whether that is to take a
-    slot, which it is once for a request.  `quotas` is told of requests that are
-    fed no further, and `tenant_idle` of a tenant whose last request was answered.
+    slot, which it is once for a request.  `tenant_idle` is told of a tenant whose last request was answered.
 
     Items of BACK take no room, so `admission` never hears of them: `back_items` is how many are in hand.
     """
@@ -54,7 +52,6 @@ class Settling:
         deadlines: Deadlines,
         counters: ServiceCounters,
         too_many_results: Callable[[bool], RequestError],
-        quotas: Quotas,
         tenant_idle: Callable[[Tenant], None],
     ) -> None:
         self._service = service
@@ -63,7 +60,6 @@ class Settling:
         self._deadlines = deadlines
         self._counters = counters
         self._too_many_results = too_many_results
-        self._quotas = quotas
         self._tenant_idle = tenant_idle
         self.back_items = 0
 
@@ -103,8 +99,6 @@ class Settling:
     def _end_unfed(self, request: Request, failure: Failure) -> None:
         """Settle all that was never fed as one `failure`, at once: there may be many thousands."""
         self._admission.drop_unfed(request)
-        if request.tenant.limited:
-            self._quotas.drop(request)
         n = len(request.payloads) - request.fed
         request.outcomes[request.fed :] = [failure] * n
         request.fed += n

@@ -159,6 +159,16 @@ def test_every_payload_of_a_request_is_fed_whichever_its_lane(request_of):
     assert admission.waiting == 0
 
 
+def test_a_single_request_that_waits_keeps_nobody_out_who_is_more_urgent(request_of):
+    admission = door(max_bytes=100)
+    let_in(admission, request_of(nbytes=60))
+    admission.line_up(request_of(lane=Lane.BULK, urgency=0, nbytes=70))
+    admission.line_up(request_of(urgency=5, nbytes=70))
+    assert admission.has_room(40, urgency=4)
+    assert not admission.has_room(41, urgency=4)
+    assert not admission.has_room(40, urgency=5)
+
+
 @pytest.mark.parametrize("lane", FRONT)
 def test_whoever_waits_is_let_in_when_there_is_room_for_all_of_its_bytes(request_of, lane):
     admission = door(max_bytes=100)
@@ -276,10 +286,67 @@ def test_a_full_lane_of_bulk_calls_keeps_no_single_of_a_worse_urgency_waiting(re
     assert feed(admission) == [single]
 
 
-def test_who_has_limits_lines_up_for_one_item_at_a_time(request_of):
-    admission = door()
-    limited, free = request_of(2, tenant=Tenant("limited", max_queued=1)), request_of(2, tenant=GOLD)
-    admission.line_up(limited)
-    assert feed(admission) == [limited], "its second item needs a leave of its own"
-    admission.line_up(free)
-    assert feed(admission) == [free, free]
+# -- who is held back -------------------------------------------------------------------------------------------------
+
+
+def test_who_is_held_back_keeps_nobody_else_waiting_and_has_its_place_when_it_is_let_go(request_of):
+    admission = door(max_items=8)
+    usual, urgent = request_of(tenant=GOLD), request_of(2, urgency=0, tenant=GOLD)
+    for request in (usual, urgent):
+        admission.line_up(request)
+    admission.hold_back(GOLD)
+    assert (admission.waiting, admission.held_back, admission.has_room()) == (0, 2, True)
+    assert admission.holds_back(GOLD)
+    assert feed(admission) == []
+    iron, later = request_of(tenant=IRON), request_of(tenant=GOLD)
+    admission.line_up(iron)
+    admission.line_up(later)
+    assert (admission.waiting, admission.held_back) == (1, 3)
+    assert feed(admission) == [iron]
+    admission.let_go(GOLD)
+    assert not admission.holds_back(GOLD)
+    assert feed(admission) == [urgent, urgent, usual, later]
+    admission.hold_back(GOLD)
+    assert not admission.holds_back(GOLD), "nothing of it waits"
+
+
+def test_the_lanes_of_who_is_held_back_between_items_still_take_turns(request_of):
+    admission = door(max_items=8)
+    bulk, singles = request_of(2, lane=Lane.BULK, tenant=GOLD), [request_of(tenant=GOLD) for _ in range(3)]
+    for request in (bulk, *singles):
+        admission.line_up(request)
+    fed = []
+    while (request := admission.feed_next()) is not None:
+        fed.append(next_item(admission, request).request)
+        admission.hold_back(GOLD)
+        if admission.holds_back(GOLD):
+            admission.let_go(GOLD)
+    assert fed == [singles[0], bulk, singles[1], bulk, singles[2]]
+
+
+def test_to_be_held_back_after_each_item_wins_a_tenant_nothing(request_of):
+    admission = door(max_items=100)
+    gold, iron = request_of(40, tenant=GOLD), request_of(40, tenant=IRON)
+    for request in (gold, iron):
+        admission.line_up(request)
+    fed = []
+    for _ in range(40):
+        fed.append(next_item(admission, admission.feed_next()).request)
+        admission.hold_back(IRON)
+        admission.let_go(IRON)
+    assert 29 <= fed.count(gold) <= 31
+
+
+def test_who_leaves_while_it_is_held_back_leaves_the_others(request_of):
+    admission = door(max_bytes=100)
+    one, two, other = request_of(tenant=GOLD), request_of(2, tenant=GOLD), request_of(urgency=5, tenant=GOLD)
+    let_in(admission, two)
+    for request in (one, two, other):
+        admission.line_up(request)
+    admission.hold_back(GOLD)
+    for request in (two, two, request_of(tenant=GOLD), request_of(urgency=7, tenant=GOLD)):
+        admission.drop_unfed(request)
+    assert admission.requests() == [one, other]
+    admission.drop_unfed(one)
+    admission.drop_unfed(other)
+    assert (admission.held_back, admission.holds_back(GOLD), admission.requests()) == (0, False, [])

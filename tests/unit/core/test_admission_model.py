@@ -70,6 +70,8 @@ class PlainDoor:
             deadline_of=lambda request: request.deadline,
             by_deadline=by_deadline,
         )
+        self.lines_held = {}
+        """Who waits of each tenant that is held back, by line, and the turn of that line."""
         self.results = 0
         """How many requests had a result."""
 
@@ -91,8 +93,9 @@ class PlainDoor:
     def waiting_in(self, lane):
         return [request for request in self.order.waiting if request.lane == lane]
 
-    def has_room(self, nbytes):
-        return self.in_hand() < self.max_items and not self.waiting_in(Lane.SINGLE) and self.fits(nbytes)
+    def has_room(self, nbytes, urgency=7):
+        overtaken = [request for request in self.waiting_in(Lane.SINGLE) if request.line[0] <= urgency]
+        return self.in_hand() < self.max_items and not overtaken and self.fits(nbytes)
 
     def must_wait(self, lane):
         return bool(self.waiting_in(lane)) or self.in_hand([lane]) >= self.limits[lane]
@@ -153,6 +156,33 @@ class PlainDoor:
         request.sizes, request.extra = [], 0
         if request in self.order.waiting:
             self.order.remove(request)
+        tenant = request.line[1]
+        if tenant in self.lines_held and request in self.lines_held[tenant].get(request.line, [[]])[0]:
+            self.lines_held[tenant][request.line][0].remove(request)
+            self.lines_held[tenant] = {line: held for line, held in self.lines_held[tenant].items() if held[0]}
+            self.lines_held = {tenant: lines for tenant, lines in self.lines_held.items() if lines}
+
+    def line_up(self, request):
+        tenant = request.line[1]
+        if tenant in self.lines_held:
+            self.lines_held[tenant].setdefault(request.line, ([], 0))[0].append(request)
+        else:
+            self.order.add(request)
+
+    def hold_back(self, tenant):
+        lines = [line for line in self.order.lines() if line[1] is tenant]
+        if lines:
+            # The turns first: where nobody is left, they are forgotten.
+            turns = {line: self.order.turns[line] for line in lines}
+            self.lines_held[tenant] = {line: (self.order.suspend(line), turns[line]) for line in lines}
+
+    def let_go(self, tenant):
+        for line, (out, turn) in self.lines_held.pop(tenant).items():
+            self.order.resume(line, out, turn)
+
+    def held_back(self):
+        """Who is held back, tenant by tenant and line by line."""
+        return [request for lines in self.lines_held.values() for out, _ in lines.values() for request in out]
 
 
 class History:
@@ -174,6 +204,8 @@ class History:
     def play(self):
         steps = [self.submit] * 4 + [self.feed] * 4 + [self.settle] * 4 + [self.advance, self.drop, self.hold]
         steps += [self.answer, self.take_answer]
+        if self.random.random() < 0.5:
+            steps += [self.hold_back, self.let_go]
         for _ in range(STEPS):
             self.random.choice(steps)()
             self.compare()
@@ -190,8 +222,8 @@ class History:
         request = Request(payloads, 1, 1, deadline, print, lane, holds_results, urgency=urgency, tenant=tenant)
         request.unfed_bytes = plain.unfed
         self.pairs[plain] = request, []
-        has_room, must_wait = self.plain.has_room(plain.unfed), self.plain.must_wait(lane)
-        assert self.door.has_room(request.unfed_bytes) is has_room, self
+        has_room, must_wait = self.plain.has_room(plain.unfed, urgency), self.plain.must_wait(lane)
+        assert self.door.has_room(request.unfed_bytes, urgency) is has_room, self
         assert self.door.must_wait(lane) is must_wait, self
         self.plain.requests.append(plain)
         if has_room and not (must_wait and self.random.random() < 0.5):
@@ -200,7 +232,7 @@ class History:
             self.make_item(plain)
         if plain.sizes:
             self.door.line_up(request)
-            self.plain.order.add(plain)
+            self.plain.line_up(plain)
 
     def make_item(self, plain):
         request, items = self.pairs[plain]
@@ -214,6 +246,17 @@ class History:
         assert request is (plain and self.pairs[plain][0]), self
         if plain is not None:
             self.make_item(plain)
+
+    def hold_back(self):
+        tenant = self.random.choice(self.tenants)
+        self.door.hold_back(tenant)
+        self.plain.hold_back(tenant)
+
+    def let_go(self):
+        if self.plain.lines_held:
+            tenant = self.random.choice(list(self.plain.lines_held))
+            self.door.let_go(tenant)
+            self.plain.let_go(tenant)
 
     def any_item(self):
         """A request and the place of one of its items, or None."""
@@ -280,11 +323,24 @@ class History:
         assert door.ledger.answers_overfull is (sum(plain.answers) > plain.max_bytes), self
         lanes = [lane for line in plain.order.ranked() for lane in plain.order.lanes(line)]
         waiting = [self.pairs[request][0] for lane in lanes for request in lane]
-        assert door.requests() == waiting, self
-        assert door.waiting == len(waiting), self
+        held_back = {self.pairs[request][0] for request in plain.held_back()}
+        requests = door.requests()
+        assert requests[: len(waiting)] == waiting, self
+        assert set(requests[len(waiting) :]) == held_back, self
+        assert (door.waiting, door.held_back, len(requests)) == (
+            len(waiting),
+            len(held_back),
+            len([*waiting, *held_back]),
+        ), self
+        assert door.held_tenants() == list(plain.lines_held), self
+        assert [tenant for tenant in self.tenants if door.holds_back(tenant)] == [
+            t for t in self.tenants if t in plain.lines_held
+        ]
         left = plain.max_bytes - plain.taken
         for nbytes in (0, left, left + 1):
             assert door.has_room(nbytes) is plain.has_room(nbytes), (self, nbytes)
+            for urgency in (0, 3, 4):
+                assert door.has_room(nbytes, urgency) is plain.has_room(nbytes, urgency), (self, nbytes, urgency)
         for lane in FRONT:
             assert door.must_wait(lane) is plain.must_wait(lane), (self, lane)
         for request, (real, items) in self.pairs.items():
@@ -303,7 +359,8 @@ class History:
             self.compare()
         while self.plain.answers:
             self.take_answer()
-        assert (self.door.items, self.door.waiting, self.door.ledger.held) == (0, 0, self.plain.outside), self
+        assert (self.door.items, self.door.waiting, self.door.held_back) == (0, 0, 0), self
+        assert self.door.ledger.held == self.plain.outside, self
 
     def __str__(self):
         return f"history {self.seed}"

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from penstock.core.item import Request
+from penstock.core.admission import Admission
+from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane
 from penstock.core.quotas import Quotas
 from penstock.core.tenants import Tenant
@@ -21,59 +22,77 @@ def rated(rate=1.0, burst=1.0, **limits):
     return Tenant("rated", bucket=TokenBucket(rate, burst), **limits)
 
 
-def test_newcomers_get_no_token_while_others_of_their_tenant_wait():
-    quotas, tenant, other = Quotas(), rated(), rated()
-    first = made(tenant)
+@pytest.fixture
+def door():
+    return Admission(1000, 1000)
+
+
+@pytest.fixture
+def quotas(door):
+    return Quotas(door)
+
+
+def take_in(door, quotas, request, now):
+    """Let `request` in, and take the token of its only item."""
+    door.let_in(request)
+    fed(door, quotas, request, now)
+
+
+def fed(door, quotas, request, now):
+    door.ledger.feed(Item(1, b"x", 1, request, request.fed))
+    quotas.took(request.tenant, now)
+
+
+def feed(door, quotas, now):
+    """Feed all that may be fed; the requests, in order."""
+    found = []
+    quotas.release(now)
+    while (request := door.feed_next()) is not None:
+        fed(door, quotas, request, now)
+        found.append(request)
+    return found
+
+
+def test_newcomers_get_no_token_while_others_of_their_tenant_wait(door, quotas):
+    tenant, other = rated(), rated()
     assert quotas.allows(tenant, 0.0)
-    quotas.grant(first, 0.0)
+    take_in(door, quotas, made(tenant), 0.0)
     assert not quotas.allows(tenant, 0.0)
-    quotas.line_up(made(tenant))
+    waits = made(tenant)
+    quotas.line_up(waits, 0.0)
     assert not quotas.allows(tenant, 5.0)
     assert quotas.allows(other, 0.0)
     assert quotas.next_moment() == 1.0
-    assert len(quotas.release(1.0)) == 1
-    assert quotas.waiting == 0
+    quotas.release_one(other, 1.0)
+    quotas.release_one(tenant, 0.9)
+    assert door.held_back == 1
+    quotas.release_one(tenant, 1.0)
+    assert (door.held_back, door.waiting) == (0, 1)
+    assert feed(door, quotas, 1.0) == [waits]
     assert quotas.next_moment() is None
 
 
-def test_no_time_ends_the_wait_of_who_has_no_room_of_its_own():
-    quotas, tenant = Quotas(), Tenant("bounded", max_queued=1)
-    quotas.grant(made(tenant), 0.0)
-    quotas.line_up(made(tenant))
+def test_no_time_ends_the_wait_of_who_has_no_room_of_its_own(door, quotas):
+    tenant = Tenant("bounded", max_queued=1)
+    take_in(door, quotas, made(tenant), 0.0)
+    waits = made(tenant)
+    quotas.line_up(waits, 0.0)
     assert quotas.next_moment() is None
-    assert quotas.release(100.0) == []
-    tenant.granted = 0
-    assert len(quotas.release(100.0)) == 1
+    assert feed(door, quotas, 100.0) == []
+    tenant.items = 0
+    assert feed(door, quotas, 100.0) == [waits]
 
 
-def test_who_waits_no_longer_leaves_the_others_in_their_places():
-    quotas, tenant = Quotas(), Tenant("bounded", max_queued=1)
-    tenant.items = 1
-    one, two, three = made(tenant), made(tenant), made(tenant, urgency=5)
-    for request in (one, two, three):
-        quotas.line_up(request)
-    quotas.drop(one)
-    quotas.drop(made(tenant))  # it never waited
-    quotas.drop(made(tenant, urgency=7))
-    quotas.drop(made(Tenant("another", max_queued=1)))
-    assert quotas.requests() == [two, three]
-    assert quotas.waiting == 2
-    quotas.drop(two)
-    quotas.drop(three)
-    assert (quotas.waiting, quotas.requests()) == (0, [])
-
-
-def test_who_leaves_with_a_token_that_was_not_used_gives_it_back():
-    quotas, tenant = Quotas(), rated()
-    request = made(tenant)
-    quotas.grant(request, 0.0)
-    quotas.drop(request)
-    assert (tenant.granted, quotas.allows(tenant, 0.0)) == (0, True)
-    bounded = Tenant("bounded", max_queued=1)
-    request = made(bounded)
-    quotas.grant(request, 0.0)
-    quotas.drop(request)
-    assert quotas.allows(bounded, 0.0)
+def test_who_waits_for_room_has_taken_nothing_from_others_of_its_tenant(door, quotas):
+    door.ledger.hold(1000)
+    tenant = Tenant("both", bucket=TokenBucket(1.0, 1.0), max_queued=1)
+    low, urgent = made(tenant, urgency=7), made(tenant, urgency=0)
+    low.unfed_bytes = 1
+    quotas.line_up(low, 0.0)
+    assert (door.waiting, door.held_back) == (1, 0)
+    quotas.line_up(urgent, 0.0)
+    assert feed(door, quotas, 0.0) == [urgent]
+    assert door.held_back == 1
 
 
 class PlainQuotas:
@@ -84,7 +103,8 @@ class PlainQuotas:
         self.most = most
         self.in_hand = 0
         self.waiting = []
-        self.turn = Lane.SINGLE
+        self.turns = {}
+        """By urgency, the lane whose turn it is."""
 
     def may(self):
         return self.tokens >= 1 and (self.most is None or self.in_hand < self.most)
@@ -98,18 +118,18 @@ class PlainQuotas:
         while self.waiting and self.may():
             best = min(request.urgency for request in self.waiting)
             first = [request for request in self.waiting if request.urgency == best]
-            turn = [request for request in first if request.lane == self.turn] or first
-            self.turn = Lane(1 - turn[0].lane)
+            turn = [request for request in first if request.lane == self.turns.get(best, Lane.SINGLE)] or first
+            self.turns[best] = Lane(1 - turn[0].lane)
             self.waiting.remove(turn[0])
             self.take()
             released.append(turn[0])
-        self.begin_anew()
+            self.begin_anew()
         return released
 
     def begin_anew(self):
-        """The turn is with single requests when somebody begins to wait."""
-        if not self.waiting:
-            self.turn = Lane.SINGLE
+        """The turn is with single requests when somebody of an urgency begins to wait."""
+        waiting = {request.urgency for request in self.waiting}
+        self.turns = {urgency: turn for urgency, turn in self.turns.items() if urgency in waiting}
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -117,17 +137,16 @@ def test_random_histories_against_a_plain_list(part):
     for seed in range(part, 200, 4):
         random = Random(seed)
         burst, most = random.randrange(1, 5), random.choice((None, 1, 3))
-        quotas, tenant = Quotas(), rated(1.0, float(burst), max_queued=most)
+        door = Admission(1000, 1000)
+        quotas, tenant = Quotas(door), rated(1.0, float(burst), max_queued=most)
         plain = PlainQuotas(burst, most)
         now, in_hand = 0.0, []
         for _ in range(80):
-            released = quotas.release(now)
+            released = feed(door, quotas, now)
             assert released == plain.release(), seed
-            for request in released:
-                quotas.fed(request)
-                tenant.items += 1
-                in_hand.append(request)
-            assert quotas.waiting == len(plain.waiting)
+            in_hand += released
+            assert door.held_back == len(plain.waiting)
+            assert door.waiting == 0
             allowed = quotas.allows(tenant, now)
             assert allowed == (plain.may() and not plain.waiting), seed
             what = random.choice(("time", "new", "new", "new", "settle", "drop"))
@@ -137,20 +156,17 @@ def test_random_histories_against_a_plain_list(part):
             elif what == "new":
                 request = made(tenant, lane=random.choice((Lane.SINGLE, Lane.BULK)), urgency=random.choice((1, 3)))
                 if allowed:
-                    quotas.grant(request, now)
-                    quotas.fed(request)
+                    take_in(door, quotas, request, now)
                     plain.take()
-                    tenant.items += 1
                     in_hand.append(request)
                 else:
-                    quotas.line_up(request)
+                    quotas.line_up(request, now)
                     plain.waiting.append(request)
             elif what == "settle" and in_hand:
-                in_hand.pop()
-                tenant.items -= 1
+                door.settle(Item(1, b"x", 1, in_hand.pop(), 0))
                 plain.in_hand -= 1
             elif what == "drop" and plain.waiting:
                 gone = random.choice(plain.waiting)
                 plain.waiting.remove(gone)
                 plain.begin_anew()
-                quotas.drop(gone)
+                door.drop_unfed(gone)

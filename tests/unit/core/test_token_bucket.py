@@ -23,14 +23,6 @@ def test_a_bucket_is_full_at_first_and_holds_no_more_than_its_burst():
     assert bucket.is_full(101.5)
 
 
-def test_a_token_that_was_taken_for_nothing_is_there_again():
-    bucket = TokenBucket(rate=1.0, burst=1.0)
-    bucket.take(5.0)
-    assert not bucket.has_token(5.0)
-    bucket.give_back()
-    assert bucket.has_token(5.0)
-
-
 def test_each_refusal_takes_the_next_slot_and_slots_pass_with_time():
     bucket = TokenBucket(rate=1.0, burst=1.0)
     bucket.take(0.0)
@@ -59,14 +51,14 @@ def test_an_allowance_is_in_whole_numbers():
 
 PARTS = 1024
 """The rates, bursts and moments below are multiples of 1/1024: floats hold what is computed of them nearly exactly."""
-steps = st.lists(st.tuples(st.integers(0, 4 * PARTS), st.sampled_from(["take", "take", "back", "slot"])), max_size=60)
+steps = st.lists(st.tuples(st.integers(0, 4 * PARTS), st.sampled_from(["take", "take", "slot"])), max_size=60)
 
 
 @given(rate=st.integers(1, 64 * PARTS), burst=st.integers(PARTS, 64 * PARTS), steps=steps)
 def test_a_bucket_holds_what_exact_arithmetic_says(rate, burst, steps):
     exact_rate, exact_burst = Fraction(rate, PARTS), Fraction(burst, PARTS)
     bucket = TokenBucket(float(exact_rate), float(exact_burst))
-    tokens, now, taken = exact_burst, Fraction(0), 0
+    tokens, now = exact_burst, Fraction(0)
     near = Fraction(1, 10**6)
     for pause, what in steps:
         now += Fraction(pause, PARTS)
@@ -82,10 +74,7 @@ def test_a_bucket_holds_what_exact_arithmetic_says(rate, burst, steps):
             assert told.left + 1 <= tokens + exact_rate * told.seconds + near
         if what == "take" and bucket.has_token(at):
             bucket.take(at)
-            tokens, taken = max(Fraction(0), tokens - 1), taken + 1
-        elif what == "back" and taken and tokens + 1 <= exact_burst:
-            bucket.give_back()
-            tokens, taken = tokens + 1, taken - 1
+            tokens = max(Fraction(0), tokens - 1)
         elif what == "slot" and not bucket.has_token(at):
             slot = bucket.next_slot(at)
             assert at <= slot <= at + 60

@@ -102,7 +102,7 @@ async def test_the_better_urgency_gets_the_next_token_and_the_lanes_take_turns(m
         ran += [item for batch in rig.workers[0].batches for item in batch]
         await answer_all(rig)
     seen = list(dict.fromkeys(ran))
-    assert seen[-5:] == [b"urgent", b"b0", b"s0", b"b1", b"s1"]
+    assert seen[-5:] == [b"urgent", b"s0", b"b0", b"s1", b"b1"]
 
 
 async def test_a_client_batch_is_charged_by_item_and_fed_as_tokens_come(make):
@@ -134,11 +134,11 @@ async def test_what_leaves_while_it_waits_for_a_token_takes_none(make):
     assert stays.ends == [b"stays"]
 
 
-async def test_a_token_is_given_back_only_where_its_item_never_got_room(make):
+async def test_a_token_is_spent_by_what_gets_in_hand_however_it_ends(make):
     rig = await make("[tenants.gold]\nrate = 0.1\nburst = 2", spec(prefetch=0), max_queued=1)
     held = await rig.call(tenant="iron")
     waits = await rig.call(tenant="gold", wait=True)
-    assert rig.engine.allowance("gold").left == 1
+    assert rig.engine.allowance("gold").left == 2, "it waits for room in the service"
     rig.engine.cancel(waits.request)
     assert rig.engine.allowance("gold").left == 2
     await answer_all(rig)
@@ -146,6 +146,31 @@ async def test_a_token_is_given_back_only_where_its_item_never_got_room(make):
     ran = await rig.call(tenant="gold")
     rig.engine.cancel(ran.request)
     assert rig.engine.allowance("gold").left == 1
+
+
+async def test_who_waits_for_bytes_does_not_have_the_room_of_its_tenant(make):
+    rig = await make("[tenants.gold]\nmax_queued = 1", spec(prefetch=0), max_queued_bytes=10, timeout=math.inf)
+    many = await rig.call(b"55555", b"55555", lane=Lane.BULK, wait=True, tenant="gold")
+    one = await rig.call(b"666666", wait=True, tenant="gold")
+    for _ in range(3):
+        await answer_all(rig)
+    assert (many.ends, one.ends) == ([b"55555", b"55555"], [b"666666"])
+
+
+async def test_who_waits_for_room_in_the_service_does_not_have_the_room_of_its_tenant(make):
+    rig = await make("[tenants.gold]\nmax_queued = 1", spec(prefetch=0), max_queued=4, timeout=math.inf)
+    for _ in range(8):
+        await rig.call(tenant="flood", wait=True)
+    low = await rig.call(b"low", wait=True, tenant="gold", urgency=7)
+    assert rig.engine.refusal(tenant="gold", urgency=0) is None, "it has nothing in hand"
+    urgent = await rig.call(b"urgent", wait=True, tenant="gold", urgency=0)
+    for _ in range(20):  # the flood goes on
+        rig.workers[0].answer()
+        rig.submit(tenant="flood", wait=True)
+        await rest()
+    assert (urgent.done, low.done) == (True, False)
+    await answer_all(rig)
+    assert low.ends == [b"low"]
 
 
 async def test_beyond_its_own_bound_a_tenant_is_refused_and_its_batch_is_fed_as_room_comes(make):
@@ -250,6 +275,20 @@ async def test_the_bound_of_bytes_is_not_moved(make_rig):
     assert all(call.done for call in flood)
 
 
+async def test_one_who_waits_for_bytes_keeps_out_its_own_rank_and_worse_for_that_reason(make_rig):
+    rig = await make_rig(spec(prefetch=0), max_queued=100, max_queued_bytes=100).start()
+    for _ in range(3):
+        await rig.call(b"f" * 20, tenant="flood")
+    waits = await rig.call(b"w" * 60, wait=True, tenant="flood", urgency=5)
+    assert rig.engine.refusal(nbytes=5, tenant="gold", urgency=0) is None
+    first = await rig.call(b"12345", tenant="gold", urgency=4)
+    assert refused(rig, Overloaded, urgency=5).reason == "bytes"
+    assert refused(rig, Overloaded, urgency=7).reason == "bytes"
+    for _ in range(6):
+        await answer_all(rig)
+    assert (first.ends, waits.ends) == ([b"12345"], [b"w" * 60])
+
+
 async def test_a_newcomer_may_displace_while_others_wait_for_room_who_keep_their_places(make_rig):
     rig = await make_rig(spec(prefetch=0), max_queued=2).start()
     flood = [await rig.call(b"f", tenant="flood") for _ in range(2)]
@@ -279,6 +318,35 @@ async def test_a_caller_that_submits_when_it_is_displaced_does_not_get_the_place
     for _ in range(3):
         await answer_all(rig)
     assert quiet.ends == [b"q"]
+
+
+async def test_a_newcomer_displaces_in_the_turn_of_the_loop_in_which_items_end_too(make_rig):
+    rig = await make_rig(spec(prefetch=0, batch=Batch(max_size=2)), max_queued=4).start()
+    flood = [await rig.call(b"f", tenant="flood", wait=True) for _ in range(10)]
+    rig.workers[0].answer()  # those who wait are fed at the end of this turn
+    assert rig.engine.refusal(tenant="quiet") is None
+    quiet, urgent = rig.submit(b"q", tenant="quiet"), rig.submit(b"u", tenant="urgent", urgency=0)
+    assert rig.engine.queued == 4
+    assert rig.engine.counters.displaced == 2
+    for _ in range(6):
+        await rest()
+        await answer_all(rig)
+    assert (quiet.ends, urgent.ends) == ([b"q"], [b"u"])
+    assert [call.ends for call in flood].count([Overloaded]) == 2
+
+
+async def test_where_those_who_wait_leave_room_a_newcomer_has_it_at_once(make_rig):
+    rig = await make_rig(spec(prefetch=0, batch=Batch(max_size=4)), max_queued=4).start()
+    calls = [rig.submit(wait=True) for _ in range(5)]
+    await rest()
+    rig.workers[0].answer()
+    assert rig.engine.refusal() is None
+    calls.append(rig.submit())
+    assert rig.engine.queued == 2
+    for _ in range(4):
+        await rest()
+        await answer_all(rig)
+    assert all(call.ends == [b"1"] for call in calls)
 
 
 async def test_at_the_bound_of_the_first_stage_a_newcomer_displaces_too(make_rig):
