@@ -12,7 +12,7 @@ import pytest
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.core.tenants import TenantNumbers
 from penstock.core.token_bucket import Allowance
-from penstock.errors import ConfigError, QuotaExceeded
+from penstock.errors import ConfigError, Overloaded, QuotaExceeded
 from penstock.server.asgi import asgi
 
 GOLD, IRON, PLAIN = "key-of-gold", "key-of-iron", "a-plain-key"
@@ -187,6 +187,19 @@ def test_who_is_over_its_quota_is_429_whatever_a_full_service_answers(fakes, rat
     assert call.headers[b"x-should-retry"] == b"true"
     assert limits_of(call.headers) == SAID
     assert service.engine.refused_tenants == ["gold"]
+
+
+def test_a_body_in_arrival_that_is_ended_is_a_refusal_to_its_tenant(fakes, tenants):
+    service = fakes.Service(max_queued_bytes=100, tenants=tenants("[tenants.gold]\nrate = 50"))
+    service.engine.allowances["gold"] = Allowance(100, 2, 7, 1)
+    app = fakes.app(service, tenant_header="X-Tenant")
+    call = fakes.call(app, x_tenant="gold")
+    app.hold(call.request, 101)
+    service.engine.refused = Overloaded(retry_after=3)
+    refusal = app.overfull(call.request, 60)
+    assert limits_of(dict(refusal.headers)) == SAID
+    assert service.engine.refused_tenants == ["gold"]
+    assert service.engine.counters.refused_bytes == 1
 
 
 def test_answers_to_others_say_nothing_of_a_rate(fakes, rated):
