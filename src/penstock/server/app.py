@@ -4,7 +4,8 @@ Contract
 --------
 * `admit` sees a request's head before its body is read, and answers it or lets it pass.  Checked in this order: API
   key (401), path (404, or 308 where only the slash at its end is too much), method (405), tenant (400), formats (415,
-  406), timeout (400), state, quota (429) and room (503 or 429).
+  406), timeout (400), state, quota (429) and room (503 or 429).  What its carrier refuses for good, a body too large
+  (413) or compressed (415), is not asked for the last three.
 * A path is looked up as it is first.  Only one that is not there is compared with the paths that have variables.
 * `handle` calls `reply` exactly once for each request that `admit` let pass, now or later, on the event loop.
 * Every request gets an id: the client's own if it is a proper one, else one of ours.

@@ -63,7 +63,7 @@ def test_two_floods_are_served_by_their_weights(serve, tmp_path):
 def test_keys_and_rates_of_tenants(serve, tmp_path):
     digest = sha256(KEY.encode()).hexdigest()
     tenants = tenants_file(tmp_path, f'[tenants.gold]\nkey_sha256 = ["{digest}"]\nrate = 0.5\nburst = 2\nurgency = 2')
-    server = serve("--tenants", tenants, "--access-log", source=SLOW)
+    server = serve("--tenants", tenants, "--access-log", "--max-body", "1000", source=SLOW)
     http = server.http
     assert http.post("/predict", json=3).status_code == 401
     assert http.post("/predict", json=3, headers={"x-api-key": "wrong-key"}).status_code == 401
@@ -78,6 +78,12 @@ def test_keys_and_rates_of_tenants(serve, tmp_path):
     assert refused.json()["type"] == "urn:penstock:problem:quota-exceeded"
     assert 1 <= int(refused.headers["retry-after"]) <= 2
     assert refused.headers["ratelimit"].startswith('"items";r=0;t=')
+    for status, sent in (
+        (413, {"content": b"1" * 2000}),
+        (415, {"content": b"1", "headers": {"content-encoding": "gzip"}}),
+    ):
+        never = http.post("/predict", **{**sent, "headers": {**key, **sent.get("headers", {})}})
+        assert (never.status_code, never.headers["x-should-retry"]) == (status, "false")
     assert http.get("/metrics").status_code == 401
     assert http.get("/metrics", headers=key).status_code == 200
     server.wait_for(r"POST /predict 200 1 0\.\d+ first tenant=gold u=2")

@@ -13,7 +13,9 @@ from penstock.config import ServerOptions, ServiceOptions
 from penstock.core.tenants import TenantNumbers
 from penstock.core.token_bucket import Allowance
 from penstock.errors import ConfigError, Overloaded, QuotaExceeded
+from penstock.server.application import HttpRequest
 from penstock.server.asgi import asgi
+from penstock.server.gateway import judge_head
 
 GOLD, IRON, PLAIN = "key-of-gold", "key-of-iron", "a-plain-key"
 
@@ -187,6 +189,27 @@ def test_who_is_over_its_quota_is_429_whatever_a_full_service_answers(fakes, rat
     assert call.headers[b"x-should-retry"] == b"true"
     assert limits_of(call.headers) == SAID
     assert service.engine.refused_tenants == ["gold"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"content_length": "11"}, 413),
+        ({"content_encoding": "gzip"}, 415),
+        ({"content_encoding": "gzip", "content_length": "11"}, 415),
+        ({"content_length": "10", "content_encoding": "identity"}, 429),
+    ],
+)
+def test_what_can_never_be_taken_is_refused_for_good_and_takes_no_slot(fakes, rated, fields, status):
+    service, _ = rated
+    app = fakes.app(service, tenant_header="X-Tenant", max_body=10)
+    service.engine.refused = QuotaExceeded(retry_after=2, retry_after_ms=1500)
+    headers = {name.replace("_", "-").encode(): value.encode() for name, value in fields.items()}
+    request = HttpRequest("POST", b"/predict", b"", {b"x-tenant": b"gold", **headers}, app.clock.now())
+    refusal = judge_head(app, request)
+    assert refusal.status == status
+    assert dict(refusal.headers)[b"x-should-retry"] == (b"true" if status == 429 else b"false")
+    assert len(service.engine.refused_tenants) == service.engine.counters.refused == (status == 429)
 
 
 def test_a_body_in_arrival_that_is_ended_is_a_refusal_to_its_tenant(fakes, tenants):
