@@ -11,7 +11,7 @@ import pytest
 
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.core.tenants import TenantNumbers
-from penstock.core.token_bucket import Allowance
+from penstock.core.token_bucket import Allowance, TokenBucket
 from penstock.errors import ConfigError, Overloaded, QuotaExceeded
 from penstock.server.application import HttpRequest
 from penstock.server.asgi import asgi
@@ -175,6 +175,13 @@ def test_answers_and_refusals_to_a_tenant_with_a_rate_say_what_is_left(fakes, ra
     assert limits_of(dict(app.refuse(413, "too large", call.request).headers)) == SAID
     service.engine.allowances["gold"] = Allowance(100, 2, 100, None)
     assert limits_of(dict(app.refuse(413, "", call.request).headers))[1] == [("items", {"r": 100})]
+
+
+def test_the_slowest_rate_and_the_largest_burst_are_told_in_a_field_that_can_be_read(fakes, rated):
+    service, app = rated
+    service.engine.allowances["gold"] = TokenBucket(rate=1e-6, burst=1e9).allowance(0.0)
+    headers = dict(app.refuse(413, "", fakes.call(app, x_tenant="gold").request).headers)
+    assert limits_of(headers)[0] == [("items", {"q": 10**9, "w": 10**15 - 1})]
 
 
 def test_who_is_over_its_quota_is_429_whatever_a_full_service_answers(fakes, rated, tenants):
