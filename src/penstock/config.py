@@ -104,12 +104,21 @@ def option(
     maximum: float | None = None,
     choices: tuple[Any, ...] = (),
     limit: Limit | None = None,
+    unit: str | None = None,
 ) -> Any:
     """A dataclass field that carries its explanation and its limits.
 
-    Where the default is no integer, `inf` is admitted above `maximum` too.
+    Where the default is no integer, `inf` is admitted above `maximum` too.  `unit` is what the command line calls the
+    value; without it an integer is N, and a float SECONDS.
     """
-    metadata = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "limit": limit}
+    metadata = {
+        "help": help,
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+        "limit": limit,
+        "unit": unit,
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -328,6 +337,7 @@ class ServiceOptions:
         0.05,
         "share of the items of a stage that jobs get while requests could fill every batch, at most 1; 0: none then",
         minimum=0,
+        unit="FRACTION",
     )
     validate: bool = option(False, "check in-process items against the declared type, as HTTP always does")
     validate_results: bool = option(False, "check every result against its declared type; a mismatch fails that item")
@@ -337,6 +347,10 @@ class ServiceOptions:
         check_options(self)
         if self.tenants is not None and (not isinstance(self.tenants, str) or "\0" in self.tenants):
             raise ConfigError(f"tenants must be the path of a file as text, got {self.tenants!r}")
+        if self.stall_dead < self.stall_unready:
+            raise ConfigError(
+                f"stall_dead must be at least stall_unready, which is {self.stall_unready!r}, got {self.stall_dead!r}"
+            )
         if self.jobs_min_share > 1:
             raise ConfigError(f"jobs_min_share must be at most 1, got {self.jobs_min_share!r}")
 

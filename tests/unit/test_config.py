@@ -124,6 +124,8 @@ LIMITS = {
         "drain": 0,
     },
 }
+WITH = {"stall_dead": {"stall_unready": 0.1}}
+"""What else has to be said for an option to be at its limit."""
 LIMITED = [(owner, name, limit) for owner, limits in LIMITS.items() for name, limit in limits.items()]
 
 
@@ -155,9 +157,18 @@ def test_jobs_get_a_share_of_all_items_at_most():
         ServiceOptions(jobs_min_share=1.5)
 
 
+def test_a_service_is_not_dead_before_it_is_unready():
+    assert ServiceOptions(stall_unready=5, stall_dead=5).stall_dead == 5
+    assert ServiceOptions(stall_unready=math.inf).stall_dead == math.inf
+    with pytest.raises(ConfigError, match=r"^stall_dead must be at least stall_unready, which is 60\.0, got 59\.5$"):
+        ServiceOptions(stall_dead=59.5)
+    with pytest.raises(ConfigError, match=r"^stall_dead must be at least stall_unready, which is inf, got 600$"):
+        ServiceOptions(stall_unready=math.inf, stall_dead=600)
+
+
 @pytest.mark.parametrize(("owner", "name", "limit"), LIMITED)
 def test_an_option_at_its_limit_is_taken(owner, name, limit):
-    assert getattr(owner(**{name: limit}), name) == limit
+    assert getattr(owner(**{name: limit}, **WITH.get(name, {})), name) == limit
 
 
 @pytest.mark.parametrize(("owner", "name", "limit"), LIMITED)
@@ -206,7 +217,7 @@ def test_a_count_must_be_whole_and_a_time_need_not(owner, name, limit):
             with pytest.raises(ConfigError, match=f"{name} must be a whole number, got {value!r}"):
                 owner(**{name: value})
     else:
-        assert getattr(owner(**{name: limit + 0.5}), name) == limit + 0.5
+        assert getattr(owner(**{name: limit + 0.5}, **WITH.get(name, {})), name) == limit + 0.5
 
 
 @pytest.mark.parametrize(("owner", "f"), OPTIONS, ids=lambda value: getattr(value, "name", None))

@@ -175,7 +175,7 @@ def _metavar(f: Field[Any]) -> str:
     choices = f.metadata["choices"]
     if choices:
         return "{" + ",".join(map(str, choices)) + "}"
-    return {int: "N", float: "SECONDS"}.get(type(f.default), "TEXT")
+    return f.metadata["unit"] or {int: "N", float: "SECONDS"}.get(type(f.default), "TEXT")
 
 
 def _shown(f: Field[Any]) -> str:

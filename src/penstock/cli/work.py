@@ -87,7 +87,7 @@ class Work:
     def _service_options(self, options: ServiceOptions) -> ServiceOptions:
         if self.says_stall or options.stall_unready != ServiceOptions().stall_unready:
             return options
-        return dataclasses.replace(options, stall_unready=self.options.max_run)
+        return dataclasses.replace(options, stall_unready=min(self.options.max_run, options.stall_dead))
 
     def run(self, services: Sequence[Service], say: Say) -> None:
         """Work until a signal, or until the queue is empty where that is when to end.

@@ -5,12 +5,11 @@ Contract
 * The file is TOML with one table, `tenants`, which has a table for each tenant by its name; that of `*` is for all who
   have none, those without a name included.
 * Whatever the file has that a tenant cannot have is a ConfigError that names the file and the key, as
-  ``tenants.gold.weight``.  No message repeats a digest.
+  ``tenants.gold.weight``.  No message repeats a digest, and each is one line, of what is long only the beginning.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,8 +19,14 @@ from penstock.errors import ConfigError
 OTHERS = "*"
 """The name of the table for all tenants that have none of their own."""
 LEAST, MOST = 1e-6, 1e9
-"""The least and the most of a weight, a rate and a burst.  What is beyond is a slip, and would lose its precision."""
+"""The least and the most of a weight, a rate and a burst; the most of `max_queued`, too.
+
+What is beyond is a slip, and would lose its precision.
+"""
 DIGEST_DIGITS = 64
+SHOWN_CHARACTERS = 100
+"""How much of a name or a value a message repeats; of a text, before its line breaks and the like are escaped."""
+MOST_SHOWN = 10**SHOWN_CHARACTERS
 
 
 class TenantRules:
@@ -65,7 +70,7 @@ def read_rules(data: bytes, where: str) -> TenantRules:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where} is not UTF-8: byte {error.start}") from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where} is not TOML: {error}") from None
+        raise ConfigError(f"{where} is not TOML: {str(error)[: 2 * SHOWN_CHARACTERS]}") from None
     _refuse_unknown(where, "", document, ("tenants",))
     tables = document.get("tenants", {})
     if not isinstance(tables, dict):
@@ -73,7 +78,7 @@ def read_rules(data: bytes, where: str) -> TenantRules:
     named: dict[str, TenantTerms] = {}
     keys: dict[bytes, str] = {}
     for name, table in tables.items():
-        path = f"tenants.{name}" if TENANT_NAME.fullmatch(name) else f"tenants.{name!r}"
+        path = f"tenants.{_key(name)}"
         if name != OTHERS and TENANT_NAME.fullmatch(name) is None:
             raise ConfigError(f"{where}: {path}: a tenant's name is of 1 to 64 letters, digits and `._-`, or `*`")
         if not isinstance(table, dict):
@@ -93,10 +98,28 @@ def read_rules(data: bytes, where: str) -> TenantRules:
     return TenantRules(named, others, keys)
 
 
+def _key(name: str) -> str:
+    """A key of a table as messages repeat it."""
+    return name if TENANT_NAME.fullmatch(name) else _shown(name)
+
+
+def _shown(value: Any) -> str:
+    """A value as messages repeat it.  Python writes no integer of thousands of digits."""
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, int) and not -MOST_SHOWN < value < MOST_SHOWN:
+        return f"an integer of more than {SHOWN_CHARACTERS} digits"
+    if isinstance(value, str) and len(value) > SHOWN_CHARACTERS:
+        return f"{value[:SHOWN_CHARACTERS]!r}..."
+    return repr(value)
+
+
 def _refuse_unknown(where: str, path: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
     for key in table:
         if key not in known:
-            raise ConfigError(f"{where}: {path}{key} is no key of this table; it takes {', '.join(known)}")
+            raise ConfigError(f"{where}: {path}{_key(key)} is no key of this table; it takes {', '.join(known)}")
 
 
 def _terms(where: str, path: str, table: Mapping[str, Any]) -> TenantTerms:
@@ -107,7 +130,7 @@ def _terms(where: str, path: str, table: Mapping[str, Any]) -> TenantTerms:
     weight = _number(where, f"{path}.weight", table.get("weight"), LEAST)
     return TenantTerms(
         weight=1.0 if weight is None else weight,
-        max_queued=_whole(where, f"{path}.max_queued", table.get("max_queued"), 1, None),
+        max_queued=_whole(where, f"{path}.max_queued", table.get("max_queued"), 1, int(MOST)),
         rate=rate,
         burst=max(1.0, rate or 1.0) if burst is None else burst,
         urgency=_whole(where, f"{path}.urgency", table.get("urgency"), BEST_URGENCY, WORST_URGENCY) or BEST_URGENCY,
@@ -117,20 +140,18 @@ def _terms(where: str, path: str, table: Mapping[str, Any]) -> TenantTerms:
 def _number(where: str, path: str, value: Any, least: float) -> float | None:
     if value is None:
         return None
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
-    if not fits or not least <= value <= MOST:
-        raise ConfigError(f"{where}: {path} must be a number from {least:g} to {MOST:g}, got {value!r}")
+    # What is not a number at all is not between the two either.
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= MOST:
+        raise ConfigError(f"{where}: {path} must be a number from {least:g} to {MOST:g}, got {_shown(value)}")
     return float(value)
 
 
-def _whole(where: str, path: str, value: Any, least: int, most: int | None) -> int | None:
+def _whole(where: str, path: str, value: Any, least: int, most: int) -> int | None:
     if value is None:
         return None
-    fits = isinstance(value, int) and not isinstance(value, bool)
-    if not fits or value < least or (most is not None and value > most):
-        words = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise ConfigError(f"{where}: {path} must be a whole number {words}, got {value!r}")
-    return int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise ConfigError(f"{where}: {path} must be a whole number from {least} to {most}, got {_shown(value)}")
+    return value
 
 
 def _digests(where: str, path: str, table: Mapping[str, Any]) -> list[bytes]:

@@ -4,7 +4,8 @@ Contract
 --------
 * `admit` sees a request's head before its body is read, and answers it or lets it pass.  Checked in this order: API
   key (401), path (404, or 308 where only the slash at its end is too much), method (405), tenant (400), formats (415,
-  406), timeout (400), state, quota (429) and room (503 or 429).
+  406), timeout (400), state, quota (429) and room (503 or 429).  What its carrier refuses for good, a body too large
+  (413) or compressed (415), is not asked for the last three.
 * A path is looked up as it is first.  Only one that is not there is compared with the paths that have variables.
 * `handle` calls `reply` exactly once for each request that `admit` let pass, now or later, on the event loop.
 * Every request gets an id: the client's own if it is a proper one, else one of ours.
@@ -29,6 +30,7 @@ from penstock.config import ServerOptions
 from penstock.core.chaos import Chaos
 from penstock.core.clock import Clock
 from penstock.core.counters import count_refusal
+from penstock.core.lanes import Lane
 from penstock.errors import ConfigError, Overloaded
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.renewal import Renewal, UseRenewed
@@ -283,13 +285,18 @@ class App:
         held = engine.held_bytes - engine.answer_bytes
         if held <= engine.options.max_queued_bytes or held <= own:
             return None
-        refusal = engine.refusal()
-        if refusal is None:
+        # As of `Lane.BACK`: the head has passed the quota, the deadline and whom it displaces; only room is asked for.
+        error = engine.refusal(lane=Lane.BACK)
+        if error is None:
             return None
-        if isinstance(refusal, Overloaded):
-            refusal.reason = "bytes"  # whatever else there is no room for: these bytes are why it does not go on
-        count_refusal(engine.counters, refusal)
-        return self.problems.answer(refusal, request)
+        if isinstance(error, Overloaded):
+            error.reason = "bytes"  # whatever else there is no room for: these bytes are why it does not go on
+        count_refusal(engine.counters, error)
+        engine.note_refused(request.tenant)
+        refusal = self.problems.answer(error, request)
+        if self._rated:
+            self._add_limits(request, refusal)
+        return refusal
 
     def body_due(self, request: HttpRequest) -> float:
         """When a body must be complete: at the deadline of its request, because no item is run after that."""

@@ -18,9 +18,9 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from copy import copy
-from pathlib import Path
 
 from penstock.errors import ConfigError
+from penstock.hosting.small_file import read_small_file
 
 KEY_FILE_BYTES = 1024 * 1024
 """The largest file of keys, of which there are some 20 000 in it; a larger one is the wrong file."""
@@ -78,17 +78,11 @@ def _given(headers: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
 def read_keys(path: str) -> ApiKeys:
     """The keys in a file: one a line; blank lines and lines that begin with ``#`` do not count.
 
-    Raises ConfigError for a file that cannot be read, that is larger than `KEY_FILE_BYTES`, that has no key, or that
-    has a key with a space or a control character in it.  No header could carry that.  It is usually a comment, or a
-    file of zeros, as a power loss may leave it.
+    Raises ConfigError for a file that cannot be read, that is no regular one or larger than `KEY_FILE_BYTES`, that has
+    no key, or that has a key with a space or a control character in it.  No header could carry that.  It is usually a
+    comment, or a file of zeros, as a power loss may leave it.
     """
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(KEY_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"api_key_file {path!r} cannot be read: {error.strerror}") from None
-    if len(data) > KEY_FILE_BYTES:
-        raise ConfigError(f"api_key_file {path!r} is larger than {KEY_FILE_BYTES} bytes")
+    data = read_small_file(path, KEY_FILE_BYTES, f"api_key_file {path!r}")
     lines = data.removeprefix(codecs.BOM_UTF8).splitlines()  # some editors write the mark
     keys = []
     for number, line in enumerate(lines, 1):

@@ -256,3 +256,32 @@ def test_a_name_that_cannot_be_served_is_a_finding(module):
     assert (
         "wrong │ service docs │ a service cannot be served as 'docs', because /docs is a path of the server's" in output
     )
+
+
+LIMITED = """
+import penstock as ps
+
+class Model(ps.Stage):
+    examples = [1.0, 2.0, 3.0]
+
+    def predict(self, x: float) -> float:
+        return x
+
+service = ps.Service(Model, name="model", tenants="tenants.toml", min_free_memory=10**15, admission="deadline")
+"""
+
+
+def test_a_service_that_would_refuse_its_examples_under_load_is_well(module):
+    folder = module(LIMITED)
+    (folder / "tenants.toml").write_text('[tenants."*"]\nrate = 0.01\nmax_queued = 1')
+    status, output = checked(folder)
+    assert status == 0, output
+    assert "examples[2] as JSON" in output
+
+
+def test_a_wrong_file_of_tenants_is_a_finding(module):
+    folder = module(LIMITED)
+    (folder / "tenants.toml").write_text("[tenants.gold]\nrate = 0")
+    status, output = checked(folder)
+    assert status == 1
+    assert "wrong │ service model │ tenants 'tenants.toml': tenants.gold.rate must be a number" in output

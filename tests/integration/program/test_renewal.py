@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -137,12 +139,25 @@ def test_a_bad_key_file_does_not_keep_the_certificate_from_being_renewed(serve, 
     assert shown(server) == pair.encoded
 
 
-def test_a_file_that_hangs_holds_nobody_up_and_not_the_end_either(serve, tmp_path):
+@pytest.fixture
+def leased():
+    """Takes a lease on a file: any other process that opens it waits until the lease is given back, for up to 45 s."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # it says that somebody waits
+    with contextlib.ExitStack() as files:
+
+        def take(path: Path) -> None:
+            file = files.enter_context(path.open("r+b"))
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+        yield take
+    signal.signal(signal.SIGIO, before)
+
+
+def test_a_file_that_hangs_holds_nobody_up_and_not_the_end_either(serve, leased, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("one\n")
     server = serve("--api-key-file", str(keys))
-    keys.unlink()
-    os.mkfifo(keys)  # whoever opens it waits for a writer
+    leased(keys)
     threads = Path(f"/proc/{server.pid}/task")
     before = len(list(threads.iterdir()))
     os.kill(server.pid, signal.SIGHUP)
@@ -154,6 +169,17 @@ def test_a_file_that_hangs_holds_nobody_up_and_not_the_end_either(serve, tmp_pat
     started = time.monotonic()
     server.stop()
     assert time.monotonic() - started < 8, "the end waits for the reader"
+
+
+def test_a_named_pipe_in_the_place_of_the_keys_leaves_the_old_in_use(serve, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("one\n")
+    server = serve("--api-key-file", str(keys))
+    keys.unlink()
+    os.mkfifo(keys)
+    hang_up(server, "the old stays in use: api_key_file")
+    server.wait_for("is no regular file")
+    assert server.client(headers={"x-api-key": "one"}).post("/predict", json={"value": 1}).json() == 1
 
 
 class Clients:

@@ -64,3 +64,12 @@ def test_a_flag_that_is_not_known_is_told_which_one_is_near(words, told, capsys)
         command_arguments(words)
     assert ended.value.code == 2
     assert capsys.readouterr().err.endswith(f"{told}\n")
+
+
+def test_the_help_calls_a_share_no_seconds(capsys):
+    with pytest.raises(SystemExit):
+        command_arguments(["serve", "--help"])
+    shown = capsys.readouterr().out
+    assert "--jobs-min-share FRACTION" in shown
+    assert "--stall-dead SECONDS" in shown
+    assert "--min-free-memory N" in shown

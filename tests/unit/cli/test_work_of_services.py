@@ -34,6 +34,10 @@ def test_what_was_said_is_kept(given):
     assert stalls_after(read(*given.get("flags", ()), environ=given.get("environ"))) == 60.0
 
 
+def test_a_stage_has_stalled_before_its_service_is_dead():
+    assert stalls_after(read("--max-run", "900"), stall_dead=100.0) == 100.0
+
+
 def test_what_the_service_itself_says_is_kept():
     assert stalls_after(read(), stall_unready=math.inf) == math.inf
     assert stalls_after(read(), stall_unready=5.0) == 5.0

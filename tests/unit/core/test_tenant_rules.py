@@ -70,8 +70,15 @@ NUMBER = "must be a number from 1e-06 to 1e+09, got"
         ("[tenants.gold]\nrate = -1", f"tenants.gold.rate {NUMBER} -1"),
         ("[tenants.gold]\nrate = 1\nburst = 0.5", "tenants.gold.burst must be a number from 1 to 1e+09, got 0.5"),
         ("[tenants.gold]\nburst = 5", "tenants.gold.burst needs a rate"),
-        ("[tenants.gold]\nmax_queued = 0", "tenants.gold.max_queued must be a whole number of at least 1, got 0"),
-        ("[tenants.gold]\nmax_queued = 1.5", "tenants.gold.max_queued must be a whole number of at least 1, got 1.5"),
+        (
+            "[tenants.gold]\nmax_queued = 0",
+            "tenants.gold.max_queued must be a whole number from 1 to 1000000000, got 0",
+        ),
+        ("[tenants.gold]\nmax_queued = 1000000001", "from 1 to 1000000000, got 1000000001"),
+        (
+            "[tenants.gold]\nmax_queued = 1.5",
+            "tenants.gold.max_queued must be a whole number from 1 to 1000000000, got 1.5",
+        ),
         ("[tenants.gold]\nurgency = 8", "tenants.gold.urgency must be a whole number from 0 to 7, got 8"),
         ("[tenants.gold]\nurgency = false", "tenants.gold.urgency must be a whole number from 0 to 7, got False"),
         ("[tenants.gold]\nkey_sha256 = 'x'", "tenants.gold.key_sha256 must be a list of texts of 64 hex digits"),
@@ -93,6 +100,53 @@ def test_a_wrong_file_is_refused_by_the_name_of_what_is_wrong(text, message):
         rules(text)
     assert "tenants 'file.toml'" in str(caught.value)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["weight", "rate", "burst", "max_queued", "urgency"])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("0x" + "f" * 5000, "an integer of more than 100 digits"),
+        ("1" + "0" * 99, "1" + "0" * 99),
+        ("1" + "0" * 100, "an integer of more than 100 digits"),
+        ("-1" + "0" * 100, "an integer of more than 100 digits"),
+        ("'" + "x" * 100_000 + "'", "'" + "x" * 100 + "'..."),
+        ('"a\\u001b[31m\\nb"', r"'a\x1b[31m\nb'"),
+        ("[0x" + "f" * 5000 + "]", "a list"),
+        ("{a = 0x" + "f" * 5000 + "}", "a table"),
+        ("1979-05-27", "datetime.date(1979, 5, 27)"),
+    ],
+)
+def test_a_message_is_one_line_that_ends_and_names_what_is_wrong(key, value, shown):
+    with pytest.raises(ConfigError) as caught:
+        rules(f"[tenants.gold]\nrate = 1\n{key} = {value}" if key != "rate" else f"[tenants.gold]\nrate = {value}")
+    assert str(caught.value).startswith(f"tenants 'file.toml': tenants.gold.{key} must be a ")
+    assert str(caught.value).endswith(f", got {shown}")
+
+
+LONG = "x" * 100_000
+STRANGE = '"a\\u001b[31m\\nb"'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[tenants.{LONG}]",
+        f"[{LONG}]",
+        f"[tenants.gold]\n{LONG} = 1",
+        f"[tenants.{STRANGE}]",
+        f"[{STRANGE}]",
+        f"[tenants.gold]\n{STRANGE} = 1",
+        f"[tenants]\n{LONG} = 1",
+        f"[{LONG}]\n[{LONG}]",
+        f"[{STRANGE}]\n[{STRANGE}]",
+    ],
+)
+def test_a_message_repeats_no_long_name_and_no_line_break_of_one(text):
+    with pytest.raises(ConfigError) as caught:
+        rules(text)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
 
 
 def test_a_file_in_another_encoding_is_refused():

@@ -11,9 +11,11 @@ import pytest
 
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.core.tenants import TenantNumbers
-from penstock.core.token_bucket import Allowance
-from penstock.errors import ConfigError, QuotaExceeded
+from penstock.core.token_bucket import Allowance, TokenBucket
+from penstock.errors import ConfigError, Overloaded, QuotaExceeded
+from penstock.server.application import HttpRequest
 from penstock.server.asgi import asgi
+from penstock.server.gateway import judge_head
 
 GOLD, IRON, PLAIN = "key-of-gold", "key-of-iron", "a-plain-key"
 
@@ -175,6 +177,13 @@ def test_answers_and_refusals_to_a_tenant_with_a_rate_say_what_is_left(fakes, ra
     assert limits_of(dict(app.refuse(413, "", call.request).headers))[1] == [("items", {"r": 100})]
 
 
+def test_the_slowest_rate_and_the_largest_burst_are_told_in_a_field_that_can_be_read(fakes, rated):
+    service, app = rated
+    service.engine.allowances["gold"] = TokenBucket(rate=1e-6, burst=1e9).allowance(0.0)
+    headers = dict(app.refuse(413, "", fakes.call(app, x_tenant="gold").request).headers)
+    assert limits_of(headers)[0] == [("items", {"q": 10**9, "w": 10**15 - 1})]
+
+
 def test_who_is_over_its_quota_is_429_whatever_a_full_service_answers(fakes, rated, tenants):
     service, _ = rated
     app = fakes.app(service, tenant_header="X-Tenant", overload_status=400)
@@ -187,6 +196,40 @@ def test_who_is_over_its_quota_is_429_whatever_a_full_service_answers(fakes, rat
     assert call.headers[b"x-should-retry"] == b"true"
     assert limits_of(call.headers) == SAID
     assert service.engine.refused_tenants == ["gold"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"content_length": "11"}, 413),
+        ({"content_encoding": "gzip"}, 415),
+        ({"content_encoding": "gzip", "content_length": "11"}, 415),
+        ({"content_length": "10", "content_encoding": "identity"}, 429),
+    ],
+)
+def test_what_can_never_be_taken_is_refused_for_good_and_takes_no_slot(fakes, rated, fields, status):
+    service, _ = rated
+    app = fakes.app(service, tenant_header="X-Tenant", max_body=10)
+    service.engine.refused = QuotaExceeded(retry_after=2, retry_after_ms=1500)
+    headers = {name.replace("_", "-").encode(): value.encode() for name, value in fields.items()}
+    request = HttpRequest("POST", b"/predict", b"", {b"x-tenant": b"gold", **headers}, app.clock.now())
+    refusal = judge_head(app, request)
+    assert refusal.status == status
+    assert dict(refusal.headers)[b"x-should-retry"] == (b"true" if status == 429 else b"false")
+    assert len(service.engine.refused_tenants) == service.engine.counters.refused == (status == 429)
+
+
+def test_a_body_in_arrival_that_is_ended_is_a_refusal_to_its_tenant(fakes, tenants):
+    service = fakes.Service(max_queued_bytes=100, tenants=tenants("[tenants.gold]\nrate = 50"))
+    service.engine.allowances["gold"] = Allowance(100, 2, 7, 1)
+    app = fakes.app(service, tenant_header="X-Tenant")
+    call = fakes.call(app, x_tenant="gold")
+    app.hold(call.request, 101)
+    service.engine.refused = Overloaded(retry_after=3)
+    refusal = app.overfull(call.request, 60)
+    assert limits_of(dict(refusal.headers)) == SAID
+    assert service.engine.refused_tenants == ["gold"]
+    assert service.engine.counters.refused_bytes == 1
 
 
 def test_answers_to_others_say_nothing_of_a_rate(fakes, rated):

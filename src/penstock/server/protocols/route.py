@@ -23,7 +23,7 @@ from penstock.core.state import State
 from penstock.errors import NotReady, RequestError
 from penstock.hosting.servable import HostedEngine, Servable
 from penstock.server.application import HttpRequest, Reply, Response
-from penstock.server.fields import read_length
+from penstock.server.fields import judge_encoding, read_length
 from penstock.server.path_pattern import PathPattern
 from penstock.server.request_terms import malformed_limit, read_time_limit, read_urgency
 from penstock.server.status import Problems
@@ -191,7 +191,10 @@ class ServiceRoute(Route):
         return self.service.engine
 
     def admit(self, request: HttpRequest) -> Response | None:
-        """Formats (415, 406), time limits (400), then state and room (503, 429)."""
+        """Formats (415, 406), time limits (400), then state and room (503, 429).
+
+        A body that the carrier refuses as too large (413) or compressed (415) passes: it does so after this.
+        """
         request.route = self  # first of all: a refusal is counted for this route too
         engine = request.engine = self.service.engine
         headers = request.headers
@@ -210,12 +213,13 @@ class ServiceRoute(Route):
         if priority is not None:
             request.urgency = read_urgency(priority)
         size = read_length(headers.get(b"content-length"))  # a number: the carrier has read it too
-        # The carrier refuses a body over `max_body` as too large, for good; "full" would ask the client to try again.
-        wanted = size if size <= self._max_body else 0
+        encoding = headers.get(b"content-encoding")
+        if size > self._max_body or (encoding is not None and judge_encoding(encoding) is not None):
+            return None  # the carrier refuses it next, for good: no room would ask the client to try again
         if engine is None:
             refusal: RequestError | None = NotReady(state=State.STARTING)
         else:
-            refusal = engine.refusal(wanted, request.arrived + timeout, self._lane, request.urgency, request.tenant)
+            refusal = engine.refusal(size, request.arrived + timeout, self._lane, request.urgency, request.tenant)
         if refusal is None:
             return None
         if engine is not None:
