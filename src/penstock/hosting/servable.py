@@ -185,6 +185,13 @@ class HostedEngine(Protocol):
         Overloaded without accepting anything.
         """
 
+    def submit_probe(self, payload: Any, deadline: float, done: Callable[[list[Outcome]], None]) -> None:
+        """Accept one pickled item that tries the service, of no tenant and with the best urgency; else as `submit`.
+
+        Its place counts in the bound, and it waits before whoever is not as urgent.  It has no quota and no share, is
+        let in on room alone, displaces nobody and is not displaced.  Raises NotReady or Overloaded.
+        """
+
     def cancel(self, ticket: Any) -> None:
         """Settle as Cancelled what is not settled yet; harmless when everything is."""
 

@@ -264,6 +264,9 @@ class Engine:
             tenant=tenant,
         )
 
+    def submit_probe(self, payload: Payload, deadline: float, done: Done) -> None:  # noqa: D102  # see `HostedEngine`
+        self._flow.submit_probe(payload, deadline, done)
+
     def cancel(self, request: Request) -> None:
         """Settle the rest of `request` as Cancelled: its caller has left.
 

@@ -36,7 +36,7 @@ from penstock.core.predicted_end import PACKED_RUN, predicted_end, seconds_other
 from penstock.core.quotas import Quotas
 from penstock.core.retry_slots import RetrySlots, whole_milliseconds, whole_seconds
 from penstock.core.shown_tenants import shown_rows
-from penstock.core.tenants import USUAL_URGENCY, WORST_URGENCY, Tenant, TenantNumbers, Tenants
+from penstock.core.tenants import BEST_URGENCY, USUAL_URGENCY, WORST_URGENCY, Tenant, TenantNumbers, Tenants
 from penstock.core.token_bucket import Allowance
 from penstock.errors import (
     Cancelled,
@@ -126,6 +126,9 @@ class Flow:
         ]
         self._admission = Admission(options.max_queued, options.max_queued_bytes, by_deadline=by_deadline)
         self.tenants = Tenants() if tenants is None else tenants
+        # It holds no share and owes none, for `tenants` does not know it; nothing of it is ever over its share.
+        self._prober = Tenant("", math.inf)
+        """Whose probes are: nobody's, so that they cost no tenant anything."""
         self._weights = 0.0
         """The weights of the tenants with items in hand, unless `Admission.tenants_changed`."""
         self._quotas = Quotas(self._admission)
@@ -425,6 +428,33 @@ class Flow:
             self.wake()
         return request
 
+    def submit_probe(self, payload: Payload, deadline: float, done: Done) -> None:
+        """See `HostedEngine.submit_probe`.  It takes no token and no slot, and displaces nobody."""
+        refusal = self._refuse_probe(payload_size(payload))
+        if refusal is not None:
+            count_refusal(self.counters, refusal)
+            raise refusal
+        whose = self._prober
+        request = Request(
+            (payload,), Codec.PICKLE, Codec.PICKLE, deadline, done, Lane.SINGLE, urgency=BEST_URGENCY, tenant=whose
+        )
+        self.counters.accepted += 1
+        whose.requests += 1
+        self._deadlines.add(request)
+        self._deadline_alarm.set(self._deadlines.next_moment())
+        request.unfed_bytes = payload_size(payload)
+        self._take_in(request, at_once=True)
+        self.wake()
+
+    def _refuse_probe(self, nbytes: int) -> RequestError | None:
+        if not self.accepting:
+            return self._supervisor.refusal()
+        if self.has_room(nbytes):
+            return None
+        if self.memory_short:
+            return Overloaded("the service has too little memory left", reason="memory")
+        return Overloaded("the service is full", reason=self.full_of_what())
+
     def _judge(self, n: int, nbytes: int, deadline: float, lane: Lane, urgency: int, whose: Tenant) -> Item | None:
         """Refuse `n` items that cannot wait, or return the item that makes way for them, if one has to."""
         refusal = self._supervisor.refusal(nbytes, deadline, lane, urgency, whose.name)
@@ -664,7 +694,8 @@ class Flow:
         """
         ran = item is not None and item.frame is not None and item.frame.running
         error = DeadlineExceeded(ran=ran)
-        if not ran and (item is None or item.request.lane != BACK):
+        returns = item is None or (request.lane != BACK and request.tenant is not self._prober)
+        if not ran and returns:
             seconds = self._told_late.get(request, -1.0)
             if seconds < 0:
                 in_hand = request.unsettled - (len(request.payloads) - request.fed)

@@ -1,4 +1,4 @@
-"""Asks the idle workers of a stage that has a `health` how they are.  When is decided in `core.idle_checks`."""
+"""Asks the idle workers of a stage how they are that has a `health`.  `core.idle_checks` decides whom and when."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.core.alarm import Alarm
 from penstock.core.clock import Clock
-from penstock.core.idle_checks import LIMIT_SECONDS, IdleChecks, Look
+from penstock.core.idle_checks import LIMIT_SECONDS, IdleChecks
 from penstock.runtime.worker_slot import WorkerSlot
 
 LATE = f"health() ran longer than {LIMIT_SECONDS:g} s"
@@ -25,33 +25,45 @@ class IdleRounds:
         ask: Callable[[WorkerSlot], None],
         unwell: Callable[[WorkerSlot, str], None],
     ) -> None:
-        self._checks = [(worker, IdleChecks()) for worker in workers]
+        self._workers = workers
+        self._checks = IdleChecks(len(workers))
         self._ask = ask
         self._unwell = unwell
         self._now = clock.now
         self._alarm = Alarm(clock, self._go)
+        self._over = False
 
-    def begin(self) -> None:
-        """A worker became ready: look at it, and at the others, when it may have been idle for long enough."""
-        self._wait(self._now())
+    def became_ready(self, worker: WorkerSlot) -> None:
+        """`worker` became ready: look at it, and at the others, when it may have been idle for long enough."""
+        self._checks.became_ready(worker.index)
+        self._wait()
 
     def ended(self, worker: WorkerSlot) -> None:
-        """A worker has answered, or is gone."""
-        self._checks[worker.index][1].ended()
+        """A worker has answered, or is gone: it may be the turn of another one."""
+        self._checks.ended(worker.index)
+        self._wait()
+
+    def replaced(self, worker: WorkerSlot) -> None:
+        """`worker` is being ended for its health."""
+        self._checks.replaced(worker.index)
 
     def cancel(self) -> None:
         """Ask nobody any more."""
+        self._over = True
         self._alarm.cancel()
 
     def _go(self) -> None:
         now = self._now()
-        for worker, checks in self._checks:
-            look = checks.look(worker.idle_since, now)
-            if look is Look.ASK:
-                self._ask(worker)
-            elif look is Look.LATE:
-                self._unwell(worker, LATE)
-        self._wait(now)
+        for index in self._checks.take_late(now):
+            self._unwell(self._workers[index], LATE)
+        due = self._checks.take_due(self._idle_since(), now)
+        if due is not None:
+            self._ask(self._workers[due])
+        self._wait()
 
-    def _wait(self, now: float) -> None:
-        self._alarm.set(min(checks.next_look(worker.idle_since, now) for worker, checks in self._checks))
+    def _wait(self) -> None:
+        if not self._over:
+            self._alarm.set(self._checks.next_look(self._idle_since(), self._now()))
+
+    def _idle_since(self) -> list[float | None]:
+        return [worker.idle_since for worker in self._workers]

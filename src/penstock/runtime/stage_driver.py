@@ -397,6 +397,8 @@ class StageDriver:
         if ends:
             log.error("%s is not well: %s; the worker is restarted\n%s", worker, error, traceback)
             self.counters.recycled += 1
+            if self._rounds is not None:
+                self._rounds.replaced(worker)
             worker.recycle()
 
     def _recycle(self, worker: WorkerSlot, error: str) -> None:
@@ -433,7 +435,7 @@ class StageDriver:
         worker.health.became_ready(self._now())
         log.info("%s is ready (pid %s)", worker, worker.pid)
         if self._rounds is not None:
-            self._rounds.begin()
+            self._rounds.became_ready(worker)
         if self._unstartable:
             self._unstartable = False
             log.info("stage %r is back: a worker could be started", self.name)

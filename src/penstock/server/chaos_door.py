@@ -7,6 +7,7 @@ Contract
 * An answer that was touched says so in ``x-chaos``: ``error``, ``delay`` or ``kill``, or several of them.
 * A worker is killed as somebody else would: the engine learns of it as of any death.  The batch has just been given to
   it; only batches with items of calls are counted.
+* A delay ends at the call's deadline, and soon after its service has begun to stop: whoever waits is answered.
 * A client that leaves during a delay has its call forgotten.
 """
 
@@ -18,6 +19,7 @@ import signal
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
+from typing import Final
 
 from penstock.core.chaos import Chaos
 from penstock.core.clock import Clock, Timer
@@ -26,6 +28,9 @@ from penstock.hosting.servable import HostedEngine
 from penstock.server.application import DROPPED, HttpRequest, Reply, Response
 from penstock.server.protocols.route import ServiceRoute
 from penstock.server.status import Problems
+
+LOOK_SECONDS: Final = 0.1
+"""How often a delayed call looks whether its service still takes calls: far less than the last answers may take."""
 
 
 class ChaosDoor:
@@ -49,11 +54,12 @@ class ChaosDoor:
         chaos, number = self._chaos, next(self._calls)
         self._watch(route)
         if chaos.hits("drop", number):
-            self._later(request, 0.0, partial(reply, DROPPED))
+            self._later(request, 0.0, partial(self._rang, request, partial(reply, DROPPED)))
             return
         fails = chaos.hits("error", number)
         if chaos.seconds and chaos.hits("delay", number):
-            self._later(request, chaos.seconds, partial(self._go_on, route, request, reply, [b"delay"], fails))
+            due = min(self._clock.now() + chaos.seconds, route.deadline(request))
+            self._wait(route, request, due, partial(self._go_on, route, request, reply, [b"delay"], fails))
         else:
             self._go_on(route, request, reply, [], fails)
 
@@ -64,8 +70,19 @@ class ChaosDoor:
             timer.cancel()
         self._killed.discard(request.id)
 
+    def _wait(self, route: ServiceRoute, request: HttpRequest, due: float, act: partial[None]) -> None:
+        """Call `act` at `due`, or once the service takes no calls: it says so to this one too, which would find the
+        connection closed later.
+        """
+        engine = route.engine()
+        left = due - self._clock.now()
+        if left <= 0 or engine is None or not engine.state.accepting:
+            self._later(request, 0.0, partial(self._rang, request, act))
+        else:
+            self._later(request, min(left, LOOK_SECONDS), partial(self._wait, route, request, due, act))
+
     def _later(self, request: HttpRequest, seconds: float, act: partial[None]) -> None:
-        self._delayed[request] = self._clock.call_later(seconds, partial(self._rang, request, act))
+        self._delayed[request] = self._clock.call_later(seconds, act)
 
     def _rang(self, request: HttpRequest, act: partial[None]) -> None:
         del self._delayed[request]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+
 import httpx
 import pytest
+from served import request
 
 CALLS = 150
 
@@ -35,6 +38,20 @@ def test_every_call_is_answered_rightly_or_told_or_dropped(serve):
     assert server.metric("penstock_http_requests_total", route="/predict", status="499") == list(found.values()).count(
         "drop"
     )
+
+
+def test_who_is_delayed_is_answered_at_its_deadline_and_at_the_drain(serve):
+    server = serve("--chaos", "delay=1:3600", "--drain", "1", services=("two_workers",))
+    late = server.http.post("/predict", json={"value": 1}, headers={"x-request-timeout": "0.3"})
+    assert (late.status_code, late.json()["type"]) == (503, "urn:penstock:problem:deadline-exceeded")
+    wire = server.wire()
+    assert wire.send(request("GET", "/livez", b"")).answer().status == 200
+    wire.post("/predict", {"value": 1})
+    assert server.http.get("/livez").status_code == 200  # what was sent before is read before
+    server.signal(signal.SIGTERM)
+    answer = wire.answer()
+    assert (answer.status, answer.json()["type"]) == (503, "urn:penstock:problem:not-ready")
+    assert server.wait() == 0
 
 
 @pytest.mark.parametrize("text", ["erorr=0.1", "error=2"])

@@ -38,15 +38,15 @@ async def test_an_idle_worker_is_asked_after_ten_seconds_and_every_ten_from_then
     await rig.clock.advance(9.9)
     assert [worker.checked for worker in rig.workers.started] == [False, False]
     await rig.clock.advance(0.1)
-    assert [worker.checked for worker in rig.workers.started] == [True, True]
     for worker in rig.workers.started:
+        assert worker.checked
         worker.finish_check()
-    await rest()
+        await rig.clock.advance(0.0)
     assert {worker.state for worker in rig.engine.stages[0].workers} == {WorkerState.IDLE}
     await rig.clock.advance(9.9)
     assert not any(worker.checked for worker in rig.workers.started)
     await rig.clock.advance(0.1)
-    assert all(worker.checked for worker in rig.workers.started)
+    assert [worker.checked for worker in rig.workers.started] == [True, False]
     assert reasons(rig) == ["", ""]
 
 
@@ -99,7 +99,6 @@ async def test_one_timer_serves_all_workers(rig):
 
 async def test_a_worker_whose_health_raises_is_replaced_and_health_says_why(rig, caplog):
     await rig.clock.advance(10.0)
-    rig.workers[1].finish_check()
     rig.workers[0].finish_check("the lamp is out")
     await rig.clock.advance(0.0)
     assert rig.workers[0].orders == ["kill"]
@@ -111,6 +110,8 @@ async def test_a_worker_whose_health_raises_is_replaced_and_health_says_why(rig,
     )
     assert rig.engine.stages[0].counters.recycled == 1
     rig.workers[2].become_ready()
+    await rig.clock.advance(0.0)
+    rig.workers[1].finish_check()
     await rig.clock.advance(10.0)
     rig.workers[2].finish_check()
     await rest()
@@ -119,9 +120,7 @@ async def test_a_worker_whose_health_raises_is_replaced_and_health_says_why(rig,
 
 
 async def test_a_worker_that_does_not_answer_within_five_seconds_is_replaced(rig):
-    await rig.clock.advance(10.0)
-    rig.workers[1].finish_check()
-    await rig.clock.advance(4.9)
+    await rig.clock.advance(14.9)
     assert rig.workers[0].orders == []
     call = await rig.call()
     second = await rig.call()
@@ -179,15 +178,42 @@ async def test_a_worker_that_goes_on_is_late_again_and_then_replaced(make_rig):
     assert rig.workers[0].orders == ["kill"]
 
 
+async def test_of_a_stage_that_is_not_well_one_worker_at_a_time_is_replaced(make_rig):
+    rig = await make_rig(stage(Well, workers=3)).start()
+    driver = rig.engine.stages[0]
+    for _ in range(600):
+        await rig.clock.advance(0.1)
+        assert driver.live_workers >= 2
+        for worker in rig.workers.alive:
+            if worker.checked:
+                worker.finish_check("the lamp is out")
+            elif worker.launch is None:
+                worker.become_ready()
+        await rest()
+    assert driver.counters.recycled >= 3
+
+
+async def test_while_one_that_is_not_well_loads_its_model_the_others_serve(make_rig):
+    rig = await make_rig(stage(Well, workers=3)).start()
+    await rig.clock.advance(10.0)
+    rig.workers[0].finish_check("the lamp is out")
+    await rig.clock.advance(600.0)
+    assert not any(worker.checked for worker in rig.workers.alive)
+    assert rig.engine.stages[0].live_workers == 2
+    rig.workers[3].become_ready()
+    await rig.clock.advance(0.0)
+    assert [worker.checked for worker in rig.workers.started] == [False, True, False, False]
+
+
 async def test_all_workers_that_are_not_well_do_not_make_a_stage_rest(make_rig):
     rig = await make_rig(stage(Well, workers=4)).start()
     await rig.clock.advance(10.0)
-    for worker in list(rig.workers.started):
-        worker.finish_check("the lamp is out")
-    await rig.clock.advance(0.0)
-    for worker in rig.workers.alive:
-        worker.become_ready()
-    await rest()
+    for n in range(4):
+        rig.workers[n].finish_check("the lamp is out")
+        await rig.clock.advance(0.0)
+        rig.workers[4 + n].become_ready()
+        await rig.clock.advance(0.0)
+    assert rig.engine.stages[0].counters.recycled == 4
     assert rig.engine.state is State.READY
 
 

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from penstock.codec.annotations import signature
+from penstock.codec.formats import Codec
 from penstock.config import Batch, ServerOptions, ServiceOptions
 from penstock.core.counters import ServiceCounters, StageCounters
 from penstock.core.lanes import Lane
@@ -102,6 +103,11 @@ class FakeEngine:
         if self.answer is not None:
             ticket.settle(*(self.answer(payload) for payload in payloads))
         return ticket
+
+    def submit_probe(self, payload, deadline, done):
+        if self.full is not None:
+            raise self.full
+        self.submissions.append(Submission([payload], Codec.PICKLE, Codec.PICKLE, deadline, done, Lane.SINGLE))
 
     def watch_batches(self, sent):
         self.on_sent = sent

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from penstock.core.state import State
+from penstock.errors import DeadlineExceeded, NotReady
 from penstock.server.application import DROPPED
 from penstock.testing.virtual_clock import VirtualClock
 
@@ -61,6 +63,32 @@ async def test_a_delay_comes_before_the_call(fakes, service, clock):
     assert (service.engine.submissions, call.replies) == ([], [])
     await clock.advance(0.1)
     assert (call.status, call.headers[b"x-chaos"]) == (200, b"delay")
+
+
+async def test_a_delay_ends_at_the_deadline_of_its_call(fakes, service, clock):
+    call = fakes.call(fakes.app(service, clock=clock, chaos="delay=1:3600"), x_request_timeout="2")
+    await clock.advance(1.9)
+    assert (service.engine.submissions, call.replies) == ([], [])
+    await clock.advance(0.1)
+    (sent,) = service.engine.submissions
+    assert sent.deadline == clock.now()
+    sent.settle(DeadlineExceeded())
+    assert (call.status, call.headers[b"x-chaos"]) == (503, b"delay")
+
+
+@pytest.mark.parametrize("state", [State.DRAINING, State.STOPPED, State.FAILED, None])
+async def test_a_delay_ends_when_the_service_takes_no_calls_any_more(fakes, service, clock, state):
+    call = fakes.call(fakes.app(service, clock=clock, chaos="delay=1:3600"))
+    await clock.advance(20.0)
+    assert call.replies == []
+    if state is None:
+        service.engine = None
+    else:
+        service.engine.state = state
+        service.engine.full = NotReady("it drains", state=state)
+    await clock.advance(0.2)
+    assert (call.status, call.headers[b"x-chaos"]) == (503, b"delay")
+    assert clock.waiting == []
 
 
 async def test_a_delay_may_end_with_an_error(fakes, service, clock):

@@ -3,6 +3,7 @@
 Contract
 --------
 * What is sent is the first example of the first stage, as a call in process sends it, with the best urgency and 5 s.
+  It is a probe: of no tenant, so that it costs none of them a token or a place; a full service refuses it.
 * One check is under way at a time.  Who asks meanwhile is told what it finds, and so is who asks within a second after.
 * Everybody who asks is told exactly once, perhaps before `ask` returns.  Who has left meanwhile is told, too.
 * All is well only if every service gave a result; else the error is that of the first one that ended without.
@@ -15,7 +16,6 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.codec import pickle_
-from penstock.codec.formats import Codec
 from penstock.codec.text import one_line
 from penstock.core.clock import Clock
 from penstock.core.outcome import Outcome, Result
@@ -75,8 +75,7 @@ class DeepCheck:
         if engine is None:
             raise NotReady(state=State.STARTING)
         payload = pickle_.dumps(service.stages[0].examples[0])
-        done = partial(self._done, service)
-        engine.submit((payload,), Codec.PICKLE, Codec.PICKLE, self._began + LIMIT_SECONDS, done, urgency=0)
+        engine.submit_probe(payload, self._began + LIMIT_SECONDS, partial(self._done, service))
 
     def _done(self, service: Servable, outcomes: list[Outcome]) -> None:
         outcome = outcomes[0]

@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 
-from penstock.codec.formats import Codec
 from penstock.core.state import State
 from penstock.errors import NotReady, Overloaded, StageFailed
 
@@ -30,13 +29,12 @@ def ask(fakes, app, query="deep=1", method="GET"):
     return fakes.call(app, method, f"/health?{query}", body=b"")
 
 
-def test_the_first_example_goes_through_the_service_as_a_call_in_process(fakes, app, service, clock):
+def test_the_first_example_goes_through_the_service_as_a_pickled_probe(fakes, app, service, clock):
     call = ask(fakes, app)
     assert call.replies == []
     (sent,) = service.engine.submissions
     assert pickle.loads(sent.payloads[0]) == [1.0, 2.0]
-    assert (sent.codec_in, sent.codec_out) == (Codec.PICKLE, Codec.PICKLE)
-    assert (sent.deadline, sent.urgency, sent.tenant, sent.request_id) == (1005.0, 0, "", b"")
+    assert sent.deadline == 1005.0
     clock.seconds = 1000.25049
     sent.settle(b"result")
     assert (call.status, call.json["deep"]) == (200, {"ok": True, "seconds": 0.25, "error": ""})
