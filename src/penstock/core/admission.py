@@ -201,6 +201,11 @@ class Admission:
         """The tenants that are held back."""
         return list(self._held)
 
+    def unfed_of(self, tenant: Tenant) -> int:
+        """How many items of `tenant`, which is held back, wait to be fed."""
+        lanes = [lane for line in self._held[tenant].values() for lane in line.lanes]
+        return sum([len(request.payloads) - request.fed for lane in lanes for request in lane.members])
+
     def hold_back(self, tenant: Tenant) -> None:
         """Feed nothing of `tenant` until `let_go`.  No change where nothing of it waits."""
         for urgency in range(WORST_URGENCY + 1):

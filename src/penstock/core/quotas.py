@@ -36,6 +36,10 @@ class Quotas:
         """Whether a newcomer of `tenant` may go on with its first item."""
         return may_have_one(tenant, now) and not self._admission.holds_back(tenant)
 
+    def ahead_of_newcomers(self, tenant: Tenant) -> int:
+        """How many items of `tenant` take a token before any newcomer does, because they wait for theirs."""
+        return self._admission.unfed_of(tenant) if self._admission.holds_back(tenant) else 0
+
     def line_up(self, request: Request, now: float) -> None:
         """Let `request` wait for room, or for what its tenant lacks."""
         self._admission.line_up(request)

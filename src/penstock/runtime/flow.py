@@ -259,7 +259,7 @@ class Flow:
         if self._allows(tenant):
             return None
         if tenant.has_room and tenant.bucket is not None:
-            seconds = tenant.bucket.next_slot(now) - now
+            seconds = tenant.bucket.next_slot(now, self._quotas.ahead_of_newcomers(tenant)) - now
             why = f"this tenant may send {tenant.bucket.rate:g} items a second"
         else:
             seconds = self._take_slot()

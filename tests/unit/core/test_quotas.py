@@ -72,6 +72,19 @@ def test_newcomers_get_no_token_while_others_of_their_tenant_wait(door, quotas):
     assert quotas.next_moment() is None
 
 
+def test_what_waits_for_tokens_is_ahead_of_newcomers(door, quotas):
+    tenant = rated()
+    assert quotas.ahead_of_newcomers(tenant) == 0
+    take_in(door, quotas, made(tenant), 0.0)
+    batch, single = made(tenant, 5, lane=Lane.BULK), made(tenant)
+    for request in (batch, single):
+        quotas.line_up(request, 0.0)
+    assert quotas.ahead_of_newcomers(tenant) == 6
+    assert feed(door, quotas, 1.0) == [single]
+    assert feed(door, quotas, 2.0) == [batch]
+    assert quotas.ahead_of_newcomers(tenant) == 4
+
+
 def test_no_time_ends_the_wait_of_who_has_no_room_of_its_own(door, quotas):
     tenant = Tenant("bounded", max_queued=1)
     take_in(door, quotas, made(tenant), 0.0)

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.config import Batch
 from penstock.core.lanes import Lane
+from penstock.core.tenants import Tenant
 from penstock.errors import ConfigError, Overloaded, QuotaExceeded
 from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
@@ -117,6 +118,44 @@ async def test_a_client_batch_is_charged_by_item_and_fed_as_tokens_come(make):
         await answer_all(rig)
     assert call.ends == [b"0", b"1", b"2", b"3"]
     assert isinstance(refused(rig, tenant="gold", lane=Lane.BULK), QuotaExceeded), "the first item has no token"
+
+
+async def test_who_is_refused_behind_a_client_batch_is_told_when_the_batch_has_its_tokens(make):
+    rig = await make("[tenants.gold]\nrate = 10\nburst = 10", spec(batch=Batch(max_size=8)))
+    batch = rig.submit(*[b"x"] * 100, tenant="gold", lane=Lane.BULK)
+    tries = 1
+    while True:
+        await rest()
+        try:
+            rig.submit(tenant="gold")
+            break
+        except QuotaExceeded as error:
+            tries += 1
+            for _ in range(math.ceil(error.retry_after_ms / 100)):
+                await rig.clock.advance(0.1)
+                await answer_all(rig)
+    assert tries == 2
+    assert batch.done
+    await rest()
+    await answer_all(rig)
+
+
+async def test_nobody_but_who_is_asked_about_is_looked_at_between_pumps(make, monkeypatch):
+    rig = await make('[tenants."*"]\nrate = 1\nburst = 1\n[tenants.gold]\nrate = 1000', spec(batch=Batch(max_size=64)))
+    for n in range(50):
+        rig.submit(b"1", b"2", tenant=f"t{n}", lane=Lane.BULK)
+    await rest()
+    looks = []
+    monkeypatch.setattr(Tenant, "has_room", property(lambda tenant: looks.append(tenant) or True))
+    for _ in range(10):
+        assert rig.engine.refusal(tenant="gold") is None
+        rig.submit(tenant="gold")
+    assert {tenant.name for tenant in looks} == {"gold"}
+    looks.clear()
+    await rig.clock.advance(1.0)  # a token for each of them
+    assert len(looks) <= 6 * 50
+    while rig.workers[0].frames:
+        await answer_all(rig)
 
 
 async def test_what_leaves_while_it_waits_for_a_token_takes_none(make):
