@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 from typing import Final, Protocol
 
@@ -28,7 +29,7 @@ from penstock.core.displacement import item_to_displace
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
 from penstock.core.lanes import Lane
 from penstock.core.ledger import ByteLedger
-from penstock.core.outcome import Failure, Result
+from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.pace import Pace
 from penstock.core.payload import Payload, payload_size
 from penstock.core.predicted_end import PACKED_RUN, predicted_end, seconds_others_miss, seconds_to_clear
@@ -284,9 +285,19 @@ class Flow:
         return item_to_displace(tenant, urgency, queue.newest_unrun(), admission.max_items, weights)
 
     def _displace(self, item: Item) -> None:
-        """End `item`, whose place is taken already."""
+        """End `item`, whose place is taken already.
+
+        Its caller is told after the submission that it made way for: else it could submit in the midst of that, and
+        displace what has just come in.
+        """
+        request = item.request
+        if request.unsettled == 1:
+            request.done = partial(self._tell_soon, request.done)
         error = self.overloaded("the service is full, and this made way for another tenant or urgency", "share")
         self._settling.settle(item, Failure(error))
+
+    def _tell_soon(self, done: Done, outcomes: list[Outcome]) -> None:
+        self._running_loop().call_soon(self._settling.tell, done, outcomes)
 
     # -- how long it will take ------------------------------------------------------------------------------------
 
@@ -420,7 +431,7 @@ class Flow:
                 self._take_in(request, at_once=at_once)
             else:
                 self._quotas.line_up(request, self._now())
-            if displaced is not None:  # after its place is taken: whoever it tells may submit
+            if displaced is not None:
                 self._displace(displaced)
         if not self._waking:
             self.wake()

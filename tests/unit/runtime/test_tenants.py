@@ -266,6 +266,7 @@ async def test_a_newcomer_below_its_share_displaces_and_the_head_displaces_nobod
     assert rig.engine.queued == 4
     assert not any(call.done for call in flood)
     quiet = [rig.submit(b"q%d" % n, tenant="quiet") for n in range(2)]
+    await rest()
     assert [call.done for call in flood] == [False, False, True, True]
     error = flood[3].error
     assert (type(error), error.reason, error.begun) == (Overloaded, "share", False)
@@ -386,6 +387,25 @@ async def test_where_those_who_wait_leave_room_a_newcomer_has_it_at_once(make_ri
         await rest()
         await answer_all(rig)
     assert all(call.ends == [b"1"] for call in calls)
+
+
+async def test_nobody_is_told_before_its_own_submission_has_returned(make_rig, caplog):
+    rig = await make_rig(spec(prefetch=0), max_queued=2).start()
+    await rig.call(urgency=5)
+    told = []
+
+    def again(outcomes):
+        rig.submit(b"urgent", urgency=0)
+        raise ValueError("a caller's own mistake")
+
+    rig.engine.submit((b"2",), 1, 1, math.inf, again, urgency=5)
+    rig.engine.submit((b"3",), 1, 1, math.inf, told.append, urgency=4)
+    assert told == []
+    await rest()
+    assert [outcomes[0].error.reason for outcomes in told] == ["share"]
+    assert "a caller failed to take its outcomes" in caplog.text
+    for _ in range(3):
+        await answer_all(rig)
 
 
 async def test_at_the_bound_of_the_first_stage_a_newcomer_displaces_too(make_rig):
