@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
@@ -399,6 +399,13 @@ class Flow:
         if (predicted or not has_room or not allowed) and not (wait and self.accepting):
             displaced = self._judge(n, nbytes, deadline, lane, urgency, whose)
             allowed, has_room = True, displaced is None
+        if (
+            whose.limited
+            and lane is not BACK
+            and not wait
+            and self._quotas.holds_too_long(whose, n, nbytes, self._now())
+        ):
+            self._refuse(self._waits_too_large(), n, whose)
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
         request = Request(
@@ -441,10 +448,22 @@ class Flow:
         """Refuse `n` items that cannot wait, or return the item that makes way for them, if one has to."""
         refusal = self._supervisor.refusal(nbytes, deadline, lane, urgency, whose.name)
         if refusal is not None:
-            count_refusal(self.counters, refusal, n)
-            whose.refused += n
-            raise refusal
+            self._refuse(refusal, n, whose)
         return None if self.has_room(nbytes, urgency) else self.to_displace(whose, urgency)
+
+    def _refuse(self, refusal: RequestError, n: int, whose: Tenant) -> NoReturn:
+        count_refusal(self.counters, refusal, n)
+        whose.refused += n
+        raise refusal
+
+    def _waits_too_large(self) -> Overloaded:
+        """Why a client batch is refused that would wait for its tenant's tokens."""
+        most = self._admission.ledger.max_bytes // 2
+        return self.overloaded(
+            f"client batches that wait for the rates of their tenants would take more than {most} bytes; send fewer "
+            "items at a time",
+            "bytes",
+        )
 
     def _take_in(self, request: Request, *, at_once: bool) -> None:
         """Let `request` in `at_once`, or have it wait for room; what of it cannot be fed at once waits too."""

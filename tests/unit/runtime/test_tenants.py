@@ -158,6 +158,21 @@ async def test_nobody_but_who_is_asked_about_is_looked_at_between_pumps(make, mo
         await answer_all(rig)
 
 
+async def test_what_waits_for_tokens_leaves_half_of_the_bytes_to_the_others(make):
+    rig = await make(
+        "[tenants.slow]\nrate = 0.01\nburst = 1", spec(batch=Batch(max_size=4)), max_queued=100, max_queued_bytes=1000
+    )
+    with pytest.raises(Overloaded, match="more than 500 bytes") as caught:
+        rig.submit(*[b"x" * 100] * 10, tenant="slow", lane=Lane.BULK)
+    assert caught.value.reason == "bytes"
+    batch = await rig.call(*[b"x" * 100] * 5, tenant="slow", lane=Lane.BULK, within=60.0)
+    await answer_all(rig)
+    assert rig.engine.refusal(nbytes=600, tenant="gold") is None
+    assert {name: n.refused for name, n in rig.engine.tenant_rows()}["slow"] == 10
+    await rig.clock.advance(61.0)
+    assert batch.done
+
+
 async def test_what_leaves_while_it_waits_for_a_token_takes_none(make):
     rig = await make("[tenants.gold]\nrate = 1\nburst = 1")
     await rig.call(tenant="gold")
