@@ -201,6 +201,17 @@ class Admission:
         """The tenants that are held back."""
         return list(self._held)
 
+    def unfed_of(self, tenant: Tenant) -> int:
+        """How many items of `tenant`, which is held back, wait to be fed."""
+        lanes = [lane for line in self._held[tenant].values() for lane in line.lanes]
+        return sum([len(request.payloads) - request.fed for lane in lanes for request in lane.members])
+
+    @property
+    def held_back_bytes(self) -> int:
+        """The bytes of requests that were let in, and whose unfed payloads are held back."""
+        lanes = [lane for lines in self._held.values() for line in lines.values() for lane in line.half_fed]
+        return sum([request.unfed_bytes for lane in lanes for request in lane.members])
+
     def hold_back(self, tenant: Tenant) -> None:
         """Feed nothing of `tenant` until `let_go`.  No change where nothing of it waits."""
         for urgency in range(WORST_URGENCY + 1):

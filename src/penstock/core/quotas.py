@@ -12,6 +12,8 @@ Contract
   request that was let in.
 * An item that was let in has used its token, however it ends.
 * Newcomers get no token while others of their tenant wait for one.
+* What was let in and waits for a token holds its bytes.  A newcomer of several items that lacks a token for one of them
+  is let in only where all such bytes are at most half of what may be held: so the others have the rest.
 """
 
 from __future__ import annotations
@@ -35,6 +37,17 @@ class Quotas:
     def allows(self, tenant: Tenant, now: float) -> bool:
         """Whether a newcomer of `tenant` may go on with its first item."""
         return may_have_one(tenant, now) and not self._admission.holds_back(tenant)
+
+    def holds_too_long(self, tenant: Tenant, n: int, nbytes: int, now: float) -> bool:
+        """Whether a newcomer of `n` items and `nbytes` would wait for tokens with more bytes than may do so."""
+        bucket = tenant.bucket
+        if bucket is None or n == 1 or bucket.allowance(now).left >= n:
+            return False
+        return self._admission.held_back_bytes + nbytes > self._admission.ledger.max_bytes // 2
+
+    def ahead_of_newcomers(self, tenant: Tenant) -> int:
+        """How many items of `tenant` take a token before any newcomer does, because they wait for theirs."""
+        return self._admission.unfed_of(tenant) if self._admission.holds_back(tenant) else 0
 
     def line_up(self, request: Request, now: float) -> None:
         """Let `request` wait for room, or for what its tenant lacks."""

@@ -64,9 +64,9 @@ class TokenBucket:
         """Whether a new bucket would be no different."""
         return self._full_at <= now
 
-    def next_slot(self, now: float) -> float:
-        """Refuse one who comes at `now`: the moment at which it is its turn."""
-        slot = max(self.next_token, self._promised + 1.0 / self.rate, now)
+    def next_slot(self, now: float, ahead: int = 0) -> float:
+        """Refuse one who comes at `now`: the moment at which it is its turn, after `ahead` items that wait."""
+        slot = max(self.next_token + ahead / self.rate, self._promised + 1.0 / self.rate, now)
         self._promised = min(slot, now + LONGEST_SECONDS)
         return self._promised
 

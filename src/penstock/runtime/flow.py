@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import count
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
@@ -29,7 +29,7 @@ from penstock.core.displacement import item_to_displace
 from penstock.core.item import OFFER, Done, Item, ItemState, Request
 from penstock.core.lanes import Lane
 from penstock.core.ledger import ByteLedger
-from penstock.core.outcome import Failure, Result
+from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.pace import Pace
 from penstock.core.payload import Payload, payload_size
 from penstock.core.predicted_end import PACKED_RUN, predicted_end, seconds_others_miss, seconds_to_clear
@@ -266,7 +266,7 @@ class Flow:
         if self._allows(tenant):
             return None
         if tenant.has_room and tenant.bucket is not None:
-            seconds = tenant.bucket.next_slot(now) - now
+            seconds = tenant.bucket.next_slot(now, self._quotas.ahead_of_newcomers(tenant)) - now
             why = f"this tenant may send {tenant.bucket.rate:g} items a second"
         else:
             seconds = self._take_slot()
@@ -291,9 +291,19 @@ class Flow:
         return item_to_displace(tenant, urgency, queue.newest_unrun(), admission.max_items, weights)
 
     def _displace(self, item: Item) -> None:
-        """End `item`, whose place is taken already."""
+        """End `item`, whose place is taken already.
+
+        Its caller is told after the submission that it made way for: else it could submit in the midst of that, and
+        displace what has just come in.
+        """
+        request = item.request
+        if request.unsettled == 1:
+            request.done = partial(self._tell_soon, request.done)
         error = self.overloaded("the service is full, and this made way for another tenant or urgency", "share")
         self._settling.settle(item, Failure(error))
+
+    def _tell_soon(self, done: Done, outcomes: list[Outcome]) -> None:
+        self._running_loop().call_soon(self._settling.tell, done, outcomes)
 
     # -- how long it will take ------------------------------------------------------------------------------------
 
@@ -390,6 +400,13 @@ class Flow:
         if (predicted or not has_room or not allowed) and not (wait and self.accepting):
             displaced = self._judge(n, nbytes, deadline, lane, urgency, whose)
             allowed, has_room = True, displaced is None
+        if (
+            whose.limited
+            and lane is not BACK
+            and not wait
+            and self._quotas.holds_too_long(whose, n, nbytes, self._now())
+        ):
+            self._refuse(self._waits_too_large(), n, whose)
         # A deadline a generation away never comes, and one before the clock began has passed.
         deadline = math.inf if deadline > FOREVER_SECONDS else max(deadline, 0.0)
         request = Request(
@@ -422,7 +439,7 @@ class Flow:
                 self._take_in(request, at_once=at_once)
             else:
                 self._quotas.line_up(request, self._now())
-            if displaced is not None:  # after its place is taken: whoever it tells may submit
+            if displaced is not None:
                 self._displace(displaced)
         if not self._waking:
             self.wake()
@@ -459,10 +476,22 @@ class Flow:
         """Refuse `n` items that cannot wait, or return the item that makes way for them, if one has to."""
         refusal = self._supervisor.refusal(nbytes, deadline, lane, urgency, whose.name)
         if refusal is not None:
-            count_refusal(self.counters, refusal, n)
-            whose.refused += n
-            raise refusal
+            self._refuse(refusal, n, whose)
         return None if self.has_room(nbytes, urgency) else self.to_displace(whose, urgency)
+
+    def _refuse(self, refusal: RequestError, n: int, whose: Tenant) -> NoReturn:
+        count_refusal(self.counters, refusal, n)
+        whose.refused += n
+        raise refusal
+
+    def _waits_too_large(self) -> Overloaded:
+        """Why a client batch is refused that would wait for its tenant's tokens."""
+        most = self._admission.ledger.max_bytes // 2
+        return self.overloaded(
+            f"client batches that wait for the rates of their tenants would take more than {most} bytes; send fewer "
+            "items at a time",
+            "bytes",
+        )
 
     def _take_in(self, request: Request, *, at_once: bool) -> None:
         """Let `request` in `at_once`, or have it wait for room; what of it cannot be fed at once waits too."""

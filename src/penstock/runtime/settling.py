@@ -10,7 +10,7 @@ from penstock.core.batching import BatchQueue
 from penstock.core.counters import ServiceCounters
 from penstock.core.deadlines import Deadlines
 from penstock.core.dispatch import SentFrame, may_have_run
-from penstock.core.item import Item, ItemState, Request
+from penstock.core.item import Done, Item, ItemState, Request
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.tenants import Tenant
@@ -138,8 +138,12 @@ class Settling:
         if not tenant.requests and tenant.name:
             self._tenant_idle(tenant)
         request.items = []  # they refer to the request: without this only the cycle collector could free either
+        self.tell(request.done, request.outcomes)
+
+    def tell(self, done: Done, outcomes: list[Outcome]) -> None:
+        """Give a caller its outcomes."""
         try:
-            request.done(request.outcomes)
+            done(outcomes)
         except Exception:  # a fault of this caller must not reach the other items of the batch
             log.exception("service %r: a caller failed to take its outcomes", self._service)
 

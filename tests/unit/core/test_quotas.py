@@ -72,6 +72,37 @@ def test_newcomers_get_no_token_while_others_of_their_tenant_wait(door, quotas):
     assert quotas.next_moment() is None
 
 
+def test_what_waits_for_tokens_is_ahead_of_newcomers(door, quotas):
+    tenant = rated()
+    assert quotas.ahead_of_newcomers(tenant) == 0
+    take_in(door, quotas, made(tenant), 0.0)
+    batch, single = made(tenant, 5, lane=Lane.BULK), made(tenant)
+    for request in (batch, single):
+        quotas.line_up(request, 0.0)
+    assert quotas.ahead_of_newcomers(tenant) == 6
+    assert feed(door, quotas, 1.0) == [single]
+    assert feed(door, quotas, 2.0) == [batch]
+    assert quotas.ahead_of_newcomers(tenant) == 4
+
+
+def test_what_waits_for_tokens_may_hold_half_of_the_bytes(door, quotas):
+    tenant = rated(1.0, 4.0)
+    assert not quotas.holds_too_long(tenant, 4, 900, 0.0), "it has a token for each item"
+    assert quotas.holds_too_long(tenant, 5, 501, 0.0)
+    assert not quotas.holds_too_long(tenant, 5, 500, 0.0)
+    assert not quotas.holds_too_long(Tenant("bounded", max_queued=1), 5, 501, 0.0)
+    for _ in range(4):
+        take_in(door, quotas, made(tenant), 0.0)
+    batch = made(tenant, 3, lane=Lane.BULK)
+    batch.unfed_bytes = 300
+    door.let_in(batch)
+    fed(door, quotas, batch, 0.0)
+    quotas.line_up(batch, 0.0)
+    assert quotas.holds_too_long(rated(), 2, 202, 0.0)
+    assert not quotas.holds_too_long(rated(), 2, 201, 0.0)
+    assert not quotas.holds_too_long(rated(), 1, 900, 0.0), "it waits for no token once it is let in"
+
+
 def test_no_time_ends_the_wait_of_who_has_no_room_of_its_own(door, quotas):
     tenant = Tenant("bounded", max_queued=1)
     take_in(door, quotas, made(tenant), 0.0)

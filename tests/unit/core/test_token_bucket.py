@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,14 @@ def test_each_refusal_takes_the_next_slot_and_slots_pass_with_time():
     assert bucket.next_slot(1.5) == 4.0
     bucket.take(9.0)  # nobody else came: the slots have passed
     assert bucket.next_slot(9.0) == 10.0
+
+
+def test_a_refusal_counts_what_goes_before_it():
+    bucket = TokenBucket(rate=10.0, burst=1.0)
+    bucket.take(0.0)
+    assert bucket.next_slot(0.0, ahead=9) == pytest.approx(1.0)
+    assert bucket.next_slot(0.0, ahead=9) == pytest.approx(1.1)
+    assert bucket.next_slot(0.5, ahead=4) == pytest.approx(1.2)
 
 
 def test_nobody_is_told_more_than_a_minute():

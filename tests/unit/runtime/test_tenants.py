@@ -8,6 +8,7 @@ import pytest
 
 from penstock.config import Batch
 from penstock.core.lanes import Lane
+from penstock.core.tenants import Tenant
 from penstock.errors import ConfigError, Overloaded, QuotaExceeded
 from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
@@ -119,6 +120,59 @@ async def test_a_client_batch_is_charged_by_item_and_fed_as_tokens_come(make):
     assert isinstance(refused(rig, tenant="gold", lane=Lane.BULK), QuotaExceeded), "the first item has no token"
 
 
+async def test_who_is_refused_behind_a_client_batch_is_told_when_the_batch_has_its_tokens(make):
+    rig = await make("[tenants.gold]\nrate = 10\nburst = 10", spec(batch=Batch(max_size=8)))
+    batch = rig.submit(*[b"x"] * 100, tenant="gold", lane=Lane.BULK)
+    tries = 1
+    while True:
+        await rest()
+        try:
+            rig.submit(tenant="gold")
+            break
+        except QuotaExceeded as error:
+            tries += 1
+            for _ in range(math.ceil(error.retry_after_ms / 100)):
+                await rig.clock.advance(0.1)
+                await answer_all(rig)
+    assert tries == 2
+    assert batch.done
+    await rest()
+    await answer_all(rig)
+
+
+async def test_nobody_but_who_is_asked_about_is_looked_at_between_pumps(make, monkeypatch):
+    rig = await make('[tenants."*"]\nrate = 1\nburst = 1\n[tenants.gold]\nrate = 1000', spec(batch=Batch(max_size=64)))
+    for n in range(50):
+        rig.submit(b"1", b"2", tenant=f"t{n}", lane=Lane.BULK)
+    await rest()
+    looks = []
+    monkeypatch.setattr(Tenant, "has_room", property(lambda tenant: looks.append(tenant) or True))
+    for _ in range(10):
+        assert rig.engine.refusal(tenant="gold") is None
+        rig.submit(tenant="gold")
+    assert {tenant.name for tenant in looks} == {"gold"}
+    looks.clear()
+    await rig.clock.advance(1.0)  # a token for each of them
+    assert len(looks) <= 6 * 50
+    while rig.workers[0].frames:
+        await answer_all(rig)
+
+
+async def test_what_waits_for_tokens_leaves_half_of_the_bytes_to_the_others(make):
+    rig = await make(
+        "[tenants.slow]\nrate = 0.01\nburst = 1", spec(batch=Batch(max_size=4)), max_queued=100, max_queued_bytes=1000
+    )
+    with pytest.raises(Overloaded, match="more than 500 bytes") as caught:
+        rig.submit(*[b"x" * 100] * 10, tenant="slow", lane=Lane.BULK)
+    assert caught.value.reason == "bytes"
+    batch = await rig.call(*[b"x" * 100] * 5, tenant="slow", lane=Lane.BULK, within=60.0)
+    await answer_all(rig)
+    assert rig.engine.refusal(nbytes=600, tenant="gold") is None
+    assert {name: n.refused for name, n in rig.engine.tenant_rows()}["slow"] == 10
+    await rig.clock.advance(61.0)
+    assert batch.done
+
+
 async def test_what_leaves_while_it_waits_for_a_token_takes_none(make):
     rig = await make("[tenants.gold]\nrate = 1\nburst = 1")
     await rig.call(tenant="gold")
@@ -227,6 +281,7 @@ async def test_a_newcomer_below_its_share_displaces_and_the_head_displaces_nobod
     assert rig.engine.queued == 4
     assert not any(call.done for call in flood)
     quiet = [rig.submit(b"q%d" % n, tenant="quiet") for n in range(2)]
+    await rest()
     assert [call.done for call in flood] == [False, False, True, True]
     error = flood[3].error
     assert (type(error), error.reason, error.begun) == (Overloaded, "share", False)
@@ -347,6 +402,25 @@ async def test_where_those_who_wait_leave_room_a_newcomer_has_it_at_once(make_ri
         await rest()
         await answer_all(rig)
     assert all(call.ends == [b"1"] for call in calls)
+
+
+async def test_nobody_is_told_before_its_own_submission_has_returned(make_rig, caplog):
+    rig = await make_rig(spec(prefetch=0), max_queued=2).start()
+    await rig.call(urgency=5)
+    told = []
+
+    def again(outcomes):
+        rig.submit(b"urgent", urgency=0)
+        raise ValueError("a caller's own mistake")
+
+    rig.engine.submit((b"2",), 1, 1, math.inf, again, urgency=5)
+    rig.engine.submit((b"3",), 1, 1, math.inf, told.append, urgency=4)
+    assert told == []
+    await rest()
+    assert [outcomes[0].error.reason for outcomes in told] == ["share"]
+    assert "a caller failed to take its outcomes" in caplog.text
+    for _ in range(3):
+        await answer_all(rig)
 
 
 async def test_at_the_bound_of_the_first_stage_a_newcomer_displaces_too(make_rig):
