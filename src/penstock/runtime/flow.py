@@ -288,7 +288,9 @@ class Flow:
             admission.tenants_changed = False
             self._weights = self.tenants.sum_weights()
         weights = self._weights if tenant.items else self._weights + tenant.weight
-        return item_to_displace(tenant, urgency, queue.newest_unrun(), admission.max_items, weights)
+        # Whichever bound is reached, what is in hand now is as much as may be: that of the first stage may come far
+        # before `max_items`, and by parts of that everybody would be below its share.
+        return item_to_displace(tenant, urgency, queue.newest_unrun(), admission.items, weights)
 
     def _displace(self, item: Item) -> None:
         """End `item`, whose place is taken already.

@@ -107,7 +107,10 @@ class FakeEngine:
     def submit_probe(self, payload, deadline, done):
         if self.full is not None:
             raise self.full
-        self.submissions.append(Submission([payload], Codec.PICKLE, Codec.PICKLE, deadline, done, Lane.SINGLE))
+        ticket = Submission([payload], Codec.PICKLE, Codec.PICKLE, deadline, done, Lane.SINGLE)
+        self.submissions.append(ticket)
+        if self.answer is not None:
+            ticket.settle(self.answer(payload))
 
     def watch_batches(self, sent):
         self.on_sent = sent
