@@ -350,3 +350,17 @@ def test_who_leaves_while_it_is_held_back_leaves_the_others(request_of):
     admission.drop_unfed(one)
     admission.drop_unfed(other)
     assert (admission.held_back, admission.holds_back(GOLD), admission.requests()) == (0, False, [])
+
+
+def test_who_went_empty_ahead_of_the_others_is_still_ahead_when_it_comes_while_held_back(request_of):
+    admission = door(max_items=9)
+    iron, last, golds = request_of(tenant=IRON), request_of(urgency=5, tenant=IRON), request_of(3, tenant=GOLD)
+    for request in (iron, golds, last):
+        admission.line_up(request)
+    assert admission.feed_next() is iron
+    next_item(admission, iron)
+    admission.hold_back(IRON)
+    again = request_of(tenant=IRON)
+    admission.line_up(again)
+    admission.let_go(IRON)
+    assert feed(admission) == [golds, golds, golds, again, last]
