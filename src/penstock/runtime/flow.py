@@ -711,9 +711,8 @@ class Flow:
                 self._settling.end(request, partial(self._deadline_exceeded, request))
         finally:
             # Where one raises, the others are ended by the next ring: they must not stay in hand for good.
-            for request in expired:
-                if request.unsettled:
-                    self._deadlines.add(request)
+            for request in expired:  # to end one that was settled meanwhile does nothing
+                self._deadlines.add(request)
             self._told_late.clear()
             self._deadline_alarm.set(self._deadlines.next_moment())
             self.wake()

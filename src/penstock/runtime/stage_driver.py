@@ -397,8 +397,8 @@ class StageDriver:
         if ends:
             log.error("%s is not well: %s; the worker is restarted\n%s", worker, error, traceback)
             self.counters.recycled += 1
-            if self._rounds is not None:
-                self._rounds.replaced(worker)
+            assert self._rounds is not None, "nobody asked it"
+            self._rounds.replaced(worker)
             worker.recycle()
 
     def _recycle(self, worker: WorkerSlot, error: str) -> None:

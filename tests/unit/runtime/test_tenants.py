@@ -253,8 +253,8 @@ async def test_all_others_have_the_terms_of_the_star_and_jobs_have_no_tenant(mak
 
 
 async def test_an_engine_with_a_wrong_file_is_not_made(make_rig, tmp_path):
-    for what in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(ConfigError, match="cannot be read"):
+    for what, why in ((tmp_path, "is no regular file"), (tmp_path / "missing", "cannot be read")):
+        with pytest.raises(ConfigError, match=why):
             make_rig(tenants=str(what))
     path = tmp_path / "large"
     path.write_bytes(b"#" * (4 * 1024 * 1024 + 1))
@@ -388,6 +388,19 @@ async def test_a_newcomer_displaces_in_the_turn_of_the_loop_in_which_items_end_t
         await answer_all(rig)
     assert (quiet.ends, urgent.ends) == ([b"q"], [b"u"])
     assert [call.ends for call in flood].count([Overloaded]) == 2
+
+
+async def test_who_waits_of_a_tenant_goes_before_its_newcomer_in_the_turn_in_which_room_comes(make):
+    rig = await make("[tenants.gold]\nmax_queued = 1", spec(prefetch=0))
+    first = await rig.call(b"1", tenant="gold")
+    waiting = rig.submit(b"2", tenant="gold", wait=True)
+    await rest()
+    rig.workers[0].answer()  # whoever waits is fed at the end of this turn
+    assert isinstance(rig.engine.refusal(tenant="gold"), QuotaExceeded)
+    assert rig.engine.queued == 1
+    await rest()
+    await answer_all(rig)
+    assert (first.ends, waiting.ends) == ([b"1"], [b"2"])
 
 
 async def test_where_those_who_wait_leave_room_a_newcomer_has_it_at_once(make_rig):
