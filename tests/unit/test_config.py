@@ -16,20 +16,9 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock.config import (
-    SERVICE_ARGUMENTS,
-    STAGE_ARGUMENTS,
-    SWITCH,
-    Batch,
-    ServerOptions,
-    ServiceOptions,
-    StageOptions,
-    environment_name,
-    from_environment,
-    option,
-    parse_option,
-)
+from penstock.config import SERVICE_ARGUMENTS, STAGE_ARGUMENTS, Batch, ServerOptions, ServiceOptions, StageOptions
 from penstock.errors import ConfigError
+from penstock.option_fields import SWITCH, environment_name, from_environment, option, parse_option
 from penstock.runtime.spec import stage
 from penstock.service import Service
 

@@ -13,8 +13,9 @@ from importlib import import_module
 from pathlib import Path
 
 from penstock.cli.options import WronglyCalled, chosen, flag_name
-from penstock.config import ArtifactOptions, environment_name
+from penstock.config import ArtifactOptions
 from penstock.errors import ConfigError
+from penstock.option_fields import environment_name
 from penstock.service import Service
 
 MARKS = ("manifest.json", "CURRENT")

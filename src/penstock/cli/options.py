@@ -11,18 +11,10 @@ from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from penstock.cli.pools import Pools, parse_pools
-from penstock.config import (
-    ArtifactOptions,
-    ServerOptions,
-    ServiceOptions,
-    check_options,
-    environment_name,
-    from_environment,
-    option,
-    parse_option,
-)
+from penstock.config import ArtifactOptions, ServerOptions, ServiceOptions
 from penstock.errors import ConfigError
 from penstock.jobs.work_options import QueueOptions, WorkOptions
+from penstock.option_fields import check_options, environment_name, from_environment, option, parse_option
 from penstock.spelling import is_slip, nearest
 
 

@@ -71,8 +71,8 @@ class Work:
         """`services` as a consumer runs them.
 
         A stage without a timeout of its own gets that of `--max-run`, and so does a service that does not say when it
-        has stalled: a job may be long.  None is inline: no code of a stage runs in this
-        process, which has leases to keep.
+        has stalled: a job may be long.  None is inline: no code of a stage runs in this process, which has leases to
+        keep.
         """
         return [
             Service(
@@ -120,6 +120,7 @@ class Work:
             for address in (found for listener in listeners for found in listener.addresses):
                 say(f"ready on {address}")
             say(f"working on {shown}")
+            consumer.services_ready()
 
         def flush() -> None:
             for each in faults:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from penstock.config import MIB, check_options, checked_fields, option
+from penstock.config import MIB, checked_fields
 from penstock.errors import ConfigError
+from penstock.option_fields import check_options, option
 
 KIB = 1024
 GIB = 1024 * MIB

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.config import SECONDS_FROM_0, Limit, option, whole_number
 from penstock.errors import ConfigError
+from penstock.option_fields import SECONDS_FROM_0, Limit, option, whole_number
 
 LONGEST_LEASE: Final = 24 * 60 * 60.0
 """A worker that was lost is noticed no later; longer ones are slips, as of milliseconds for seconds."""

@@ -24,8 +24,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from penstock.config import MIB, SECONDS, check_options, option
+from penstock.config import MIB
 from penstock.errors import ConfigError, TransferFailed
+from penstock.option_fields import SECONDS, check_options, option
 from penstock.transfer import files
 from penstock.transfer.addresses import Network
 from penstock.transfer.allowed_places import AllowedPlaces

@@ -1,0 +1,153 @@
+"""How an option is declared, checked, and read from a text: a field of a dataclass that carries its limits.
+
+`config.py` has the options of Penstock; jobs, transfers and training runs declare theirs by the same means.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import Field, field, fields
+from typing import Any
+
+from penstock.errors import ConfigError
+
+
+class Limit:
+    """What the values of an option are, in code and in words.
+
+    `words` end the sentence "NAME must be ...".  `plain` makes a plain value of an admitted one: a message to a worker
+    carries no subclasses of int and float.  This is no dataclass, because to make one takes a millisecond at every
+    import of penstock.
+    """
+
+    __slots__ = ("admits", "plain", "words")
+
+    def __init__(self, words: str, admits: Callable[[Any], bool], plain: Callable[[Any], Any]) -> None:
+        self.words = words
+        self.admits = admits
+        self.plain = plain
+
+    def take(self, what: str, value: Any) -> Any:
+        """`value` as a plain one; ConfigError if it is not admitted as the value of `what`."""
+        if not self.admits(value):
+            raise ConfigError(f"{what} must be {self.words}, got {value!r}")
+        return self.plain(value)
+
+
+def whole_number(*, least: int) -> Limit:
+    """Integers from `least` on.  One that is too large for a message becomes the largest that a message can carry."""
+    return Limit(
+        f"a whole number of at least {least}",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
+        lambda value: min(int(value), sys.maxsize),
+    )
+
+
+SECONDS = Limit(
+    "more than 0 seconds", lambda value: isinstance(value, (int, float)) and 0 < value <= sys.float_info.max, float
+)
+AUTO = "auto"
+AUTO_OR_SECONDS = Limit(
+    '"auto", or more than 0 seconds; inf: never',
+    lambda value: value == AUTO or (isinstance(value, (int, float)) and value > 0),
+    lambda value: value if value == AUTO else float(value),
+)
+SECONDS_FROM_0 = Limit(
+    "at least 0 seconds; inf: never", lambda value: isinstance(value, (int, float)) and value >= 0, float
+)
+SWITCH = Limit("True or False", lambda value: isinstance(value, bool), bool)
+
+
+def option(
+    default: Any,
+    help: str,  # noqa: A002  # the word users know
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[Any, ...] = (),
+    limit: Limit | None = None,
+    unit: str | None = None,
+) -> Any:
+    """A dataclass field that carries its explanation and its limits.
+
+    Where the default is no integer, `inf` is admitted above `maximum` too.  `unit` is what the command line calls the
+    value; without it an integer is N, and a float SECONDS.
+    """
+    metadata = {
+        "help": help,
+        "minimum": minimum,
+        "maximum": maximum,
+        "choices": choices,
+        "limit": limit,
+        "unit": unit,
+    }
+    return field(default=default, metadata=metadata)
+
+
+def check_options(owner: Any) -> None:
+    """Raise ConfigError for the first field of `owner` outside the limits its `option` names."""
+    for f in fields(owner):
+        check_option(f, getattr(owner, f.name))
+
+
+def check_option(f: Field[Any], value: Any) -> None:
+    """Raise ConfigError if `value` cannot be the value of field `f`."""
+    minimum, choices = f.metadata.get("minimum"), f.metadata.get("choices")
+    if choices and value not in choices:
+        raise ConfigError(f"{f.name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    if value is None:
+        if f.default is None:
+            return
+        raise ConfigError(f"{f.name} must have a value, got None")
+    if value == "":
+        # Libraries give an empty text meanings of their own: to listen on every interface, for one.
+        raise ConfigError(f"{f.name} must not be empty; leave it out for the default")
+    if isinstance(f.default, bool) and not isinstance(value, bool):
+        raise ConfigError(f"{f.name} must be true or false, got {value!r}")
+    if minimum is None:
+        return
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and math.isnan(value)):
+        raise ConfigError(f"{f.name} must be a number, got {value!r}")
+    whole = isinstance(f.default, int)
+    if whole and not isinstance(value, int):
+        raise ConfigError(f"{f.name} must be a whole number, got {value!r}")
+    if value < minimum:
+        raise ConfigError(f"{f.name} must be at least {minimum:g}, got {value!r}")
+    maximum = f.metadata.get("maximum")
+    if maximum is None and not whole:
+        maximum = sys.float_info.max  # an integer beyond it cannot be computed with
+    if maximum is not None and value > maximum and (whole or value != math.inf):
+        raise ConfigError(f"{f.name} must be at most {maximum}{'' if whole else ', or inf'}, got {value!r}")
+
+
+def environment_name(name: str) -> str:
+    """The environment variable of an option: ``max_body`` is ``PENSTOCK_MAX_BODY``."""
+    return f"PENSTOCK_{name.upper()}"
+
+
+def parse_option(f: Field[Any], text: str) -> Any:
+    """Make the value of field `f` from `text`, as the command line and the environment give it."""
+    kind: type[Any] = type(f.default)
+    if f.default is None:
+        kind = str if f.metadata.get("minimum") is None else float
+    try:
+        if kind is bool:
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        if kind is int:
+            return int(text, 8) if f.name.endswith("_mode") else int(text)
+        return float(text) if kind is float else text
+    except (KeyError, ValueError):
+        raise ConfigError(f"{f.name}: cannot read {text!r} as {kind.__name__}") from None
+
+
+def from_environment(owner: type, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The options of dataclass `owner` that `environ` sets, as keyword arguments; an empty variable sets nothing."""
+    found = {}
+    for f in fields(owner):
+        text = environ.get(environment_name(f.name))
+        if text:
+            found[f.name] = parse_option(f, text)
+    return found
