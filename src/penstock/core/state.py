@@ -40,3 +40,8 @@ class WorkerState(StrEnum):
     BUSY = "busy"
     DOWN = "down"
     """Dead; a restart may be due."""
+
+    @property
+    def up(self) -> bool:
+        """Whether it is set up and can run batches."""
+        return self in (WorkerState.IDLE, WorkerState.BUSY)

@@ -26,7 +26,8 @@ from penstock.hosting.service_health import state_of, version
 
 STAGE = ("service", "stage")
 
-_ENDINGS = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away", "displaced")
+ENDINGS = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away", "displaced")
+"""What may become of an accepted item: counters of a service, and the label of a metric."""
 
 
 class ServiceCollector(Collector):
@@ -133,7 +134,7 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
         accepted.add_metric(label, engine.counters.accepted)
         for reason, attribute in REFUSED.items():
             refused.add_metric((service.name, reason), getattr(engine.counters, attribute))
-        for ending in _ENDINGS:
+        for ending in ENDINGS:
             ended.add_metric((service.name, ending), getattr(engine.counters, ending))
         made["queued"].add_metric(label, engine.queued)
         made["max_queued"].add_metric(label, service.options.max_queued)
@@ -211,7 +212,7 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
         states = [worker.state for worker in stage.workers]
         for state in WorkerState:
             workers.add_metric((*label, state.value), states.count(state))
-        up.add_metric(label, states.count(WorkerState.IDLE) + states.count(WorkerState.BUSY))
+        up.add_metric(label, sum([state.up for state in states]))
     yield from (queued, in_flight, workers, up, age)
 
 

@@ -17,8 +17,10 @@ from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading, loading_words
 from penstock.core.payload import Payload
 from penstock.core.retry_slots import whole_seconds
+from penstock.core.shown_tenants import shown_rows
 from penstock.core.state import State
 from penstock.core.supervision import longest_rest
+from penstock.core.tenant_rules import TenantRules
 from penstock.core.tenants import USUAL_URGENCY, TenantNumbers, Tenants
 from penstock.core.token_bucket import Allowance
 from penstock.errors import (
@@ -33,7 +35,7 @@ from penstock.runtime.affinity import pin
 from penstock.runtime.flow import Flow
 from penstock.runtime.incarnation import StartIncarnation
 from penstock.runtime.launching import plan as plan_workers
-from penstock.runtime.memory_watch import INTERVAL_SECONDS, MemoryWatch
+from penstock.runtime.memory_watch import MemoryWatch
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import BatchSent, StageDriver
 
@@ -47,7 +49,8 @@ class Engine:
     It lives on one event loop, and everything but `abandon` is called on that loop's thread.  `clock` tells it the
     time, and `start_incarnation` starts its workers; `inline` says that those are threads of this process.  `logs` is
     how workers in processes of their own write their log lines.  `served` says that every caller comes over HTTP.
-    `read_memory` tells how many bytes of memory are available, for `min_free_memory`.
+    `rules` is what the file of tenants says, None where nobody has read it yet.  `read_memory` tells how many bytes of
+    memory are available, for `min_free_memory`.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Engine:
         inline: bool = False,
         logs: LogOptions = IN_A_PROGRAM,
         served: bool = False,
+        rules: TenantRules | None = None,
         read_memory: Callable[[], int | None] = available_memory,
     ) -> None:
         self.name = name
@@ -72,7 +76,9 @@ class Engine:
         self._served = served
         self._cpus = tuple(cpus) if cpus is not None else None
         self._in_process = inline  # not `_inline`: mypyc would write `__inline`, which C compilers take for a keyword
-        rules = read_tenants(options.tenants)
+        self._now = clock.now
+        rules = rules or read_tenants(options.tenants)
+        self._tenants = Tenants(rules.named, rules.others)
         self._flow = Flow(
             self,
             name,
@@ -81,10 +87,11 @@ class Engine:
             inline=inline,
             clock=clock,
             start_incarnation=start_incarnation,
-            tenants=Tenants(rules.named, rules.others),
+            tenants=self._tenants,
         )
         self.stages: list[StageDriver] = self._flow.stages
         self.counters: ServiceCounters = self._flow.counters
+        self._ledger = self._flow.ledger
         self._memory_watch: MemoryWatch | None = None
         if options.min_free_memory:
             self._memory_watch = MemoryWatch(
@@ -116,7 +123,7 @@ class Engine:
             return State.STARTING
         if any(stage.stalled for stage in self.stages):
             return State.STALLED
-        return State.READY if self._flow.has_room(0) else State.BUSY
+        return State.READY if self._flow.feeding.has_room(0) else State.BUSY
 
     @property
     def reason(self) -> str:  # noqa: D102  # see `HostedEngine`
@@ -141,23 +148,23 @@ class Engine:
 
     @property
     def backlog_seconds(self) -> float:  # noqa: D102  # see `HostedEngine`
-        return self._flow.backlog_seconds
+        return self._flow.prediction.backlog_seconds
 
     @property
     def held_bytes(self) -> int:  # noqa: D102  # see `HostedEngine`
-        return self._flow.held_bytes
+        return self._ledger.held
 
     @property
     def answer_bytes(self) -> int:  # noqa: D102  # see `HostedEngine`
-        return self._flow.answer_bytes
+        return self._ledger.answers
 
     @property
     def answers_overfull(self) -> bool:  # noqa: D102  # see `HostedEngine`
-        return self._flow.answers_overfull
+        return self._ledger.answers_overfull
 
     @property
     def memory_short(self) -> bool:  # noqa: D102  # see `HostedEngine`
-        return self._flow.memory_short
+        return self._ledger.memory_short
 
     @property
     def memory_available(self) -> int | None:  # noqa: D102  # see `HostedEngine`
@@ -172,45 +179,32 @@ class Engine:
         tenant: str = "",
     ) -> RequestError | None:
         flow = self._flow
-        if not tenant and flow.open_to_anyone(nbytes):
-            return None  # most requests; what follows only says why not
         if not flow.accepting:
-            state = self.state
-            reason = f": {self.reason}" if state in (State.FAILED, State.STARTING) else ""
-            retry_after = self._retry_failed_after() if state is State.FAILED else 1
-            return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
-        if flow.memory_short:
-            why = f"service {self.name!r} has too little memory left"
-            return flow.overloaded(why, "memory", INTERVAL_SECONDS)
+            return self.not_ready()
         whose = flow.find_tenant(tenant)
-        if lane is not Lane.BACK:
-            refusal = flow.over_quota(whose)
-            if refusal is not None:
-                return refusal
-            urgency = max(urgency, whose.best_urgency)
-        if not flow.has_room(nbytes) and not flow.leaves_room(nbytes, urgency):
-            displaces = flow.to_displace(whose, urgency) is not None
-            if not displaces or not flow.has_bytes(nbytes):
-                what = "bytes" if displaces else flow.full_of_what()
-                return flow.overloaded(f"service {self.name!r} is full", what)
-        late = flow.seconds_too_late(deadline, lane, urgency, tenant)
-        if late > 0:
-            why = f"service {self.name!r} has so much to do that this would end {late:.3g} s after its deadline"
-            return flow.overloaded(why, "late", late)
-        return None
+        if lane is not Lane.BACK and flow.newcomers.open_to(whose, nbytes):
+            return None  # most requests; what follows only says why not
+        return flow.newcomers.refusal(nbytes, deadline, lane, urgency, whose)
+
+    def not_ready(self) -> NotReady:  # noqa: D102  # see `Supervisor`
+        state = self.state
+        reason = f": {self.reason}" if state in (State.FAILED, State.STARTING) else ""
+        retry_after = self._retry_failed_after() if state is State.FAILED else 1
+        return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
 
     def allowance(self, tenant: str) -> Allowance | None:  # noqa: D102  # see `HostedEngine`
-        return self._flow.allowance(tenant)
+        bucket = self._flow.find_tenant(tenant).bucket
+        return None if bucket is None else bucket.allowance(self._now())
 
     def note_refused(self, tenant: str) -> None:  # noqa: D102  # see `HostedEngine`
         self._flow.find_tenant(tenant).refused += 1
 
     def tenant_rows(self) -> list[tuple[str, TenantNumbers]]:  # noqa: D102  # see `HostedEngine`
-        return self._flow.tenant_rows()
+        return shown_rows(self._tenants, self._now())
 
     def _retry_failed_after(self) -> int:
         """In how many seconds a service is worth another try that has failed."""
-        return whole_seconds(longest_rest([stage.health for stage in self.stages], self._clock.now()))
+        return whole_seconds(longest_rest([stage.health for stage in self.stages], self._now()))
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -222,14 +216,14 @@ class Engine:
         deadline: float,
         done: Done,
         request_id: bytes = b"",
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
         *,
         lane: Lane = Lane.SINGLE,
         wait: bool = False,
         nbytes: int | None = None,
         hold_results: bool = False,
         alone: bool = False,
-        urgency: int = USUAL_URGENCY,
-        tenant: str = "",
     ) -> Request:
         """Accept a request; `done(outcomes)` is called exactly once, on the loop, after this has returned.
 
@@ -255,13 +249,13 @@ class Engine:
             deadline,
             done,
             request_id,
+            urgency,
+            tenant,
             lane=lane,
             wait=wait,
             nbytes=nbytes,
             hold_results=hold_results,
             alone=alone,
-            urgency=urgency,
-            tenant=tenant,
         )
 
     def submit_probe(self, payload: Payload, deadline: float, done: Done) -> None:  # noqa: D102  # see `HostedEngine`

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from penstock.codec.annotations import Signature
-from penstock.config import Batch, StageOptions, checked_keywords, whole_number
+from penstock.config import Batch, StageOptions, checked_keywords
 from penstock.errors import ConfigError
+from penstock.option_fields import whole_number
 from penstock.runtime.gpus import VARIABLE, Gpus, check_environments, read_gpus, variable_of
 from penstock.runtime.stage_check import check_calls, check_target, examples_of
 from penstock.runtime.stage_hooks import check_hooks

@@ -8,7 +8,6 @@ from itertools import count
 from typing import Final, Protocol, TypeAlias
 
 from penstock.codec.formats import Codec
-from penstock.codec.text import one_line
 from penstock.core.abandonment import Abandonment
 from penstock.core.alarm import Alarm
 from penstock.core.batching import BatchQueue
@@ -16,25 +15,24 @@ from penstock.core.clock import Clock
 from penstock.core.counters import StageCounters
 from penstock.core.cuts import CutBatch
 from penstock.core.dispatch import SentFrame, least_busy, reclaim
-from penstock.core.fault_lines import FaultKind
 from penstock.core.item import OFFER, SEND, Item, ItemState
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
-from penstock.core.predicted_end import StageLoad, seconds_until_free
 from penstock.core.request_ids import join_ids
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
 from penstock.core.tenants import Tenants
-from penstock.errors import RETURNED, ProtocolError, StartFailed
+from penstock.errors import StartFailed
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.idle_rounds import IdleRounds
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import StageSpec
+from penstock.runtime.stage_failures import fault_kind, first_error, short_reason, start_failure, start_words
 from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control
-from penstock.transport.messages import Launch, Problem, unpack
+from penstock.transport.messages import Launch, Problem
 from penstock.worker.stage import has_health
 
 log = guarded_logger("penstock.runtime")
@@ -44,10 +42,6 @@ ROUND_TRIP_SECONDS = 0.010
 
 Items that wait for company are sent so much earlier than their deadlines require.
 """
-
-
-REASON_CHARACTERS = 300
-"""Longest text of an error in the reason why a worker was restarted or a stage has failed."""
 SERVE: Final = Verdict.SERVE  # asked for each batch: a constant costs nothing once compiled
 BACK: Final = int(Lane.BACK)
 SETTLED: Final = ItemState.SETTLED
@@ -137,7 +131,6 @@ class StageDriver:
         """The tenants of the service, whose waiting is counted while any has a name."""
         self.window = 1 + spec.options.prefetch
         self.stopping = False
-        self._back_share = back_share
         self._now = clock.now
         self._launch: Callable[[int], Launch] | None = None
         self._cores: list[frozenset[int]] = []
@@ -176,32 +169,6 @@ class StageDriver:
         """How many items a second it can end, by its latest runs, those of BACK alone aside; 0 before the first."""
         run = self.queue.expected_run
         return (self.live_workers or len(self.workers)) * self.spec.policy.max_size / run if run > 0 else 0.0
-
-    @property
-    def has_idle_worker(self) -> bool:
-        """Whether a ready worker has no batch; one that runs `health` or an example has none, and is soon back."""
-        if least_busy(self.workers, 1) is not None:
-            return True
-        return any(w.ready and not any(sent.items for sent in w.frames) for w in self.workers)
-
-    def load(self, now: float, waiting: int) -> StageLoad | None:
-        """What lies before one who comes behind `waiting` items; None while nothing has run, or no worker is ready."""
-        queue = self.queue
-        run = queue.expected_run
-        back_run = queue.expected_back_run or run
-        free = []
-        for worker in self.workers:
-            if worker.ready:
-                batches = [sent for sent in worker.frames if sent.items]
-                runs = [back_run if sent.back == len(sent.items) else run for sent in batches]
-                # A run of `health` or of an example is no batch: what lies behind it has not begun.
-                elapsed = now - worker.running_since if batches and batches[0].running else 0.0
-                free.append(seconds_until_free(runs, elapsed))
-        if run == 0.0 or not free:
-            return None
-        size = self.spec.policy.max_size
-        front = size * (1.0 - self._back_share) if queue.back_items else float(size)
-        return StageLoad(waiting, self.in_flight - self.back_in_flight, front, run, free)
 
     @property
     def failed(self) -> bool:
@@ -347,7 +314,7 @@ class StageDriver:
         )
         self.hub.batch_answered(self, sent.items, frame)
         if verdict is not SERVE and worker.ready and not self.stopping and not self.inline:
-            error = _first_error(frame)
+            error = first_error(frame)
             if verdict is Verdict.EXAMINE:
                 self._errors[worker.index] = error
                 frame_id = next(self._frame_ids)
@@ -360,7 +327,7 @@ class StageDriver:
     def examined(self, worker: WorkerSlot, problem: Problem | None) -> None:  # noqa: D102  # see `SlotOwner`
         verdict = worker.health.examination_finished(well=problem is None)
         if verdict is Verdict.RECYCLE and problem is not None and worker.ready and not self.stopping:
-            error = _describe(problem)
+            error = short_reason(problem)
             log.error(
                 "%s: batches fail, the last with %s, and so does the stage's first example, with %s; the worker is "
                 "restarted\n%s",
@@ -379,7 +346,7 @@ class StageDriver:
         assert self._rounds is not None, "no worker of this stage is checked"
         self._rounds.ended(worker)
         if problem is not None:
-            self._unwell(worker, _describe(problem), problem.traceback)
+            self._unwell(worker, short_reason(problem), problem.traceback)
         else:
             worker.health.checked(well=True, now=self._now())
             if worker.reason:
@@ -456,12 +423,12 @@ class StageDriver:
             # What we ended ourselves was told with its reason before, and must not look as if the system had done it.
             log.log(logging.INFO if end.innocent else logging.ERROR, "%s ended: %s", worker, end.reason)
         else:
-            failure = _start_failure(worker, end)
+            failure = start_failure(worker, end)
             reason = str(failure).splitlines()[0]
             self.health.died_before_ready(worker.index, reason, self._now())
             if not ends_start:  # else `Engine.start` raises it
-                kind = _fault_kind(self.name, end.problem)
-                self._faults.report_start(kind, _start_words(worker, end.problem), reason, failure.traceback)
+                kind = fault_kind(self.name, end.problem)
+                self._faults.report_start(kind, start_words(worker, end.problem), reason, failure.traceback)
                 # The first start is told by who waits for it, and a rest was told when it began.
                 told = self._unstartable or not self.health.ever_ready or self.health.resting
                 if self.failed and not told:
@@ -543,38 +510,3 @@ class StageDriver:
 def _abandonment(spec: StageSpec) -> Abandonment:
     setting = spec.options.abandon_after
     return Abandonment(None if isinstance(setting, str) else setting, has_examples=bool(spec.examples))
-
-
-def _first_error(frame: Frame) -> str:
-    """Why the first item failed that did so by no fault of its caller, in a line."""
-    try:
-        return _describe(unpack(frame.payloads[frame.statuses.index(Status.FAILED)], Problem))
-    except ProtocolError as broken:
-        return str(broken)
-
-
-def _describe(problem: Problem) -> str:
-    """An error as the reason why a worker or a stage failed: its type and the first line of its message."""
-    return one_line(f"{_kind_of(problem)}{problem.message.strip()}"[:REASON_CHARACTERS])
-
-
-def _kind_of(problem: Problem) -> str:
-    """The class of an error before its message; of one of ours that says what a stage returned, nothing."""
-    return "" if problem.type_name in RETURNED else f"{problem.type_name.removeprefix('builtins.')}: "
-
-
-def _fault_kind(stage: str, problem: Problem | None) -> FaultKind:
-    return FaultKind(stage, "", "") if problem is None else FaultKind(stage, problem.type_name, problem.raised_at)
-
-
-def _start_words(worker: WorkerSlot, problem: Problem | None) -> str:
-    on_examples = problem is not None and problem.on_examples
-    return f"{worker} failed on its examples" if on_examples else f"{worker} could not be set up"
-
-
-def _start_failure(worker: WorkerSlot, end: IncarnationEnd) -> StartFailed:
-    problem = end.problem
-    if problem is not None:
-        what = f"{_start_words(worker, problem)}: {_kind_of(problem)}{problem.message}"
-        return StartFailed(what, traceback=problem.traceback)
-    return StartFailed(f"{worker} ended before it was ready: {end.reason}")

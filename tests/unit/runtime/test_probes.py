@@ -84,7 +84,7 @@ async def test_it_needs_no_token_and_takes_none(make):
     assert call.ends == [b"client"]
     assert [len(each) for each in told] == [1, 1, 1]
     assert rig.engine.counters.refused == 0
-    assert rig.engine._flow.tenants.anyone.accepted == 1
+    assert rig.engine._tenants.anyone.accepted == 1
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_queued": 3}], ids=["service", "stage"])

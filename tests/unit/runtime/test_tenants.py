@@ -160,6 +160,18 @@ async def test_nobody_but_who_is_asked_about_is_looked_at_between_pumps(make, mo
         await answer_all(rig)
 
 
+@pytest.mark.skipif(is_compiled(), reason="compiled code does not look up what a test has replaced")
+async def test_who_asks_for_room_alone_has_no_tenant_looked_at(make, monkeypatch):
+    rig = await make('[tenants."*"]\nrate = 1\nburst = 1')
+    call = rig.submit(b"1", b"2", lane=Lane.BULK)
+    looks = []
+    monkeypatch.setattr(Tenant, "has_room", property(lambda tenant: looks.append(tenant) or True))
+    assert rig.engine.refusal(lane=Lane.BACK) is None
+    assert looks == []
+    rig.engine.cancel(call.request)
+    await rest()
+
+
 async def test_what_waits_for_tokens_leaves_half_of_the_bytes_to_the_others(make):
     rig = await make(
         "[tenants.slow]\nrate = 0.01\nburst = 1", spec(batch=Batch(max_size=4)), max_queued=100, max_queued_bytes=1000

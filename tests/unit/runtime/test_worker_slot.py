@@ -18,18 +18,19 @@ from penstock.core.lanes import Lane
 from penstock.core.moves import IllegalMove
 from penstock.core.state import WorkerState
 from penstock.core.supervision import WorkerHealth
-from penstock.runtime import worker_slot
+from penstock.runtime import slot_states
 from penstock.runtime.incarnation import WorkerStart
 from penstock.runtime.launching import launcher
+from penstock.runtime.slot_states import SlotState
 from penstock.runtime.spec import stage
-from penstock.runtime.worker_slot import SlotState, WorkerSlot
+from penstock.runtime.worker_slot import WorkerSlot
 from penstock.testing.fake_workers import FakeWorkers
 from penstock.testing.virtual_clock import VirtualClock, rest
 from penstock.transport.framing import Kind, encode_answers, encode_batch, encode_control
 from penstock.transport.messages import Hello, pack
 
 NAMES = ("START", "FILL", "BECOME_READY", "REPLACE", "CLOSE", "STOP", "ABANDON", "END")
-MOVES = {name: getattr(worker_slot, name) for name in NAMES}
+MOVES = {name: getattr(slot_states, name) for name in NAMES}
 
 
 class Owner:

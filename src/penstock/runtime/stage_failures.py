@@ -1,0 +1,53 @@
+"""How the failures of a stage's workers are told: in the log, in the reason of a stage, and by a start."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.codec.text import one_line
+from penstock.core.fault_lines import FaultKind
+from penstock.errors import RETURNED, ProtocolError, StartFailed
+from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
+from penstock.transport.framing import Frame, Status
+from penstock.transport.messages import Problem, unpack
+
+REASON_CHARACTERS: Final = 300
+"""Longest text of an error in the reason why a worker was restarted or a stage has failed."""
+
+
+def first_error(frame: Frame) -> str:
+    """Why the first item failed that did so by no fault of its caller, in a line."""
+    try:
+        return short_reason(unpack(frame.payloads[frame.statuses.index(Status.FAILED)], Problem))
+    except ProtocolError as broken:
+        return str(broken)
+
+
+def short_reason(problem: Problem) -> str:
+    """An error as the reason why a worker or a stage failed: its type and the first line of its message."""
+    return one_line(f"{_kind_of(problem)}{problem.message.strip()}"[:REASON_CHARACTERS])
+
+
+def _kind_of(problem: Problem) -> str:
+    """The class of an error before its message; of one of ours that says what a stage returned, nothing."""
+    return "" if problem.type_name in RETURNED else f"{problem.type_name.removeprefix('builtins.')}: "
+
+
+def fault_kind(stage: str, problem: Problem | None) -> FaultKind:
+    """What `FaultLog` counts as the same failure."""
+    return FaultKind(stage, "", "") if problem is None else FaultKind(stage, problem.type_name, problem.raised_at)
+
+
+def start_words(worker: WorkerSlot, problem: Problem | None) -> str:
+    """What of a start failed."""
+    on_examples = problem is not None and problem.on_examples
+    return f"{worker} failed on its examples" if on_examples else f"{worker} could not be set up"
+
+
+def start_failure(worker: WorkerSlot, end: IncarnationEnd) -> StartFailed:
+    """Why `worker` ended before it was ready."""
+    problem = end.problem
+    if problem is not None:
+        what = f"{start_words(worker, problem)}: {_kind_of(problem)}{problem.message}"
+        return StartFailed(what, traceback=problem.traceback)
+    return StartFailed(f"{worker} ended before it was ready: {end.reason}")
