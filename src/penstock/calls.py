@@ -92,6 +92,7 @@ class Calls:
         self._service_name = service_name
         self._options = options
         self._last_stage = last_stage
+        self.clock = clock
         self._now = clock.now
         self._engine: HostedEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -136,6 +137,11 @@ class Calls:
         """An `InHand` for a new stream, with nothing in it yet."""
         return InHand.share_of(self._options)
 
+    @staticmethod
+    def terms(timeout: float | None, urgency: int, tenant: str) -> Terms:
+        """What a call asks for itself."""
+        return Terms(timeout, urgency, tenant)
+
     async def answer(self, x: Any, terms: Terms, *, wait: bool) -> Any:
         """The result of one item.
 
@@ -146,6 +152,16 @@ class Calls:
         if is_failure(answer):
             raise answer
         return answer
+
+    async def answer_many(self, xs: Iterable[Any], terms: Terms, *, wait: bool, return_exceptions: bool) -> list[Any]:
+        """The answers to items that are all at hand; the first failure is raised, unless `return_exceptions`."""
+        self.check_process()
+        answers = await self.answers([pack_item(x) for x in xs], terms, wait=wait, lane=Lane.BULK)
+        if not return_exceptions:
+            for answer in answers:
+                if is_failure(answer):
+                    raise answer
+        return answers
 
     async def answers(self, packed: list[Packed], terms: Terms, *, wait: bool, lane: Lane) -> list[Any]:
         """The answers to items that were packed already."""

@@ -1,8 +1,13 @@
-"""The class that people import: it describes a service, starts and stops it, and has the ways to call it."""
+"""The class that people import: it describes a service, starts and stops it, and has the ways to call it.
+
+A worker process imports this module too, where the module of its stage describes the service: so do most.  It never
+starts or calls one.  What only these need, asyncio among it, would cost each worker 8 MB, and some 30 ms of CPU at its
+start.  So it is imported where a service is made, but not while a worker imports user code.  An import at the first
+call would come too late: a fork meanwhile has a copy of its lock for ever, and a signal handler meets half a module.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import math
 import threading
@@ -10,10 +15,8 @@ import warnings
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from penstock.blocking import BlockingService
-from penstock.calls import Calls, Terms, is_failure, pack_item
 from penstock.config import (
     IN_A_PROGRAM,
     SERVICE_ARGUMENTS,
@@ -23,17 +26,20 @@ from penstock.config import (
     check_keywords,
     check_service_name,
 )
-from penstock.core.lanes import Lane
 from penstock.core.state import State
+from penstock.core.tenant_rules import TenantRules
 from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import ConfigError
 from penstock.hosting.guarded_log import guarded_logger
-from penstock.hosting.load_lines import loading_logged
-from penstock.hosting.loop_clock import LoopClock
-from penstock.runtime.engine import Engine
-from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation
 from penstock.runtime.spec import StageSpec, stage, with_workers
 from penstock.worker.loading import GUARD, ImportState
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.blocking import BlockingService
+    from penstock.calls import Calls
+    from penstock.runtime.engine import Engine
 
 log = guarded_logger("penstock")
 
@@ -62,8 +68,7 @@ class Service:
         inline: run every worker as a thread of this process, for a debugger; env, cpus, gpus and the retry after a
             death do not apply.
         version: which version this is, in your words, as a commit: `/health`, OpenAPI and a metric say it.
-        options: a `ServiceOptions`, or its fields one by one: max_queued, max_queued_bytes, timeout, validate,
-            validate_results, allow_nan.
+        options: a `ServiceOptions`, or its fields one by one, as ``max_queued=100``.
 
     Raises:
         ConfigError: an argument has a value it cannot have.
@@ -83,6 +88,8 @@ class Service:
         options: ServiceOptions | None = None,
         **fields: Any,
     ) -> None:
+        if not ImportState.importing:
+            _import_calls()
         if not stages:
             raise ConfigError("a service needs at least one stage")
         check_service_name(name)
@@ -99,12 +106,12 @@ class Service:
         twice = {n for n in names if names.count(n) > 1}
         if twice:
             raise ConfigError(f"stage names must differ: {sorted(twice)} is there twice; use stage(name=...)")
-        self._clock = LoopClock()
-        self._calls = Calls(name, self.options, self.stages[-1].name, self._clock)
         self.logs: LogOptions = IN_A_PROGRAM
         """How workers write their log lines; a server says so before it starts the service."""
         self.served = False
         """Whether every caller comes over HTTP; a server says so before it starts the service."""
+        self.tenant_rules: TenantRules | None = None
+        """What its file of tenants says, where a server has read it; else `start` reads it."""
         self.model_version: int | None = None
         """Which version of a model directory this is; None for whatever else.  `penstock.export.load` says it."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -130,6 +137,20 @@ class Service:
         made = Service(*stages, name=self.name, cpus=self.cpus, inline=inline, version=self.version, options=options)
         made.model_version = self.model_version
         return made
+
+    @property
+    def _calls(self) -> Calls:
+        # No `cached_property`: before Python 3.12 it takes a lock, whose copy in a fork may be held for ever.
+        made: Calls | None = self.__dict__.get("_calls")
+        if made is not None:
+            return made
+        from penstock.calls import Calls
+        from penstock.hosting.loop_clock import LoopClock
+
+        calls = Calls(self.name, self.options, self.stages[-1].name, LoopClock())
+        # Two threads may both be the first: the one that starts the service and one that calls it have to get the same.
+        first: Calls = self.__dict__.setdefault("_calls", calls)
+        return first
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -163,6 +184,12 @@ class Service:
                 described.
             StartFailed: a stage could not be set up; carries the remote traceback.
         """
+        import asyncio
+
+        from penstock.hosting.load_lines import loading_logged
+        from penstock.runtime.engine import Engine
+        from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation
+
         self._check_import()
         self._calls.check_process()
         if self.state is not State.STOPPED:
@@ -171,20 +198,22 @@ class Service:
         if self.inline:
             _warn_inline(self)
         self._loop = asyncio.get_running_loop()
-        start_process = partial(ProcessIncarnation.start, self._clock)
+        clock = self._calls.clock
+        start_process = partial(ProcessIncarnation.start, clock)
         self.engine = Engine(
             self.name,
             self.stages,
             self.options,
-            clock=self._clock,
+            clock=clock,
             start_incarnation=ThreadIncarnation.start if self.inline else start_process,
             cpus=self.cpus,
             inline=self.inline,
             logs=self.logs,
             served=self.served,
+            rules=self.tenant_rules,
         )
         self._calls.connect(self.engine, self._loop)
-        with loading_logged(self, self._clock):
+        with loading_logged(self, clock):
             await self.engine.start()
 
     async def stop(self, drain: float = 30.0) -> None:
@@ -197,6 +226,8 @@ class Service:
         Raises:
             ConfigError: `drain` is not a number of at least 0; nothing was stopped.
         """
+        import asyncio
+
         seconds = _drain_seconds(drain)
         engine, loop = self.engine, self._loop
         if engine is None or loop is None or engine.state is State.STOPPED:
@@ -254,7 +285,7 @@ class Service:
             RequestError: there is no result, and its class says why; see `penstock.errors`.
             ConfigError: `timeout` is no number of seconds, `urgency` no number from 0 to 7, or `tenant` no name.
         """
-        return await self._calls.answer(x, Terms(timeout, urgency, tenant), wait=wait)
+        return await self._calls.answer(x, self._calls.terms(timeout, urgency, tenant), wait=wait)
 
     async def predict_many(
         self,
@@ -272,14 +303,8 @@ class Service:
         failure in that order is then raised; with `return_exceptions`, each failure stands in its item's place instead.
         Cancelling the call discards what is not settled.
         """
-        self._calls.check_process()
-        packed = [pack_item(x) for x in xs]
-        answers = await self._calls.answers(packed, Terms(timeout, urgency, tenant), wait=wait, lane=Lane.BULK)
-        if not return_exceptions:
-            for answer in answers:
-                if is_failure(answer):
-                    raise answer
-        return answers
+        terms = self._calls.terms(timeout, urgency, tenant)
+        return await self._calls.answer_many(xs, terms, wait=wait, return_exceptions=return_exceptions)
 
     def stream(
         self,
@@ -297,13 +322,15 @@ class Service:
         it is given there instead.  An error of `xs` itself is raised after the answers to the items before it.  The
         stream keeps its service alive.
         """
-        terms = Terms(timeout, urgency, tenant)
+        terms = self._calls.terms(timeout, urgency, tenant)
         return self._calls.stream(xs, terms, return_exceptions=return_exceptions, owner=self)
 
     # -- other ways in ------------------------------------------------------------------------------------------------
 
     def blocking(self) -> BlockingService:
         """The service for synchronous code: ``with service.blocking() as s: s.predict(3)``; safe from many threads."""
+        from penstock.blocking import BlockingService
+
         return BlockingService(self, self._calls, self._forget_engine)
 
     def serve(self, *, on_ready: Callable[[list[str]], None] | None = None, **options: Any) -> None:
@@ -324,6 +351,15 @@ class Service:
         serve([self], _make_options(ServerOptions, "serve", options), on_ready)
 
 
+def _import_calls() -> None:
+    """Import what starts and calls a service."""
+    import penstock.blocking
+    import penstock.hosting.load_lines
+    import penstock.hosting.loop_clock
+    import penstock.runtime.engine
+    import penstock.runtime.incarnation  # noqa: F401
+
+
 def _checked_version(name: str, version: Any) -> str:
     if not isinstance(version, str) or not version.isprintable() or len(version) > LONGEST_VERSION:
         raise ConfigError(
@@ -334,6 +370,8 @@ def _checked_version(name: str, version: Any) -> str:
 
 def _check_serving_place(name: str) -> None:
     """ConfigError where an event loop runs, or no signal can be taken."""
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -406,6 +444,8 @@ def _drain_seconds(drain: Any) -> float:
 
 async def _stop_on_its_loop(engine: Engine, loop: asyncio.AbstractEventLoop, drain: float) -> None:
     """Stop an engine that runs on `loop`, another loop than the running one; at once if `loop` no longer runs."""
+    import asyncio
+
     if loop.is_running():
         stopping = engine.stop(drain)
         try:

@@ -6,7 +6,8 @@ import socket
 
 from penstock.testing.channels import ChannelSuite
 from penstock.transport.memory import MemoryChannel
-from penstock.transport.sockets import SocketChannel, SocketWorkerEnd
+from penstock.transport.sockets import SocketChannel
+from penstock.transport.worker_socket import SocketWorkerEnd
 
 LOOPS = ("asyncio", "uvloop")
 

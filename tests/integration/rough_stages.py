@@ -63,7 +63,7 @@ class LeavesAThread(ps.Stage):
     """Starts a thread that never ends, and breaks the worker around itself: it can answer once and no more."""
 
     def predict(self, x: Any) -> Any:
-        from penstock.transport.sockets import SocketWorkerEnd
+        from penstock.transport.worker_socket import SocketWorkerEnd
 
         def broken(*_: Any) -> None:
             raise RuntimeError("the worker cannot answer")

@@ -188,7 +188,7 @@ async def test_a_drain_that_is_no_time_is_refused_even_where_there_is_nothing_to
 
 @pytest.fixture
 def service(monkeypatch, make_engine):
-    monkeypatch.setattr("penstock.service.Engine", make_engine)
+    monkeypatch.setattr("penstock.runtime.engine.Engine", make_engine)
     made = ps.Service(double, name="here")
     yield made
     if made.engine is not None:

@@ -1,19 +1,15 @@
-"""The channel over a Unix stream socket: an asyncio protocol on one end, a blocking socket on the other."""
+"""The coordinator's end of the channel over a Unix stream socket: an asyncio protocol."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
 from typing import Any, cast
 
 from penstock.errors import ProtocolError
 from penstock.transport.channel import FrameSink
 from penstock.transport.forks import keep_from_forks
-from penstock.transport.framing import Frame, FrameDecoder
-
-MAX_BUFFERS = 1024
-"""Most buffers that one sendmsg takes: IOV_MAX on Linux and macOS."""
+from penstock.transport.framing import FrameDecoder
 
 
 class SocketChannel(asyncio.BufferedProtocol):
@@ -85,37 +81,3 @@ class SocketChannel(asyncio.BufferedProtocol):
             except ProtocolError as error:
                 self._error = error
         self._sink.channel_ended(self._error or exc)
-
-
-class SocketWorkerEnd:
-    """The worker's end, over a blocking socket.  Payloads are read-only, so that a batch can be run again."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._decoder = FrameDecoder(readonly=True)
-        self._frames: deque[Frame] = deque()
-
-    def receive(self) -> Frame | None:
-        while not self._frames:
-            n = self._sock.recv_into(self._decoder.get_buffer())
-            if n == 0:
-                self._decoder.end()
-                return None
-            self._frames.extend(self._decoder.advance(n))
-        return self._frames.popleft()
-
-    def send(self, buffers: list[Any]) -> None:
-        if len(buffers) == 1:
-            self._sock.sendall(buffers[0])
-            return
-        left = deque(memoryview(b).cast("B") for b in buffers if len(b))
-        while left:
-            sent = self._sock.sendmsg([left[i] for i in range(min(len(left), MAX_BUFFERS))])
-            while left and sent >= len(left[0]):
-                sent -= len(left.popleft())
-            if sent:
-                left[0] = left[0][sent:]
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._sock.close()

@@ -67,7 +67,7 @@ def main() -> None:
 def _work(sock: socket.socket, name: str, *, erases: bool) -> None:
     # Imported late: libraries read the environment, which is complete only now.
     from penstock.hosting.handing_over import begin_handing_over
-    from penstock.transport.sockets import SocketWorkerEnd
+    from penstock.transport.worker_socket import SocketWorkerEnd
     from penstock.worker.loop import work
     from penstock.worker.stage_logs import StageLogs
 

@@ -20,26 +20,36 @@ from penstock.worker.runner import Runner
 from penstock.worker.stage import Stage, WorkerInfo
 
 
+def batch_of(payloads, remaining, *, names=b"", sent=0.0):
+    """The frame of a batch, as a worker receives it."""
+    n = len(payloads)
+    codecs = [Codec.JSON] * n
+    wire = encode_batch(1, sent, range(n), payloads, list(map(len, payloads)), remaining, codecs, codecs, names)
+    (frame,) = FrameDecoder().feed(b"".join(wire))
+    return frame
+
+
+def runner_of(stage, *, batched, now, current=None):
+    return Runner(
+        stage,
+        name="s",
+        batched=batched,
+        options=StageOptions(),
+        decoder=ItemDecoder(int),
+        encoder=ItemEncoder(int),
+        now=now,
+        current=current,
+    )
+
+
 @pytest.fixture
 def run():
     """Run a stage on items with ids, in this thread, which is nobody's worker before and after."""
 
     def run(stage, ids, payloads, *, batched=False, remaining=None, rehearse=()):
-        n = len(payloads)
         names = " ".join(ids).encode() if any(ids) else b""
-        codecs = [Codec.JSON] * n
-        left = remaining or [math.inf] * n
-        wire = encode_batch(1, 0.0, range(n), payloads, list(map(len, payloads)), left, codecs, codecs, names)
-        (frame,) = FrameDecoder().feed(b"".join(wire))
-        runner = Runner(
-            stage,
-            name="s",
-            batched=batched,
-            options=StageOptions(),
-            decoder=ItemDecoder(int),
-            encoder=ItemEncoder(int),
-            now=lambda: 0.0,
-        )
+        frame = batch_of(payloads, remaining or [math.inf] * len(payloads), names=names)
+        runner = runner_of(stage, batched=batched, now=lambda: 0.0)
         announce(runner.current, "svc", "s", 2)
         runner.warm_up(list(rehearse), 2)
         runner.run(frame)
@@ -174,21 +184,8 @@ def timed():
         clock = stage.clock = [100.0]
         current = CurrentCall(lambda: clock[0])
         stage.worker = WorkerInfo("s", 0, 1, left=current.remaining)
-        payloads = payloads or [b"%d" % i for i in range(len(remaining))]
-        n = len(payloads)
-        codecs = [Codec.JSON] * n
-        wire = encode_batch(1, sent, range(n), payloads, list(map(len, payloads)), remaining, codecs, codecs)
-        (frame,) = FrameDecoder().feed(b"".join(wire))
-        runner = Runner(
-            stage,
-            name="s",
-            batched=batched,
-            options=StageOptions(),
-            decoder=ItemDecoder(int),
-            encoder=ItemEncoder(int),
-            now=lambda: clock[0],
-            current=current,
-        )
+        frame = batch_of(payloads or [b"%d" % i for i in range(len(remaining))], remaining, sent=sent)
+        runner = runner_of(stage, batched=batched, now=lambda: clock[0], current=current)
         assert stage.worker.remaining() == []
         runner.warm_up(list(rehearse), 3)
         assert stage.worker.remaining() == []
