@@ -6,6 +6,7 @@ Contract
 * Nobody who waits for an answer waits for ever: whatever ends the thread, each of them is told, with NotReady.
 * What was given before the end is still done, but what nobody waits for is not where an error has ended the loop.
 * The thread lives until `end`, or as long as the process: workers may be tied to it.
+* It is a thread of the system.  Where a library has replaced those, as gevent does, there is none: a ConfigError.
 """
 
 from __future__ import annotations
@@ -16,14 +17,27 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from types import BuiltinFunctionType
 from typing import Any, TypeVar
 
 import uvloop
 
 from penstock.core.state import State
-from penstock.errors import NotReady
+from penstock.errors import ConfigError, NotReady
 
 T = TypeVar("T")
+
+
+def check_threads() -> None:
+    """ConfigError where threads are not those of the system, so that a loop in one would keep all others waiting.
+
+    What gevent and eventlet put in the place of this function is written in Python.
+    """
+    if not isinstance(threading.get_ident, BuiltinFunctionType):
+        raise ConfigError(
+            "the threads of this process were replaced, as gevent and eventlet do it: an event loop in one of them "
+            "would stop all others. Serve with threads of the system, as `gunicorn -k gthread` does"
+        )
 
 
 class LoopThread:
@@ -34,6 +48,7 @@ class LoopThread:
 
     def __init__(self, service_name: str, ended: str) -> None:
         """Start the thread.  `ended` is what those are told who come after its end."""
+        check_threads()
         self._service_name = service_name
         self._ended = ended
         self._loop = uvloop.new_event_loop()

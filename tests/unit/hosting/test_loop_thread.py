@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from penstock.errors import NotReady
+from penstock.errors import ConfigError, NotReady
 from penstock.hosting.loop_thread import LoopThread
 
 
@@ -64,3 +64,10 @@ def test_what_was_told_before_the_end_is_done():
     thread.tell(lambda: done.append(1))
     thread.end()
     assert done == [1]
+
+
+def test_threads_that_are_none_of_the_system_are_refused(monkeypatch):
+    of_the_system = threading.get_ident
+    monkeypatch.setattr(threading, "get_ident", lambda: of_the_system())  # what gevent puts there is no builtin either
+    with pytest.raises(ConfigError, match="gevent"):
+        LoopThread("here", "over")

@@ -23,7 +23,8 @@ from penstock.core.state import State
 from penstock.errors import ConfigError, NotReady, Overloaded, StartFailed
 from penstock.hosting.loop_clock import LoopClock
 from penstock.server.asgi import asgi
-from penstock.server.wsgi import READ_BYTES, SMALL_BODY_BYTES, WsgiApp, wsgi
+from penstock.server.wsgi import WsgiApp, wsgi
+from penstock.server.wsgi_call import READ_BYTES, SMALL_BODY_BYTES
 
 PATIENCE = 10
 
@@ -94,29 +95,42 @@ def in_thread(work):
     return result
 
 
-def until(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.001)
-    return found
-
-
 class Slow:
-    """A mixin-free way to hold a start: the service's `start` waits until `go` is set."""
+    """Holds what a method of a service does, `start` for one, until it may `go`."""
 
-    def __init__(self, service):
-        self.go = threading.Event()
+    def __init__(self, service, name="start"):
         self.begun = threading.Event()
-        start = service.start
+        self._may_go = asyncio.Event()
+        act = getattr(service, name)
 
-        async def held():
+        async def held(**how):
+            self._loop = asyncio.get_running_loop()
             self.begun.set()
-            while not self.go.is_set():
-                await asyncio.sleep(0.001)
-            await start()
+            await self._may_go.wait()
+            await act(**how)
 
-        service.start = held
+        setattr(service, name, held)
+
+    def go(self):
+        """Let it go, once it has begun."""
+        assert self.begun.wait(PATIENCE)
+        self._loop.call_soon_threadsafe(self._may_go.set)
+
+
+class Told(threading.Event):
+    """Set once `what`, an attribute of `owner`, was called, has done its work, and `when()` is true."""
+
+    def __init__(self, owner, what, when=lambda: True):
+        super().__init__()
+        act = getattr(owner, what)
+
+        def told(*args, **how):
+            done = act(*args, **how)
+            if when():
+                self.set()
+            return done
+
+        setattr(owner, what, told)
 
 
 @pytest.fixture
@@ -321,6 +335,28 @@ def test_a_body_that_is_cut_off_is_400(hosting, length):
     assert (answer.status, answer.json["detail"]) == (400, "the body ended before it was whole")
     on_loop(app)
     assert (app.service.engine.held_bytes, app.service.engine.submissions) == (0, [])
+    assert traffic(app) == {400: 1}
+
+
+@pytest.mark.parametrize("length", [3, SMALL_BODY_BYTES + 1])
+def test_the_head_of_a_body_that_is_cut_off_is_judged_all_the_same(hosting, length):
+    app = hosting()
+    cut = {"body": b"12", "CONTENT_LENGTH": str(length), "HTTP_X_REQUEST_ID": "mine"}
+    assert Answer(app, **cut).headers["x-request-id"] == "mine"
+    assert Answer(app, "/none", **cut).status == 404
+
+
+@pytest.mark.parametrize(
+    ("protocol", "terminated", "taken"), [("HTTP/2", True, b"[1]"), ("HTTP/2", False, b""), ("HTTP/1.1", True, b"")]
+)
+def test_a_body_that_neither_announces_its_length_nor_comes_in_chunks_is_that_of_http_2(
+    hosting, protocol, terminated, taken
+):
+    body = {"CONTENT_LENGTH": "", "SERVER_PROTOCOL": protocol, "wsgi.input_terminated": terminated}
+    app = hosting()
+    answer = Answer(app, body=b"[1]", **body)
+    assert [submission.payloads for submission in app.service.engine.submissions] == [[taken]]
+    assert answer.input.tell() == len(taken)
 
 
 def test_a_small_body_that_comes_in_parts_is_read_to_its_end(hosting):
@@ -361,12 +397,13 @@ def test_bodies_that_come_slowly_are_bounded_together(hosting):
     assert engine.held_bytes == (answer.input.tell() // READ_BYTES - 1) * READ_BYTES
 
 
-def test_a_body_that_is_late_is_408_when_its_next_piece_has_come(fakes, hosting):
-    class Moved(LoopClock):
-        def __init__(self):
-            self.later = 0.0
-            self.now = lambda: time.monotonic() + self.later
+class Moved(LoopClock):
+    def __init__(self):
+        self.later = 0.0
+        self.now = lambda: time.monotonic() + self.later
 
+
+def test_a_body_that_is_late_is_408_when_its_next_piece_has_come(hosting):
     clock = Moved()
     app = hosting(clock=clock, timeout=30.0)
 
@@ -376,6 +413,35 @@ def test_a_body_that_is_late_is_408_when_its_next_piece_has_come(fakes, hosting)
     answer = Answer(app, body=Input(b" " * (9 * READ_BYTES), slowly))
     assert (answer.status, answer.input.tell()) == (408, 2 * READ_BYTES)
     assert "not whole within 30 s" in answer.json["detail"]
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(29.0, 200), (31.0, 408)])
+def test_a_small_body_that_is_late_is_408_when_it_is_whole(hosting, seconds, status):
+    clock = Moved()
+    app = hosting(clock=clock, timeout=30.0)
+
+    def slowly(got):
+        clock.later += seconds
+
+    answer = Answer(app, body=Input(b"[1]", slowly))
+    assert answer.status == status
+    assert status == 200 or "not whole within 30 s" in answer.json["detail"]
+    on_loop(app)
+    assert traffic(app) == {status: 1}
+    assert len(app.service.engine.submissions) == (status == 200)
+
+
+def test_a_small_body_that_was_asked_for_too_late_is_not_late_by_itself(hosting):
+    clock = Moved()
+    app = hosting(started=False, clock=clock, timeout=30.0)
+    start = app.service.start
+
+    async def slowly():
+        clock.later += 31.0
+        await start()
+
+    app.service.start = slowly
+    assert Answer(app, body=b"[1]").status == 200  # the engine, which is a fake here, has the last word
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError(), ValueError("no chunk"), SystemExit(1)])
@@ -399,11 +465,12 @@ def test_what_a_read_raises_goes_to_the_server_and_the_call_is_counted_as_left(h
 def test_an_interrupt_in_the_thread_of_a_call_withdraws_its_item(hosting, monkeypatch):
     app = hosting()
     submissions = hold_answers(app)
+    submitted = Told(app.service.engine, "submit")
     ask = app._hosted.thread.ask
 
     def interrupted(begin):
         future = ask(begin)
-        until(lambda: submissions)
+        assert submitted.wait(PATIENCE)
         monkeypatch.setattr(future, "result", lambda: (_ for _ in ()).throw(SystemExit(1)))
         return future
 
@@ -467,11 +534,13 @@ def test_a_start_response_that_raises_ends_the_call(hosting):
 
 def test_an_answer_that_nobody_takes_shuts_nobody_out(hosting):
     app = hosting(options=ServerOptions(unread_timeout=0.1), max_queued_bytes=300_000)
-    app.service.engine.answer = lambda payload: bytes(600_000)
+    engine = app.service.engine
+    engine.answer = lambda payload: bytes(600_000)
+    freed = Told(engine, "hold_answer", lambda: not engine.answers_overfull)
     answer = Answer(app, body=b"[1]", close=False)
     next(answer.result)
-    assert on_loop(app, lambda: app.service.engine.answers_overfull)
-    until(lambda: not on_loop(app, lambda: app.service.engine.answers_overfull))
+    assert on_loop(app, lambda: engine.answers_overfull)
+    assert freed.wait(PATIENCE)
     with pytest.raises(BrokenPipeError):
         next(answer.result)
     answer.result.close()
@@ -493,6 +562,13 @@ def test_what_cannot_be_served_is_said_at_once(fakes):
         wsgi([fakes.Service(), fakes.Service()])
 
 
+def test_an_app_among_green_threads_is_refused_when_it_is_made(fakes, monkeypatch):
+    of_the_system = threading.get_ident
+    monkeypatch.setattr(threading, "get_ident", lambda: of_the_system())
+    with pytest.raises(ConfigError, match="gthread"):
+        wsgi(fakes.Service())
+
+
 def test_one_service_or_several_are_served(fakes):
     app = wsgi((fakes.Service(name="a", started=False), fakes.Service(name="b", started=False)))
     try:
@@ -510,7 +586,7 @@ def test_a_call_waits_for_the_start_and_the_probes_do_not(hosting):
     assert Answer(app, "/livez", "GET").status == 200
     assert Answer(app, "/readyz", "GET").status == 503
     assert Answer(app, "/predict", "GET").status == 405
-    slow.go.set()
+    slow.go()
     assert [result().status for result in waiting] == [200, 200, 200]
     assert app.service.calls == ["start"]
     assert Answer(app, "/readyz", "GET").status == 200
@@ -518,8 +594,10 @@ def test_a_call_waits_for_the_start_and_the_probes_do_not(hosting):
 
 def test_a_probe_begins_the_start(hosting):
     app = hosting(started=False)
+    slow = Slow(app.service)
     assert Answer(app, "/readyz", "GET").status == 503
-    until(lambda: app._hosted.ready)
+    slow.go()
+    app._hosted.wait_started()
     assert Answer(app, "/readyz", "GET").status == 200
 
 
@@ -529,7 +607,7 @@ def test_a_call_waits_for_the_start_no_longer_than_its_deadline(hosting):
     answer = Answer(app, body=b"[1]", HTTP_X_REQUEST_TIMEOUT="0.02")
     assert (answer.status, answer.json["detail"]) == (503, "The service is starting.")
     assert "retry-after" in answer.headers
-    slow.go.set()
+    slow.go()
 
 
 @pytest.mark.parametrize(
@@ -539,7 +617,7 @@ def test_what_is_refused_whatever_the_service_does_does_not_wait_for_it(hosting,
     app = hosting(started=False)
     slow = Slow(app.service)
     assert Answer(app, body=b"[1]", **environ).status == status
-    slow.go.set()
+    slow.go()
 
 
 def test_who_has_no_key_does_not_wait(hosting, tmp_path):
@@ -548,12 +626,12 @@ def test_who_has_no_key_does_not_wait(hosting, tmp_path):
     app = hosting(started=False, options=ServerOptions(api_key_file=str(tmp_path / "keys")))
     slow = Slow(app.service)
     assert Answer(app, body=b"[1]").status == 401
-    slow.go.set()
+    slow.go()
     assert Answer(app, body=b"[1]", HTTP_X_API_KEY="k" * 32).status == 200
 
 
 def test_a_start_that_fails_is_told_to_callers_and_tried_again(hosting, monkeypatch, caplog):
-    monkeypatch.setattr("penstock.server.wsgi.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.server.wsgi_services.RETRY_SECONDS", 0.2)
     app = hosting(started=False)
     app.service.broken = StartFailed("no weights", traceback="Traceback\nsecret")
     answer = Answer(app, body=b"[1]")
@@ -562,7 +640,8 @@ def test_a_start_that_fails_is_told_to_callers_and_tried_again(hosting, monkeypa
     assert "tries again: no weights" in Answer(app, "/readyz", "GET").json["detail"]
     assert len(app.service.calls) == 1
     app.service.broken = None
-    until(lambda: app._hosted.ready)
+    again = Slow(app.service)
+    again.go()
     assert Answer(app, body=b"[1]").status == 200
     assert "could not start" in caplog.text
 
@@ -580,6 +659,19 @@ def test_a_start_that_was_asked_for_raises_what_went_wrong_and_stops_all(fakes, 
     assert Answer(app, "/broken/predict", body=b"[1]").status == 200
 
 
+def test_a_start_after_one_that_failed_does_not_wait_for_the_next_try(hosting):
+    app = hosting(started=False)
+    app.service.broken = StartFailed("no weights")
+    assert Answer(app, body=b"[1]").status == 503
+    with pytest.raises(StartFailed, match="no weights"):
+        app.start()
+    assert app.service.calls == ["start", "start"]
+    assert Answer(app, body=b"[1]").status == 503
+    app.service.broken = None
+    app.start()
+    assert Answer(app, body=b"[1]").status == 200
+
+
 def test_a_start_is_harmless_where_the_services_run(hosting):
     app = hosting()
     app.start()
@@ -595,8 +687,9 @@ def test_a_stop_before_the_first_call_does_nothing(hosting):
 def test_a_stop_answers_what_is_in_hand_and_later_calls_get_503(hosting):
     app = hosting(options=ServerOptions(drain=7.0))
     submissions = hold_answers(app)
+    submitted = Told(app.service.engine, "submit")
     waiting = in_thread(lambda: Answer(app, body=b"[1]"))
-    until(lambda: submissions)
+    assert submitted.wait(PATIENCE)
     stop = app.service.stop
 
     async def drain(*, drain):
@@ -609,8 +702,11 @@ def test_a_stop_answers_what_is_in_hand_and_later_calls_get_503(hosting):
     assert app.service.calls == ["start", ("stop", 7.0)]
     later = Answer(app, body=b"[1]", HTTP_X_REQUEST_ID="mine")
     assert (later.status, later.json["detail"]) == (503, "service 'echo' was stopped")
-    assert later.headers["retry-after"] == "1"
-    assert traffic(app) == {200: 1}
+    assert (later.json["type"], later.json["state"]) == ("urn:penstock:problem:not-ready", "stopped")
+    assert (later.headers["retry-after"], later.headers["x-request-id"]) == ("1", "mine")
+    assert Answer(app, "/livez", "GET").status == 503
+    assert Answer(app, "/none", "GET").status == 404
+    assert traffic(app) == {200: 1, 503: 1}
     app.stop()
     app.start()
     assert Answer(app, body=b"[1]").status == 200
@@ -618,19 +714,11 @@ def test_a_stop_answers_what_is_in_hand_and_later_calls_get_503(hosting):
 
 def test_a_start_waits_for_the_stop_before_it(hosting):
     app = hosting()
-    stop, begun, go = app.service.stop, threading.Event(), threading.Event()
-
-    async def slowly(*, drain):
-        begun.set()
-        while not go.is_set():
-            await asyncio.sleep(0.001)
-        await stop(drain=drain)
-
-    app.service.stop = slowly
+    slow = Slow(app.service, "stop")
     stopping = in_thread(app.stop)
-    assert begun.wait(PATIENCE)
+    assert slow.begun.wait(PATIENCE)
     starting = in_thread(app.start)
-    go.set()
+    slow.go()
     stopping()
     starting()
     assert app.service.calls == ["start", ("stop", 30.0), "start"]
@@ -642,8 +730,10 @@ def test_a_stop_in_the_middle_of_a_start_ends_it_and_tells_who_waits(fakes, host
     slow = Slow(app.service)
     waiting = in_thread(lambda: Answer(app, body=b"[1]"))
     assert slow.begun.wait(PATIENCE)
+    begun, wait_started = threading.Event(), app._hosted.wait_started
+    app._hosted.wait_started = lambda: (begun.set(), wait_started())
     starting = in_thread(app.start)
-    until(lambda: len(app._hosted._settled._cond._waiters) == 2)  # a start after the stop would be a new one
+    assert begun.wait(PATIENCE)  # a start after the stop would be a new one
     app.service.engine = fakes.Service().engine
     app.service.engine.refused = NotReady("draining", state=State.DRAINING)
     app.stop()
@@ -679,6 +769,17 @@ def test_a_fork_of_a_process_that_has_not_started_has_nothing_to_drop(hosting):
     app._after_fork()
     assert Answer(app, body=b"[1]").body == b"[1]"
     assert app.service.calls == ["start"]
+
+
+def test_a_fork_reads_the_file_of_keys_no_more(hosting, tmp_path):
+    """It may run as another user, who may not read it."""
+    (tmp_path / "keys").write_text("k" * 32 + "\n")
+    (tmp_path / "keys").chmod(0o600)
+    app = hosting(started=False, options=ServerOptions(api_key_file=str(tmp_path / "keys")))
+    (tmp_path / "keys").unlink()
+    app._after_fork()
+    assert Answer(app, body=b"[1]").status == 401
+    assert Answer(app, body=b"[1]", HTTP_X_API_KEY="k" * 32).status == 200
 
 
 def test_ids_of_two_processes_differ_though_they_were_forked_after_the_import(hosting):
