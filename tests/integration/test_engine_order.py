@@ -109,6 +109,16 @@ async def test_tenants_of_weights_3_and_1_are_served_3_to_1_in_both_stages(tmp_p
         assert abs(served.count("g") - 30) <= 1
 
 
+async def test_a_file_of_tenants_is_read_once_for_keys_and_rates(tmp_path):
+    rules = tmp_path / "tenants.toml"
+    rules.write_text("[tenants.gold]\nrate = 5\n")
+    service = ps.Service(stages.EchoBatch, tenants=str(rules), inline=True)
+    ps.asgi(service)
+    rules.write_text("[tenants.gold]\nrate = 7\n")
+    async with service:
+        assert service.engine.allowance("gold").quota == 5
+
+
 async def test_what_a_killed_worker_had_not_begun_goes_back_to_its_place(tmp_path):
     async with ps.Service(gated(tmp_path)) as service:
         stage = service.engine.stages[0]

@@ -19,6 +19,7 @@ from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
 from penstock.core.outcome import Outcome
 from penstock.core.state import State, WorkerState
+from penstock.core.tenant_rules import TenantRules
 from penstock.core.tenants import USUAL_URGENCY, TenantNumbers
 from penstock.core.token_bucket import Allowance
 from penstock.errors import RequestError
@@ -166,14 +167,14 @@ class HostedEngine(Protocol):
         deadline: float,
         done: Callable[[list[Outcome]], None],
         request_id: bytes = b"",
+        urgency: int = USUAL_URGENCY,
+        tenant: str = "",
         *,
         lane: Lane = Lane.SINGLE,
         wait: bool = False,
         nbytes: int | None = None,
         hold_results: bool = False,
         alone: bool = False,
-        urgency: int = USUAL_URGENCY,
-        tenant: str = "",
     ) -> Any:
         """Accept items and call `done` exactly once with their outcomes in order; returns a ticket for `cancel`.
 
@@ -251,6 +252,8 @@ class Servable(Protocol):
     """How its workers write their log lines; a host that has a say sets it before `start`."""
     served: bool
     """Whether every caller comes over HTTP; a host that is the only way in sets it before `start`."""
+    tenant_rules: TenantRules | None
+    """What its file of tenants says; a host that has read it sets this before `start`, and it is not read again."""
 
     @property
     def name(self) -> str:

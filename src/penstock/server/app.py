@@ -72,8 +72,11 @@ class App:
         *,
         only_probes: bool = False,
         jobs: JobsPort | None = None,
+        identities: Identities | None = None,
     ) -> None:
-        """Store the services; read the key file and those of tenants.  Raises ConfigError for a bad file or a name.
+        """Store the services; read the key file, and those of tenants for the services too, unless given `identities`.
+
+        Raises ConfigError for a bad file or a name.
 
         Services have different names, and none has that of a path of the server's own.  `others` are routes besides
         those of the services and the pages.  With `jobs` clients may submit to that queue, and ask for its jobs.
@@ -92,13 +95,11 @@ class App:
         chaos = None if options.chaos is None or only_probes else Chaos.read(options.chaos)
         self._chaos = None if chaos is None else ChaosDoor(chaos, self.problems, clock)
         self._now = clock.now
-        self._identities = Identities(
-            {service.name: read_tenants(service.options.tenants) for service in self.services},
-            options.tenant_header,
-            None if options.api_key_file is None else read_keys(options.api_key_file),
-        )
-        self._asks_who = self._identities.asks
-        self._rated = self._identities.rated
+        self.identities = identities or _read_identities(self.services, options)
+        for service in self.services:  # read once: keys and rules are those of one moment
+            service.tenant_rules = self.identities.rules[service.name]
+        self._asks_who = self.identities.asks
+        self._rated = self.identities.rated
         self._access_log = options.access_log
         self._id_prefix = secrets.token_hex(6).encode() + b"-"
         self._count = count(1)
@@ -152,7 +153,7 @@ class App:
         return partial(self._use_keys, read_keys(path))
 
     def _use_keys(self, keys: ApiKeys) -> None:
-        self._identities.use_file_keys(keys)
+        self.identities.use_file_keys(keys)
 
     def admit(self, request: HttpRequest) -> Response | None:
         """Refuse a request by its head, or None to read its body and `handle` it.  Sets its id, route and formats."""
@@ -314,7 +315,7 @@ class App:
         statuses[status] = statuses.get(status, 0) + 1
         traffic.seconds.add(seconds)
         if self._access_log:
-            urgency = self._identities.shown_urgency(traffic.service, request.tenant, request.urgency)
+            urgency = self.identities.shown_urgency(traffic.service, request.tenant, request.urgency)
             write_line(request, status, nbytes, seconds, urgency)
 
     def _next_id(self) -> bytes:
@@ -337,7 +338,7 @@ class App:
 
     def _read_tenant(self, request: HttpRequest) -> Response | None:
         """Let the header name the tenant of a request whose key names none; the refusal of what is no name."""
-        name = self._identities.named(request.headers)
+        name = self.identities.named(request.headers)
         if name is None:
             field = self.options.tenant_header
             return self.problems.refuse(400, f"{field} must be of 1 to 64 letters, digits and `._-`", request.id)
@@ -347,7 +348,7 @@ class App:
     def _refuse_key(self, request: HttpRequest, route: Route | None) -> Response | None:
         """The refusal of a request without an accepted key; sets its tenant where the key is that of one."""
         service = route.traffic.service if isinstance(route, ServiceRoute) else ""
-        holder = self._identities.key_holder(request.headers, service)
+        holder = self.identities.key_holder(request.headers, service)
         if holder is not None:
             request.tenant = holder
             return None
@@ -410,12 +411,18 @@ class App:
                 self.services,
                 self._calls,
                 self.options,
-                keys=self._identities.guarded,
+                keys=self.identities.guarded,
                 others=self._others,
                 schemas=self._schemas,
             )
             self._document = msgspec.json.encode(document)
         return Response(200, JSON, self._document)
+
+
+def _read_identities(services: Sequence[Servable], options: ServerOptions) -> Identities:
+    rules = {service.name: read_tenants(service.options.tenants) for service in services}
+    keys = None if options.api_key_file is None else read_keys(options.api_key_file)
+    return Identities(rules, options.tenant_header, keys)
 
 
 def _check_names(names: Sequence[str], own: Iterable[Route]) -> None:

@@ -58,6 +58,7 @@ class HttpRequest:
         self.timeout = math.inf
         """The seconds after `arrived` in which an answer is worth something, set by `App.admit`."""
         self.urgency = USUAL_URGENCY
+        """How urgent it says that it is, set by `App.admit`; its tenant may be bounded in that."""
         self.tenant = ""
         """The name of its tenant, set by `App.admit`; "" is nobody's."""
         self.ticket: Any = None

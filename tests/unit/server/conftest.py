@@ -88,12 +88,12 @@ class FakeEngine:
         deadline,
         done,
         request_id=b"",
+        urgency=3,
+        tenant="",
         *,
         lane=Lane.SINGLE,
         nbytes=None,
         hold_results=False,
-        urgency=3,
-        tenant="",
     ):
         if self.full is not None:
             raise self.full

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import ServerOptions, ServiceOptions
+from penstock.core.tenant_rules import NO_RULES
 from penstock.core.tenants import TenantNumbers
 from penstock.core.token_bucket import Allowance, TokenBucket
 from penstock.errors import ConfigError, Overloaded, QuotaExceeded
@@ -104,6 +105,13 @@ def test_each_service_has_the_tenants_of_its_own_file(fakes, tenants):
     assert tenant_of(fakes, app, path="/three/predict", x_api_key=IRON) == ""
     assert tenant_of(fakes, app, path="/three/predict") == 401
     assert fakes.call(app, "GET", "/health", x_api_key=IRON).status == 200
+
+
+def test_a_service_is_told_what_its_app_has_read(fakes, tenants):
+    with_file, without = fakes.Service(tenants=tenants("[tenants.gold]\nrate = 5")), fakes.Service(name="other")
+    fakes.app(with_file, without)
+    assert with_file.tenant_rules.of("gold").rate == 5
+    assert without.tenant_rules is NO_RULES
 
 
 @pytest.mark.parametrize("text", ["[tenants.gold]\nweight = 0", "nonsense"])

@@ -7,13 +7,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.core.state import WorkerState
 from penstock.hosting.servable import Servable
 from penstock.hosting.service_health import worst_state
 from penstock.server.application import HttpRequest, Response
 from penstock.server.pages.health import FRESH, JSON
-
-_UP = (WorkerState.IDLE, WorkerState.BUSY)
 
 
 class Scale:
@@ -37,5 +34,5 @@ class Scale:
             "backlog_seconds": round(max([engine.backlog_seconds for engine in engines], default=0.0), 3),
             "in_hand": sum([engine.queued for engine in engines]),
             "max_queued": sum([service.options.max_queued for service in self._services]),
-            "workers_up": sum([worker.state in _UP for worker in workers]),
+            "workers_up": sum([worker.state.up for worker in workers]),
         }
