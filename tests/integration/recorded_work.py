@@ -109,6 +109,7 @@ def run() -> int:
     work.open_store = recorded
     work.Transfers = MovesEarly if MUTANT == "output moved early" else RecordedTransfers  # type: ignore[misc]
     upkeep.DELIVERY_LEASE_SECONDS = float(os.environ.get("JOBS_DELIVERY_LEASE", "1"))
+    upkeep.ROUND_SECONDS = 0.5
     if MUTANT == "no renewal":
         Renewing.start = lambda self: None  # type: ignore[method-assign]
     if blocked := float(os.environ.get("JOBS_BLOCKED_LOOP", "0")):

@@ -26,9 +26,10 @@ from penstock.cli.reloading import TRIAL_SECONDS, Do, Phase, Reloading
 from penstock.cli.saying import Say
 from penstock.cli.watched import need_watchfiles, watch
 from penstock.codec.text import printable
-from penstock.config import ServerOptions, environment_name
+from penstock.config import ServerOptions
 from penstock.errors import ConfigError
 from penstock.hosting.signals import Action, Terminal, action_of, hold_signals, taking_signals
+from penstock.option_fields import environment_name
 from penstock.runtime.process import describe_exit
 from penstock.server.http1.binding import bind_tcp, bind_unix, inode, remove_unix, tls_context
 

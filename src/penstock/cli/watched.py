@@ -57,6 +57,8 @@ def watch(root: Path, tell: Callable[[Found], None], fail: Callable[[Exception],
                     fail(error)
                     return
                 failed = True
+                if begun and any(found := files.look([root])):  # it may have gone between two watches
+                    tell(found)
                 over.wait(AGAIN_SECONDS)
 
     threading.Thread(target=look, name="penstock-reload", daemon=True).start()

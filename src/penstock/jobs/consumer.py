@@ -156,7 +156,7 @@ class Consumer:
     # -- the door -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the store, and claim as soon as a service is ready.
+        """Open the store, and claim as soon as every service is ready; `services_ready` tells when that is.
 
         Raises:
             ConfigError: the store or the spool cannot be used.
@@ -173,6 +173,10 @@ class Consumer:
             task.add_done_callback(self._task_ended)
             self._tasks.append(task)
         self._claims = self._tasks[0]
+
+    def services_ready(self) -> None:
+        """Claim at once: every service is ready now."""
+        self._claiming.look()
 
     async def finished(self) -> None:
         """Returns when the queue is empty, if that is when to end; raises what a part of the consumer died of."""

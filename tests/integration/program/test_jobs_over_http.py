@@ -245,7 +245,7 @@ def test_many_wait_at_once_and_each_gets_its_own(farm):
     jobs = [submit(server, {"value": n}) for n in range(40)]
     with (
         concurrent.futures.ThreadPoolExecutor(40) as clients,
-        httpx.Client(base_url=server.address, timeout=40) as http,
+        httpx.Client(base_url=server.address, timeout=40, verify=False) as http,
     ):
         asked = [clients.submit(http.get, f"/jobs/{job['id']}/result?wait=30") for job in jobs]
         farm.work()
@@ -309,7 +309,7 @@ def test_one_process_does_it_all_with_a_queue_in_memory(tmp_path):
     program = Program(tmp_path, *PENSTOCK, "work", "orders:service", "--queue", "memory://", "--http", "127.0.0.1:0")
     try:
         url = program.wait_for(r"ready on (http\S+)")[1]
-        with httpx.Client(base_url=url, timeout=40) as http:
+        with httpx.Client(base_url=url, timeout=40, verify=False) as http:
             job = http.post("/jobs", json={"value": 5.0}).json()
             assert http.get(f"/jobs/{job['id']}/result?wait=30").json() == 5.0
             assert http.post("/predict", json={"value": 6.0}).json() == 6.0

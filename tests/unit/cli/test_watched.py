@@ -82,6 +82,21 @@ def test_what_cannot_be_watched_is_told(tmp_path):
     assert told.empty()
 
 
+def test_a_folder_that_goes_between_two_watches_is_told_as_gone(tmp_path, monkeypatch):
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / "a.py").write_text("1")
+
+    def one_watch(files, root, over):
+        monkeypatch.undo()
+        yield files.look([root])
+        shutil.rmtree(root)
+
+    monkeypatch.setattr("penstock.cli.watched._looks", one_watch)
+    with watching(root) as told:
+        assert told.get(timeout=20).changed == [root / "a.py"]
+
+
 def test_a_folder_that_was_replaced_or_comes_again_is_watched_on(tmp_path):
     root = tmp_path / "project"
     root.mkdir()

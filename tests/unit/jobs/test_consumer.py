@@ -61,6 +61,18 @@ async def test_nothing_is_claimed_before_every_service_is_ready(bench):
     assert work.job().state is JobState.LEASED
 
 
+async def test_the_first_claim_is_made_as_soon_as_every_service_is_ready(bench):
+    service = fake_service()
+    service.engine.state = State.STARTING
+    work = await bench(service)
+    work.submit()
+    await work.turn(0.01)
+    service.engine.state = State.READY
+    work.consumer.services_ready()
+    await work.turn(0.01)
+    assert work.job().state is JobState.LEASED
+
+
 async def test_a_stalled_service_is_given_jobs(bench):
     service = fake_service()
     service.engine.state = State.STALLED
