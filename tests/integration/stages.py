@@ -58,6 +58,11 @@ def sizes(xs: list[Any]) -> list[int]:
     return [len(xs)] * len(xs)
 
 
+def sleep_longest(xs: list[float]) -> list[float]:
+    time.sleep(max(xs))
+    return xs
+
+
 # -- notes and gates --------------------------------------------------------------------------------------------------
 
 
