@@ -27,8 +27,8 @@ from penstock.core.moves import IllegalMove, Move
 from penstock.jobs.rules import job_states
 from penstock.jobs.rules.attempts import Cause, judge
 from penstock.jobs.rules.job_states import JobState
-from penstock.runtime import worker_slot
-from penstock.runtime.worker_slot import SlotState
+from penstock.runtime import slot_states
+from penstock.runtime.slot_states import SlotState
 from penstock.server.http1.states import MOVES, ConnectionState
 from penstock.training.rules import task_states
 from penstock.training.rules.task_states import TaskState
@@ -109,7 +109,7 @@ def item_moves() -> list[Row]:
 
 def slot_moves() -> list[Row]:
     """The moves of a worker's slot, in the order of their tables."""
-    tables = [value for value in vars(worker_slot).values() if isinstance(value, Move)]
+    tables = [value for value in vars(slot_states).values() if isinstance(value, Move)]
     return legal_moves(tables, SlotState)
 
 

@@ -24,6 +24,7 @@ LEVELS = {
     "errors": 0,
     "spelling": 0,
     "config": 0,
+    "option_fields": 0,
     "core": 0,
     "codec": 1,
     "features": 2,
@@ -313,7 +314,7 @@ TOLD_THE_TIME = (
     "server/app.py",
     "server/asgi.py",
     "server/gateway.py",
-    "server/wsgi.py",
+    "server/wsgi",
     "calls.py",
 )
 """Where nobody asks the world for the time: it comes from a clock that is handed in."""
