@@ -6,6 +6,8 @@ STAMP := $(VENV)/.installed
 FRAMEWORKS := .venv-frameworks
 # One more than a small machine has cores: for a third of their time tests wait.
 JOBS ?= 3
+# Who has none left takes tests of another: else the last minute of a run is that of one process.
+SPREAD = -n $(JOBS) --dist worksteal
 ROUNDS ?= 5
 COUNT ?= 300
 SEED ?= 1
@@ -18,7 +20,7 @@ COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst test test-others test-compiled test-sources test-export frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers services mutants clean
+.PHONY: help demo demo-burst test test-others test-compiled test-sources test-export bytecode frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers services mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,25 +47,29 @@ $(VENV)/.demo-burst: pyproject.toml examples/burst/requirements.txt | $(BIN)/pip
 	$(BIN)/pip install --quiet -e . -r examples/burst/requirements.txt
 	touch $@
 
-test: $(STAMP)  ## run every test, but for those of the frameworks
-	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/export
+test: bytecode  ## run every test, but for those of the frameworks
+	$(BIN)/python -m pytest $(SPREAD) --ignore=tests/export
 
 check: lint types coverage test-others test-compiled test-export  ## every static check, then every test; what an install does, on an install's build
 
-coverage: $(STAMP)  ## the unit tests, which must take every branch of what decides
-	@mkdir -p build/coverage
-	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term tests/unit
+# Tests start hundreds of programs.  Where the environment lets Python write no bytecode, each would compile every module.
+bytecode: $(STAMP)
+	@$(BIN)/python -m compileall -q src
 
-test-others: $(STAMP)
-	$(BIN)/python -m pytest -n $(JOBS) --ignore=tests/unit --ignore=tests/integration --ignore=tests/faults --ignore=tests/export \
+coverage: bytecode  ## the unit tests, which must take every branch of what decides
+	@mkdir -p build/coverage
+	$(BIN)/python -m pytest $(SPREAD) --cov --cov-report=term tests/unit
+
+test-others: bytecode
+	$(BIN)/python -m pytest $(SPREAD) --ignore=tests/unit --ignore=tests/integration --ignore=tests/faults --ignore=tests/export \
 		tests bench
 
 test-compiled: compiled  ## the tests of what Penstock does, over the compiled build
-	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -n $(JOBS) $(addprefix --ignore=,$(SOURCES_ONLY)) \
+	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest $(SPREAD) $(addprefix --ignore=,$(SOURCES_ONLY)) \
 		tests/unit tests/conformance/test_channels.py tests/integration tests/faults
 
-test-sources: $(STAMP)  ## the tests with whole processes of what is compiled, over the sources: what a machine without a compiler runs
-	$(BIN)/python -m pytest -n $(JOBS) $(COMPILED_TOO)
+test-sources: bytecode  ## the tests with whole processes of what is compiled, over the sources: what a machine without a compiler runs
+	$(BIN)/python -m pytest $(SPREAD) $(COMPILED_TOO)
 
 $(FRAMEWORKS)/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear $(FRAMEWORKS)
@@ -73,7 +79,7 @@ $(FRAMEWORKS)/.installed: pyproject.toml
 frameworks: $(FRAMEWORKS)/.installed  ## an environment with PyTorch, TensorFlow, Keras and scikit-learn: 3 GB
 
 test-export: $(FRAMEWORKS)/.installed compiled  ## the tests with models of those frameworks, over the compiled build
-	PYTHONPATH=$(CURDIR)/build/compiled $(FRAMEWORKS)/bin/python -m pytest -n $(JOBS) tests/export
+	PYTHONPATH=$(CURDIR)/build/compiled $(FRAMEWORKS)/bin/python -m pytest $(SPREAD) tests/export
 
 compiled: $(STAMP) build/compiled/.built  ## build in build/compiled what an install makes
 
@@ -98,7 +104,7 @@ soak: $(STAMP) $(FRAMEWORKS)/.installed  ## a million requests, 200 000 jobs, ch
 	$(FRAMEWORKS)/bin/python -m pytest -m soak --timeout 3000 tests/export
 
 faults: $(STAMP)  ## kill and stop consumers of jobs at each fault point, over each store: three minutes
-	$(BIN)/python -m pytest -n $(JOBS) -m "not soak" $(wildcard tests/faults/test_job_*.py)
+	$(BIN)/python -m pytest $(SPREAD) -m "not soak" $(wildcard tests/faults/test_job_*.py)
 
 mutants: $(STAMP)  ## change the code COUNT times, drawn with SEED, and list what no unit test notices: an hour
 	$(BIN)/python tests/mutation/sample.py --count $(COUNT) --seed $(SEED) --jobs $(JOBS)
@@ -127,7 +133,7 @@ $(VENV)/.bench: pyproject.toml $(STAMP)
 	touch $@
 
 docs: $(STAMP)  ## hold the documentation to what it says
-	$(BIN)/python -m pytest -n $(JOBS) tests/test_docs.py
+	$(BIN)/python -m pytest $(SPREAD) tests/test_docs.py
 
 browsers:  ## install what the tests of the page at /docs need: Chromium, by apt-get, as root
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }

@@ -56,8 +56,9 @@ class PrivateRedis:
 
     def _answers(self) -> bool:
         redis = pytest.importorskip("redis")
+        once = redis.retry.Retry(redis.backoff.NoBackoff(), 0)  # by default a refused password is tried for seconds
         try:
-            with redis.Redis(unix_socket_path=self.path, socket_timeout=1) as client:
+            with redis.Redis(unix_socket_path=self.path, socket_timeout=1, retry=once) as client:
                 return bool(client.ping())
         except redis.exceptions.AuthenticationError:
             return True

@@ -64,13 +64,16 @@ from penstock.cli import queue_url
 from penstock.cli.main import _parser
 from penstock.cli.options import CommandOptions
 from penstock.codec import media_types
-from penstock.config import ArtifactOptions, environment_name
+from penstock.config import ArtifactOptions
 from penstock.core.batching import Reason
+from penstock.core.counters import NOT_READY
 from penstock.core.state import State
+from penstock.errors import REFUSAL_REASONS
 from penstock.features.kinds import Kind
 from penstock.features.tensors import Tensor
 from penstock.hosting import fault_points
 from penstock.hosting.fault_log import FaultLog
+from penstock.hosting.service_metrics import ENDINGS
 from penstock.jobs.job import Attempt, Job, JobProblem, Stats
 from penstock.jobs.job_metrics import JobCollector
 from penstock.jobs.rules.attempts import Cause
@@ -78,6 +81,7 @@ from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.stores import urls
 from penstock.jobs.submitting import JobQueue
 from penstock.jobs.work_options import QueueOptions, WorkOptions
+from penstock.option_fields import environment_name
 from penstock.server.app import App
 from penstock.server.pages import jobs_document
 from penstock.server.status import JOB_KINDS, KINDS, Problems
@@ -576,6 +580,11 @@ def chapter(page: Path, heading: str) -> str:
     return page.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
 
 
+def first_column(table: str) -> list[str]:
+    """The words in code at the beginnings of the rows of a table, without its heading."""
+    return re.findall(r"^\| `(\w+)` \|", table.partition("\n|---")[2], flags=re.MULTILINE)
+
+
 def options() -> Iterator[tuple[str, str, object, bool]]:
     """Section, name, default, and whether it is also a flag and a variable."""
     for heading, owner in (
@@ -851,10 +860,35 @@ def as_told(page: str, told: dict[str, str]) -> set[str]:
 def test_the_words_for_states_reasons_and_endings_are_those_of_the_code():
     metrics = (DOCS / "reference" / "metrics.md").read_text()
     reasons = metrics.partition("## Reasons for a cut")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", reasons, flags=re.MULTILINE) != []
-    assert set(re.findall(r"^\| `(\w+)` \|", reasons, flags=re.MULTILINE)) == set(Reason)
+    assert set(first_column(reasons)) == set(Reason)
     states = sections(DOCS / "reference" / "python.md", 3)["State"]
-    assert set(re.findall(r"^\| `(\w+)` \|", states, flags=re.MULTILINE)) == set(State)
+    assert set(first_column(states)) == set(State)
+    assert first_column(chapter(DOCS / "reference" / "metrics.md", "Endings")) == list(ENDINGS)
+
+
+def test_the_reference_and_the_page_for_operators_have_every_reason_of_a_refusal():
+    errors = (DOCS / "reference" / "errors.md").read_text()
+    refusals = errors.partition("#### Reasons of a refusal")[2].partition("\n#")[0]
+    assert first_column(refusals) == list(REFUSAL_REASONS)
+    meant = chapter(DOCS / "how-to" / "overload.md", "What each refusal means")
+    assert first_column(meant) == [*REFUSAL_REASONS, NOT_READY]
+
+
+def test_the_flags_for_the_statuses_of_other_servers_give_these():
+    rows = re.findall(
+        r"^\| [^|]+ \| (\d+) \| (\d+) \| (\d+) \| (.+) \|$",
+        chapter(DOCS / "how-to" / "migrate.md", "Statuses"),
+        flags=re.MULTILINE,
+    )
+    assert len(rows) == 4
+    for *told, flags in rows:
+        given = dict(re.findall(r"--(\w+)-status (\d+)", flags))
+        problems = Problems(
+            ps.ServerOptions(**{f"{name}_status": int(status) for name, status in given.items()}),
+            FaultLog(VirtualClock()),
+        )
+        errors = (ps.Overloaded(), ps.DeadlineExceeded(), ps.DeadlineExceeded(ran=True))
+        assert [problems.status(error) for error in errors] == [int(status) for status in told], flags
 
 
 # -- pictures -------------------------------------------------------------------------------------------------------

@@ -60,11 +60,11 @@ def _serving(folder: str, target: str, *options: str, uds: Path | None = None) -
     with _running(folder, str(PENSTOCK), "serve", target, *where, *options) as program:
         if uds is None:
             url = program.wait_for(r"http://127\.0\.0\.1:\d+").group()
-            client = httpx.Client(base_url=url, timeout=START_LIMIT)
+            client = httpx.Client(base_url=url, timeout=START_LIMIT, verify=False)
         else:
             program.wait_for(re.escape(str(uds)))
-            transport = httpx.HTTPTransport(uds=str(uds))
-            client = httpx.Client(transport=transport, base_url="http://penstock", timeout=START_LIMIT)
+            transport = httpx.HTTPTransport(uds=str(uds), verify=False)
+            client = httpx.Client(transport=transport, base_url="http://penstock", timeout=START_LIMIT, verify=False)
         with client:
             assert client.get("/readyz").status_code == 200
             yield client

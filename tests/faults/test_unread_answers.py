@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -82,6 +83,7 @@ class Reading(threading.Thread):
     def __init__(self, wire):
         super().__init__()
         self.wire = wire
+        wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)  # a small one made the server hold it
         self.status = self.nbytes = 0
         self.start()
 

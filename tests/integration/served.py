@@ -193,7 +193,7 @@ class Server(Program):
     def client(self, **options: Any) -> httpx.Client:
         """A client for this server; closed with it."""
         unix = self.address.startswith("unix:")
-        transport = httpx.HTTPTransport(uds=self.address.removeprefix("unix:")) if unix else None
+        transport = httpx.HTTPTransport(uds=self.address.removeprefix("unix:"), verify=False) if unix else None
         base = "http://test" if unix else self.address
         options = {"verify": False, "timeout": PATIENCE_SECONDS, "trust_env": False, **options}
         return self._opened.enter_context(httpx.Client(base_url=base, transport=transport, **options))

@@ -24,7 +24,9 @@ PARENT = """
     import uvloop
 
     def pid(x: float) -> int:
-        time.sleep(x)
+        while x < 0 and not os.path.exists("over"):
+            time.sleep(0.005)
+        time.sleep(max(0.0, x))
         return os.getpid()
 
     KIND, HOW = sys.argv[1:3] if __name__ == "__main__" else ("", "")
@@ -106,13 +108,14 @@ def test_however_a_child_ends_its_parents_workers_serve_on(script, how, dropped)
             s.__enter__()
             before = s.predict(0)
             running = []
-            thread = threading.Thread(target=lambda: running.append(s.predict(0.5)))
+            thread = threading.Thread(target=lambda: running.append(s.predict(-1.0)))  # until the child is over
             thread.start()
             forked = os.fork()
             if forked == 0:
                 child(s, end)
                 return
             os.waitpid(forked, 0)
+            open("over", "w").close()
             thread.join(10)
             assert running == [before]
             assert [s.predict(0, timeout=5) for _ in range(20)] == [before] * 20

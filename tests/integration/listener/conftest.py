@@ -166,6 +166,12 @@ class Client:
         self.sock.close()
 
 
+@pytest.fixture(autouse=True)
+def looks_often(monkeypatch):
+    """A listener looks often for who is late: what is awaited here is a limit of a test's own, not a second more."""
+    monkeypatch.setattr("penstock.server.http1.listener.SWEEP_INTERVAL_SECONDS", 0.05)
+
+
 @pytest.fixture
 def serve():
     """Starts servers with these options; they are stopped, and checked, when the test is over."""
