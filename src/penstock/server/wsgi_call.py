@@ -273,16 +273,16 @@ class WsgiCall(GatewayCall):
     def _withdraw(self) -> None:
         self._left = True
         self._app.cancel(self._request)
-        self._end(CLIENT_LEFT)
+        self._end()
 
-    def _end(self, status: int = 0) -> None:
+    def _end(self) -> None:
         if self._held:
             self._give_body_back()
         self._let_go()
-        if status or not self._whole:
-            self._app.answered(self._request, CLIENT_LEFT, 0)
-        else:
+        if self._whole:
             self._app.answered(self._request, self._status, payload_size(self._pieces))
+        else:
+            self._app.answered(self._request, CLIENT_LEFT, 0)
 
     def _stop_sending(self) -> None:
         self._cut = True
