@@ -23,8 +23,8 @@ from penstock.core.payload import Buffer
 class ItemDecoder:
     """Decodes items of one type.  The decoders are built once, here, so that an item costs one call.
 
-    `item_type` is what `signature` found.  `typing.Any` takes all that JSON or MessagePack can express.  With
-    `validate`, items from our own processes (PICKLE) are checked too; else they pass as they are.
+    `item_type` is what `signature` found.  `typing.Any` takes all that a format can express: of RAW bytes, of NPY an
+    array.  With `validate`, items from our own processes (PICKLE) are checked too; else they pass as they are.
 
     Raises:
         ConfigError: with `validate`, nothing can be checked against `item_type`.
@@ -41,8 +41,8 @@ class ItemDecoder:
             Codec.PICKLE: pickle_.loads,
             Codec.JSON: json,
             Codec.MSGPACK: msgpack,
-            Codec.RAW: self._raw,
-            Codec.NPY: self._npy,
+            Codec.RAW: bytes if item_type is Any else self._raw,
+            Codec.NPY: _any_array if item_type is Any else self._npy,
         }
         if validate:
             self._readers[Codec.PICKLE] = lambda payload: self._checked(pickle_.loads(payload))
@@ -80,6 +80,12 @@ class ItemDecoder:
         from penstock.codec import numpy_
 
         return numpy_.read_npy(payload, self._array_kind)
+
+
+def _any_array(payload: Buffer) -> Any:
+    from penstock.codec import numpy_
+
+    return numpy_.read_npy(payload, Any)
 
 
 def _typed_readers(type_: Any) -> tuple[Callable[[Buffer], Any], Callable[[Buffer], Any]]:

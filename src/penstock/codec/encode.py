@@ -48,14 +48,17 @@ class ItemEncoder:
     """Encodes results of one stage.
 
     With `validate`, each result is first checked against `result_type`; what is sent stays the same.  With `allow_nan`,
-    NaN and infinity are written as null in JSON.
+    NaN and infinity are written as null in JSON.  `subject` is what is written, in the words of an error.
 
     Raises:
         ConfigError: with `validate`, nothing can be checked against `result_type`.
     """
 
-    def __init__(self, result_type: Any, *, validate: bool = False, allow_nan: bool = False) -> None:
+    def __init__(
+        self, result_type: Any, *, validate: bool = False, allow_nan: bool = False, subject: str = "the result"
+    ) -> None:
         self._type = result_type
+        self._subject = subject
         self._check = TypeCheck(result_type) if validate else None
         self._allow_nan = allow_nan
         self._json_text = msgspec.json.Encoder(enc_hook=write_custom).encode
@@ -86,7 +89,7 @@ class ItemEncoder:
         except Exception as exc:  # pickling and serializers run user code
             reason = "it is nested too deeply, or holds itself" if isinstance(exc, RecursionError) else str(exc)
             # Once compiled, `from` sets no cause.  The text has the reason, so nobody looks for the cause.
-            message = f"the result cannot be written as {Codec(codec).name}: {reason}"
+            message = f"{self._subject} cannot be written as {Codec(codec).name}: {reason}"
             raise EncodeFailed(message, reason=reason) from exc
 
     def _refuse_mismatch(self, check: TypeCheck, value: Any) -> None:
@@ -101,16 +104,16 @@ class ItemEncoder:
         text = self._json_text(value)
         # msgspec writes NaN as null and raises no error.  Most text has no null in it and needs no further check.
         if b"null" in text and not self._allow_nan:
-            _refuse_nan(value)
+            _refuse_nan(value, self._subject)
         return text
 
 
-def _refuse_nan(value: Any) -> None:
+def _refuse_nan(value: Any, subject: str) -> None:
     """Raise EncodeFailed if a null that was written for `value` stands for NaN or infinity."""
     path = _path_of_nan(msgspec.to_builtins(value, enc_hook=_write_unless_finite), "$")
     if path is not None:
         raise EncodeFailed(
-            f"the result has a NaN or an infinity at `{path}`, which JSON cannot carry; allow_nan=True writes null"
+            f"{subject} has a NaN or an infinity at `{path}`, which JSON cannot carry; allow_nan=True writes null"
         )
 
 

@@ -18,6 +18,10 @@ class Codec(IntEnum):
     """One numpy array as `numpy.save` writes it."""
 
 
+CODEC_NAMES: dict[str, Codec] = {"json": Codec.JSON, "msgpack": Codec.MSGPACK, "raw": Codec.RAW, "npy": Codec.NPY}
+"""The formats that a worker from outside may be spoken to in, by the names that options and handshakes use."""
+
+
 MEDIA_TYPES: dict[Codec, str] = {
     Codec.JSON: "application/json",
     Codec.MSGPACK: "application/msgpack",

@@ -9,6 +9,8 @@ import re
 
 _NOTE = re.compile(r" \[\.\.\. cut: ([0-9]{1,15}) characters in all \.\.\.\] ")
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
 
 def utf8(text: str) -> str:
     """`text` with each lone surrogate written as an escape."""
@@ -23,6 +25,11 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """`text` as `printable` gives it, but for its line breaks, which stay."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def without_controls(text: str) -> str:
+    """`text` with an escape for each control character but line breaks and tabs: on a terminal the others act."""
+    return text.translate(_CONTROLS)
 
 
 def cut_middle(text: str, limit: int) -> str:

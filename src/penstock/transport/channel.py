@@ -12,6 +12,25 @@ from typing import Any, Protocol
 from penstock.transport.framing import Frame
 
 
+class StreamDecoder(Protocol):
+    """Turns the bytes that come into frames, whatever they are on the wire."""
+
+    def bound(self, *, max_body: int, max_items: int) -> None:
+        """Set the most bytes and items that a message may claim from now on."""
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes belong; it is never empty."""
+
+    def advance(self, n: int) -> list[Frame]:
+        """What `n` bytes more complete; ProtocolError if they are not what may come."""
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """What `data` completes; ProtocolError likewise."""
+
+    def end(self) -> None:
+        """The stream has ended; ProtocolError if that was amid a message."""
+
+
 class FrameSink(Protocol):
     """The owner of the coordinator's end, which is told what comes through it."""
 

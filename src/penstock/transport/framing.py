@@ -30,6 +30,8 @@ from penstock.errors import ProtocolError
 VERSION = 4
 MAX_BODY_BYTES = 1 << 40
 """Most bytes of a body.  No real frame is longer, so a header that says more is damaged."""
+MAX_ITEMS = (1 << 32) - 1
+"""Most items that a header can claim."""
 ALIGN_FROM_BYTES = 1024
 """Payloads of so many bytes or more are aligned.  To pad a smaller one would cost more than to copy it."""
 JOIN_BELOW_BYTES = 64 * 1024
@@ -43,7 +45,8 @@ The buffer of a longer body doubles while the bytes come, so that a damaged leng
 """
 
 _HEADER = struct.Struct("<2sBBIIQdQ")
-_MAGIC = b"PS"
+MAGIC = b"PS"
+"""How each frame begins."""
 
 
 class Kind(IntEnum):
@@ -67,6 +70,8 @@ class Kind(IntEnum):
     """Coordinator to worker: run the stage's `health`."""
     CHECKED = 10
     """Worker to coordinator: `health` returned; a payload says what it raised."""
+    DETACH = 11
+    """Worker from outside to coordinator: send nothing more; it answers what it holds, and closes."""
 
 
 class Status(IntEnum):
@@ -173,7 +178,7 @@ def encode_answers(
 
 def encode_control(kind: Kind, payload: bytes, frame_id: int = 0) -> list[Any]:
     """The buffers of a frame of the handshake, of an examination or of a check; only the last two have an id."""
-    return [_HEADER.pack(_MAGIC, VERSION, kind, 1, 0, frame_id, 0.0, len(payload)) + payload]
+    return [_HEADER.pack(MAGIC, VERSION, kind, 1, 0, frame_id, 0.0, len(payload)) + payload]
 
 
 def _assemble(
@@ -197,7 +202,7 @@ def _assemble(
                 parts.append(bytes(gap))
             parts.append(payload)
             offset += gap + length
-    header = _HEADER.pack(_MAGIC, VERSION, kind, len(lengths), calls, frame_id, seconds, offset)
+    header = _HEADER.pack(MAGIC, VERSION, kind, len(lengths), calls, frame_id, seconds, offset)
     buffers = [header, columns, *_flat(parts)]
     return [b"".join(buffers)] if offset < JOIN_BELOW_BYTES else buffers
 
@@ -217,10 +222,22 @@ class FrameDecoder:
     Read into `get_buffer()`, then say how much came with `advance(n)`.  A large body is read straight into a buffer
     of its own; payloads are views of that buffer, never copies.  With `readonly` nobody can write through those views,
     so that a payload can be decoded a second time.
+
+    `max_body` and `max_items` are the most that a frame may claim.  `first_claim` is the most bytes that are allocated
+    for a body before they have come.
     """
 
-    def __init__(self, *, max_body: int = MAX_BODY_BYTES, readonly: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        max_body: int = MAX_BODY_BYTES,
+        max_items: int = MAX_ITEMS,
+        first_claim: int = FIRST_CLAIM_BYTES,
+        readonly: bool = False,
+    ) -> None:
         self._max_body = max_body
+        self._max_items = max_items
+        self._first_claim = first_claim
         self._readonly = readonly
         self._scratch = bytearray(SCRATCH_BYTES)
         self._start = 0
@@ -229,6 +246,11 @@ class FrameDecoder:
         self._length = 0
         self._filled = 0
         self._header: tuple[Any, ...] = ()
+
+    def bound(self, *, max_body: int, max_items: int) -> None:
+        """Set what a frame may claim from now on: who has said HELLO may send more than who has not."""
+        self._max_body = max_body
+        self._max_items = max_items
 
     def get_buffer(self) -> memoryview:
         """The memory that the next bytes belong in; it is never empty."""
@@ -290,20 +312,20 @@ class FrameDecoder:
 
     def _check(self, header: tuple[Any, ...]) -> int:
         magic, version, kind, n, _, _, _, length = header
-        if magic != _MAGIC:
+        if magic != MAGIC:
             raise ProtocolError(f"not a frame: it begins with {magic!r}")
         if version != VERSION:
             raise ProtocolError(f"the other end speaks version {version} of the protocol, this one version {VERSION}")
         if kind not in _KINDS:
             raise ProtocolError(f"unknown kind of frame: {kind}")
-        if length > self._max_body or n * 9 > max(length, 9):
+        if length > self._max_body or n > self._max_items or n * 9 > max(length, 9):
             raise ProtocolError(f"a frame claims {n} items in {length} bytes")
         return int(length)
 
     def _move_to_body(self, header: tuple[Any, ...], begin: int, length: int) -> None:
         self._header = header
         self._length = length
-        self._body = bytearray(min(length, FIRST_CLAIM_BYTES))
+        self._body = bytearray(min(length, self._first_claim))
         self._filled = self._end - begin
         self._body[: self._filled] = self._scratch[begin : self._end]
         self._start = self._end = 0

@@ -10,11 +10,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock.codec.formats import Codec
 from penstock.config import LogOptions, StageOptions
 from penstock.errors import InvalidItem, ProtocolError, StageFailed
 from penstock.transport.framing import VERSION
 
 M = TypeVar("M", bound=msgspec.Struct)
+
+MESSAGE_BYTES = 8 * 1024
+"""Longest message of a `Problem`, in UTF-8; also the longest reason and path of an InvalidItem."""
+TRACEBACK_BYTES = 64 * 1024
+"""Longest traceback, in UTF-8."""
+NAME_BYTES = 512
+"""Longest name of a class, and longest `file:line`."""
+MAX_NAMES = 64
+"""Most names in an `mro`."""
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -58,6 +68,10 @@ class Launch(msgspec.Struct, frozen=True):
     validate_results: bool
     allow_nan: bool
     logs: LogOptions
+    behind: str
+    """The external stage whose results are its items; "" where it has none before it."""
+    crossing: Codec
+    """The format of its results, where it is not last."""
     served: bool
     """Whether every caller comes over HTTP: a result that only pickle carries is then of no use to anybody."""
 

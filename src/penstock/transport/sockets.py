@@ -7,7 +7,7 @@ import socket
 from typing import Any, cast
 
 from penstock.errors import ProtocolError
-from penstock.transport.channel import FrameSink
+from penstock.transport.channel import FrameSink, StreamDecoder
 from penstock.transport.forks import keep_from_forks
 from penstock.transport.framing import FrameDecoder
 
@@ -15,9 +15,9 @@ from penstock.transport.framing import FrameDecoder
 class SocketChannel(asyncio.BufferedProtocol):
     """The coordinator's end."""
 
-    def __init__(self, sink: FrameSink) -> None:
+    def __init__(self, sink: FrameSink, decoder: StreamDecoder | None = None) -> None:
         self._sink = sink
-        self._decoder = FrameDecoder()
+        self._decoder: StreamDecoder = FrameDecoder() if decoder is None else decoder
         self._transport: asyncio.Transport | None = None
         self._error: Exception | None = None
         self._closed = False
@@ -64,11 +64,25 @@ class SocketChannel(asyncio.BufferedProtocol):
         try:
             frames = self._decoder.advance(nbytes)
         except ProtocolError as error:
-            self._error = error
-            self.abort()
+            self.stream_broken(error)
             return
         for frame in frames:
             self._sink.frame_received(frame)
+
+    def take(self, data: bytes) -> None:
+        """Take bytes that somebody else has read from the socket."""
+        try:
+            frames = self._decoder.feed(data)
+        except ProtocolError as error:
+            self.stream_broken(error)
+            return
+        for frame in frames:
+            self._sink.frame_received(frame)
+
+    def stream_broken(self, error: Exception) -> None:
+        """What has come is no frame: drop the channel."""
+        self._error = error
+        self.abort()
 
     def eof_received(self) -> bool:
         return False

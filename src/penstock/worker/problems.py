@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.codec.text import cut_middle
 from penstock.errors import ArtifactInvalid
-from penstock.transport.messages import Problem
+from penstock.transport.messages import MAX_NAMES, MESSAGE_BYTES, NAME_BYTES, TRACEBACK_BYTES, Problem
 from penstock.worker.loading import MAIN_NAME
 
 USER_ERRORS = (BaseException,)
@@ -24,14 +24,6 @@ A library may call sys.exit() on bad input, a coroutine that `predict` runs may 
 may panic.  What these raise is a BaseException and no Exception.
 """
 
-MESSAGE_BYTES = 8 * 1024
-"""Longest message that is sent, in UTF-8; also the longest reason and path of an InvalidItem."""
-TRACEBACK_BYTES = 64 * 1024
-"""Longest traceback that is sent, in UTF-8."""
-NAME_BYTES = 512
-"""Longest name of a class, and longest `file:line`."""
-MAX_NAMES = 64
-"""Most names in an `mro`."""
 MAX_NOTES = 16
 """Most notes of one error in a traceback."""
 _MAX_CAUSES = 8
@@ -56,6 +48,10 @@ _module_of: Callable[[type], object] = type.__dict__["__module__"].__get__
 
 class WrongLength(Exception):
     """`predict` returned another number of results than it was given items."""
+
+
+class UnfitResult(Exception):
+    """What an external stage gave is no item of the stage behind it."""
 
 
 def author_name(kind: type) -> str:

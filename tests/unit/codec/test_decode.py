@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from penstock.codec import pickle_
+from penstock.codec import numpy_, pickle_
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.formats import Codec
 from penstock.errors import InvalidItem
@@ -213,9 +213,16 @@ def test_limits_of_the_type_hold_for_raw_bytes():
 
 
 @pytest.mark.parametrize("codec", [Codec.RAW, Codec.NPY])
-@pytest.mark.parametrize("type_", [float, Any, Point])
+@pytest.mark.parametrize("type_", [float, Point])
 def test_raw_and_npy_need_a_type_that_wants_them(codec, type_):
     assert refusal(type_, codec, b"1").reason.startswith("expected `")
+
+
+def test_an_item_of_any_type_may_be_plain_bytes_or_an_array():
+    assert ItemDecoder(Any).decode(Codec.RAW, memoryview(b"ab")) == b"ab"
+    payload = b"".join(numpy_.write_npy(np.arange(3.0)))
+    assert ItemDecoder(Any).decode(Codec.NPY, payload).tolist() == [0.0, 1.0, 2.0]
+    assert refusal(Any, Codec.NPY, b"1").reason
 
 
 def test_pickled_items_pass_as_they_are_unless_asked():

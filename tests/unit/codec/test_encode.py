@@ -81,6 +81,13 @@ class Unpicklable:
         raise RuntimeError("do not pickle me")
 
 
+@pytest.mark.parametrize("value", [object(), float("nan")])
+def test_an_error_calls_what_is_written_as_it_was_told(value):
+    assert str(failure(Codec.JSON, value)).startswith("the result ")
+    with pytest.raises(EncodeFailed, match=r"^the input "):
+        ItemEncoder(Any, subject="the input").encode(Codec.JSON, value)
+
+
 def failure(codec: Codec, value: Any, result_type: Any = Any, **options) -> EncodeFailed:
     with pytest.raises(EncodeFailed) as caught:
         ItemEncoder(result_type, **options).encode(codec, value)

@@ -6,7 +6,11 @@ import random
 
 import pytest
 
-from penstock.codec.text import cut_line, cut_middle, one_line, printable, printable_lines, utf8
+from penstock.codec.text import cut_line, cut_middle, one_line, printable, printable_lines, utf8, without_controls
+
+
+def test_control_characters_are_escaped_but_line_breaks_and_tabs():
+    assert without_controls("a\n\tb\x00\x1b[2J\r\x7f\x9b\u3000é") == "a\n\tb\\x00\\x1b[2J\\x0d\\x7f\\x9b\u3000é"
 
 
 def test_a_lone_surrogate_is_escaped_and_all_other_text_stays():

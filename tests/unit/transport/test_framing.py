@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from penstock.core.payload import ALIGNMENT, payload_size
 from penstock.errors import ProtocolError
-from penstock.transport import framing
 from penstock.transport.framing import (
     ALIGN_FROM_BYTES,
     FIRST_CLAIM_BYTES,
@@ -120,7 +119,7 @@ def test_the_layout_is_the_documented_one():
 def test_the_numbers_that_travel_never_change():
     assert {kind.name: int(kind) for kind in Kind} == {
         "HELLO": 1, "LAUNCH": 2, "READY": 3, "FAILED": 4, "BATCH": 5, "ANSWERS": 6, "EXAMINE": 7, "EXAMINED": 8,
-        "CHECK": 9, "CHECKED": 10,
+        "CHECK": 9, "CHECKED": 10, "DETACH": 11,
     }  # fmt: skip
     assert {status.name: int(status) for status in Status} == {"OK": 0, "INVALID": 1, "FAILED": 2, "EXPIRED": 3}
 
@@ -277,7 +276,7 @@ def test_a_large_body_is_read_into_its_final_place():
         (header(magic=b"HT"), "not a frame: it begins with b'HT'"),
         (header(version=1), "speaks version 1 of the protocol, this one version 4"),
         (header(kind=0), "unknown kind of frame: 0"),
-        (header(kind=11), "unknown kind of frame: 11"),
+        (header(kind=12), "unknown kind of frame: 12"),
         (header(length=MAX_BODY_BYTES + 1), f"claims 0 items in {MAX_BODY_BYTES + 1} bytes"),
         (header(n=2, length=17), "claims 2 items in 17 bytes"),
         (header(n=0xFFFFFFFF, length=100), "claims 4294967295 items in 100 bytes"),
@@ -314,12 +313,11 @@ def test_a_claim_of_a_huge_body_allocates_little_before_its_bytes_come():
         decoder.end()
 
 
-def test_a_body_beyond_the_first_claim_grows_as_it_comes(monkeypatch):
-    monkeypatch.setattr(framing, "FIRST_CLAIM_BYTES", 2 * SCRATCH_BYTES)
+def test_a_body_beyond_the_first_claim_grows_as_it_comes():
     payload = bytes(range(256)) * (7 * SCRATCH_BYTES // 256) + b"end"
     wire = b"".join(encode_control(Kind.LAUNCH, payload)) + WIRES["a hello"]
     for step in (len(wire), 50_000):
-        decoder, frames = FrameDecoder(), []
+        decoder, frames = FrameDecoder(first_claim=2 * SCRATCH_BYTES), []
         for i in range(0, len(wire), step):
             frames += decoder.feed(wire[i : i + step])
         assert [frame.kind for frame in frames] == [Kind.LAUNCH, Kind.HELLO]
@@ -328,9 +326,8 @@ def test_a_body_beyond_the_first_claim_grows_as_it_comes(monkeypatch):
         decoder.end()
 
 
-def test_a_reader_may_hold_the_last_buffer_until_advance_has_returned(monkeypatch):
-    monkeypatch.setattr(framing, "FIRST_CLAIM_BYTES", 2 * SCRATCH_BYTES)
-    decoder = FrameDecoder()
+def test_a_reader_may_hold_the_last_buffer_until_advance_has_returned():
+    decoder = FrameDecoder(first_claim=2 * SCRATCH_BYTES)
     decoder.feed(header(kind=Kind.LAUNCH, n=1, length=5 * SCRATCH_BYTES))
     left = 5 * SCRATCH_BYTES
     while left:
@@ -339,6 +336,17 @@ def test_a_reader_may_hold_the_last_buffer_until_advance_has_returned(monkeypatc
         left -= len(buffer)
         del buffer
     assert len(frames[0].payloads[0]) == 5 * SCRATCH_BYTES
+
+
+def test_what_a_frame_may_claim_can_be_bounded():
+    decoder = FrameDecoder(max_body=100, max_items=1)
+    with pytest.raises(ProtocolError, match="a frame claims 1 items in 101 bytes"):
+        decoder.feed(header(kind=Kind.LAUNCH, n=1, length=101))
+    with pytest.raises(ProtocolError, match="a frame claims 2 items in 90 bytes"):
+        FrameDecoder(max_items=1).feed(header(n=2, length=90))
+    decoder = FrameDecoder(max_body=0, max_items=0)
+    decoder.bound(max_body=200, max_items=1)
+    assert decoder.feed(header(kind=Kind.LAUNCH, n=1, length=101) + bytes(101))[0].kind is Kind.LAUNCH
 
 
 # -- anything at all --------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from penstock.codec.formats import Codec
 from penstock.config import LogOptions, StageOptions
 from penstock.errors import ProtocolError
 from penstock.transport.messages import (
@@ -32,6 +33,8 @@ LAUNCH = Launch(
     options=StageOptions(prefetch=3, timeout=0.5, bisect=False),
     first=True,
     last=False,
+    behind="r",
+    crossing=Codec.MSGPACK,
     validate=True,
     validate_results=False,
     allow_nan=True,

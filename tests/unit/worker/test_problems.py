@@ -15,13 +15,10 @@ from penstock.codec.formats import Codec
 from penstock.codec.pickle_ import dumps, loads
 from penstock.errors import ArtifactInvalid, ConfigError, InvalidItem, PenstockError
 from penstock.graphs.runtimes import open_graph
+from penstock.transport.messages import MAX_NAMES, MESSAGE_BYTES, NAME_BYTES, TRACEBACK_BYTES
 from penstock.worker.loading import reference
 from penstock.worker.problems import (
-    MAX_NAMES,
     MAX_NOTES,
-    MESSAGE_BYTES,
-    NAME_BYTES,
-    TRACEBACK_BYTES,
     describe_error,
     describe_invalid,
     note_single_item,

@@ -1,0 +1,31 @@
+"""Tell whether a payload is in the format that it should be in, without making an object of it.
+
+What a worker from outside answers is handed to clients as it is, and one answer of a client batch stands among others.
+So each must be whole by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from penstock.codec.formats import Codec
+
+NPY_MAGIC: Final = b"\x93NUMPY"
+_json = msgspec.json.Decoder(msgspec.Raw).decode
+_msgpack = msgspec.msgpack.Decoder(msgspec.Raw).decode
+
+
+def well_formed(codec: int, payload: Any) -> bool:
+    """Whether `payload` is one value in the format `codec`; plain bytes always are, and of NPY the beginning tells."""
+    if codec == Codec.RAW:
+        return True
+    if codec == Codec.NPY:
+        return bytes(payload[: len(NPY_MAGIC)]) == NPY_MAGIC
+    read = _json if codec == Codec.JSON else _msgpack
+    try:
+        read(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
