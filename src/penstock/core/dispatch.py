@@ -29,17 +29,20 @@ class SentFrame:
     """A batch that a worker holds; one without items is an examination: the worker runs an example.
 
     `unsettled` is how many of its items have no outcome yet.  Who settles an item counts it down.  `back` is how many
-    of them are of BACK.
+    of them are of BACK.  `moment` is when it was sent.
     """
 
-    __slots__ = ("back", "frame_id", "holder", "items", "unsettled")
+    __slots__ = ("back", "frame_id", "holder", "items", "moment", "unsettled")
 
-    def __init__(self, frame_id: int, items: list[Item], holder: FrameHolder, back: int = 0) -> None:
+    def __init__(
+        self, frame_id: int, items: list[Item], holder: FrameHolder, back: int = 0, moment: float = 0.0
+    ) -> None:
         self.frame_id = frame_id
         self.items = items
         self.holder = holder
         self.unsettled = len(items)
         self.back = back
+        self.moment = moment
 
     @property
     def running(self) -> bool:

@@ -23,9 +23,14 @@ class Loading:
     """How long ago the first start of its workers began."""
     last_failure: str = ""
     """Why the last start of a worker failed; "" while none has."""
+    external: bool = False
+    """Whether its workers attach from outside, so that nothing loads here.  As text: ``M waits for an external worker,
+    12 s``."""
 
     def __str__(self) -> str:
         """The stage, how many workers, the whole seconds, and what went wrong meanwhile."""
+        if self.external:
+            return f"{self.stage} waits for an external worker, {int(self.seconds)} s"
         of_them = f" ({self.left} of {self.workers} workers)" if self.workers > 1 else ""
         failed = f"; the last try failed: {self.last_failure}" if self.last_failure else ""
         return f"{self.stage} is loading{of_them}, {int(self.seconds)} s{failed}"
