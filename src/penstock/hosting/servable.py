@@ -49,6 +49,10 @@ class WorkerView(Protocol):
         """How long it has been at work on its batch, or None while it has none."""
 
     @property
+    def language(self) -> str:
+        """What a worker from outside is written in, by its own words; "" for one of ours."""
+
+    @property
     def reason(self) -> str:
         """Why it is not well by its stage's own `health`, or was not when it was last asked; else ""."""
 
@@ -186,11 +190,12 @@ class HostedEngine(Protocol):
         Overloaded without accepting anything.
         """
 
-    def submit_probe(self, payload: Any, deadline: float, done: Callable[[list[Outcome]], None]) -> None:
-        """Accept one pickled item that tries the service, of no tenant and with the best urgency; else as `submit`.
+    def submit_probe(self, example: Any, deadline: float, done: Callable[[list[Outcome]], None]) -> None:
+        """Accept one item that tries the service, of no tenant and with the best urgency; else as `submit`.
 
-        Its place counts in the bound, and it waits before whoever is not as urgent.  It has no quota and no share, is
-        let in on room alone, displaces nobody and is not displaced.  Raises NotReady or Overloaded.
+        It is written as an item of a caller in process.  Its place counts in the bound, and it waits before whoever is
+        not as urgent.  It has no quota and no share, is let in on room alone, displaces nobody and is not displaced.
+        Raises NotReady or Overloaded, and InvalidItem where `example` cannot be written.
         """
 
     def cancel(self, ticket: Any) -> None:
@@ -199,10 +204,11 @@ class HostedEngine(Protocol):
     def begun(self, ticket: Any) -> bool:
         """Whether any item of the request was at work: it is settled, past the first stage, a suspect, or runs now."""
 
-    def watch_batches(self, sent: Callable[[int | None, Sequence[bytes]], None]) -> None:
+    def watch_batches(self, sent: Callable[[Callable[[], None] | None, Sequence[bytes]], None]) -> None:
         """Have `sent` called with each batch that is given to a worker.
 
-        It gets the worker's process id, None for a thread, and the ids of its requests, without those of `Lane.BACK`.
+        It gets a function that kills the worker, None for a thread, and the ids of its requests, without those of
+        `Lane.BACK`.
         """
 
     def abandon(self) -> None:
@@ -227,11 +233,15 @@ class StageDescription(Protocol):
 
     @property
     def target(self) -> Any:
-        """The class or function."""
+        """The class or function; None where its workers attach from outside."""
 
     @property
     def workers(self) -> int:
-        """How many workers run it."""
+        """How many workers are started for it; 0 where they attach from outside."""
+
+    @property
+    def external(self) -> object:
+        """What is known of workers that attach from outside; None where the service starts its own."""
 
     @property
     def batch(self) -> Batch | None:
@@ -243,6 +253,20 @@ class StageDescription(Protocol):
 
     def signature(self) -> Signature:
         """The type of one item and of one result; raises ConfigError where an annotation says neither."""
+
+    @property
+    def crossing(self) -> Codec:
+        """The format that jobs and callers in process speak with its workers: PICKLE where they are ours."""
+
+    def accepts(self) -> frozenset[Codec]:
+        """The formats that an item may be sent in; raises ConfigError where it can be sent in none."""
+
+    def offers(self) -> tuple[Codec, ...]:
+        """The formats that a result may be had in, the preferred one first."""
+
+
+FILES_PER_WORKER = 4
+"""What a worker process takes: its channel, its lifeline, the descriptor that tells of its end, that of its stacks."""
 
 
 class Servable(Protocol):
@@ -287,3 +311,12 @@ class Servable(Protocol):
 
     async def stop(self, *, drain: float) -> Any:
         """Finish what was accepted for at most `drain` seconds, then settle the rest and end the workers."""
+
+
+def files_of_workers(services: Sequence[Servable]) -> int:
+    """The most open files that the workers of `services` take: one that attaches takes its connection alone."""
+    return sum(
+        FILES_PER_WORKER * stage.workers if stage.external is None else service.options.max_external_workers
+        for service in services
+        for stage in service.stages
+    )

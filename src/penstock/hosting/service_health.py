@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.codec.text import one_line
+from penstock.codec.text import one_line, printable
 from penstock.core.state import State
 from penstock.hosting.build import is_compiled, version_of
 from penstock.hosting.servable import Servable, StageView, WorkerView
@@ -59,6 +59,7 @@ def describe_service(service: Servable) -> dict[str, Any]:
     }
     if engine is None:
         return {**told, "queued": 0, "in_flight": 0, "bytes": 0, "stages": {}}
+    external = {spec.name for spec in service.stages if spec.external is not None}
     return {
         **told,
         "state": engine.state,
@@ -66,24 +67,26 @@ def describe_service(service: Servable) -> dict[str, Any]:
         "queued": engine.queued,
         "in_flight": sum(stage.in_flight for stage in engine.stages),
         "bytes": engine.held_bytes,
-        "stages": {stage.name: _describe_stage(stage) for stage in engine.stages},
+        "stages": {stage.name: _describe_stage(stage, external=stage.name in external) for stage in engine.stages},
     }
 
 
-def _describe_stage(stage: StageView) -> dict[str, Any]:
+def _describe_stage(stage: StageView, *, external: bool) -> dict[str, Any]:
     return {
         "queued": stage.queued,
         "in_flight": stage.in_flight,
         "progress_age_seconds": _rounded(stage.progress_age),
         "retry_in_seconds": _rounded(stage.retry_in_seconds),
-        "workers": [_describe_worker(worker) for worker in stage.workers],
+        "workers": [_describe_worker(worker, external=external) for worker in stage.workers],
     }
 
 
-def _describe_worker(worker: WorkerView) -> dict[str, Any]:
+def _describe_worker(worker: WorkerView, *, external: bool) -> dict[str, Any]:
     return {
         "index": worker.index,
         "state": worker.state,
+        "external": external,
+        "language": printable(worker.language),
         "pid": worker.pid,
         "restarts": worker.restarts,
         "busy_seconds": _rounded(worker.busy_seconds),

@@ -14,13 +14,16 @@ Contract
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 ALWAYS_TAKEN = (signal.SIGTERM, signal.SIGINT)
 TAKEN_IF_FREE = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
@@ -135,6 +138,9 @@ def taking_signals(tell: Callable[[int], None]) -> Iterator[None]:
 
     The loop must run in the main thread.
     """
+    # Not before: every command imports this module, and most have no event loop; asyncio takes 9 MB.
+    import asyncio
+
     held = _Process.held
     # What a program has blocked besides, it may wait for by `sigwait`: that stays its own.
     taken = held or _Taken(_to_take(), unblocked=ALWAYS_TAKEN)

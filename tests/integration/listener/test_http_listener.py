@@ -13,7 +13,8 @@ import pytest
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError, StartFailed
 from penstock.hosting.loop_clock import LoopClock
-from penstock.server.http1.binding import bind_unix, raise_file_limit
+from penstock.hosting.unix_sockets import bind_unix
+from penstock.server.http1.binding import raise_file_limit
 from penstock.server.http1.connections import EXCESS_CONNECTIONS
 from penstock.server.http1.listener import Listener
 

@@ -11,7 +11,8 @@ import pytest
 
 from penstock.core.state import State
 from penstock.hosting import report as reporting
-from penstock.hosting.report import FRAMES_PER_THREAD, STACKS_BYTES, report, stacks_of_threads
+from penstock.hosting.report import report
+from penstock.hosting.thread_stacks import FRAMES_PER_THREAD, STACKS_BYTES, stacks_of_threads
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,7 @@ def log_seen(caplog):
 
 def service(stacks, name="orders"):
     engine = SimpleNamespace(state=State.READY, reason="", queued=3, held_bytes=0, stages=[], worker_stacks=stacks)
-    return SimpleNamespace(name=name, version="", model_version=None, engine=engine)
+    return SimpleNamespace(name=name, version="", model_version=None, engine=engine, stages=[])
 
 
 async def test_it_has_the_health_and_every_stack_of_coordinator_and_workers(caplog):

@@ -16,16 +16,9 @@ from functools import partial
 from penstock.config import ServerOptions
 from penstock.core.clock import Clock, Timer
 from penstock.hosting.renewal import Renewal, UseRenewed
+from penstock.hosting.unix_sockets import BACKLOG, bind_unix, inode, remove_unix
 from penstock.server.application import Application
-from penstock.server.http1.binding import (
-    BACKLOG,
-    bind_tcp,
-    bind_unix,
-    inode,
-    raise_file_limit,
-    remove_unix,
-    tls_context,
-)
+from penstock.server.http1.binding import bind_tcp, raise_file_limit, tls_context
 from penstock.server.http1.certificate import certificate_expires
 from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
@@ -45,7 +38,7 @@ ABORT_GRACE_SECONDS = 1.0
 class Listener:
     """The sockets of one server and the connections that came in through them.
 
-    `workers` is how many worker processes this process has besides: they need files.  `sockets` listen already, and
+    `worker_files` is how many files the workers of this process take besides.  `sockets` listen already, and
     are somebody else's, who keeps them open: the listener binds none then, and removes no socket file.
     """
 
@@ -55,13 +48,13 @@ class Listener:
         options: ServerOptions,
         clock: Clock,
         *,
-        workers: int = 0,
+        worker_files: int = 0,
         sockets: Sequence[socket.socket] = (),
     ) -> None:
         self._app = app
         self._options = options
         self._clock = clock
-        self._workers = workers
+        self._worker_files = worker_files
         self._given = sockets
         self._connections: Connections | None = None
         self._limit = options.max_connections
@@ -102,7 +95,9 @@ class Listener:
         """Listen; StartFailed or ConfigError says why that cannot be."""
         options = self._options
         self._context, self._expires = _dated_context(options)
-        limits = raise_file_limit(options.max_connections, tls=self._context is not None, workers=self._workers)
+        limits = raise_file_limit(
+            options.max_connections, tls=self._context is not None, worker_files=self._worker_files
+        )
         self._limit = limits.connections
         if self._given:
             sockets = list(self._given)
