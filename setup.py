@@ -23,6 +23,7 @@ from setuptools.command.build_py import build_py
 COMPILED = [
     "codec/decode.py",
     "codec/encode.py",
+    "codec/well_formed.py",
     "core/abandonment.py",
     "core/admission.py",
     "core/alarm.py",
@@ -53,6 +54,7 @@ COMPILED = [
     "core/token_bucket.py",
     "core/waiting.py",
     "runtime/engine.py",
+    "runtime/external_stage.py",
     "runtime/feeding.py",
     "runtime/flow.py",
     "runtime/idle_rounds.py",

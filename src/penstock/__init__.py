@@ -31,6 +31,7 @@ from penstock.worker.stage import Stage, WorkerInfo
 if TYPE_CHECKING:
     from penstock import export, features, training
     from penstock.features.feature_spec import Features
+    from penstock.runtime.external_spec import external
     from penstock.runtime.spec import stage
     from penstock.server.asgi import asgi
     from penstock.server.wsgi import wsgi
@@ -71,6 +72,7 @@ __all__ = [
     "asgi",
     "current_requests",
     "export",
+    "external",
     "features",
     "stage",
     "training",
@@ -85,6 +87,7 @@ _LATER = {
     "Service": "penstock.service",
     "asgi": "penstock.server.asgi",
     "current_requests": "penstock.worker.current_call",
+    "external": "penstock.runtime.external_spec",
     "stage": "penstock.runtime.spec",
     "wsgi": "penstock.server.wsgi",
 }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from penstock.calls import Calls, Terms, is_failure, pack_item
+from penstock.calls import Calls, Terms, is_failure
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.core.tenants import USUAL_URGENCY
@@ -183,7 +183,7 @@ class BlockingService:
                     yield _take_first(in_hand, return_exceptions)
                     self._check_process()  # the caller may have forked between two answers
                 try:
-                    packed = pack_item(next(source))
+                    packed = self._calls.pack(next(source))
                 except StopIteration:
                     break
                 except Exception as error:  # noqa: BLE001  # the user's code; raised after the answers to earlier items

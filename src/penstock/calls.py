@@ -18,41 +18,25 @@ import math
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-from penstock.codec import pickle_
-from penstock.codec.formats import Codec
 from penstock.codec.text import cut_middle
 from penstock.config import ServiceOptions
 from penstock.core.clock import Clock
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
-from penstock.core.payload import join_payload
 from penstock.core.state import State
 from penstock.core.tenants import BEST_URGENCY, USUAL_URGENCY, WORST_URGENCY, check_tenant_name
-from penstock.errors import ConfigError, InvalidItem, NotReady, RequestError, StageFailed
+from penstock.errors import ConfigError, InvalidItem, NotReady, RequestError
 from penstock.hosting.servable import HostedEngine
+from penstock.runtime.caller_formats import CallerFormats, Packed
 from penstock.streaming import InHand
-from penstock.worker.problems import MESSAGE_BYTES, describe_error
-
-Packed: TypeAlias = bytes | InvalidItem
-"""An input as it is submitted: its payload, or the reason why it has none."""
+from penstock.transport.messages import MESSAGE_BYTES
 
 
 def is_failure(answer: Any) -> bool:
     """Whether `answer` is the error that an item ended with; `isinstance` would run code of a result's class."""
     return issubclass(type(answer), RequestError)
-
-
-def pack_item(x: Any) -> Packed:
-    """Copy `x` into one payload."""
-    try:
-        payload = pickle_.dumps(x)
-    except ValueError as error:
-        invalid = InvalidItem(cut_middle(str(error), MESSAGE_BYTES))
-        invalid.__cause__ = error.__cause__
-        return invalid
-    return bytes(join_payload(payload))
 
 
 class Terms(NamedTuple):
@@ -88,10 +72,12 @@ class Submitted(NamedTuple):
 class Calls:
     """The calls of one service.  There is one for the life of the service; each start connects it to a new engine."""
 
-    def __init__(self, service_name: str, options: ServiceOptions, last_stage: str, clock: Clock) -> None:
+    def __init__(self, service_name: str, options: ServiceOptions, formats: CallerFormats, clock: Clock) -> None:
         self._service_name = service_name
         self._options = options
-        self._last_stage = last_stage
+        self._formats = formats
+        self.pack = formats.pack
+        """Copies an item into one payload, or says why it cannot."""
         self.clock = clock
         self._now = clock.now
         self._engine: HostedEngine | None = None
@@ -148,7 +134,7 @@ class Calls:
         Raises:
             RequestError: there is no result, and its class says why.
         """
-        (answer,) = await self.answers([pack_item(x)], terms, wait=wait, lane=Lane.SINGLE)
+        (answer,) = await self.answers([self.pack(x)], terms, wait=wait, lane=Lane.SINGLE)
         if is_failure(answer):
             raise answer
         return answer
@@ -156,7 +142,7 @@ class Calls:
     async def answer_many(self, xs: Iterable[Any], terms: Terms, *, wait: bool, return_exceptions: bool) -> list[Any]:
         """The answers to items that are all at hand; the first failure is raised, unless `return_exceptions`."""
         self.check_process()
-        answers = await self.answers([pack_item(x) for x in xs], terms, wait=wait, lane=Lane.BULK)
+        answers = await self.answers([self.pack(x) for x in xs], terms, wait=wait, lane=Lane.BULK)
         if not return_exceptions:
             for answer in answers:
                 if is_failure(answer):
@@ -231,7 +217,7 @@ class Calls:
             in_hand.end()
 
     def _put(self, x: Any, in_hand: InHand[Submitted | InvalidItem], terms: Terms) -> None:
-        packed = pack_item(x)
+        packed = self.pack(x)
         if isinstance(packed, InvalidItem):
             in_hand.put(packed, 0)
         else:
@@ -257,8 +243,8 @@ class Calls:
         outcomes: asyncio.Future[list[Outcome]] = loop.create_future()
         ticket = engine.submit(
             payloads,
-            Codec.PICKLE,
-            Codec.PICKLE,
+            self._formats.codec_in,
+            self._formats.codec_out,
             deadline,
             partial(_resolve, outcomes),
             lane=lane,
@@ -271,10 +257,7 @@ class Calls:
     def _unpack(self, outcome: Outcome) -> Any:
         match outcome:
             case Result(payload):
-                try:
-                    return pickle_.loads(join_payload(payload))
-                except ValueError as error:
-                    return _unreadable(self._last_stage, error)
+                return self._formats.unpack(payload)
             case Failure(error):
                 return error
 
@@ -297,16 +280,3 @@ def _resolve(waiting: asyncio.Future[list[Outcome]], outcomes: list[Outcome]) ->
     """Hand over the outcomes.  A caller that was cancelled has a future that is done already."""
     if not waiting.done():
         waiting.set_result(outcomes)
-
-
-def _unreadable(stage_name: str, error: ValueError) -> StageFailed:
-    """The failure of an item whose result cannot be unpickled in this process."""
-    problem = describe_error(error.__cause__ or error)
-    return StageFailed(
-        f"the result cannot be unpickled here: {problem.message}",
-        stage=stage_name,
-        type_name=problem.type_name,
-        mro=problem.mro,
-        traceback=problem.traceback,
-        raised_at=problem.raised_at,
-    )

@@ -30,6 +30,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MIB = 1024 * 1024
+LONGEST_SOCKET_PATH = 107
+"""In bytes: the kernel has 108 for the path of a Unix socket, with the null byte at its end."""
 
 SERVICE_NAME = re.compile(r"[A-Za-z0-9._-]+")
 """What a service's name is: a part of a path, the same in a request, a log line and a process list."""
@@ -239,14 +241,35 @@ class ServiceOptions:
         minimum=0,
         unit="FRACTION",
     )
+    external_workers: str | None = option(
+        None, "path of a Unix socket at which workers of `penstock.external` stages attach"
+    )
+    external_workers_mode: int = option(0o600, "permissions of that socket", minimum=0)
+    max_external_workers: int = option(64, "most workers attached to one external stage", minimum=1)
+    attach_grace: float = option(
+        5.0,
+        "longest that items wait for an external stage whose last worker has gone; then the stage has failed; inf: "
+        "as long as they may",
+        minimum=0,
+    )
     validate: bool = option(False, "check in-process items against the declared type, as HTTP always does")
     validate_results: bool = option(False, "check every result against its declared type; a mismatch fails that item")
     allow_nan: bool = option(False, "write NaN and infinity as null in JSON results instead of failing the item")
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.tenants is not None and (not isinstance(self.tenants, str) or "\0" in self.tenants):
-            raise ConfigError(f"tenants must be the path of a file as text, got {self.tenants!r}")
+        for name in ("tenants", "external_workers"):
+            path = getattr(self, name)
+            if path is not None and (not isinstance(path, str) or "\0" in path):
+                raise ConfigError(f"{name} must be the path of a file as text, got {path!r}")
+        nbytes = len((self.external_workers or "").encode(errors="replace"))
+        if nbytes > LONGEST_SOCKET_PATH:
+            raise ConfigError(
+                f"external_workers is a path of {nbytes} bytes, and the kernel takes at most {LONGEST_SOCKET_PATH} for "
+                f"a Unix socket: {self.external_workers!r}"
+            )
+        if self.external_workers_mode > 0o777:
+            raise ConfigError(f"external_workers_mode must be at most 0o777, got {self.external_workers_mode:#o}")
         if self.stall_dead < self.stall_unready:
             raise ConfigError(
                 f"stall_dead must be at least stall_unready, which is {self.stall_unready!r}, got {self.stall_dead!r}"

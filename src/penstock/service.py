@@ -31,7 +31,8 @@ from penstock.core.tenant_rules import TenantRules
 from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import ConfigError
 from penstock.hosting.guarded_log import guarded_logger
-from penstock.runtime.spec import StageSpec, stage, with_workers
+from penstock.runtime.crossings import crossings
+from penstock.runtime.spec import StageSpec, external_stages, stage, with_workers
 from penstock.worker.loading import GUARD, ImportState
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Service:
         twice = {n for n in names if names.count(n) > 1}
         if twice:
             raise ConfigError(f"stage names must differ: {sorted(twice)} is there twice; use stage(name=...)")
+        _check_external(name, self.stages, inline=inline)
         self.logs: LogOptions = IN_A_PROGRAM
         """How workers write their log lines; a server says so before it starts the service."""
         self.served = False
@@ -124,7 +126,8 @@ class Service:
     def configured(self, **fields: Any) -> Service:
         """The same service with some of its `ServiceOptions`, `inline` or `workers` changed; not started.
 
-        `workers` is a number for every stage, or maps names of stages to numbers; None: as they are.
+        `workers` is a number for every stage whose workers the service starts, or maps names of stages to numbers;
+        None: as they are.
 
         Raises:
             ConfigError: there is no such option or stage, or it cannot have that value.
@@ -146,8 +149,10 @@ class Service:
             return made
         from penstock.calls import Calls
         from penstock.hosting.loop_clock import LoopClock
+        from penstock.runtime.caller_formats import CallerFormats
 
-        calls = Calls(self.name, self.options, self.stages[-1].name, LoopClock())
+        formats = CallerFormats.of(self.stages, allow_nan=self.options.allow_nan)
+        calls = Calls(self.name, self.options, formats, LoopClock())
         # Two threads may both be the first: the one that starts the service and one that calls it have to get the same.
         first: Calls = self.__dict__.setdefault("_calls", calls)
         return first
@@ -167,6 +172,20 @@ class Service:
         """
         self._calls.check_process()
 
+    def _check_external_workers(self) -> None:
+        # Not where the service is made: a flag of the command line may still name the socket.
+        names, path = external_stages(self.stages), self.options.external_workers
+        if names and path is None:
+            raise ConfigError(
+                f"service {self.name!r}: workers of stage {names[0]!r} attach from outside, so say at which Unix "
+                "socket: Service(..., external_workers=PATH), or --external-workers PATH"
+            )
+        if not names and path is not None:
+            raise ConfigError(
+                f"service {self.name!r}: external_workers is {path!r}, and no stage of it has workers from outside; "
+                "penstock.external(...) describes such a stage"
+            )
+
     def _check_import(self) -> None:
         if ImportState.importing:
             raise ConfigError(
@@ -177,11 +196,13 @@ class Service:
     async def start(self) -> None:
         """Start the workers on the running event loop; returns when they are ready.
 
+        No worker of somebody else is waited for: where some attach from outside, their socket listens.
+
         The logger `penstock.loading` tells every 10 s which stages still load.
 
         Raises:
             ConfigError: it runs already, was left running on a loop that is closed, or a stage cannot be run as
-                described.
+                described.  Or workers from outside have no socket to attach at.
             StartFailed: a stage could not be set up; carries the remote traceback.
         """
         import asyncio
@@ -192,6 +213,7 @@ class Service:
 
         self._check_import()
         self._calls.check_process()
+        self._check_external_workers()
         if self.state is not State.STOPPED:
             self._calls.check_loop()
             raise ConfigError(f"service {self.name!r} is {self.state} already")
@@ -396,11 +418,27 @@ def _workers(service: Service, workers: Any) -> Mapping[str, int]:
     if workers is None:
         return {}
     if not isinstance(workers, Mapping):
-        return dict.fromkeys(names, workers)
+        own = [spec.name for spec in service.stages if spec.external is None]
+        if not own:
+            raise ConfigError(
+                f"service {service.name!r}: workers={workers!r} is for no stage: those of all attach from outside"
+            )
+        return dict.fromkeys(own, workers)
     for name in workers:
         if name not in names:
             raise ConfigError(f"service {service.name!r} has no stage {name!r}; it has {', '.join(names)}")
     return workers
+
+
+def _check_external(name: str, stages: Sequence[StageSpec], *, inline: bool) -> None:
+    """ConfigError where stages with workers from outside cannot run in this service."""
+    crossings(stages)
+    external = external_stages(stages)
+    if inline and external:
+        raise ConfigError(
+            f"service {name!r}: workers of stage {external[0]!r} attach from outside, so they cannot be threads of "
+            "this process: leave inline out"
+        )
 
 
 def _cores(name: str, cpus: Any) -> tuple[int, ...] | None:

@@ -11,18 +11,21 @@ import pytest
 
 from penstock.calls import Calls
 from penstock.codec import pickle_
+from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Result
 from penstock.core.state import State
 from penstock.errors import Cancelled
+from penstock.runtime.caller_formats import CallerFormats
 
 
 class Submission:
     """One request as the engine got it."""
 
-    def __init__(self, payloads, deadline, done, *, lane, wait) -> None:
-        self.items = [pickle_.loads(payload) for payload in payloads]
+    def __init__(self, payloads, codecs, deadline, done, *, lane, wait) -> None:
+        self.codecs = codecs
+        self.items = [pickle_.loads(payload) if codecs[0] is Codec.PICKLE else payload for payload in payloads]
         self.deadline = deadline
         self.lane = lane
         self.wait = wait
@@ -65,7 +68,7 @@ class CalledEngine:
     def submit(
         self, payloads, codec_in, codec_out, deadline, done, *, lane=Lane.SINGLE, wait=False, urgency=3, tenant=""
     ):
-        submission = Submission(payloads, deadline, done, lane=lane, wait=wait)
+        submission = Submission(payloads, (codec_in, codec_out), deadline, done, lane=lane, wait=wait)
         submission.urgency, submission.tenant = urgency, tenant
         self.submissions.append(submission)
         if self.answer is not None:
@@ -95,8 +98,14 @@ def make_engine() -> type[CalledEngine]:
 def make_calls():
     """Calls to an engine, connected to the running loop where there is one."""
 
-    def make(engine: CalledEngine | None, loop: asyncio.AbstractEventLoop | None = None, **options: Any) -> Calls:
-        calls = Calls("here", ServiceOptions(**options), "last", SimpleNamespace(now=lambda: NOON))
+    def make(
+        engine: CalledEngine | None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        formats: CallerFormats | None = None,
+        **options: Any,
+    ) -> Calls:
+        found = formats or CallerFormats(Codec.PICKLE, Codec.PICKLE, "last")
+        calls = Calls("here", ServiceOptions(**options), found, SimpleNamespace(now=lambda: NOON))
         if engine is not None:
             calls.connect(engine, loop or asyncio.get_running_loop())
         return calls

@@ -11,9 +11,11 @@ import pytest
 import uvloop
 
 from penstock.blocking import BlockingService
+from penstock.codec.formats import Codec
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import ConfigError, NotReady, Overloaded
+from penstock.runtime.caller_formats import CallerFormats
 
 
 class MemoryService:
@@ -228,6 +230,13 @@ def settle_at_third(engine, settle):
         return submission
 
     engine.submit = counted
+
+
+def test_a_stream_writes_its_items_in_the_format_of_workers_from_outside(engine, make_calls):
+    engine.answer = lambda item: item + b"0"
+    calls = make_calls(None, formats=CallerFormats(Codec.JSON, Codec.JSON, "last"))
+    with BlockingService(MemoryService(engine, calls), calls, calls.disconnect) as s:
+        assert list(s.stream([1, {1j}, 2], return_exceptions=True))[::2] == [10, 20]
 
 
 def test_a_stream_reads_no_further_than_its_share(served, engine):

@@ -8,14 +8,17 @@ import pickle
 from decimal import Decimal
 from fractions import Fraction
 
+import msgspec
 import numpy as np
 import pytest
 
-from penstock.calls import Terms, pack_item
+from penstock.calls import Terms
 from penstock.codec import pickle_
+from penstock.codec.formats import Codec
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import Cancelled, ConfigError, InvalidItem, NotReady, Overloaded, StageFailed
+from penstock.runtime.caller_formats import CallerFormats, pack_item
 
 NOON = 1000.0
 
@@ -61,6 +64,37 @@ async def test_one_item_is_submitted_alone_and_its_result_comes_back(engine, mak
     assert await make_calls(engine).answer(21, Terms(), wait=True) == 42
     (submission,) = engine.submissions
     assert (submission.items, submission.lane, submission.wait) == ([21], Lane.SINGLE, True)
+
+
+OUTSIDE = CallerFormats(Codec.JSON, Codec.MSGPACK, "last", item=float, result=float)
+
+
+async def test_items_for_workers_from_outside_are_written_in_a_format_that_they_read(engine, make_calls):
+    engine.answer = lambda item: msgspec.msgpack.encode(float(item) * 2)
+    calls = make_calls(engine, formats=OUTSIDE)
+    assert await calls.answer(21, Terms(), wait=True) == 42.0
+    assert await calls.answer_many([1, 2], Terms(), wait=True, return_exceptions=False) == [2.0, 4.0]
+    streamed = []
+    await drain(calls.stream([3, 4], Terms(), return_exceptions=False), streamed)
+    assert streamed == [6.0, 8.0]
+    assert {submission.codecs for submission in engine.submissions} == {(Codec.JSON, Codec.MSGPACK)}
+    assert [item for submission in engine.submissions for item in submission.items] == [b"21", b"1", b"2", b"3", b"4"]
+
+
+async def test_an_item_that_cannot_be_written_for_them_is_invalid_and_its_mates_are_answered(engine, make_calls):
+    engine.answer = lambda _: b"\x01"
+    calls = make_calls(engine, formats=OUTSIDE)
+    good, bad = await calls.answer_many([1, {1j}], Terms(), wait=True, return_exceptions=True)
+    assert good == 1.0
+    assert isinstance(bad, InvalidItem)
+    with pytest.raises(InvalidItem, match="the input has a NaN"):
+        await calls.answer(math.nan, Terms(), wait=True)
+
+
+async def test_a_result_of_theirs_that_cannot_be_read_is_the_stages_failure(engine, make_calls):
+    engine.answer = lambda _: msgspec.msgpack.encode("x")
+    with pytest.raises(StageFailed, match="the result cannot be read from MSGPACK: expected `float`, got `str`"):
+        await make_calls(engine, formats=OUTSIDE).answer(1, Terms(), wait=True)
 
 
 async def test_one_item_that_need_not_wait_is_submitted_so(engine, make_calls):

@@ -8,6 +8,7 @@ import inspect
 import math
 import pickle
 import re
+import socket
 import sys
 from pathlib import Path
 
@@ -48,6 +49,10 @@ DEFAULTS = {
         "min_free_memory": 0,
         "tenants": None,
         "jobs_min_share": 0.05,
+        "external_workers": None,
+        "external_workers_mode": 0o600,
+        "max_external_workers": 64,
+        "attach_grace": 5.0,
         "validate": False,
         "validate_results": False,
         "allow_nan": False,
@@ -95,6 +100,9 @@ LIMITS = {
         "stall_unready": 0.1,
         "stall_dead": 0.1,
         "jobs_min_share": 0,
+        "external_workers_mode": 0,
+        "max_external_workers": 1,
+        "attach_grace": 0,
     },
     ServerOptions: {
         "port": 0,
@@ -312,6 +320,31 @@ def test_permissions_have_nothing_but_the_nine_bits():
         ServerOptions(uds_mode=0o1000)
 
 
+def test_a_socket_for_workers_has_a_path_that_the_kernel_takes(tmp_path):
+    assert ServiceOptions(external_workers="x" * 107).external_workers == "x" * 107
+    long = "/run/" + "ü" * 52
+    words = f"external_workers is a path of 109 bytes, and the kernel takes at most 107 for a Unix socket: {long!r}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(words)}$"):
+        ServiceOptions(external_workers=long)
+    # The limit is the kernel's.
+    with socket.socket(socket.AF_UNIX) as sock, pytest.raises(OSError, match="too long"):
+        sock.bind(str(tmp_path).ljust(108, "x"))
+
+
+@pytest.mark.parametrize("path", [7, "a\0b", b"bytes"])
+def test_a_socket_for_workers_is_named_by_a_text(path):
+    with pytest.raises(
+        ConfigError, match=f"^external_workers must be the path of a file as text, got {re.escape(repr(path))}$"
+    ):
+        ServiceOptions(external_workers=path)
+
+
+def test_a_socket_for_workers_has_nothing_but_the_nine_bits():
+    assert ServiceOptions(external_workers_mode=0o660).external_workers_mode == 0o660
+    with pytest.raises(ConfigError, match=r"^external_workers_mode must be at most 0o777, got 0o1000$"):
+        ServiceOptions(external_workers_mode=0o1000)
+
+
 @pytest.mark.parametrize("one", ["tls_cert", "tls_key"])
 def test_a_certificate_and_its_key_go_together(one):
     with pytest.raises(ConfigError, match="tls_cert and tls_key go together"):
@@ -326,7 +359,7 @@ def test_a_certificate_and_its_key_go_together(one):
 def test_every_option_has_a_variable_that_is_read(owner, f):
     texts = {bool: ("yes", True), int: ("503", 503), float: ("2.5", 2.5), str: ("json", "json")}
     kind = {"max_gap": float}.get(f.name, str if f.default is None else type(f.default))
-    text, value = ("640", 0o640) if f.name == "uds_mode" else texts[kind]
+    text, value = ("640", 0o640) if f.name.endswith("_mode") else texts[kind]
     assert from_environment(owner, {f"PENSTOCK_{f.name.upper()}": text}) == {f.name: value}
 
 

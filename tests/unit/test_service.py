@@ -14,6 +14,7 @@ import weakref
 import pytest
 
 import penstock as ps
+from penstock.codec.formats import Codec
 from penstock.worker.loading import ImportState
 
 
@@ -201,6 +202,25 @@ async def test_a_started_service_sends_its_calls_to_its_engine(service):
     assert await service.predict(21) == 42
     assert await service.predict_many([1, 2]) == [2, 4]
     assert [y async for y in service.stream([1, 2, 3])] == [2, 4, 6]
+
+
+async def test_the_calls_of_a_service_speak_what_its_external_stages_do(monkeypatch, make_engine):
+    monkeypatch.setattr("penstock.runtime.engine.Engine", make_engine)
+    service = ps.Service(
+        ps.external("first", accepts=["json"], item=float),
+        ps.external("last", accepts=["json"], result=int),
+        external_workers="/run/here.sock",
+    )
+    await service.start()
+    service.engine.answer = lambda item: b"[]" if item == b"1" else item
+    assert await service.predict(2) == 2
+    with pytest.raises(ps.StageFailed, match="expected `int`, got `array`") as failed:
+        await service.predict(1)
+    assert failed.value.stage == "last"
+    with pytest.raises(ps.InvalidItem, match="the input has a NaN"):
+        await service.predict(math.nan)
+    assert service.engine.submissions[0].codecs == (Codec.JSON, Codec.JSON)
+    service.engine.state = ps.State.STOPPED
 
 
 async def test_each_start_has_an_engine_of_its_own(service):
@@ -404,3 +424,48 @@ async def test_an_inline_service_warns_of_what_it_does_without(
 def test_an_option_of_the_server_there_is_not_is_refused_before_anything_opens(service):
     with pytest.raises(ps.ConfigError, match=r"serve: .*'bogus'"):
         service.serve(bogus=1)
+
+
+# -- workers from outside ---------------------------------------------------------------------------------------------
+
+
+def test_workers_from_outside_cannot_be_threads():
+    words = "service 'here': workers of stage 'square' attach from outside, so they cannot be threads of this process"
+    with pytest.raises(ps.ConfigError, match=f"^{words}: leave inline out$"):
+        ps.Service(double, ps.external("square"), name="here", inline=True)
+    with pytest.raises(ps.ConfigError, match=words):
+        ps.Service(ps.external("square"), name="here").configured(inline=True)
+
+
+def test_two_external_stages_in_a_row_need_a_format_that_both_have():
+    one, other = ps.external("one", accepts=("json",)), ps.external("other", accepts=("msgpack",))
+    with pytest.raises(ps.ConfigError, match=r"^stages 'one' and 'other' have no format in common"):
+        ps.Service(one, other)
+    assert len(ps.Service(one, double, other).stages) == 3
+
+
+async def test_workers_from_outside_need_a_socket_when_the_service_starts():
+    service = ps.Service(double, ps.external("square"), name="here")
+    words = "service 'here': workers of stage 'square' attach from outside, so say at which Unix socket: "
+    with pytest.raises(ps.ConfigError) as refused:
+        await service.start()
+    assert str(refused.value) == words + "Service(..., external_workers=PATH), or --external-workers PATH"
+    assert service.engine is None
+    assert service.configured(external_workers="/run/square.sock").options.external_workers == "/run/square.sock"
+
+
+async def test_a_socket_for_workers_needs_a_stage_that_they_run():
+    service = ps.Service(double, name="here", external_workers="/run/square.sock")
+    words = "service 'here': external_workers is '/run/square.sock', and no stage of it has workers from outside"
+    with pytest.raises(ps.ConfigError, match=f"^{words}; "):
+        await service.start()
+    assert service.engine is None
+
+
+def test_a_number_of_workers_is_for_the_stages_of_ours():
+    service = ps.Service(ps.stage(double, name="double"), ps.external("square"), name="here")
+    assert [spec.workers for spec in service.configured(workers=3).stages] == [3, 0]
+    with pytest.raises(ps.ConfigError, match=r"^stage 'square': its workers attach from outside"):
+        service.configured(workers={"square": 2})
+    with pytest.raises(ps.ConfigError, match=r"^service 'all': workers=2 is for no stage"):
+        ps.Service(ps.external("square"), name="all").configured(workers=2)

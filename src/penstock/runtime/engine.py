@@ -7,6 +7,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from penstock.codec.formats import Codec
 from penstock.config import IN_A_PROGRAM, LogOptions, ServiceOptions
@@ -32,6 +33,8 @@ from penstock.errors import (
 from penstock.hosting.available_memory import available_memory
 from penstock.hosting.tenants_file import read_tenants
 from penstock.runtime.affinity import pin
+from penstock.runtime.external_door import ExternalDoor
+from penstock.runtime.external_stage import ExternalStageDriver
 from penstock.runtime.flow import Flow
 from penstock.runtime.incarnation import StartIncarnation
 from penstock.runtime.launching import plan as plan_workers
@@ -110,6 +113,17 @@ class Engine:
         self._overdue = False
         """Whether the time of the wait in `_until` is up."""
         self._phase = State.STOPPED
+        self._door: ExternalDoor | None = None
+        external = [stage for stage in self.stages if isinstance(stage, ExternalStageDriver)]
+        if external and options.external_workers is not None:
+            self._door = ExternalDoor(
+                name,
+                options.external_workers,
+                options.external_workers_mode,
+                external,
+                only=len(self.stages) == 1,
+                clock=clock,
+            )
 
     # -- what hosts read --------------------------------------------------------------------------------------------
 
@@ -129,7 +143,7 @@ class Engine:
     def reason(self) -> str:  # noqa: D102  # see `HostedEngine`
         for stage in self.stages:
             if stage.failed:
-                return stage.health.reason
+                return stage.reason
         state = self.state
         if state is State.STALLED:
             stage = max(self.stages, key=lambda stage: stage.progress_age)
@@ -138,9 +152,9 @@ class Engine:
 
     @property
     def loading(self) -> list[Loading]:  # noqa: D102  # see `HostedEngine`
-        if self._started is None:
-            return []
-        return [loading for stage in self.stages if (loading := stage.loading) is not None]
+        starting = self._started is not None
+        stages = [stage for stage in self.stages if starting or stage.awaits_others]
+        return [loading for stage in stages if (loading := stage.loading) is not None]
 
     @property
     def queued(self) -> int:  # noqa: D102  # see `HostedEngine`
@@ -258,8 +272,8 @@ class Engine:
             alone=alone,
         )
 
-    def submit_probe(self, payload: Payload, deadline: float, done: Done) -> None:  # noqa: D102  # see `HostedEngine`
-        self._flow.submit_probe(payload, deadline, done)
+    def submit_probe(self, example: Any, deadline: float, done: Done) -> None:  # noqa: D102  # see `HostedEngine`
+        self._flow.submit_probe(example, deadline, done)
 
     def cancel(self, request: Request) -> None:
         """Settle the rest of `request` as Cancelled: its caller has left.
@@ -300,7 +314,8 @@ class Engine:
         Raises:
             ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.  Or
                 `min_free_memory` is set where nothing tells how much memory is available.
-            StartFailed: a stage's `setup` raised, with the remote traceback, or its workers keep dying.
+            StartFailed: a stage's `setup` raised, with the remote traceback, or its workers keep dying.  Or workers
+                from outside cannot be listened for.
         """
         if self._loop is not None:
             raise ConfigError(f"service {self.name!r} is {self.state}: an engine is started once")
@@ -320,9 +335,12 @@ class Engine:
         self._flow.begin(self._loop)
         self._phase = State.READY
         self._started = self._loop.create_future()
-        for stage, launch, cores in zip(self.stages, plan.launch, plan.cores, strict=True):
-            stage.start(launch, *cores)
         try:
+            if self._door is not None:
+                await self._door.open()
+            for stage, launch, cores in zip(self.stages, plan.launch, plan.cores, strict=True):
+                stage.start(launch, *cores)
+            self._look_whether_started()
             await self._started
         except BaseException:
             # Also where `start` is cancelled: nothing that was started may stay.  This is no `finally`: in compiled
@@ -339,20 +357,25 @@ class Engine:
         if started is not None and not started.done():
             if failure is not None and (failure.traceback or stage.failed):
                 started.set_exception(failure)
-            elif self._phase is State.READY and all(
-                s.health.ever_ready and all(w.tried for w in s.workers) for s in self.stages
-            ):
-                started.set_result(None)
+            else:
+                self._look_whether_started()
         self._refresh()
         if stage.failed and self._phase in (State.READY, State.DRAINING):
             retry_after = self._retry_failed_after()
             self._flow.settle_all(
                 lambda _: NotReady(
-                    f"stage {stage.name!r} has failed: {stage.health.reason}",
+                    f"stage {stage.name!r} has failed: {stage.reason}",
                     state=State.FAILED,
                     retry_after=retry_after,
                 )
             )
+
+    def _look_whether_started(self) -> None:
+        started = self._started
+        if started is None or started.done() or self._phase is not State.READY:
+            return
+        if all(stage.started for stage in self.stages):
+            started.set_result(None)
 
     def _refresh(self) -> None:
         self._flow.accepting = self.state.accepting
@@ -389,6 +412,7 @@ class Engine:
         await self._until(lambda: self._flow.idle or self._hurried, drain)
         drained = self._flow.idle and drain > 0
         self._settle_stopped()
+        self._close_door()
         if drained:
             for stage in self.stages:
                 stage.close()
@@ -397,6 +421,10 @@ class Engine:
             stage.kill()
         await self._until(lambda: not self._workers_alive, math.inf)
         self._finish()
+
+    def _close_door(self) -> None:
+        if self._door is not None:
+            self._door.close()
 
     def _stop_ended(self, _: asyncio.Task[None]) -> None:
         """End the service at once if the stop went wrong or was cancelled.
@@ -420,6 +448,7 @@ class Engine:
             stage.forget_timers()
         if self._memory_watch is not None:
             self._memory_watch.stop()
+        self._close_door()
         if self._started is not None and not self._started.done():
             self._started.set_exception(StartFailed(f"service {self.name!r} was stopped while it was starting"))
         self._unpin()
@@ -450,6 +479,8 @@ class Engine:
         """
         for stage in self.stages:
             stage.abandon()
+        if self._door is not None:
+            self._door.abandon()
         self._phase = State.STOPPED
         self._flow.accepting = False
         self._stop_task = None

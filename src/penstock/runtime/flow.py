@@ -14,7 +14,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
@@ -32,10 +32,14 @@ from penstock.core.quotas import Quotas
 from penstock.core.tenants import BEST_URGENCY, USUAL_URGENCY, Tenant, Tenants
 from penstock.errors import (
     Cancelled,
+    InvalidItem,
     NotReady,
     RequestError,
     StartFailed,
 )
+from penstock.runtime.caller_formats import CallerFormats
+from penstock.runtime.crossings import crossings
+from penstock.runtime.external_stage import ExternalStageDriver
 from penstock.runtime.feeding import Feeding
 from penstock.runtime.incarnation import StartIncarnation
 from penstock.runtime.newcomers import Newcomers
@@ -44,7 +48,7 @@ from penstock.runtime.retry_times import RetryTimes
 from penstock.runtime.room_behind import back_room_behind, room_behind
 from penstock.runtime.settling import Settling
 from penstock.runtime.spec import StageSpec
-from penstock.runtime.stage_driver import StageDriver
+from penstock.runtime.stage_driver import Hub, StageDriver
 from penstock.runtime.worker_failures import lost_with_worker, read_failure
 from penstock.transport.framing import Frame, Status
 
@@ -63,6 +67,57 @@ class Supervisor(Protocol):
 
     def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
         """A worker of `stage` became ready or ended; `failure` is why, where it ended before it was ready."""
+
+
+def _drivers(
+    hub: Hub,
+    service: str,
+    specs: Sequence[StageSpec],
+    options: ServiceOptions,
+    inline: bool,
+    clock: Clock,
+    start_incarnation: StartIncarnation,
+) -> list[StageDriver]:
+    """What drives each stage of `service`."""
+    by_deadline = options.order == "deadline"
+    # Before the first stage and behind the last one, the format is that of each request.
+    between: list[Codec | None] = [None, *crossings(specs)[1:-1], None]
+    made: list[StageDriver] = []
+    for i, spec in enumerate(specs):
+        if spec.external is not None:
+            made.append(
+                ExternalStageDriver(
+                    hub,
+                    service,
+                    spec,
+                    i,
+                    codec_in=between[i],
+                    codec_out=between[i + 1],
+                    options=options,
+                    by_deadline=by_deadline,
+                    clock=clock,
+                    start_incarnation=start_incarnation,
+                )
+            )
+        else:
+            made.append(
+                StageDriver(
+                    hub,
+                    service,
+                    spec,
+                    i,
+                    codec_in=between[i],
+                    codec_out=between[i + 1],
+                    seats=spec.workers,
+                    back_share=options.jobs_min_share,
+                    stalls_after=options.stall_unready,
+                    by_deadline=by_deadline,
+                    inline=inline,
+                    clock=clock,
+                    start_incarnation=start_incarnation,
+                )
+            )
+    return made
 
 
 class Flow:
@@ -90,28 +145,15 @@ class Flow:
         self._supervisor = supervisor
         self._now = clock.now
         by_deadline = options.order == "deadline"
-        self.stages = [
-            StageDriver(
-                self,
-                name,
-                spec,
-                i,
-                last=i == len(specs) - 1,
-                back_share=options.jobs_min_share,
-                stalls_after=options.stall_unready,
-                by_deadline=by_deadline,
-                inline=inline,
-                clock=clock,
-                start_incarnation=start_incarnation,
-            )
-            for i, spec in enumerate(specs)
-        ]
+        self.stages = _drivers(self, name, specs, options, inline, clock, start_incarnation)
         self._admission = admission = Admission(options.max_queued, options.max_queued_bytes, by_deadline=by_deadline)
         self.ledger = admission.ledger
         self._tenants = tenants
         for stage in self.stages:
             stage.tenants = tenants
         # It holds no share and owes none, for `tenants` does not know it; nothing of it is ever over its share.
+        self._formats = CallerFormats.of(specs, allow_nan=options.allow_nan)
+        """Those of probes, which are calls in process."""
         self._prober = Tenant("", math.inf)
         """Whose probes are: nobody's, so that they cost no tenant anything."""
         self._quotas = quotas = Quotas(admission)
@@ -247,8 +289,11 @@ class Flow:
         self.wake()
         return request
 
-    def submit_probe(self, payload: Payload, deadline: float, done: Done) -> None:
+    def submit_probe(self, example: Any, deadline: float, done: Done) -> None:
         """See `HostedEngine.submit_probe`.  It takes no token and no slot, and displaces nobody."""
+        payload = self._formats.pack(example)
+        if isinstance(payload, InvalidItem):
+            raise payload
         nbytes = payload_size(payload)
         if not self.accepting:
             self._refuse(self._supervisor.not_ready(), 1, self._prober)
@@ -257,8 +302,8 @@ class Flow:
             self._refuse(refusal, 1, self._prober)
         request = Request(
             (payload,),
-            Codec.PICKLE,
-            Codec.PICKLE,
+            self._formats.codec_in,
+            self._formats.codec_out,
             deadline,
             done,
             Lane.SINGLE,

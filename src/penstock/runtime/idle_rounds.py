@@ -15,18 +15,21 @@ LATE = f"health() ran longer than {LIMIT_SECONDS:g} s"
 class IdleRounds:
     """The rounds through the workers of one stage, which share one timer.
 
-    `ask` has a worker run its `health`; `unwell` is told of one that is late, and why.
+    `workers` may change: at most `seats` of them are there, with numbers below that.  `ask` has a worker run its
+    `health`; `unwell` is told of one that is late, and why.
     """
 
     def __init__(
         self,
         workers: Sequence[WorkerSlot],
+        seats: int,
         clock: Clock,
         ask: Callable[[WorkerSlot], None],
         unwell: Callable[[WorkerSlot, str], None],
     ) -> None:
         self._workers = workers
-        self._checks = IdleChecks(len(workers))
+        self._seats = seats
+        self._checks = IdleChecks(seats)
         self._ask = ask
         self._unwell = unwell
         self._now = clock.now
@@ -47,6 +50,11 @@ class IdleRounds:
         """`worker` is being ended for its health."""
         self._checks.replaced(worker.index)
 
+    def another_came(self) -> None:
+        """A worker is there that may stand for those that were ended for their health, whatever its number."""
+        for index in range(self._seats):
+            self._checks.became_ready(index)
+
     def cancel(self) -> None:
         """Ask nobody any more."""
         self._over = True
@@ -55,10 +63,10 @@ class IdleRounds:
     def _go(self) -> None:
         now = self._now()
         for index in self._checks.take_late(now):
-            self._unwell(self._workers[index], LATE)
+            self._unwell(self._worker(index), LATE)
         due = self._checks.take_due(self._idle_since(), now)
         if due is not None:
-            self._ask(self._workers[due])
+            self._ask(self._worker(due))
         self._wait()
 
     def _wait(self) -> None:
@@ -66,4 +74,11 @@ class IdleRounds:
             self._alarm.set(self._checks.next_look(self._idle_since(), self._now()))
 
     def _idle_since(self) -> list[float | None]:
-        return [worker.idle_since for worker in self._workers]
+        found: list[float | None] = [None] * self._seats
+        for worker in self._workers:
+            if worker.has_health:
+                found[worker.index] = worker.idle_since
+        return found
+
+    def _worker(self, index: int) -> WorkerSlot:
+        return next(worker for worker in self._workers if worker.index == index)

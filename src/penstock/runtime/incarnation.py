@@ -7,6 +7,8 @@ once, after the last frame.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
 import socket
 import threading
@@ -70,8 +72,11 @@ class Incarnation(Protocol):
     def close(self) -> None:
         """Ask it to end in good order: it finishes what it holds and tears its stage down."""
 
-    def kill(self) -> None:
-        """End it now."""
+    def kill(self, why: str) -> None:
+        """End it now; one that is no process of ours is told `why`."""
+
+    def strike(self) -> None:
+        """End it as somebody else would; nothing happens to a thread."""
 
     def abandon(self) -> None:
         """End it now, from any thread and without an event loop; its end may go unreported."""
@@ -161,7 +166,7 @@ class ProcessIncarnation:
         if self._channel is not None:
             self._channel.close()
 
-    def kill(self) -> None:
+    def kill(self, why: str) -> None:  # noqa: ARG002  # it cannot hear it
         self._ordered = True
         if self._process is None or self._process.kill() or not self._channel_open:
             return
@@ -172,6 +177,11 @@ class ProcessIncarnation:
         )
         if self._channel is not None:
             self._channel.abort()
+
+    def strike(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
 
     def abandon(self) -> None:
         if self._process is not None:
@@ -291,9 +301,12 @@ class ThreadIncarnation:
     def close(self) -> None:
         self._channel.close()
 
-    def kill(self) -> None:
+    def kill(self, why: str) -> None:  # noqa: ARG002  # it cannot hear it
         """Stop listening to the thread.  Python cannot end it: it finishes its batch, and its answers are dropped."""
         self._channel.abort()
+
+    def strike(self) -> None:
+        """Nobody can kill a thread."""
 
     def abandon(self) -> None:
         """Let the thread end when its batch does."""

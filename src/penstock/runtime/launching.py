@@ -11,6 +11,7 @@ from typing import NamedTuple
 from penstock.config import IN_A_PROGRAM, LogOptions, ServiceOptions
 from penstock.core.supervision import share_threads
 from penstock.runtime.affinity import allowed_cores, check_cores
+from penstock.runtime.crossings import crossings
 from penstock.runtime.spec import StageSpec
 from penstock.transport.messages import Launch, StageRef
 from penstock.worker.loading import adopt_main, pack_setup, reference
@@ -66,6 +67,10 @@ def launcher(
         ConfigError: the stage's class cannot be imported by a worker, or a setup argument cannot travel.
     """
     spec = specs[index]
+    if spec.external is not None:
+        return _launches_nobody
+    crossing = crossings(specs)[index + 1]
+    before = specs[index - 1] if index else None
     setup = pack_setup(spec.name, dict(spec.setup))
     if inline:
         ref = StageRef("", "")  # the thread gets the target itself and imports nothing
@@ -88,6 +93,8 @@ def launcher(
             options=spec.options,
             first=index == 0,
             last=index == len(specs) - 1,
+            behind=before.name if before is not None and before.external is not None else "",
+            crossing=crossing,
             validate=options.validate,
             validate_results=options.validate_results,
             allow_nan=options.allow_nan,
@@ -96,6 +103,10 @@ def launcher(
         )
 
     return launch
+
+
+def _launches_nobody(worker: int) -> Launch:
+    raise AssertionError(f"worker {worker} of an external stage is never launched by us")
 
 
 def search_path(entries: Iterable[object]) -> list[bytes]:

@@ -35,6 +35,5 @@ def back_room_behind(following: StageDriver | None, max_bytes: int) -> Callable[
     """A function that returns whether the stage before `following` may be sent items of BACK now."""
     if following is None:
         return lambda: True
-    queue, spec = following.queue, following.spec
-    most = spec.workers * spec.policy.max_size
-    return lambda: room_for_back(queue.back_items, queue.back_nbytes, most=most, max_bytes=max_bytes)
+    queue = following.queue
+    return lambda: room_for_back(queue.back_items, queue.back_nbytes, most=following.most_at_once, max_bytes=max_bytes)

@@ -31,6 +31,8 @@ class SlotState(IntEnum):
     """The incarnation is being ended for good."""
     STOPPED = 8
     """Nothing fills it, and nothing will."""
+    LEAVING = 9
+    """The incarnation, a worker from outside, has said that it leaves: it answers what it holds."""
 
 
 _S = SlotState
@@ -48,13 +50,16 @@ REPLACE = Move(
         _S.SETTING_UP: _S.REPLACING,
         _S.READY: _S.REPLACING,
         _S.REPLACING: _S.REPLACING,
+        _S.LEAVING: _S.REPLACING,
         _S.CLOSING: _S.STOPPING,
         _S.STOPPING: _S.STOPPING,
         _S.STOPPED: _S.STOPPED,  # it was abandoned, and a frame that it had sent before is no valid one
     },
 )
 """End the incarnation, because it hangs, only fails, or sent what no worker sends."""
-CLOSE = Move("close", "a worker", {_S.READY: _S.CLOSING, _S.CLOSING: _S.CLOSING})
+LEAVE = Move("leave", "a worker", {_S.READY: _S.LEAVING})
+"""The incarnation said that it leaves."""
+CLOSE = Move("close", "a worker", {_S.READY: _S.CLOSING, _S.LEAVING: _S.CLOSING, _S.CLOSING: _S.CLOSING})
 """Ask the incarnation to end in good order, for good."""
 STOP = Move(
     "stop",
@@ -66,6 +71,7 @@ STOP = Move(
         _S.READY: _S.STOPPING,
         _S.REPLACING: _S.STOPPING,
         _S.DOOMED: _S.DOOMED,
+        _S.LEAVING: _S.STOPPING,
         _S.CLOSING: _S.STOPPING,
         _S.STOPPING: _S.STOPPING,
         _S.STOPPED: _S.STOPPED,
@@ -82,6 +88,7 @@ ABANDON = Move(
         _S.READY: _S.STOPPED,
         _S.REPLACING: _S.STOPPED,
         _S.DOOMED: _S.DOOMED,
+        _S.LEAVING: _S.STOPPED,
         _S.CLOSING: _S.STOPPED,
         _S.STOPPING: _S.STOPPED,
         _S.STOPPED: _S.STOPPED,
@@ -97,6 +104,7 @@ END = Move(
         _S.READY: _S.EMPTY,
         _S.REPLACING: _S.EMPTY,
         _S.DOOMED: _S.STOPPED,
+        _S.LEAVING: _S.EMPTY,
         _S.CLOSING: _S.STOPPED,
         _S.STOPPING: _S.STOPPED,
         _S.STOPPED: _S.STOPPED,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from penstock.codec.annotations import Signature
+from penstock.codec.formats import Codec
+from penstock.codec.schema import accepts, offers
 from penstock.config import Batch, StageOptions, checked_keywords
 from penstock.errors import ConfigError
 from penstock.option_fields import whole_number
@@ -25,13 +27,29 @@ AT_LEAST_ONE = whole_number(least=1)
 
 
 @dataclass(frozen=True, slots=True)
+class External:
+    """What is known of a stage whose workers attach from outside."""
+
+    accepts: tuple[Codec, ...]
+    """The formats of its items and of its results, the preferred one first."""
+    item: Any
+    result: Any
+
+
+def preferred(formats: Sequence[Codec]) -> Codec:
+    """Which of the formats of an external stage is spoken where no client has chosen one."""
+    return Codec.MSGPACK if Codec.MSGPACK in formats else formats[0]
+
+
+@dataclass(frozen=True, slots=True)
 class StageSpec:
-    """One stage of a service; made by `stage()`."""
+    """One stage of a service; made by `stage()` or `external()`."""
 
     target: Any
-    """The `Stage` class, or a plain function."""
+    """The `Stage` class, or a plain function; None where the workers are external."""
     name: str
     workers: int
+    """How many are started; 0 where they are external."""
     setup: Mapping[str, Any] = field(default_factory=dict)
     cpus: tuple[Cores, ...] = ()
     """The cores of each worker; empty: none is pinned."""
@@ -44,6 +62,8 @@ class StageSpec:
     options: StageOptions = field(default_factory=StageOptions)
     declared: Declaration = field(default_factory=Declaration)
     """What the stage says of itself with this `setup`."""
+    external: External | None = None
+    """What is known of a stage whose workers attach from outside; None where we start them."""
 
     def signature(self) -> Signature:
         """The type of one item and of one result.
@@ -51,7 +71,28 @@ class StageSpec:
         Raises:
             ConfigError: an annotation cannot be resolved, or is no batch where the stage takes batches.
         """
+        if self.external is not None:
+            return Signature(self.external.item, self.external.result)
         return declared_signature(self.target, self.declared, batched=self.batch is not None)
+
+    def accepts(self) -> frozenset[Codec]:
+        """The formats that a caller may send an item of this stage in.
+
+        Raises:
+            ConfigError: its item can be sent in none.
+        """
+        return accepts(self.signature().item) if self.external is None else frozenset(self.external.accepts)
+
+    def offers(self) -> tuple[Codec, ...]:
+        """The formats that a caller may get a result of this stage in, the preferred one first."""
+        return offers(self.signature().result) if self.external is None else self.external.accepts
+
+    @property
+    def crossing(self) -> Codec:
+        """The format that stages of ours, jobs and callers in process speak with its workers."""
+        if self.external is None:
+            return Codec.PICKLE
+        return preferred(self.external.accepts)
 
     @property
     def policy(self) -> Batch:
@@ -147,13 +188,23 @@ def stage(
     )
 
 
+def external_stages(specs: Iterable[StageSpec]) -> list[str]:
+    """The names of the stages whose workers attach from outside."""
+    return [spec.name for spec in specs if spec.external is not None]
+
+
 def with_workers(spec: StageSpec, workers: int) -> StageSpec:
     """`spec` with another number of workers.
 
     Raises:
         ConfigError: it is less than 1, or `spec` says of each worker what cores, GPUs or environment it gets, and has
-            another number of them.
+            another number of them.  Or its workers attach from outside.
     """
+    if spec.external is not None:
+        raise ConfigError(
+            f"stage {spec.name!r}: its workers attach from outside, so nothing here says how many there are; "
+            "max_external_workers is how many there may be"
+        )
     count = _count(spec.name, workers, {"gpus": spec.gpus or None, "cpus": spec.cpus or None})
     env = spec.env
     if env and len(env) != count:

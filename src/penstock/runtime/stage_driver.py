@@ -21,7 +21,7 @@ from penstock.core.load_progress import Loading
 from penstock.core.request_ids import join_ids
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
 from penstock.core.tenants import Tenants
-from penstock.errors import StartFailed
+from penstock.errors import ProtocolError, StartFailed
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.idle_rounds import IdleRounds
@@ -32,7 +32,7 @@ from penstock.runtime.stage_failures import fault_kind, first_error, short_reaso
 from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control
-from penstock.transport.messages import Launch, Problem
+from penstock.transport.messages import Launch, Problem, pack
 from penstock.worker.stage import has_health
 
 log = guarded_logger("penstock.runtime")
@@ -49,8 +49,8 @@ MOST_WITH_BACK: Final = 2
 """The most batches that a worker may hold and still be given items of BACK: whoever comes waits for these at most."""
 
 
-BatchSent: TypeAlias = Callable[[int | None, list[bytes]], None]
-"""Is told of a batch: its worker's process id, None for a thread, and the ids of its requests that are not of BACK."""
+BatchSent: TypeAlias = Callable[[Callable[[], None] | None, list[bytes]], None]
+"""Is told of a batch: what kills its worker, None for a thread, and the ids of its requests that are not of BACK."""
 
 
 class Hub(Protocol):
@@ -85,7 +85,9 @@ class StageDriver:
         spec: StageSpec,
         index: int,
         *,
-        last: bool,
+        codec_in: Codec | None,
+        codec_out: Codec | None,
+        seats: int,
         back_share: float,
         stalls_after: float,
         by_deadline: bool,
@@ -97,30 +99,32 @@ class StageDriver:
         self.service = service
         self.spec = spec
         self.index = index
-        self.last = last
+        self.last = codec_out is None
         """Whether its results go to the callers."""
+        self.codec_in = codec_in
+        """The format of its items; None where that is their callers' choice."""
+        self.codec_out = codec_out
+        """The format of its results, likewise."""
+        self.seats = seats
+        """The most workers that it can have."""
+        self._clock = clock
         self.inline = inline
         """Whether its workers are threads: a thread is never ended, and its items are not retried."""
         self.queue = BatchQueue(
             spec.policy, round_trip_seconds=ROUND_TRIP_SECONDS, back_share=back_share, by_deadline=by_deadline
         )
         self.counters = StageCounters()
-        self.health = StageHealth(spec.workers)
+        self.health = StageHealth(seats)
         self.in_flight = 0
         self.back_in_flight = 0
         """Those of `in_flight` that are of BACK."""
         # A thread cannot be killed.
         self._abandonment = None if inline else _abandonment(spec)
         self.workers = [
-            WorkerSlot(
-                self,
-                spec.name,
+            self._slot(
                 i,
-                timeout=spec.options.timeout,
-                abandonment=self._abandonment,
-                health=WorkerHealth(examined=bool(spec.examples), recycle_after=spec.options.recycle_after),
-                clock=clock,
-                start_incarnation=start_incarnation,
+                WorkerHealth(examined=bool(spec.examples), recycle_after=spec.options.recycle_after),
+                start_incarnation,
             )
             for i in range(spec.workers)
         ]
@@ -129,6 +133,8 @@ class StageDriver:
         self.stall = StallWatch(spec.name, stalls_after, clock)
         self.tenants: Tenants | None = None
         """The tenants of the service, whose waiting is counted while any has a name."""
+        self.fate = "restarted"
+        """What becomes of a worker that is ended, as the log says it."""
         self.window = 1 + spec.options.prefetch
         self.stopping = False
         self._now = clock.now
@@ -137,15 +143,30 @@ class StageDriver:
         self._threads: list[int] = []
         self._frame_ids = count(1)
         self._started_at = 0.0
-        self._errors = [""] * spec.workers
+        self._errors = [""] * seats
         """For each worker, the error that led to its last examination."""
         self._unstartable = False
         """Whether the log has told that no worker can be started, and not yet that the stage is back."""
         self._alarm = Alarm(clock, hub.wake)
         self.on_sent: BatchSent | None = None
         """Is told of each batch, where somebody wants to know."""
-        self._rounds = IdleRounds(self.workers, clock, self._ask, self._unwell) if has_health(spec.target) else None
+        self._rounds = self._make_rounds() if has_health(spec.target) else None
         self._faults = FaultLog(clock, log)
+
+    def _slot(self, index: int, health: WorkerHealth, start_incarnation: StartIncarnation) -> WorkerSlot:
+        return WorkerSlot(
+            self,
+            self.spec.name,
+            index,
+            timeout=self.spec.options.timeout,
+            abandonment=self._abandonment,
+            health=health,
+            clock=self._clock,
+            start_incarnation=start_incarnation,
+        )
+
+    def _make_rounds(self) -> IdleRounds:
+        return IdleRounds(self.workers, self.seats, self._clock, self._ask, self._unwell)
 
     # -- what others read -----------------------------------------------------------------------------------------
 
@@ -171,9 +192,29 @@ class StageDriver:
         return (self.live_workers or len(self.workers)) * self.spec.policy.max_size / run if run > 0 else 0.0
 
     @property
+    def most_at_once(self) -> int:
+        """The items that its workers take at once."""
+        return max(1, len(self.workers)) * self.spec.policy.max_size
+
+    @property
     def failed(self) -> bool:
         """Whether no worker is left and none can be started."""
         return self.health.failed(self.live_workers)
+
+    @property
+    def reason(self) -> str:
+        """Why it has failed."""
+        return self.health.reason
+
+    @property
+    def started(self) -> bool:
+        """Whether the service's start waits for it no more: each worker was tried, and one has been ready."""
+        return self.health.ever_ready and all(worker.tried for worker in self.workers)
+
+    @property
+    def awaits_others(self) -> bool:
+        """Whether workers from outside are what it waits for."""
+        return False
 
     @property
     def progress_age(self) -> float:
@@ -200,7 +241,7 @@ class StageDriver:
 
         A start waits for the first try of each worker, and for one that is ready.
         """
-        if self.health.ever_ready and all(worker.tried for worker in self.workers):
+        if self.started:
             return None
         left, seconds = len(self.workers) - self.live_workers, self._now() - self._started_at
         return Loading(self.name, left, len(self.workers), seconds, self.health.reason)
@@ -249,7 +290,7 @@ class StageDriver:
 
     def _send(self, worker: WorkerSlot, batch: CutBatch, now: float) -> None:
         items = batch.items
-        sent = SentFrame(next(self._frame_ids), items, worker, batch.back)
+        sent = SentFrame(next(self._frame_ids), items, worker, batch.back, now)
         for item in items:
             item.frame = sent
         self.counters.waited.add_many([now - item.arrived for item in items])
@@ -258,6 +299,7 @@ class StageDriver:
                 if item.request.lane != BACK:
                     item.request.tenant.waited += now - item.arrived
         n = len(items)
+        codec_in, codec_out = self.codec_in, self.codec_out
         self.in_flight += n
         self.back_in_flight += batch.back
         self.counters.batches += 1
@@ -272,14 +314,15 @@ class StageDriver:
                 [item.payload for item in items],
                 [item.nbytes for item in items],
                 [item.deadline - now for item in items],
-                [item.request.codec_in for item in items] if self.index == 0 else [Codec.PICKLE] * n,
-                [item.request.codec_out for item in items] if self.last else [Codec.PICKLE] * n,
+                [item.request.codec_in for item in items] if codec_in is None else [codec_in] * n,
+                [item.request.codec_out for item in items] if codec_out is None else [codec_out] * n,
                 join_ids(items),
             ),
             now,
         )
         if self.on_sent is not None:
-            self.on_sent(worker.pid, [item.request.id for item in items if item.request.lane != BACK])
+            kill = None if self.inline else worker.strike
+            self.on_sent(kill, [item.request.id for item in items if item.request.lane != BACK])
 
     # -- from workers -----------------------------------------------------------------------------------------------
 
@@ -288,9 +331,19 @@ class StageDriver:
         env = worker_environment(self._threads[index], self.spec.environment_of(index))
         return WorkerStart(self.service, self.name, index, self.spec.target, self._cores[index], env)
 
-    def launch_of(self, index: int) -> Launch:  # noqa: D102  # see `SlotOwner`
+    def launch_of(self, index: int) -> bytes:  # noqa: D102  # see `SlotOwner`
         assert self._launch is not None, "the stage was never started"
-        return self._launch(index)
+        return pack(self._launch(index))
+
+    def launch_in(self) -> float:
+        """At once: a worker that may not serve yet is not started."""
+        return 0.0
+
+    def disbelieved(self, worker: WorkerSlot, why: str) -> None:  # noqa: D102  # see `SlotOwner`
+        log.error("%s: %s; the worker is killed", worker, why)
+
+    def check_answers(self, sent: SentFrame, frame: Frame) -> None:
+        """Nothing more than the slot has checked: these are our own workers."""
 
     def answered(  # noqa: D102  # see `SlotOwner`
         self, worker: WorkerSlot, sent: SentFrame, frame: Frame, now: float
@@ -320,7 +373,7 @@ class StageDriver:
                 frame_id = next(self._frame_ids)
                 worker.send(SentFrame(frame_id, [], worker), encode_control(Kind.EXAMINE, b"", frame_id), now)
             else:
-                log.error("%s: every batch fails, the last with %s; the worker is restarted", worker, error)
+                log.error("%s: every batch fails, the last with %s; the worker is %s", worker, error, self.fate)
                 self._recycle(worker, error)
         self.hub.wake()
 
@@ -362,11 +415,11 @@ class StageDriver:
             log.error("%s is not well: %s; it goes on for now\n%s", worker, error, traceback)
         worker.reason = error
         if ends:
-            log.error("%s is not well: %s; the worker is restarted\n%s", worker, error, traceback)
+            log.error("%s is not well: %s; the worker is %s\n%s", worker, error, self.fate, traceback)
             self.counters.recycled += 1
             assert self._rounds is not None, "nobody asked it"
             self._rounds.replaced(worker)
-            worker.recycle()
+            worker.recycle(f"it is not well: {error}")
 
     def _recycle(self, worker: WorkerSlot, error: str) -> None:
         """Restart a worker that only fails, the last time with `error`; all of the stage, after a rest, if that is all.
@@ -376,7 +429,7 @@ class StageDriver:
         self.counters.recycled += 1
         now = self._now()
         rests = self.health.recycled(error, now)  # first: it decides when a worker that ends is started again
-        worker.recycle()
+        worker.recycle(f"every batch fails, the last with {error}")
         if rests:
             log.error(
                 "stage %r has failed: no worker has a result, the last error is %s; it is tried again in %g s",
@@ -384,9 +437,9 @@ class StageDriver:
                 error,
                 self.health.rest_ends - now,
             )
-            for other in self.workers:
+            for other in list(self.workers):
                 if other.ready:
-                    other.recycle()
+                    other.recycle("the stage rests: no worker of it has a result")
             self.hub.pool_changed(self, None)
 
     def abandoned(self, worker: WorkerSlot) -> None:  # noqa: ARG002, D102  # see `SlotOwner`
@@ -396,7 +449,7 @@ class StageDriver:
 
     def worker_ready(self, worker: WorkerSlot) -> None:  # noqa: D102  # see `SlotOwner`
         if not self.health.may_serve(self._now()):
-            worker.recycle()
+            worker.recycle("the stage rests")
             return
         self.health.became_ready(worker.index)
         worker.health.became_ready(self._now())
@@ -408,6 +461,10 @@ class StageDriver:
             log.info("stage %r is back: a worker could be started", self.name)
         self.hub.pool_changed(self, None)
         self.hub.wake()
+
+    def worker_detached(self, worker: WorkerSlot) -> None:
+        """Only workers from outside leave, and none of them is here."""
+        raise ProtocolError(f"{worker} is no worker from outside, and sent a DETACH frame")
 
     def worker_ended(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
         """A worker is gone: its items are queued again or settled, and it is started again when that is due."""
@@ -477,20 +534,20 @@ class StageDriver:
     def close(self) -> None:
         """Let every worker end in good order."""
         self._begin_stop()
-        for worker in self.workers:
+        for worker in list(self.workers):  # a worker from outside that ends is none of them any more
             worker.close()
 
     def kill(self) -> None:
         """End every worker now."""
         self._begin_stop()
-        for worker in self.workers:
+        for worker in list(self.workers):
             worker.kill()
 
     def abandon(self) -> None:
         """End every worker now, from any thread and without an event loop."""
         self.stopping = True
         self.stall.stop()
-        for worker in self.workers:
+        for worker in list(self.workers):
             worker.abandon()
 
     def forget_timers(self) -> None:

@@ -26,13 +26,14 @@ from penstock.runtime.slot_states import (
     CLOSE,
     END,
     FILL,
+    LEAVE,
     REPLACE,
     START,
     STOP,
     SlotState,
 )
 from penstock.transport.framing import VERSION, Frame, Kind, encode_control
-from penstock.transport.messages import Hello, Launch, Problem, pack, unpack
+from penstock.transport.messages import Hello, Problem, unpack
 from penstock.worker.problems import describe_error
 
 log = guarded_logger("penstock.runtime")
@@ -40,7 +41,11 @@ log = guarded_logger("penstock.runtime")
 STOOD_STILL_SECONDS = 0.1
 """A timer that rings later than this tells that the event loop stood still, and read no answer meanwhile."""
 
+STOPS: Final = "the service stops"
+NOT_BELIEVED: Final = "it sent what no worker sends"
+
 READY: Final = SlotState.READY  # asked for each batch: a constant costs nothing once compiled
+AT_WORK: Final = (SlotState.READY, SlotState.LEAVING)
 
 
 class SlotOwner(Protocol):
@@ -49,8 +54,17 @@ class SlotOwner(Protocol):
     def start_of(self, index: int) -> WorkerStart:
         """Where and how an incarnation of worker `index` starts."""
 
-    def launch_of(self, index: int) -> Launch:
-        """What worker `index` is told to be."""
+    def launch_of(self, index: int) -> bytes:
+        """What worker `index` is told to be: the payload of its LAUNCH."""
+
+    def launch_in(self) -> float:
+        """In how many seconds a worker that is there may be told what to be."""
+
+    def disbelieved(self, worker: WorkerSlot, why: str) -> None:
+        """The worker sent what no worker sends, and is being ended."""
+
+    def check_answers(self, sent: SentFrame, frame: Frame) -> None:
+        """Raise ProtocolError where `frame` is no answer to `sent`, as far as a worker of this stage is not trusted."""
 
     def answered(self, worker: WorkerSlot, sent: SentFrame, frame: Frame, now: float) -> None:
         """The worker answered the batch `sent` with `frame` at `now`."""
@@ -67,6 +81,13 @@ class SlotOwner(Protocol):
     def worker_ready(self, worker: WorkerSlot) -> None:
         """The worker reached READY."""
 
+    def worker_detached(self, worker: WorkerSlot) -> None:
+        """The worker wants to leave, and will be sent nothing more.
+
+        Raises:
+            ProtocolError: no worker of this stage leaves.
+        """
+
     def worker_ended(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
         """The worker's incarnation is gone."""
 
@@ -74,7 +95,7 @@ class SlotOwner(Protocol):
 class IncarnationEnd:
     """How an incarnation ended, and what it held."""
 
-    __slots__ = ("frames", "hung", "innocent", "problem", "reason", "was_ready")
+    __slots__ = ("detached", "frames", "hung", "innocent", "problem", "reason", "was_ready")
 
     def __init__(
         self,
@@ -84,6 +105,7 @@ class IncarnationEnd:
         innocent: bool,
         problem: Problem | None,
         hung: bool = False,
+        detached: bool = False,
     ) -> None:
         self.reason = reason
         """In words, as the system tells it."""
@@ -96,6 +118,8 @@ class IncarnationEnd:
         """Why it could not be set up, where it said so."""
         self.hung = hung
         """Whether it was killed because the first of `frames` ran too long."""
+        self.detached = detached
+        """Whether it had said that it wants to leave."""
 
 
 class WorkerSlot(FrameHolder):
@@ -118,6 +142,10 @@ class WorkerSlot(FrameHolder):
         """The stage's name."""
         self.index = index
         self.restarts = 0
+        self.language = ""
+        """What a worker from outside is written in, by its own words; "" for one of ours."""
+        self.has_health = True
+        """Whether it can be asked to run its stage's `health`, where that has one."""
         self.reason = ""
         """What the last run of the stage's `health` raised here, in a line; "" where it went well or there is none."""
         self.health = health
@@ -135,6 +163,7 @@ class WorkerSlot(FrameHolder):
         self._starting: asyncio.Task[None] | None = None
         """The task of the start; kept, because the event loop keeps only a weak reference."""
         self._restart: Timer | None = None
+        """The next start, or the order to an incarnation that is there and has to wait for it."""
         self._hang: Timer | None = None
         self._deserted: Timer | None = None
         """The next thing to do about a batch that runs and that nobody waits for."""
@@ -165,6 +194,8 @@ class WorkerSlot(FrameHolder):
         """The frame for which it runs `health`, which has a time limit of its own."""
         self._disbelieved = False
         """Cause: this incarnation sent what no worker sends; whatever it sends after that is ignored."""
+        self._detached = False
+        """History: whether this incarnation has said that it wants to leave."""
 
     def _move(self, move: Move[SlotState]) -> None:
         self._state = move[self._state]
@@ -188,6 +219,16 @@ class WorkerSlot(FrameHolder):
     def idle_since(self) -> float | None:
         """Since when it has had nothing to do; None while it has something, or is not ready."""
         return None if self.frames or not self.ready else self.running_since
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it answers what it holds, and takes nothing more."""
+        return self._state is SlotState.LEAVING
+
+    def strike(self) -> None:
+        """End the worker as somebody else would: what it does now is suspect, as after any death."""
+        if self._incarnation is not None:
+            self._incarnation.strike()
 
     @property
     def alive(self) -> bool:
@@ -216,15 +257,15 @@ class WorkerSlot(FrameHolder):
         self._incarnation = incarnation
         self._move(FILL)
         if self._state is SlotState.STOPPING:
-            incarnation.kill()
+            incarnation.kill(STOPS)
         elif self._disbelieved:
-            self._end_incarnation()
+            self._end_incarnation(NOT_BELIEVED)
         elif self._greeted:
-            self._launch()
+            self._launch_when_due()
 
     def close(self) -> None:
         """End the worker for good: in good order if it is ready, else now.  `worker_ended` follows if it is `alive`."""
-        if not self.ready:
+        if self._state not in AT_WORK:
             self.kill()  # it may still load its model for minutes
             return
         self._move(CLOSE)
@@ -237,7 +278,7 @@ class WorkerSlot(FrameHolder):
         self._move(STOP)
         self._cancel_timers()
         if self._incarnation is not None:
-            self._incarnation.kill()
+            self._incarnation.kill(STOPS)
 
     def abandon(self) -> None:
         """End the worker now, for good, from any thread and without an event loop."""
@@ -249,16 +290,16 @@ class WorkerSlot(FrameHolder):
         """The stack of each thread of the worker, or "" where they cannot be had."""
         return await self._incarnation.stacks() if self._incarnation is not None else ""
 
-    def recycle(self) -> None:
-        """End a worker and start another one; nothing it holds is suspect."""
+    def recycle(self, why: str) -> None:
+        """End a worker, because of `why`, and start another one; nothing it holds is suspect."""
         self._innocent = True
         self._stop_watching()
-        self._end_incarnation()
+        self._end_incarnation(why)
 
-    def _end_incarnation(self) -> None:
+    def _end_incarnation(self, why: str) -> None:
         self._move(REPLACE)
         assert self._incarnation is not None
-        self._incarnation.kill()
+        self._incarnation.kill(why)
 
     def restart_in(self, delay: float) -> None:
         """Start again after `delay` seconds."""
@@ -304,16 +345,17 @@ class WorkerSlot(FrameHolder):
             else:
                 self._handshake(frame)
         except ProtocolError as error:
-            log.error("%s: %s; the worker is killed", self, error)  # noqa: TRY400  # our traceback would tell nothing
+            self._owner.disbelieved(self, str(error))
             self._disbelieved = True
             if self._incarnation is not None:
-                self._end_incarnation()
+                self._end_incarnation(str(error))
 
     def _answers(self, frame: Frame) -> None:
         sent = self.frames[0] if self.frames else None
         n = len(frame.ids)
         if sent is None or sent.frame_id != frame.frame_id or n == 0 or n != len(sent.items):
             raise ProtocolError("the worker answered a batch it does not hold")
+        self._owner.check_answers(sent, frame)
         now = self._finish_first()
         self._has_answered = True
         self._owner.answered(self, sent, frame, now)
@@ -349,7 +391,7 @@ class WorkerSlot(FrameHolder):
                 raise ProtocolError(f"the worker speaks version {hello.version}, the coordinator {VERSION}")
             self._greeted = True
             if self._incarnation is not None:
-                self._launch()
+                self._launch_when_due()
         elif frame.kind is Kind.READY and self._greeted and not self._was_ready:
             self.tried = self._was_ready = True
             now = self.running_since = self._now()
@@ -359,18 +401,39 @@ class WorkerSlot(FrameHolder):
                 self._owner.worker_ready(self)
         elif frame.kind is Kind.FAILED:
             self._problem = unpack(frame.payloads[0], Problem)
+        elif frame.kind is Kind.DETACH and self._was_ready and not self._detached:
+            self._detach()
         else:
             raise ProtocolError(f"the worker sent a {frame.kind.name} frame")
 
+    def _detach(self) -> None:
+        """The worker wants to leave: it answers what it holds, and is sent nothing more."""
+        self._detached = True
+        if self._state is READY:  # else it is being ended
+            self._owner.worker_detached(self)
+            self._move(LEAVE)
+            assert self._incarnation is not None
+            self._incarnation.close()
+
+    def _launch_when_due(self) -> None:
+        delay = self._owner.launch_in()
+        if delay > 0:
+            self._restart = self._clock.call_later(delay, self._launch)
+        else:
+            self._launch()
+
     def _launch(self) -> None:
+        self._restart = None
+        if self._state is not SlotState.SETTING_UP:
+            return  # it was ended while it waited for its turn
         assert self._incarnation is not None
         try:
-            launch = pack(self._owner.launch_of(self.index))
+            launch = self._owner.launch_of(self.index)
         except Exception as error:  # noqa: BLE001  # of a callback of the event loop: nobody above would end the worker
             problem = describe_error(error)
             message = f"what the worker is to be told cannot be sent: {problem.message}"
             self._problem = Problem(problem.type_name, problem.mro, message, traceback=problem.traceback)
-            self._end_incarnation()
+            self._end_incarnation(message)
             return
         self._incarnation.send(encode_control(Kind.LAUNCH, launch))
 
@@ -381,7 +444,9 @@ class WorkerSlot(FrameHolder):
         self._incarnation = None
         self._cancel_timers()
         hung = bool(self.frames) and self.frames[0] is self._hung_frame
-        end = IncarnationEnd(reason, list(self.frames), self._was_ready, self._innocent, self._problem, hung)
+        end = IncarnationEnd(
+            reason, list(self.frames), self._was_ready, self._innocent, self._problem, hung, self._detached
+        )
         self.frames = deque()
         self._owner.worker_ended(self, end)
 
@@ -412,7 +477,7 @@ class WorkerSlot(FrameHolder):
 
     def deserted(self) -> None:
         """Nobody waits for the frame that runs: tell of it after a while, and kill the worker after a longer one."""
-        if self._abandonment is None or self._state is not READY or self._deserted is not None:
+        if self._abandonment is None or self._state not in AT_WORK or self._deserted is not None:
             return
         limit = self._abandonment.limit(start_seconds=self._start_seconds, has_answered=self._has_answered)
         since = self._now()
@@ -435,7 +500,7 @@ class WorkerSlot(FrameHolder):
 
     async def _tell(self, frame: SentFrame, since: float, final: bool) -> None:
         stacks = await self.stacks()
-        if not frame.running or self._state is not READY:
+        if not frame.running or self._state not in AT_WORK:
             return  # it was answered meanwhile, or the worker is being ended
         log.error(
             "%s: for %.1f s it has run %s; %s\n%s",
@@ -447,7 +512,7 @@ class WorkerSlot(FrameHolder):
         )
         if final:
             self._owner.abandoned(self)
-            self.recycle()
+            self.recycle("it goes on with a batch that nobody waits for")
 
     def _hung(self) -> None:
         """The time of the frame is up.
@@ -468,7 +533,7 @@ class WorkerSlot(FrameHolder):
             return
         log.error("%s: a batch ran longer than %g s; the worker is killed", self, self._timeout)
         self._hung_frame = self.frames[0]
-        self._end_incarnation()
+        self._end_incarnation(f"a batch ran longer than {self._timeout:g} s")
 
     def __str__(self) -> str:
         return f"worker {self.index} of stage {self.stage!r}"

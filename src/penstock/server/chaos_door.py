@@ -13,10 +13,7 @@ Contract
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from typing import Final
@@ -112,11 +109,10 @@ class ChaosDoor:
             self._watched[route.service.name] = engine
             engine.watch_batches(self._sent)
 
-    def _sent(self, pid: int | None, ids: Sequence[bytes]) -> None:
-        """A batch was given to the worker process `pid`; `ids` are those of its requests, b"" of calls in process."""
+    def _sent(self, kill: Callable[[], None] | None, ids: Sequence[bytes]) -> None:
+        """A batch was given to a worker that `kill` ends; `ids` are those of its requests, b"" of calls in process."""
         of_calls = [request_id for request_id in ids if request_id]
-        if not of_calls or pid is None or not self._chaos.hits("kill", next(self._batches)):
+        if not of_calls or kill is None or not self._chaos.hits("kill", next(self._batches)):
             return
         self._killed.update(of_calls)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        kill()

@@ -73,11 +73,15 @@ class FakeIncarnation:
         if self.obedient:
             self.die("exit status 0")
 
-    def kill(self) -> None:
+    def kill(self, why: str) -> None:  # noqa: ARG002  # as of our own
         """Asked to end now."""
         self.orders.append("kill")
         if self.obedient:
             self.die("signal SIGKILL")
+
+    def strike(self) -> None:
+        """Killed by somebody else."""
+        self.die("signal SIGKILL")
 
     def abandon(self) -> None:
         """Asked to end now, and to tell nothing."""

@@ -139,6 +139,12 @@ class Rig:
 MakeRig = Callable[..., Rig]
 
 
+@pytest.fixture(scope="session")
+def rig_type() -> type[Rig]:
+    """For tests that run many histories, each on an event loop and with an engine of its own."""
+    return Rig
+
+
 @pytest.fixture
 async def make_rig() -> AsyncIterator[MakeRig]:
     """Makes engines, and checks each at the end."""

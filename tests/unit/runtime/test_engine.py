@@ -15,6 +15,7 @@ from penstock.core.state import State
 from penstock.errors import ConfigError, NotReady, Overloaded, StartFailed
 from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
+from penstock.transport.framing import Kind
 
 
 def spec(target=math.sqrt, **options):
@@ -367,6 +368,13 @@ async def test_what_the_drain_leaves_is_told_that_the_service_has_stopped(make_r
     assert rig.workers[0].orders == ["kill"], "a worker that did not finish is not waited for"
 
 
+async def test_a_worker_of_ours_never_leaves(make_rig, caplog):
+    rig = await make_rig(spec()).start()
+    rig.workers[0].say(Kind.DETACH)
+    assert rig.workers[0].orders == ["kill"]
+    assert "is no worker from outside, and sent a DETACH frame; the worker is killed" in caplog.text
+
+
 async def test_a_worker_that_does_not_close_is_killed_after_its_grace(make_rig):
     rig = await make_rig(obedient=False).start()
     stopping = await rig.stopping(30.0)
@@ -590,11 +598,11 @@ async def test_a_start_that_is_tried_again_says_why_and_counts_from_the_first(ma
 async def test_each_batch_is_told_with_its_worker_and_the_ids_of_its_requests(make_rig):
     rig = await make_rig(spec(batch=Batch(max_size=4)), spec(name="second")).start()
     told = []
-    rig.engine.watch_batches(lambda pid, ids: told.append((pid, ids)))
+    rig.engine.watch_batches(lambda kill, ids: told.append((kill.__self__, ids)))
     rig.submit(request_id=b"a")
     rig.submit(request_id=b"b")
     await rig.call(request_id=b"job", lane=Lane.BACK)
-    assert told == [(rig.workers[0].pid, [b"a", b"b"])]
+    assert told == [(rig.engine.stages[0].workers[0], [b"a", b"b"])]
     rig.workers[0].answer()
     await rest()
-    assert told[1] == (rig.workers[1].pid, [b"a"])
+    assert told[1] == (rig.engine.stages[1].workers[0], [b"a"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import socket
 import threading
 import weakref
@@ -171,7 +172,7 @@ async def test_a_worker_whose_channel_ends_as_it_dies_has_only_died(life, unread
 
 async def test_the_channel_of_a_worker_whose_end_was_ordered_is_no_reason(life):
     await life.start()
-    life.incarnation.kill()
+    life.incarnation.kill("it is to end")
     life.process.socket.close()
     await rest()
     life.process.end("signal SIGKILL")
@@ -201,20 +202,35 @@ async def test_what_is_no_frame_ends_the_worker_and_is_part_of_the_reason(life):
     assert len(reason) > len(" (signal SIGKILL)")
 
 
+ORDERS = {"kill": ("it is to end",), "abandon": (), "close": ()}
+
+
 @pytest.mark.parametrize("order", ["kill", "abandon"])
 async def test_an_order_to_end_reaches_the_process(life, order):
     await life.start()
-    getattr(life.incarnation, order)()
+    getattr(life.incarnation, order)(*ORDERS[order])
     assert life.process.orders == [order]
+
+
+async def test_a_process_is_struck_as_by_anybody(life, monkeypatch):
+    struck = []
+    monkeypatch.setattr(os, "kill", lambda *given: struck.append(given))
+    await life.start()
+    life.incarnation.strike()
+    assert (struck, life.process.orders) == ([(life.process.pid, signal.SIGKILL)], [])
+    life.process.end("signal SIGKILL")
+    await rest()
+    life.incarnation.strike()
+    assert len(struck) == 1, "its id may be another's by now"
 
 
 async def test_a_worker_that_may_not_be_killed_loses_its_channel_and_the_log_says_so(life, caplog):
     await life.start()
     life.process.may_be_killed = False
-    life.incarnation.kill()
+    life.incarnation.kill("it is to end")
     await rest()
     assert life.process.socket.recv(100) == b"", "its channel is closed"
-    life.incarnation.kill()
+    life.incarnation.kill("it is to end")
     (record,) = caplog.records
     assert record.getMessage() == (
         "worker 3 of stage 'stage': this process may not kill it (pid 4711); "
@@ -228,8 +244,8 @@ async def test_after_its_end_every_order_is_harmless(life):
     await life.start()
     life.process.end("exit status 0")
     await rest()
-    for order in ("close", "kill", "abandon"):
-        getattr(life.incarnation, order)()
+    for order, words in ORDERS.items():
+        getattr(life.incarnation, order)(*words)
     life.incarnation.send([b"to nobody"])
     assert life.incarnation.pid is None
     assert life.process.orders == []
@@ -386,7 +402,7 @@ async def test_a_killed_thread_is_over_at_once_and_what_it_does_later_is_for_nob
             gone.set()
 
     made = await threads.start(work)
-    made.kill()
+    made.kill("it is to end")
     await threads.ended.wait()
     go.set()
     await asyncio.get_running_loop().run_in_executor(None, partial(gone.wait, 10))

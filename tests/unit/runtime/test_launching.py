@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.codec.formats import Codec
 from penstock.config import Batch, LogOptions, ServiceOptions
 from penstock.errors import ConfigError
 from penstock.runtime.affinity import allowed_cores, check_cores
-from penstock.runtime.launching import launcher, search_path, worker_cores
+from penstock.runtime.external_spec import external
+from penstock.runtime.launching import launcher, plan, search_path, worker_cores
 from penstock.runtime.process import THREAD_VARIABLES, worker_environment
 from penstock.runtime.spec import stage
 from penstock.transport.messages import StageRef
@@ -61,6 +63,25 @@ def test_a_worker_is_told_who_it_is_and_how_to_work(orders):
     assert order.ref == StageRef(__name__, "Embed")
     assert pickle.loads(order.setup) == {"size": 3}
     assert order.sys_path == [os.fsencode(entry) for entry in sys.path]
+
+
+def test_a_worker_is_told_of_external_stages_beside_it():
+    inner = stage(Embed, name="inner")
+    specs = [external("one", accepts=["json"]), inner, external("two"), stage(Embed, name="end")]
+    orders = [launcher("svc", specs, i, ServiceOptions(), inline=True)(0) for i in (1, 3)]
+    assert [(order.behind, order.crossing) for order in orders] == [("one", Codec.MSGPACK), ("two", Codec.PICKLE)]
+    assert [(order.first, order.last) for order in orders] == [(False, False), (False, True)]
+    ours = [inner, stage(Embed, name="end")]
+    orders = [launcher("svc", ours, i, ServiceOptions(), inline=True)(0) for i in (0, 1)]
+    assert [(order.behind, order.crossing) for order in orders] == [("", Codec.PICKLE)] * 2
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_an_external_stage_is_planned_and_nobody_is_launched_for_it(inline):
+    made = plan("svc", [external("out")], ServiceOptions(), cpus=None, inline=inline)
+    assert made.cores == [([], [])]
+    with pytest.raises(AssertionError, match="external"):
+        made.launch[0](0)
 
 
 def test_a_worker_is_told_its_gpus():

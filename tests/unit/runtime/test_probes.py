@@ -8,11 +8,12 @@ import pickle
 import pytest
 
 from penstock.codec.formats import Codec
-from penstock.errors import DeadlineExceeded, NotReady, Overloaded
+from penstock.errors import DeadlineExceeded, InvalidItem, NotReady, Overloaded
 from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
 
-PROBE = pickle.dumps(4.0)
+EXAMPLE = 4.0
+PROBE = pickle.dumps(EXAMPLE, protocol=5)
 
 
 @pytest.fixture
@@ -31,14 +32,14 @@ def make(make_rig, tmp_path):
 async def probe(rig, within=5.0):
     """What the probe is told, in a list that is empty until then."""
     told = []
-    rig.engine.submit_probe(PROBE, rig.clock.now() + within, told.append)
+    rig.engine.submit_probe(EXAMPLE, rig.clock.now() + within, told.append)
     await rest()
     return told
 
 
 def refused(rig, kind=Overloaded):
     with pytest.raises(kind) as caught:
-        rig.engine.submit_probe(PROBE, math.inf, list)
+        rig.engine.submit_probe(EXAMPLE, math.inf, list)
     return caught.value
 
 
@@ -74,6 +75,13 @@ async def test_it_is_sent_as_pickled_and_wants_its_result_so(make):
     assert (request.codec_in, request.codec_out, request.urgency) == (Codec.PICKLE, Codec.PICKLE, 0)
     await answer_all(rig)
     assert len(told) == 1
+
+
+async def test_an_example_that_cannot_be_written_is_refused_before_anything_is_counted(make):
+    rig = await make()
+    with pytest.raises(InvalidItem, match="cannot be pickled"):
+        rig.engine.submit_probe(lambda: None, math.inf, list)
+    assert (rig.engine.queued, rig.engine.counters.accepted) == (0, 0)
 
 
 async def test_it_needs_no_token_and_takes_none(make):

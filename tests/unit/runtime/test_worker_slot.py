@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import deque
 from itertools import product
@@ -18,6 +19,7 @@ from penstock.core.lanes import Lane
 from penstock.core.moves import IllegalMove
 from penstock.core.state import WorkerState
 from penstock.core.supervision import WorkerHealth
+from penstock.errors import ProtocolError
 from penstock.runtime import slot_states
 from penstock.runtime.incarnation import WorkerStart
 from penstock.runtime.launching import launcher
@@ -29,7 +31,7 @@ from penstock.testing.virtual_clock import VirtualClock, rest
 from penstock.transport.framing import Kind, encode_answers, encode_batch, encode_control
 from penstock.transport.messages import Hello, pack
 
-NAMES = ("START", "FILL", "BECOME_READY", "REPLACE", "CLOSE", "STOP", "ABANDON", "END")
+NAMES = ("START", "FILL", "BECOME_READY", "REPLACE", "LEAVE", "CLOSE", "STOP", "ABANDON", "END")
 MOVES = {name: getattr(slot_states, name) for name in NAMES}
 
 
@@ -39,14 +41,25 @@ class Owner:
     def __init__(self) -> None:
         self.events: list[tuple] = []
         self.launched = 0
-        self._launch = launcher("service", [stage(math.sqrt, name="double")], 0, ServiceOptions(), inline=True)
+        self.wait = 0.0
+        self.order = launcher("service", [stage(math.sqrt, name="double")], 0, ServiceOptions(), inline=True)
 
     def start_of(self, index):
         return WorkerStart("service", "double", index, None, frozenset({0}), {})
 
     def launch_of(self, index):
         self.launched += 1
-        return self._launch(index)
+        return pack(self.order(index))
+
+    def launch_in(self):
+        return self.wait
+
+    def check_answers(self, sent, frame):
+        if frame.payloads and bytes(frame.payloads[0]) == b"not asked for":
+            raise ProtocolError("nobody asked for that")
+
+    def disbelieved(self, worker, why):
+        logging.getLogger("penstock.runtime").error("%s: %s; the worker is killed", worker, why)
 
     def answered(self, worker, sent, frame, now):
         self.events.append(("answered", sent.frame_id, [bytes(p) for p in frame.payloads]))
@@ -63,7 +76,11 @@ class Owner:
     def worker_ready(self, worker):
         self.events.append(("ready",))
 
+    def worker_detached(self, worker):
+        self.events.append(("detached",))
+
     def worker_ended(self, worker, end):
+        self.detached = end.detached
         self.events.append(("ended", end.reason, end.was_ready, end.innocent, len(end.frames)))
         self.problem = end.problem
         self.hung = end.hung
@@ -157,8 +174,8 @@ async def test_a_slot_that_is_filled_cannot_be_started():
 @pytest.mark.parametrize("greets_early", [False, True])
 async def test_a_worker_that_cannot_be_told_what_to_do_is_ended_as_one_that_could_not_be_set_up(greets_early):
     rig = Rig()
-    order = msgspec.structs.replace(rig.owner.launch_of(0), service="\ud800")  # no UTF-8 can carry it
-    rig.owner.launch_of = lambda _: order
+    order = msgspec.structs.replace(rig.owner.order(0), service="\ud800")  # no UTF-8 can carry it
+    rig.owner.order = lambda _: order
     if greets_early:
         rig.workers.on_start = lambda worker: worker.greet()
     await rig.started()
@@ -223,7 +240,7 @@ async def test_an_end_gives_back_the_frames_and_empties_the_slot():
 
 async def test_a_restart_comes_after_its_delay_and_forgets_the_last_life():
     rig = await Rig().ready()
-    rig.slot.recycle()
+    rig.slot.recycle("it is sick")
     assert rig.owner.events[1:] == [("ended", "signal SIGKILL", True, True, 0)]
     rig.slot.restart_in(2.0)
     await rig.clock.advance(1.999)
@@ -693,3 +710,122 @@ async def test_a_worker_that_answers_an_examination_as_a_batch_is_killed(caplog)
     examine(rig, 1)
     rig.worker.answer([])
     await broken(rig, caplog, "the worker answered a batch it does not hold")
+
+
+async def test_a_worker_that_leaves_answers_what_it_holds_and_is_sent_nothing_more():
+    rig = Rig(obedient=False)
+    await rig.ready()
+    rig.send(1, b"a")
+    rig.worker.say(Kind.DETACH)
+    assert (rig.state, rig.slot.ready, rig.slot.leaving) == (SlotState.LEAVING, False, True)
+    assert rig.worker.orders == ["close"], "it reads what was sent, and then the end"
+    assert rig.slot.state is WorkerState.BUSY
+
+
+async def test_a_worker_that_leaves_is_gone_once_it_has_answered():
+    rig = Rig(obedient=False)
+    await rig.ready()
+    rig.send(1, b"a")
+    rig.worker.say(Kind.DETACH)
+    rig.worker.answer()
+    assert rig.owner.events == [("ready",), ("detached",), ("answered", 1, [b"a"])]
+    rig.worker.die("it closed its connection")
+    assert rig.owner.events[-1] == ("ended", "it closed its connection", True, False, 0)
+    assert rig.owner.detached
+    assert rig.state is SlotState.EMPTY
+
+
+async def test_a_worker_that_leaves_twice_is_ended():
+    rig = Rig(obedient=False)
+    await rig.ready()
+    rig.worker.say(Kind.DETACH)
+    rig.worker.say(Kind.DETACH)
+    assert rig.worker.orders == ["close", "kill"]
+
+
+async def test_a_worker_that_leaves_before_it_is_ready_is_ended(caplog):
+    rig = await Rig().started()
+    rig.worker.greet()
+    rig.worker.say(Kind.DETACH)
+    assert rig.worker.orders == ["kill"]
+    assert "the worker sent a DETACH frame" in caplog.text
+
+
+async def test_a_worker_that_is_being_ended_may_say_that_it_leaves():
+    rig = Rig(obedient=False)
+    await rig.ready()
+    rig.slot.recycle("it is sick")
+    rig.worker.say(Kind.DETACH)
+    assert rig.worker.orders == ["kill"]
+    assert ("detached",) not in rig.owner.events
+
+
+async def test_a_stop_lets_a_worker_that_leaves_go():
+    rig = Rig(obedient=False)
+    await rig.ready()
+    rig.worker.say(Kind.DETACH)
+    rig.slot.close()
+    assert rig.worker.orders == ["close", "close"]
+    rig.worker.die("it closed its connection")
+    assert rig.state is SlotState.STOPPED
+
+
+async def test_a_worker_that_leaves_is_watched_as_any_other():
+    rig = Rig(timeout=2.0, obedient=False)
+    await rig.ready()
+    rig.send(1, b"a")
+    rig.worker.say(Kind.DETACH)
+    await rig.clock.advance(2.0)
+    assert rig.worker.orders == ["close", "kill"]
+    rig.worker.die("cut off")
+    assert rig.owner.hung
+
+
+async def test_a_worker_that_is_there_may_have_to_wait_for_its_orders():
+    rig = Rig()
+    rig.owner.wait = 3.0
+    await rig.started()
+    rig.worker.greet()
+    assert rig.worker.launch is None
+    await rig.clock.advance(3.0)
+    assert rig.worker.launch is not None
+
+
+async def test_a_worker_that_has_gone_gets_no_orders():
+    rig = Rig()
+    rig.owner.wait = 3.0
+    await rig.started()
+    rig.worker.greet()
+    rig.worker.die("it closed its connection")
+    await rig.clock.advance(3.0)
+    assert (rig.owner.launched, rig.state) == (0, SlotState.EMPTY)
+
+
+async def test_an_answer_that_its_stage_does_not_believe_ends_the_worker(caplog):
+    rig = await Rig().ready()
+    rig.send(1, b"not asked for")
+    rig.worker.answer()
+    assert rig.worker.orders == ["kill"]
+    assert rig.owner.events[-1] == ("ended", "signal SIGKILL", True, False, 1)
+    assert "nobody asked for that" in caplog.text
+
+
+async def test_a_worker_is_struck_as_by_anybody():
+    rig = Rig()
+    rig.slot.strike()
+    await rig.ready()
+    rig.send(1, b"a")
+    rig.slot.strike()
+    assert rig.worker.orders == []
+    assert rig.owner.events[-1] == ("ended", "signal SIGKILL", True, False, 1)
+
+
+async def test_a_worker_that_is_ended_while_it_waits_for_its_orders_gets_none():
+    rig = Rig(obedient=False)
+    rig.owner.wait = 3.0
+    await rig.started()
+    rig.worker.greet()
+    rig.worker.say(Kind.DETACH)
+    assert rig.worker.orders == ["kill"]
+    await rig.clock.advance(3.0)
+    assert (rig.owner.launched, rig.worker.launch) == (0, None)

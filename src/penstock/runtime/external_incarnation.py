@@ -1,0 +1,199 @@
+"""One connection of a worker from outside: an incarnation that is accepted, not started.
+
+It belongs to the door until the worker has said what it is, and to a worker's slot from then on.  What the worker says
+in JSON is handed to the slot as our own workers say it, so that the slot needs to know little of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, NoReturn, Protocol
+
+from penstock.core.clock import Clock
+from penstock.errors import ProtocolError
+from penstock.runtime.incarnation import Incarnation, IncarnationOwner
+from penstock.transport.channel import StreamDecoder
+from penstock.transport.external_channel import ExternalChannel
+from penstock.transport.external_messages import (
+    FAILURE_BYTES,
+    ExternalFailure,
+    ExternalHello,
+    pack_json,
+    read_external_failure,
+    unpack_json,
+)
+from penstock.transport.framing import Frame, Kind, Status, encode_control
+from penstock.transport.messages import Hello, pack
+
+OK: Final = int(Status.OK)
+EXPIRED: Final = int(Status.EXPIRED)
+
+
+class ExternalPeer(Incarnation, Protocol):
+    """A worker from outside, of either protocol.  Until `serve` it belongs to its `Greeter`."""
+
+    def serve(self, owner: IncarnationOwner, *, max_body: int, max_items: int) -> None:
+        """Report to `owner` from now on, as an incarnation that was started does; first of all that it is there.
+
+        A frame may claim at most `max_body` bytes and `max_items` items.  Nothing is reported before this has returned.
+        """
+
+
+class Greeter(Protocol):
+    """Who has a worker from outside until it has a slot."""
+
+    def greeted(self, peer: ExternalPeer, hello: ExternalHello) -> None:
+        """`peer` has said what it is.  Raises ProtocolError to refuse it."""
+
+    def refused(self, peer: ExternalPeer, why: str) -> None:
+        """`peer` was cut off before it had a slot, and was told `why`."""
+
+    def left(self, peer: ExternalPeer) -> None:
+        """The connection of `peer` has ended before it had a slot."""
+
+
+class ExternalIncarnation:
+    """A worker from outside that speaks the protocol of `transport.framing`, or one that a `decoder` makes of it."""
+
+    def __init__(self, greeter: Greeter, clock: Clock, pid: int | None, decoder: StreamDecoder | None = None) -> None:
+        self.channel = ExternalChannel(self, self._broken, decoder)
+        self._greeter = greeter
+        self._clock = clock
+        self._pid = pid
+        self._loop = asyncio.get_running_loop()
+        self._owner: IncarnationOwner | None = None
+        self._greeted = False
+        """Whether the worker has said what it is, and has a slot."""
+        self._serving = False
+        """Whether the slot has been told that the worker is there."""
+        self._launched = False
+        """Whether the worker was told what to be: before that it has nothing to say."""
+        self._over = ""
+        """Cause: why this connection has ended for its owner; "" while it goes on."""
+        self._reported = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._pid
+
+    def serve(self, owner: IncarnationOwner, *, max_body: int, max_items: int) -> None:
+        self._owner = owner
+        self.channel.bound(max_body=max(max_body, FAILURE_BYTES), max_items=max_items)
+        self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        owner = self._owner
+        assert owner is not None
+        self._serving = True
+        if not self._over:
+            owner.frame_received(_control(Kind.HELLO, pack(Hello(self._pid or 0))))
+        if self._over:
+            self._report()
+
+    def send(self, buffers: list[Any]) -> None:
+        self._launched = True  # the first that a slot sends is the LAUNCH
+        self.channel.send(buffers)
+
+    def close(self) -> None:
+        self.channel.close()
+
+    def kill(self, why: str) -> None:
+        self._end(why or "cut off")
+
+    def strike(self) -> None:
+        self._end("chaos")
+
+    def abandon(self) -> None:
+        self.channel.shut()
+
+    async def stacks(self) -> str:
+        return ""
+
+    # -- what comes ---------------------------------------------------------------------------------------------
+
+    def frame_received(self, frame: Frame) -> None:
+        """A whole frame has come, in whatever state this is."""
+        if self._over:
+            return
+        try:
+            if not self._greeted:
+                self._greet(frame)
+            elif self._launched:
+                assert self._owner is not None
+                _translate(frame)
+                self._owner.frame_received(frame)
+            else:
+                _out_of_turn("a worker waits for its LAUNCH")
+        except ProtocolError as error:
+            self._broken(error)
+
+    def _greet(self, frame: Frame) -> None:
+        if frame.kind is not Kind.HELLO:
+            _out_of_turn(f"the first frame is a HELLO, not a {frame.kind.name}")
+        hello = unpack_json(frame.payloads[0], ExternalHello)
+        if self._pid is None:  # the kernel does not tell it of a process in another container
+            self._pid = hello.pid or None
+        self._greeter.greeted(self, hello)
+        self._greeted = True
+
+    def _broken(self, error: Exception) -> None:
+        """The worker sent what none may send."""
+        self._end(str(error))
+
+    def channel_ended(self, error: Exception | None) -> None:
+        """The worker has closed its end, or the connection is gone."""
+        if self._over:
+            return  # whoever has this was told
+        self._over = str(error) if isinstance(error, ProtocolError) else "it closed its connection"
+        if not self._greeted:
+            self._greeter.left(self)
+        elif self._serving:
+            self._report()
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _end(self, why: str) -> None:
+        """Tell the worker why it is cut off, and report its end without waiting for it."""
+        if self._over:
+            return
+        self._over = why
+        self.channel.part(self.last_words(why), self._clock)
+        if not self._greeted:
+            self._greeter.refused(self, why)
+        elif self._serving:
+            self._loop.call_soon(self._report)
+
+    def last_words(self, why: str) -> bytes:
+        """What a worker is sent that is cut off because of `why`."""
+        words: bytes = encode_control(Kind.FAILED, pack_json(ExternalFailure(why)))[0]
+        return words
+
+    def _report(self) -> None:
+        if not self._reported:
+            self._reported = True
+            assert self._owner is not None
+            self._owner.ended(self._over)
+
+
+def _out_of_turn(why: str) -> NoReturn:
+    raise ProtocolError(why)
+
+
+def _control(kind: Kind, payload: bytes) -> Frame:
+    frame = Frame(kind, 0, 0.0, 0)
+    frame.payloads = [memoryview(payload)]
+    return frame
+
+
+def _translate(frame: Frame) -> None:
+    """Put what our own workers would have said in place of what is JSON in `frame`; ProtocolError where it is not."""
+    kind = frame.kind
+    if kind is Kind.ANSWERS:
+        statuses = frame.statuses
+        if not any(statuses):
+            return
+        for i, status in enumerate(statuses):
+            if status not in (OK, EXPIRED):
+                frame.payloads[i] = memoryview(pack(read_external_failure(frame.payloads[i])))
+    elif kind is Kind.FAILED or (kind is Kind.CHECKED and len(frame.payloads[0])):
+        frame.payloads = [memoryview(pack(read_external_failure(frame.payloads[0])))]

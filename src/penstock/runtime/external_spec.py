@@ -1,0 +1,100 @@
+"""A stage whose workers are started by somebody else, as the author of a service describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Literal
+
+from penstock.codec.formats import CODEC_NAMES, Codec
+from penstock.codec.schema import accepts as formats_of
+from penstock.codec.schema import type_name
+from penstock.config import Batch, StageOptions, checked_keywords
+from penstock.errors import ConfigError
+from penstock.runtime.spec import External, StageSpec
+from penstock.runtime.stage_check import examples_of
+
+
+@checked_keywords("penstock.external")
+def external(
+    name: str,
+    *,
+    batch: Batch | None = None,
+    accepts: Sequence[str] = ("json", "msgpack"),
+    item: Any = Any,
+    result: Any = Any,
+    prefetch: int = 1,
+    max_queued: int | None = None,
+    timeout: float | None = None,
+    abandon_after: float | Literal["auto"] = "auto",
+    recycle_after: float = 30.0,
+    retry: bool = True,
+    examples: Sequence[Any] = (),
+) -> StageSpec:
+    """Describe a stage whose workers attach from outside: see `penstock worker`.
+
+    Args:
+        name: unique within the service; the workers say it.
+        batch: the batch policy; None: a worker gets one item at a time.
+        accepts: the formats that its workers read and write, the preferred one first: "json", "msgpack", "raw", "npy".
+            Items cross in the format that a client sent them in.
+        item: the type of one item, for OpenAPI and for the conversion between stages; workers check it themselves.
+        result: the type of one result, likewise.
+        prefetch: as of `penstock.stage`.
+        max_queued: as of `penstock.stage`.
+        timeout: as of `penstock.stage`; a worker that is over it is told, and cut off.
+        abandon_after: as of `penstock.stage`, likewise.
+        recycle_after: as of `penstock.stage`, likewise; no example is run.
+        retry: whether items whose worker died are run once more, alone.
+        examples: inputs of the stage, for OpenAPI and for the check of deep health.
+
+    Raises:
+        ConfigError: an argument has a value it cannot have.
+    """
+    given = locals()
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"a stage's name is a string that is not empty, got {name!r}")
+    if batch is not None and not isinstance(batch, Batch):
+        raise ConfigError(f"stage {name!r}: batch takes a penstock.Batch, got {batch!r}")
+    for what, kind in (("item", item), ("result", result)):
+        _check_type(name, what, kind)
+    try:
+        options = StageOptions(**{f.name: given[f.name] for f in fields(StageOptions) if f.name in given})
+    except ConfigError as error:
+        raise ConfigError(f"stage {name!r}: {error}") from None
+    return StageSpec(
+        target=None,
+        name=name,
+        workers=0,
+        batch=batch,
+        examples=examples_of(name, _Examples(examples)),
+        options=options,
+        external=External(_codecs(name, accepts), item, result),
+    )
+
+
+class _Examples:
+    def __init__(self, examples: Any) -> None:
+        self.examples = examples
+
+
+def _check_type(name: str, what: str, kind: Any) -> None:
+    try:
+        if formats_of(kind):
+            return
+    except ConfigError:
+        pass
+    raise ConfigError(
+        f"stage {name!r}: {what} takes a type that JSON and MessagePack can carry, as dict[str, float], "
+        f"got `{type_name(kind)}`"
+    )
+
+
+def _codecs(name: str, accepts: Any) -> tuple[Codec, ...]:
+    names = () if isinstance(accepts, str) or not isinstance(accepts, Sequence) else tuple(accepts)
+    known = all(isinstance(each, str) and each in CODEC_NAMES for each in names)
+    if not names or not known or len(set(names)) < len(names):
+        raise ConfigError(
+            f"stage {name!r}: accepts takes a list of formats, of {', '.join(CODEC_NAMES)}, each once, got {accepts!r}"
+        )
+    return tuple(CODEC_NAMES[each] for each in names)

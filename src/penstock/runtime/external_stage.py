@@ -1,0 +1,268 @@
+"""Drives a stage whose workers attach from outside: they come and go, and none of them is ours to start or to kill."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from penstock.codec.formats import CODEC_NAMES, Codec
+from penstock.codec.text import cut_line, cut_middle, printable
+from penstock.codec.well_formed import well_formed
+from penstock.config import ServiceOptions
+from penstock.core.alarm import Alarm
+from penstock.core.clock import Clock
+from penstock.core.dispatch import SentFrame
+from penstock.core.line_pace import LinePace
+from penstock.core.load_progress import Loading
+from penstock.core.presence import Presence
+from penstock.core.supervision import WorkerHealth
+from penstock.errors import ProtocolError
+from penstock.hosting.guarded_log import guarded_logger
+from penstock.runtime.external_incarnation import ExternalPeer
+from penstock.runtime.incarnation import Incarnation, IncarnationOwner, StartIncarnation, WorkerStart
+from penstock.runtime.spec import External, StageSpec
+from penstock.runtime.stage_driver import Hub, StageDriver
+from penstock.runtime.stage_failures import start_failure
+from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
+from penstock.transport.external_messages import ExternalHello, ExternalLaunch, codecs_of, pack_json
+from penstock.transport.framing import Frame, Status
+from penstock.transport.messages import Launch
+
+log = guarded_logger("penstock.runtime")
+
+LINES_PER_SECOND: Final = 16
+"""Most lines a second that tell of workers that come and go in good order."""
+LANGUAGE_BYTES: Final = 100
+REASON_BYTES: Final = 1024
+OK: Final = int(Status.OK)
+LAST_STATUS: Final = int(Status.EXPIRED)
+NAMES: Final = {int(codec): name for name, codec in CODEC_NAMES.items()}
+
+
+class ExternalStageDriver(StageDriver):
+    """One running stage whose workers attach."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        service: str,
+        spec: StageSpec,
+        index: int,
+        *,
+        codec_in: Codec | None,
+        codec_out: Codec | None,
+        options: ServiceOptions,
+        by_deadline: bool,
+        clock: Clock,
+        start_incarnation: StartIncarnation,
+    ) -> None:
+        super().__init__(
+            hub,
+            service,
+            spec,
+            index,
+            codec_in=codec_in,
+            codec_out=codec_out,
+            seats=options.max_external_workers,
+            back_share=options.jobs_min_share,
+            stalls_after=options.stall_unready,
+            by_deadline=by_deadline,
+            inline=False,
+            clock=clock,
+            start_incarnation=start_incarnation,
+        )
+        assert spec.external is not None
+        self._external: External = spec.external
+        self._bounds = options
+        self.fate = "cut off"
+        self._presence = Presence(options.attach_grace)
+        self._grace = Alarm(clock, self._grace_over)
+        self._records: dict[int, WorkerHealth] = {}
+        """What is known of the workers of each number: who is cut off for its failures comes back under one of them."""
+        self._comings = LinePace(LINES_PER_SECOND)
+        self._troubles = LinePace()
+
+    # -- what others read -----------------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> bool:
+        """Whether no worker has been there for too long, or the stage rests."""
+        return self._presence.failed(self._now()) or (self.health.resting and self.live_workers == 0)
+
+    @property
+    def reason(self) -> str:
+        """Why it has failed."""
+        return self.health.reason if self.health.resting else str(self._waiting())
+
+    @property
+    def started(self) -> bool:
+        """A start waits for no worker of somebody else."""
+        return True
+
+    @property
+    def awaits_others(self) -> bool:
+        """Whether no worker has been there yet."""
+        return not self.health.ever_ready
+
+    @property
+    def loading(self) -> Loading | None:
+        """What the service waits for here until the first worker is ready."""
+        return None if self.health.ever_ready else self._waiting()
+
+    def _waiting(self) -> Loading:
+        return Loading(self.name, 1, 1, self._presence.waited(self._now()), external=True)
+
+    # -- workers come -----------------------------------------------------------------------------------------------
+
+    def attach(self, peer: ExternalPeer, hello: ExternalHello, uid: int | None) -> None:
+        """Give `peer`, which has said HELLO, a number, and tell it what to be.
+
+        Raises:
+            ProtocolError: it cannot serve here, and the text says why.
+        """
+        if self.stopping:
+            raise ProtocolError("the service stops")
+        missing = [NAMES[codec] for codec in self._external.accepts if codec not in codecs_of(hello.codecs)]
+        if missing:
+            raise ProtocolError(f"stage {self.name!r} needs the formats {', '.join(missing)} too")
+        taken = {worker.index for worker in self.workers}
+        if len(taken) >= self.seats:
+            raise ProtocolError(f"stage {self.name!r} has {self.seats} workers, and takes no more")
+        index = next(number for number in range(self.seats) if number not in taken)
+        record = self._records.setdefault(index, WorkerHealth(recycle_after=self.spec.options.recycle_after))
+        worker = self._slot(index, record, _Accepted(peer, self._bounds, self.spec).start)
+        worker.language = cut_middle(printable(hello.language), LANGUAGE_BYTES)
+        worker.has_health = hello.health
+        self.workers.append(worker)
+        if hello.health and self._rounds is None:
+            self._rounds = self._make_rounds()
+        who = f"pid {peer.pid}, uid {'unknown' if uid is None else uid}, {worker.language or 'no language'}"
+        self._tell(self._comings, logging.INFO, f"{worker} attached ({who})")
+        worker.start()
+
+    def start(self, launch: Callable[[int], Launch], cores: list[frozenset[int]], threads: list[int]) -> None:  # noqa: ARG002
+        """Start nobody: wait."""
+        self._started_at = self._now()
+        self._presence.began(self._started_at)
+
+    def start_of(self, index: int) -> WorkerStart:
+        """Nothing is started: this only says who it is."""
+        return WorkerStart(self.service, self.name, index, None, frozenset(), {})
+
+    def launch_in(self) -> float:
+        """Once a stage that rests may be tried again."""
+        return self.health.rest_left(self._now()) or 0.0
+
+    def launch_of(self, index: int) -> bytes:  # noqa: D102  # see `SlotOwner`
+        return pack_json(
+            ExternalLaunch(
+                service=self.service,
+                stage=self.name,
+                index=index,
+                count=self.seats,
+                batched=self.spec.batch is not None,
+                max_size=self.spec.policy.max_size,
+                accepts=tuple(NAMES[codec] for codec in self._external.accepts),
+                max_body=self._bounds.max_queued_bytes,
+                validate_results=self._bounds.validate_results and self.last,
+                allow_nan=self._bounds.allow_nan,
+            )
+        )
+
+    def worker_ready(self, worker: WorkerSlot) -> None:
+        """A worker is ready: the stage is there, whatever was before."""
+        if self.health.may_serve(self._now()):
+            self._presence.became_ready()
+            self._grace.cancel()
+            if self._rounds is not None:
+                self._rounds.another_came()
+        super().worker_ready(worker)
+
+    # -- what they send ---------------------------------------------------------------------------------------------
+
+    def check_answers(self, sent: SentFrame, frame: Frame) -> None:
+        """Believe an answer only as far as it can be one."""
+        if frame.ids != tuple([item.id for item in sent.items]):
+            raise ProtocolError("the worker answered other items than it was sent")
+        codec_out = self.codec_out
+        for item, status, payload in zip(sent.items, frame.statuses, frame.payloads, strict=True):
+            if status == OK:
+                codec = item.request.codec_out if codec_out is None else codec_out
+                if not well_formed(codec, payload):
+                    raise ProtocolError(f"the worker was asked for {NAMES[codec]}, and gave something else")
+            elif status > LAST_STATUS:
+                raise ProtocolError(f"the worker gave the status {status}, which does not exist")
+        # What it says of its time decides when batches leave and how long a deserted one may run.
+        most = self._now() - sent.moment
+        if not 0.0 <= frame.seconds <= most:  # also where it is no number
+            frame.seconds = most
+
+    def disbelieved(self, worker: WorkerSlot, why: str) -> None:  # noqa: D102  # see `SlotOwner`
+        self._tell(self._troubles, logging.ERROR, f"{worker}: {why}; the worker is cut off")
+
+    # -- workers go -------------------------------------------------------------------------------------------------
+
+    def worker_detached(self, worker: WorkerSlot) -> None:
+        """The worker takes nothing more; what it holds it answers."""
+        self._tell(self._comings, logging.INFO, f"{worker} leaves (pid {worker.pid})")
+        self.hub.pool_changed(self, None)
+        self.hub.wake()
+
+    def worker_ended(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
+        """A worker is gone: its items are queued again or settled, and its number is free."""
+        if self._rounds is not None:
+            self._rounds.ended(worker)
+        self.workers.remove(worker)
+        self._reclaim(end.frames, innocent=end.innocent, hung=end.hung)
+        if not self.stopping:
+            self._tell_end(worker, end)
+            if self.health.ever_ready and not any(other.ready or other.leaving for other in self.workers):
+                self._presence.all_gone(self._now())
+                self._grace.set(self._presence.fails_at)
+        self.hub.pool_changed(self, None)
+        self.hub.wake()
+
+    def _tell_end(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
+        if end.detached and not end.frames:
+            self._tell(self._comings, logging.INFO, f"{worker} has left")
+        elif end.was_ready:
+            level = logging.INFO if end.innocent else logging.ERROR
+            self._tell(self._troubles, level, f"{worker} ended: {end.reason}")
+        else:
+            failure = start_failure(worker, end)
+            now = self._now()
+            self.health.died_before_ready(worker.index, str(failure).splitlines()[0], now)
+            trace = f"\n{failure.traceback.rstrip()}" if failure.traceback else ""
+            self._tell(self._troubles, logging.ERROR, str(failure).partition("\n")[0], trace)
+
+    def _grace_over(self) -> None:
+        if self._presence.failed(self._now()):
+            log.error("stage %r has failed: no worker from outside has come", self.name)
+            self.hub.pool_changed(self, None)
+        else:
+            self._grace.set(self._presence.fails_at)
+
+    def _begin_stop(self) -> None:
+        super()._begin_stop()
+        self._grace.cancel()
+
+    def _tell(self, pace: LinePace, level: int, words: str, trace: str = "") -> None:
+        left_out = pace.take(self._now())
+        if left_out is not None:
+            more = f" ({left_out} lines like it were left out)" if left_out else ""
+            log.log(level, "%s%s%s", cut_line(words, REASON_BYTES), more, trace)
+
+
+class _Accepted:
+    """Stands for the start of a worker that is there already."""
+
+    def __init__(self, peer: ExternalPeer, options: ServiceOptions, spec: StageSpec) -> None:
+        self._peer = peer
+        self._bounds = options
+        self._spec = spec
+
+    async def start(self, owner: IncarnationOwner, start: WorkerStart) -> Incarnation:  # noqa: ARG002  # of our own
+        """Have the worker report to `owner`."""
+        self._peer.serve(owner, max_body=self._bounds.max_queued_bytes, max_items=self._spec.policy.max_size)
+        return self._peer

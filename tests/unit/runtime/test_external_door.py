@@ -1,0 +1,419 @@
+"""The socket at which workers attach: who may stay, who is refused, what they are told, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import socket
+import stat
+import struct
+from pathlib import Path
+
+import pytest
+
+from penstock.config import Batch
+from penstock.core.state import State
+from penstock.errors import StartFailed
+from penstock.runtime.external_spec import external
+from penstock.testing.virtual_clock import rest
+from penstock.transport.framing import FrameDecoder, Kind, Status, encode_answers, encode_control
+
+LOOPS = ("asyncio", "uvloop")
+HELLO = {"version": 4, "pid": 77, "language": "test", "stage": "square", "codecs": ["json"]}
+
+
+def hello(**changes) -> bytes:
+    return control(Kind.HELLO, json.dumps({**HELLO, **changes}).encode())
+
+
+def control(kind, payload=b"", frame_id=0) -> bytes:
+    return b"".join(encode_control(kind, payload, frame_id))
+
+
+def descriptors() -> int:
+    """How many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+class Peer:
+    """The other end of a connection, and the frames that came there."""
+
+    def __init__(self, reader, writer) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._decoder = FrameDecoder()
+        self._frames = []
+
+    async def say(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def frame(self):
+        """The next frame; None at the end."""
+        while not self._frames:
+            data = await asyncio.wait_for(self.reader.read(65536), 10)
+            if not data:
+                return None
+            self._frames += self._decoder.feed(data)
+        return self._frames.pop(0)
+
+    async def refused(self) -> str:
+        """Why it was refused; it reads the end after that."""
+        frame = await self.frame()
+        assert frame.kind is Kind.FAILED
+        assert await self.frame() is None
+        return json.loads(bytes(frame.payloads[0]))["message"]
+
+    async def attach(self, **changes) -> dict:
+        """Say HELLO and READY; returns what it was told to be."""
+        await self.say(hello(**changes))
+        launch = await self.frame()
+        assert launch.kind is Kind.LAUNCH
+        await self.say(control(Kind.READY))
+        return json.loads(bytes(launch.payloads[0]))
+
+    async def gone(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
+class Door:
+    def __init__(self, rig, path) -> None:
+        self.rig = rig
+        self.engine = rig.engine
+        self.path = path
+        self.stage = rig.engine.stages[0]
+        self.peers: list[Peer] = []
+
+    async def connect(self) -> Peer:
+        peer = Peer(*await asyncio.open_unix_connection(self.path))
+        self.peers.append(peer)
+        return peer
+
+    async def attached(self, **changes) -> Peer:
+        peer = await self.connect()
+        await peer.attach(**changes)
+        await self.until(lambda: any(worker.ready for worker in self.stage.workers))
+        return peer
+
+    async def until(self, true) -> None:
+        """Let the loop turn until `true()`."""
+        async with asyncio.timeout(10):
+            while not true():
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def make(make_rig, tmp_path):
+    made = []
+
+    async def make(*specs, **options) -> Door:
+        path = str(tmp_path / "workers")
+        specs = specs or (external("square", batch=Batch(max_size=4), accepts=("json",)),)
+        rig = make_rig(*specs, external_workers=path, **options)
+        await rig.engine.start()
+        made.append(Door(rig, path))
+        return made[-1]
+
+    yield make
+    for door in made:
+        for peer in door.peers:
+            peer.writer.close()
+
+
+# -- the file -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_socket_is_its_users_alone_and_gone_after_the_stop(make, tmp_path):
+    door = await make()
+    assert stat.S_IMODE(Path(door.path).stat().st_mode) == 0o600
+    await door.rig.stop()
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_its_mode_can_be_given(make):
+    door = await make(external_workers_mode=0o660)
+    assert stat.S_IMODE(Path(door.path).stat().st_mode) == 0o660
+
+
+async def test_a_stale_file_is_replaced_and_a_live_one_refused(make, make_rig, tmp_path):
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(tmp_path / "workers"))
+    door = await make()
+    other = make_rig(external("square"), external_workers=door.path)
+    with pytest.raises(StartFailed, match="another server listens there"):
+        await other.engine.start()
+    assert other.engine.state is State.STOPPED
+    await door.attached()
+
+
+async def test_an_engine_that_is_abandoned_leaves_no_file_and_no_worker_waiting(make, tmp_path):
+    door = await make()
+    peer = await door.attached()
+    door.engine.abandon()
+    assert list(tmp_path.iterdir()) == []
+    assert await peer.frame() is None
+
+
+# -- in good order --------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_attaches_answers_and_leaves(make, caplog):
+    caplog.set_level(logging.INFO)
+    door = await make()
+    peer = await door.connect()
+    told = await peer.attach()
+    assert (told["stage"], told["index"], told["count"], told["batched"]) == ("square", 0, 64, True)
+    await door.until(lambda: door.engine.state is State.READY)
+    call = await door.rig.call(b"3", b"4", b"5", b"6")
+    batch = await peer.frame()
+    failures = [b'{"message": "odd", "path": "$"}', b'{"type": "ValueError", "message": "bad", "new": 1}']
+    statuses = [Status.OK, Status.INVALID, Status.FAILED, Status.EXPIRED]
+    await peer.say(b"".join(encode_answers(batch.frame_id, 0.1, 1, batch.ids, [b"9", *failures, b""], statuses)))
+    await door.until(lambda: call.done)
+    outcomes = call.told[0]
+    assert bytes(outcomes[0].payload) == b"9"
+    assert (outcomes[1].error.reason, outcomes[1].error.path) == ("odd", "$")
+    assert (outcomes[2].error.type_name, outcomes[2].error.message) == ("ValueError", "bad")
+    (worker,) = door.stage.workers
+    assert (worker.pid, worker.language) == (os.getpid(), "test")
+    await peer.say(control(Kind.DETACH))
+    assert await peer.frame() is None, "it is sent nothing more"
+    await peer.gone()
+    await door.until(lambda: not door.stage.workers)
+    assert f"worker 0 of stage 'square' attached (pid {os.getpid()}, uid {os.getuid()}, test)" in caplog.text
+    assert "worker 0 of stage 'square' has left" in caplog.text
+
+
+async def test_a_worker_that_leaves_may_answer_until_it_closes(make):
+    door = await make()
+    peer = await door.attached()
+    call = await door.rig.call(b"3")
+    batch = await peer.frame()
+    await peer.say(control(Kind.DETACH))
+    assert await peer.frame() is None
+    await peer.say(b"".join(encode_answers(batch.frame_id, 0.1, 1, batch.ids, [b"9"], [0])))
+    await peer.gone()
+    await door.until(lambda: call.done)
+    assert call.ends == [b"9"]
+    assert door.stage.counters.retried == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [(0.5, 0.5), (2.0, 2.0), (2.5, 2.0), (2e3, 2.0), (-1.0, 2.0), (math.inf, 2.0), (-math.inf, 2.0), (math.nan, 2.0)],
+)
+async def test_a_worker_is_believed_no_time_that_cannot_be(make, said, taken):
+    door = await make()
+    peer = await door.attached()
+    call = await door.rig.call(b"3")
+    batch = await peer.frame()
+    await door.rig.clock.advance(2.0)
+    await peer.say(b"".join(encode_answers(batch.frame_id, said, 1, batch.ids, [b"9"], [0])))
+    await door.until(lambda: call.done)
+    assert door.stage.counters.computed.total == taken
+    assert door.stage.queue.expected_run == taken
+
+
+async def test_the_stage_may_be_left_out_where_there_is_one(make):
+    door = await make()
+    peer = await door.connect()
+    assert (await peer.attach(stage=None))["stage"] == "square"
+
+
+async def test_on_drain_a_worker_reads_the_end_of_the_stream(make):
+    door = await make()
+    peer = await door.attached()
+    stopping = await door.rig.stopping(30.0)
+    assert await peer.frame() is None
+    await peer.gone()
+    await stopping
+
+
+async def test_a_worker_that_is_cut_off_is_told_why(make):
+    door = await make(external("square", accepts=("json",), timeout=2.0))
+    peer = await door.attached()
+    await door.rig.call(b"3")
+    assert (await peer.frame()).kind is Kind.BATCH
+    await door.rig.clock.advance(2.0)
+    assert await peer.refused() == "a batch ran longer than 2 s"
+
+
+# -- fools and enemies ----------------------------------------------------------------------------------------------
+
+BIG = struct.Struct("<2sBBIIQdQ")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "what begins with b'GET ' is no protocol of workers"),
+        (BIG.pack(b"PS", 3, 1, 1, 0, 0, 0.0, 2) + b"{}", "speaks version 3 of the protocol, this one version 4"),
+        (hello(version=5), "the worker speaks version 5 of the protocol, this end 4"),
+        (hello(stage="cube"), "service 'service' has no external stage 'cube'; it has 'square'"),
+        (hello(stage="x" * 5000), "service 'service' has no external stage 'xxx"),
+        (hello(codecs=["msgpack"]), "stage 'square' needs the formats json too"),
+        (hello(pid="me"), "not a message of ExternalHello"),
+        (control(Kind.HELLO, b"\xff\xfe"), "not a message of ExternalHello"),
+        (control(Kind.HELLO, b"[" * 60000), "not a message of ExternalHello"),
+        (control(Kind.READY), "the first frame is a HELLO, not a READY"),
+        (BIG.pack(b"PS", 4, 1, 1, 0, 0, 0.0, 1 << 40), "a frame claims 1 items in 1099511627776 bytes"),
+        (BIG.pack(b"PS", 4, 5, 1 << 31, 0, 0, 0.0, 60000), "a frame claims 2147483648 items"),
+        (BIG.pack(b"PS", 4, 99, 1, 0, 0, 0.0, 0), "unknown kind of frame: 99"),
+        (hello() + control(Kind.READY) + control(Kind.READY), "a worker waits for its LAUNCH"),
+    ],
+)
+async def test_who_is_no_worker_is_refused_and_told_why(make, caplog, data, why):
+    door = await make()
+    bystander = await door.attached()
+    peer = await door.connect()
+    await peer.say(data)
+    told = await peer.refused()
+    assert why in told
+    assert len(told) < 9000
+    await door.until(lambda: len(door.stage.workers) == 1)
+    call = await door.rig.call(b"3")
+    batch = await bystander.frame()
+    await bystander.say(b"".join(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"9"], [0])))
+    await door.until(lambda: call.done)
+    assert call.ends == [b"9"], "nobody else notices"
+    assert why.split("x" * 3, 1)[0] in caplog.text
+
+
+async def test_half_a_frame_and_then_silence_is_cut_off_after_ten_seconds(make):
+    door = await make()
+    silent, half, hesitant = [await door.connect() for _ in range(3)]
+    await half.say(hello()[:50])
+    await hesitant.say(b"PS")
+    await door.until(lambda: len(door.engine._door._waiting) == 3)
+    await rest()
+    await door.rig.clock.advance(9.9)
+    assert len(door.engine._door._waiting) == 3
+    await door.rig.clock.advance(0.1)
+    for peer in (silent, half, hesitant):
+        assert await peer.refused() == "it has not said what it is within 10 s"
+    assert door.engine._door._waiting == {}
+
+
+async def test_the_65th_that_says_nothing_is_cut_off_at_once(make):
+    door = await make()
+    for _ in range(64):
+        await door.connect()
+    await door.until(lambda: len(door.engine._door._waiting) == 64)
+    assert await (await door.connect()).refused() == "64 others have not said yet what they are"
+    await door.peers[0].attach()
+    (await door.attached()).writer.close()
+
+
+async def test_the_65th_worker_of_a_stage_is_refused(make):
+    door = await make(max_external_workers=2)
+    await door.attached()
+    await door.attached()
+    peer = await door.connect()
+    await peer.say(hello())
+    assert await peer.refused() == "stage 'square' has 2 workers, and takes no more"
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (hello(), "the worker sent a HELLO frame"),
+        (control(Kind.READY), "the worker sent a READY frame"),
+        (control(Kind.CHECKED), "the worker was not checked"),
+        (control(Kind.EXAMINED), "the worker was not examined"),
+        (control(Kind.LAUNCH), "the worker sent a LAUNCH frame"),
+        (b"".join(encode_answers(9, 0.0, 1, [1], [b"9"], [0])), "the worker answered a batch it does not hold"),
+        (b"".join(encode_answers(1, 0.0, 1, [1], [b"not JSON"], [2])), "not a message of ExternalFailure"),
+        (b"".join(encode_answers(1, 0.0, 1, range(5), [b"9"] * 5, [0] * 5)), "a frame claims 5 items"),
+        (BIG.pack(b"PS", 4, 6, 1, 0, 0, 0.0, 1 << 40), "a frame claims 1 items in 1099511627776 bytes"),
+        (b"what is this?" * 10, "not a frame"),
+    ],
+)
+async def test_a_worker_that_sends_what_it_should_not_is_cut_off_and_its_items_go_to_another(make, caplog, data, why):
+    door = await make()
+    foolish = await door.attached()
+    call = await door.rig.call(b"3")
+    assert (await foolish.frame()).kind is Kind.BATCH
+    await foolish.say(data)
+    assert why in await foolish.refused()
+    other = await door.attached()
+    batch = await other.frame()
+    await other.say(b"".join(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"9"], [0])))
+    await door.until(lambda: call.done)
+    assert call.ends == [b"9"]
+    assert why in caplog.text
+
+
+async def test_one_that_never_reads_is_cut_off_within_a_second(make):
+    door = await make(external("square", accepts=("json",), timeout=2.0))
+    peer = await door.attached()
+    peer.writer.transport.pause_reading()
+    call = await door.rig.call(b"[" + b"1," * 2_000_000 + b"1]")
+    await door.rig.clock.advance(2.0)
+    await door.until(lambda: not door.stage.workers)
+    other = await door.attached()
+    batch = await other.frame()
+    await other.say(b"".join(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"9"], [0])))
+    await door.until(lambda: call.done)
+    await door.rig.clock.advance(1.0)
+    peer.writer.transport.resume_reading()
+    async with asyncio.timeout(10):
+        while await peer.reader.read(1 << 20):
+            pass
+
+
+async def test_the_old_protocol_needs_a_service_of_one_stage(make, caplog):
+    door = await make(external("square", accepts=("json",)), external("cube", accepts=("json",)))
+    peer = await door.connect()
+    await peer.say(bytes(4))
+    assert await peer.frame() is None, "it would read a message of ours as one of its own"
+    assert "the old batching protocol is for services of one stage" in caplog.text
+
+
+async def test_a_stage_has_to_be_named_where_there_are_several(make):
+    door = await make(external("square", accepts=("json",)), external("cube", accepts=("json",)))
+    peer = await door.connect()
+    await peer.say(hello(stage=None))
+    assert await peer.refused() == "service 'service' has several external stages: name one of 'square', 'cube'"
+
+
+async def test_refusals_fill_no_log(make, caplog):
+    door = await make()
+    for _ in range(10):
+        peer = await door.connect()
+        await peer.say(b"garbage")
+        await peer.refused()
+    assert len([record for record in caplog.records if "refused a worker" in record.getMessage()]) == 1
+    await door.rig.clock.advance(1.0)
+    peer = await door.connect()
+    await peer.say(b"garbage")
+    await peer.refused()
+    assert "(9 more were refused meanwhile)" in caplog.text
+
+
+async def test_a_stop_cuts_off_who_has_not_attached(make):
+    door = await make()
+    peer = await door.connect()
+    await peer.say(hello()[:20])
+    await door.until(lambda: len(door.engine._door._waiting) == 1)
+    await door.rig.stop()
+    assert await peer.refused() == "the service stops"
+
+
+async def test_a_hundred_workers_come_and_go_and_leave_nothing(make):
+    door = await make()
+    await (await door.attached()).gone()
+    await door.until(lambda: not door.stage.workers)
+    before, tasks = descriptors(), len(asyncio.all_tasks())
+    for _ in range(100):
+        peer = await door.attached()
+        await peer.say(control(Kind.DETACH))
+        assert await peer.frame() is None
+        await peer.gone()
+        await door.until(lambda: not door.stage.workers)
+    assert descriptors() <= before
+    assert len(asyncio.all_tasks()) <= tasks
+    assert len(door.rig.clock.waiting) == 1, "that of the grace"

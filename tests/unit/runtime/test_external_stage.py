@@ -1,0 +1,568 @@
+"""A stage whose workers attach from outside: who may, what they are told, and what their coming and going means."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+
+import msgspec
+import pytest
+
+from penstock.codec.formats import Codec
+from penstock.config import Batch
+from penstock.core.state import State
+from penstock.errors import NotReady, ProtocolError, StageFailed, WorkerLost
+from penstock.runtime.external_spec import external
+from penstock.testing.fake_workers import FakeIncarnation
+from penstock.testing.virtual_clock import rest
+from penstock.transport.external_messages import ExternalHello, ExternalLaunch, unpack_json
+from penstock.transport.framing import FrameDecoder, Kind, Status
+
+pytestmark = pytest.mark.usefixtures("caplog")
+
+
+class FakePeer(FakeIncarnation):
+    """A worker from outside that has said HELLO, as its door hands it on."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(None, None)
+        self.pid = pid
+        self.told: ExternalLaunch | None = None
+        self.why = ""
+        self.bounds: tuple[int, int] | None = None
+        self._sent_to_it = FrameDecoder()
+
+    def __repr__(self) -> str:
+        return f"<FakePeer {self.pid}>"
+
+    def serve(self, owner, *, max_body, max_items):
+        self._owner = owner
+        self.bounds = (max_body, max_items)
+        asyncio.get_running_loop().call_soon(self.greet)
+
+    def send(self, buffers):
+        for frame in self._sent_to_it.feed(b"".join(buffers)):
+            if frame.kind is Kind.LAUNCH:
+                self.told = unpack_json(frame.payloads[0], ExternalLaunch)
+            else:
+                self.frames.append(frame)
+
+    def kill(self, why):
+        self.why = why
+        super().kill(why)
+
+
+class Stage:
+    """A service whose only stage is external, and those who attach."""
+
+    def __init__(self, rig) -> None:
+        self.rig = rig
+        self.driver = rig.engine.stages[0]
+        self.peers: list[FakePeer] = []
+
+    async def attach(self, *, ready: bool = True, **hello) -> FakePeer:
+        peer = FakePeer(100 + len(self.peers))
+        self.driver.attach(peer, ExternalHello(**{"pid": peer.pid, "language": "test", **hello}), 1000)
+        self.peers.append(peer)
+        await rest()
+        if ready:
+            peer.say(Kind.READY)
+            await rest()
+        return peer
+
+
+@pytest.fixture
+def make(make_rig):
+    async def make(*, options=None, **spec):
+        spec = {"batch": Batch(max_size=4), "accepts": ("json",), **spec}
+        rig = make_rig(external("square", **spec), **(options or {}))
+        await rig.engine.start()
+        return Stage(rig)
+
+    return make
+
+
+# -- the start, and readiness ---------------------------------------------------------------------------------------
+
+
+async def test_a_start_waits_for_nobody_and_the_service_is_starting_until_a_worker_is_ready(make):
+    stage = await make()
+    engine = stage.rig.engine
+    await stage.rig.clock.advance(12.5)
+    assert (engine.state, engine.reason) == (State.STARTING, "square waits for an external worker, 12 s")
+    with pytest.raises(NotReady, match="square waits for an external worker, 12 s"):
+        stage.rig.submit()
+    await stage.attach(ready=False)
+    assert engine.state is State.STARTING, "it is there, and not set up yet"
+    stage.peers[0].say(Kind.READY)
+    assert (engine.state, engine.reason, list(engine.loading)) == (State.READY, "", [])
+    call = await stage.rig.call(b"3")
+    stage.peers[0].answer([b"9"])
+    assert call.ends == [b"9"]
+
+
+async def test_a_worker_is_told_what_it_needs_to_know(make):
+    stage = await make(accepts=("msgpack", "json"), options={"max_queued_bytes": 9000, "allow_nan": True})
+    peer = await stage.attach()
+    assert peer.told == ExternalLaunch(
+        service="service",
+        stage="square",
+        index=0,
+        count=64,
+        batched=True,
+        max_size=4,
+        accepts=("msgpack", "json"),
+        max_body=9000,
+        validate_results=False,
+        allow_nan=True,
+    )
+    assert peer.bounds == (9000, 4)
+
+
+async def test_only_the_last_stage_is_told_to_check_results(make_rig):
+    rig = make_rig(external("a", accepts=("json",)), external("b", accepts=("json",)), validate_results=True)
+    await rig.engine.start()
+    told = [msgspec.json.decode(stage.launch_of(0))["validate_results"] for stage in rig.engine.stages]
+    assert told == [False, True]
+
+
+async def test_workers_get_the_lowest_free_number(make):
+    stage = await make()
+    peers = [await stage.attach() for _ in range(3)]
+    assert [peer.told.index for peer in peers] == [0, 1, 2]
+    peers[1].die("it closed its connection")
+    peers[0].die("it closed its connection")
+    assert [(await stage.attach()).told.index for _ in range(3)] == [0, 1, 3]
+
+
+async def test_a_worker_is_shown_with_its_process_and_language(make):
+    stage = await make()
+    await stage.attach(language="node 20\n" + "x" * 500)
+    (worker,) = stage.driver.workers
+    assert worker.pid == 100
+    assert worker.language.startswith(r"node 20\n")
+    assert len(worker.language) <= 100
+
+
+# -- who may attach -------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_lacks_a_format_is_refused(make):
+    stage = await make(accepts=("json", "npy"))
+    with pytest.raises(ProtocolError, match="stage 'square' needs the formats npy too"):
+        await stage.attach(codecs=("json", "msgpack", "of the future"))
+    await stage.attach(codecs=("json", "npy"))
+    assert len(stage.driver.workers) == 1
+
+
+async def test_one_worker_more_than_there_may_be_is_refused(make):
+    stage = await make(options={"max_external_workers": 2})
+    first, _ = await stage.attach(), await stage.attach(ready=False)
+    with pytest.raises(ProtocolError, match="stage 'square' has 2 workers, and takes no more"):
+        await stage.attach()
+    first.die("it closed its connection")
+    await stage.attach()
+
+
+async def test_a_service_that_stops_takes_nobody(make):
+    stage = await make()
+    await stage.rig.stop()
+    with pytest.raises(ProtocolError, match="the service stops"):
+        await stage.attach()
+
+
+# -- workers go -----------------------------------------------------------------------------------------------------
+
+
+async def test_items_wait_for_the_next_worker_and_the_state_stays(make):
+    stage = await make()
+    first = await stage.attach()
+    first.die("it closed its connection")
+    call = await stage.rig.call(b"3")
+    await stage.rig.clock.advance(4.9)
+    assert (stage.rig.engine.state, call.done) == (State.READY, False)
+    (await stage.attach()).answer([b"9"])
+    assert call.ends == [b"9"]
+    await stage.rig.clock.advance(100.0)
+    assert stage.rig.engine.state is State.READY
+
+
+async def test_after_the_grace_the_stage_has_failed_until_a_worker_is_ready(make, caplog):
+    stage = await make(options={"attach_grace": 3.0})
+    first = await stage.attach()
+    waiting = await stage.rig.call(b"3")
+    first.die("it closed its connection")
+    await stage.rig.clock.advance(3.0)
+    assert waiting.ends == [NotReady]
+    assert "square" in str(waiting.error)
+    await stage.rig.clock.advance(4.0)
+    engine = stage.rig.engine
+    assert (engine.state, engine.reason) == (State.FAILED, "square waits for an external worker, 7 s")
+    with pytest.raises(NotReady, match="failed: square waits for an external worker, 7 s"):
+        stage.rig.submit()
+    assert "stage 'square' has failed: no worker from outside has come" in caplog.text
+    second = await stage.attach()
+    assert engine.state is State.READY
+    call = await stage.rig.call(b"2")
+    second.answer([b"4"])
+    assert call.ends == [b"4"]
+
+
+async def test_a_timer_that_rings_early_is_set_again(make):
+    stage = await make(options={"attach_grace": 3.0})
+    (await stage.attach()).die("it closed its connection")
+    await stage.rig.clock.advance(2.0)
+    stage.driver._grace.cancel()
+    stage.driver._grace_over()
+    assert stage.rig.engine.state is State.READY
+    await stage.rig.clock.advance(1.0)
+    assert stage.rig.engine.state is State.FAILED
+
+
+async def test_without_a_grace_items_fail_at_once(make):
+    stage = await make(options={"attach_grace": 0.0})
+    first = await stage.attach()
+    first.die("it closed its connection")
+    await stage.rig.clock.advance(0.0)
+    assert stage.rig.engine.state is State.FAILED
+
+
+async def test_a_grace_without_an_end_never_fails(make):
+    stage = await make(options={"attach_grace": math.inf})
+    (await stage.attach()).die("it closed its connection")
+    call = await stage.rig.call(b"3", within=1e6)
+    await stage.rig.clock.advance(1e5)
+    assert (stage.rig.engine.state, call.done) == (State.READY, False)
+
+
+async def test_the_grace_begins_when_the_last_has_gone_not_when_it_says_so(make):
+    stage = await make(options={"attach_grace": 3.0})
+    peer = await stage.attach()
+    peer.obedient = False
+    call = await stage.rig.call(b"3")
+    peer.say(Kind.DETACH)
+    await stage.rig.clock.advance(10.0)
+    assert stage.rig.engine.state is State.READY
+    peer.answer([b"9"])
+    peer.die("it closed its connection")
+    assert call.ends == [b"9"]
+    await stage.rig.clock.advance(2.9)
+    assert stage.rig.engine.state is State.READY
+    await stage.rig.clock.advance(0.1)
+    assert stage.rig.engine.state is State.FAILED
+
+
+async def test_a_worker_that_leaves_answers_what_it_holds_and_gets_nothing_more(make, caplog):
+    caplog.set_level(logging.INFO)
+    stage = await make()
+    leaving, staying = await stage.attach(), await stage.attach()
+    leaving.obedient = False
+    first = await stage.rig.call(b"1")
+    leaving.say(Kind.DETACH)
+    assert leaving.orders == ["close"]
+    others = [await stage.rig.call(str(i).encode()) for i in range(2)]
+    assert len(leaving.frames) == 1
+    leaving.answer([b"10"])
+    leaving.die("it closed its connection")
+    while staying.frames:
+        staying.answer()
+        await rest()
+    assert [call.ends for call in (first, *others)] == [[b"10"], [b"0"], [b"1"]]
+    assert "worker 0 of stage 'square' leaves (pid 100)" in caplog.text
+    assert "worker 0 of stage 'square' has left" in caplog.text
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_an_idle_worker_is_given_a_batch_first_and_none_holds_more_than_its_window(make):
+    stage = await make(batch=None, prefetch=1)
+    first, second = await stage.attach(), await stage.attach()
+    calls = [await stage.rig.call(str(i).encode()) for i in range(6)]
+    assert [first.batches, second.batches] == [[[b"0"], [b"2"]], [[b"1"], [b"3"]]]
+    while first.frames or second.frames:
+        for peer in (first, second):
+            if peer.frames:
+                peer.answer()
+        await rest()
+    assert [call.ends for call in calls] == [[str(i).encode()] for i in range(6)]
+
+
+async def test_an_end_without_a_word_is_a_death_its_oldest_frame_is_suspect_and_runs_once_more_alone(make):
+    stage = await make(prefetch=1)
+    first, second = await stage.attach(), await stage.attach()
+    calls = [await stage.rig.call(b"1", b"2"), await stage.rig.call(b"3", b"4")]
+    assert [len(peer.batches) for peer in (first, second)] == [1, 1]
+    ahead = await stage.rig.call(b"5", b"6", b"7", b"8")
+    assert len(first.batches) == 2
+    first.die("it closed its connection")
+    await rest()
+    while second.frames:
+        frame = second.frames[0]
+        second.answer([bytes(p) * 2 for p in frame.payloads])
+        await rest()
+    assert [call.ends for call in (*calls, ahead)] == [[b"11", b"22"], [b"33", b"44"], [b"55", b"66", b"77", b"88"]]
+
+
+async def test_items_that_kill_two_workers_are_lost(make):
+    stage = await make()
+    first, second = await stage.attach(), await stage.attach()
+    call = await stage.rig.call(b"1")
+    first.die("it closed its connection")
+    await rest()
+    second.die("it closed its connection")
+    assert call.ends == [WorkerLost]
+
+
+async def test_a_worker_that_leaves_and_does_not_answer_has_died(make):
+    stage = await make()
+    first, second = await stage.attach(), await stage.attach()
+    first.obedient = False
+    call = await stage.rig.call(b"1")
+    first.say(Kind.DETACH)
+    first.die("it closed its connection")
+    await rest()
+    assert second.batches == [[b"1"]]
+    second.answer([b"1"])
+    assert call.ends == [b"1"]
+    assert stage.driver.counters.retried == 1
+
+
+async def test_a_worker_that_cannot_be_set_up_is_told_in_the_log_and_fails_nobody(make, caplog):
+    stage = await make()
+    peer = await stage.attach(ready=False)
+    peer.launch = "told"
+    peer.fail_setup("no weights")
+    assert (stage.rig.engine.state, stage.driver.workers) == (State.STARTING, [])
+    assert "worker 0 of stage 'square' could not be set up: OSError: no weights" in caplog.text
+    assert "Traceback (most recent call last):\nno weights" in caplog.text
+    await stage.attach()
+    assert stage.rig.engine.state is State.READY
+
+
+# -- where one of ours would be killed ------------------------------------------------------------------------------
+
+
+async def test_a_batch_over_its_time_has_its_worker_cut_off(make):
+    stage = await make(timeout=2.0)
+    first, second = await stage.attach(), await stage.attach()
+    call = await stage.rig.call(b"1")
+    await stage.rig.clock.advance(2.0)
+    assert first.why == "a batch ran longer than 2 s"
+    await rest()
+    second.answer([b"1"])
+    assert call.ends == [b"1"]
+    assert len(stage.driver.workers) == 1
+
+
+async def test_a_batch_that_nobody_waits_for_has_its_worker_cut_off(make):
+    stage = await make(abandon_after=5.0)
+    peer = await stage.attach()
+    call = await stage.rig.call(b"1")
+    stage.rig.engine.cancel(call.request)
+    await stage.rig.clock.advance(5.0)
+    await rest()
+    assert peer.why == "it goes on with a batch that nobody waits for"
+
+
+async def test_a_worker_that_only_fails_is_cut_off_and_one_that_comes_back_at_once_is_given_time(make):
+    stage = await make(recycle_after=0.0, batch=None)
+
+    async def fail_five(peer):
+        for _ in range(5):
+            await stage.rig.call(b"1")
+            peer.fail()
+
+    first = await stage.attach()
+    await fail_five(first)
+    assert first.why.startswith("every batch fails, the last with RuntimeError: broken")
+    second = await stage.attach()
+    await fail_five(second)
+    assert second.why, "the first time its delay is none"
+    third = await stage.attach()
+    await fail_five(third)
+    assert third.why == "", "from now on it is kept for a while: input may be at fault"
+
+
+async def test_a_stage_that_rests_has_workers_wait_for_their_orders(make):
+    stage = await make(recycle_after=0.0, batch=None)
+    for _ in range(3):
+        peer = await stage.attach()
+        await stage.rig.clock.advance(1.0)
+        for _ in range(5):
+            await stage.rig.call(b"1")
+            peer.fail()
+    assert stage.rig.engine.state is State.FAILED
+    assert "RuntimeError" in stage.rig.engine.reason
+    waiting = await stage.attach(ready=False)
+    await stage.rig.clock.advance(29.0)
+    assert waiting.told is None
+    await stage.rig.clock.advance(1.0)
+    assert waiting.told is not None
+    waiting.say(Kind.READY)
+    assert stage.rig.engine.state is State.READY
+
+
+async def test_a_worker_that_was_told_before_the_rest_may_not_serve_in_it(make):
+    stage = await make(recycle_after=0.0, batch=None)
+    late = await stage.attach(ready=False)
+    for _ in range(3):
+        peer = await stage.attach()
+        await stage.rig.clock.advance(1.0)
+        for _ in range(5):
+            await stage.rig.call(b"1")
+            peer.fail()
+    late.say(Kind.READY)
+    assert late.why == "the stage rests"
+    assert stage.rig.engine.state is State.FAILED
+
+
+async def test_only_a_worker_that_said_so_is_asked_for_its_health_and_one_that_is_not_well_is_cut_off(make):
+    stage = await make()
+    deaf, well = await stage.attach(), await stage.attach(health=True)
+    await stage.rig.clock.advance(10.0)
+    assert (deaf.checked, well.checked) == (False, True)
+    well.finish_check("no GPU")
+    assert well.why.startswith("it is not well: RuntimeError: no GPU")
+    assert len(stage.driver.workers) == 1
+
+
+async def test_another_worker_ends_the_wait_for_the_one_that_was_not_well(make):
+    stage = await make()
+    first, second = await stage.attach(health=True), await stage.attach(health=True)
+    await stage.rig.clock.advance(10.0)
+    first.finish_check("no GPU")
+    await stage.rig.clock.advance(20.0)
+    assert not second.checked, "nobody is asked until there is another one"
+    await stage.attach(health=True)
+    await stage.rig.clock.advance(1.0)
+    assert second.checked
+
+
+async def test_a_worker_is_struck_as_by_anybody(make):
+    stage = await make()
+    told = []
+    stage.rig.engine.watch_batches(lambda kill, _: told.append(kill))
+    first, second = await stage.attach(), await stage.attach()
+    call = await stage.rig.call(b"1", request_id=b"a")
+    told[0]()
+    assert first.ended
+    await rest()
+    second.answer([b"1"])
+    assert call.ends == [b"1"]
+
+
+# -- what it sends --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("payloads", "statuses", "why"),
+    [
+        ([b"9"], [4], "the status 4, which does not exist"),
+        ([b"\x09"], [0], "was asked for json, and gave something else"),
+        ([b""], [0], "was asked for json, and gave something else"),
+        ([b"1, 2"], [0], "was asked for json, and gave something else"),
+        ([b"9", b"9"], [0, 0], "answered a batch it does not hold"),
+        ([], [], "answered a batch it does not hold"),
+    ],
+)
+async def test_what_no_worker_should_send_is_a_death(make, caplog, payloads, statuses, why):
+    stage = await make()
+    first, second = await stage.attach(), await stage.attach()
+    call = await stage.rig.call(b"3")
+    frame = first.frames[0]
+    frame.ids = frame.ids * len(payloads)
+    first.answer(payloads, statuses)
+    assert why in first.why
+    assert (
+        f"worker 0 of stage 'square': the worker {why}".replace("the worker the", "the worker gave the") in caplog.text
+    )
+    await rest()
+    second.answer([b"9"])
+    assert call.ends == [b"9"]
+
+
+async def test_other_ids_are_a_death(make):
+    stage = await make()
+    peer = await stage.attach()
+    await stage.rig.call(b"3", b"4")
+    peer.frames[0].ids = tuple(reversed(peer.frames[0].ids))
+    peer.answer([b"9", b"16"])
+    assert peer.why == "the worker answered other items than it was sent"
+
+
+async def test_each_answer_is_held_to_the_format_of_its_item(make):
+    stage = await make(accepts=("json", "msgpack", "raw"))
+    peer = await stage.attach()
+    engine, clock = stage.rig.engine, stage.rig.clock
+    told = []
+    for codec in (Codec.JSON, Codec.MSGPACK, Codec.RAW):
+        engine.submit([b"3"], Codec.JSON, codec, clock.now() + 9, told.append)
+    await rest()
+    while peer.frames:
+        codecs = peer.frames[0].codecs_out
+        peer.answer([{1: b"9", 2: msgspec.msgpack.encode([9]), 3: b"\xff"}[codec] for codec in codecs])
+        await rest()
+    assert [bytes(outcome.payload) for (outcome,) in told] == [b"9", b"\x91\x09", b"\xff"]
+
+
+async def test_failures_and_expired_items_end_in_their_places(make):
+    stage = await make()
+    peer = await stage.attach()
+    call = await stage.rig.call(b"1", b"2", b"3")
+    problem = msgspec.msgpack.encode({"type_name": "E", "mro": ("E",), "message": "boom"})
+    peer.answer([b"1", problem, b""], [Status.OK, Status.FAILED, Status.EXPIRED])
+    ok, failed, late = call.told[0]
+    assert bytes(ok.payload) == b"1"
+    assert isinstance(failed.error, StageFailed)
+    assert type(late.error).__name__ == "DeadlineExceeded"
+
+
+# -- the log --------------------------------------------------------------------------------------------------------
+
+
+async def test_workers_that_are_cut_off_fill_no_log(make, caplog):
+    stage = await make()
+    for _ in range(20):
+        peer = await stage.attach()
+        peer.say(Kind.READY)
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) == 1
+    await stage.rig.clock.advance(1.0)
+    (await stage.attach()).say(Kind.READY)
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(lines) == 2
+    assert "lines like it were left out" in lines[1]
+
+
+# -- several stages -------------------------------------------------------------------------------------------------
+
+
+async def test_between_stages_the_format_is_one_that_both_speak(make_rig):
+    rig = make_rig(
+        external("a", accepts=("json", "msgpack")),
+        external("b", accepts=("npy", "json")),
+        external("c", accepts=("json",)),
+    )
+    await rig.engine.start()
+    assert [(stage.codec_in, stage.codec_out) for stage in rig.engine.stages] == [
+        (None, Codec.JSON),
+        (Codec.JSON, Codec.JSON),
+        (Codec.JSON, None),
+    ]
+
+
+async def test_a_stage_of_ours_between_two_of_others_is_started_and_sent_what_they_speak(make_rig):
+    from penstock.runtime.spec import stage as ours
+
+    rig = make_rig(external("a"), ours(json.loads, name="b"), external("c", accepts=("json",)))
+    starting = await rig.begin()
+    assert not starting.done(), "it waits for the stage of ours"
+    rig.workers[0].become_ready()
+    await starting
+    assert [(stage.codec_in, stage.codec_out) for stage in rig.engine.stages] == [
+        (None, Codec.MSGPACK),
+        (Codec.MSGPACK, Codec.JSON),
+        (Codec.JSON, None),
+    ]
+    assert rig.engine.state is State.STARTING
