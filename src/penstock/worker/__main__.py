@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
-import gc
 import os
 import select
 import signal
@@ -69,6 +68,7 @@ def _work(sock: socket.socket, name: str, *, erases: bool) -> None:
     from penstock.hosting.handing_over import begin_handing_over
     from penstock.transport.worker_socket import SocketWorkerEnd
     from penstock.worker.loop import work
+    from penstock.worker.stage_life import freeze_model
     from penstock.worker.stage_logs import StageLogs
 
     logs = StageLogs(name)
@@ -77,7 +77,7 @@ def _work(sock: socket.socket, name: str, *, erases: bool) -> None:
     end = SocketWorkerEnd(sock)
     status = 0
     try:
-        work(end, on_launch=partial(logs.begin, lines), on_loaded=logs.loaded, on_ready=_freeze)
+        work(end, on_launch=partial(logs.begin, lines), on_loaded=logs.loaded, on_ready=freeze_model)
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
         # The coordinator has gone, perhaps in the middle of a frame.
         status = 1
@@ -127,12 +127,6 @@ def _hung_up(sock: socket.socket) -> bool:
     poll = select.poll()
     poll.register(sock, 0)  # poll tells of a hang-up whether asked to or not
     return any(event & select.POLLHUP for _, event in poll.poll(0))
-
-
-def _freeze() -> None:
-    """Keep the cycle collector from looking at the model and its libraries between batches: they stay for good."""
-    gc.collect()
-    gc.freeze()
 
 
 def write_in_background() -> None:

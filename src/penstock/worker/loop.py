@@ -17,21 +17,18 @@ import msgspec
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
-from penstock.codec.schema import Signature, offers, type_name
-from penstock.codec.type_check import misfit
+from penstock.codec.schema import Signature, offers
 from penstock.errors import ProtocolError
-from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.channel import WorkerEnd
 from penstock.transport.framing import Frame, Kind, encode_control
 from penstock.transport.messages import Hello, Launch, pack, unpack
 from penstock.worker.current_call import CurrentCall, announce
 from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.loading import import_target
-from penstock.worker.problems import SINGLE_ITEM, USER_ERRORS, describe_error
+from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.runner import Runner
 from penstock.worker.stage import WorkerInfo, make_stage
-
-log = guarded_logger("penstock.worker")
+from penstock.worker.stage_life import check_health, tear_down, warm_up_stage
 
 
 def work(
@@ -72,11 +69,7 @@ def work(
             end.send(encode_control(Kind.CHECKED, _check(stage), frame.frame_id))
         else:
             end.send(runner.run(_expect(frame, Kind.BATCH)))
-    try:
-        stage.teardown()
-    except USER_ERRORS as error:
-        # Not `log.exception`: what a stage raises may be of any length.
-        log.error("stage %r: teardown failed\n%s", launch.stage, describe_error(error).traceback.rstrip())  # noqa: TRY400
+    tear_down(stage, launch.stage)
 
 
 def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tuple[Any, Runner, Signature]:
@@ -101,6 +94,7 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
         encoder=ItemEncoder(types.result, validate=launch.validate_results and launch.last, allow_nan=launch.allow_nan),
         now=time.monotonic,
         validates=launch.validate and launch.first,
+        behind=launch.behind,
         current=current,
     )
     announce(runner.current, launch.service, launch.stage, launch.index)
@@ -110,31 +104,22 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
 
 
 def _warm_up(launch: Launch, stage: Any, runner: Runner, types: Signature) -> None:
-    examples = list(stage.examples)
-    tells = launch.index == 0  # the other workers would say the same
-    if tells:
-        _tell_misfit(launch, types.item, examples)
-    troubles = runner.warm_up(examples, launch.max_size, _formats(launch, types.result))
-    if troubles and tells:
-        others = f" (and {len(troubles) - 1} more of its examples)" if len(troubles) > 1 else ""
-        log.warning("stage %r: not every caller can get the result of %s%s", launch.stage, troubles[0], others)
-
-
-def _tell_misfit(launch: Launch, item: Any, examples: list[Any]) -> None:
-    """Warn of the first example that is no item: `predict` may well fail on it, or be warmed up for nothing."""
-    for index, example in enumerate(examples):
-        reason = misfit(item, example)
-        if reason:
-            if not launch.batched and reason.startswith("expected `array`"):  # a batch policy may have been forgotten
-                reason += f"; {SINGLE_ITEM}"
-            log.warning("stage %r: examples[%d] does not fit `%s`: %s", launch.stage, index, type_name(item), reason)
-            return
+    warm_up_stage(
+        stage,
+        runner,
+        launch.stage,
+        item=types.item,
+        batched=launch.batched,
+        max_size=launch.max_size,
+        formats=_formats(launch, types.result),
+        tells=launch.index == 0,  # the other workers would say the same
+    )
 
 
 def _formats(launch: Launch, result: Any) -> tuple[Codec, ...]:
     """The formats that results of this type are asked for in."""
     if not launch.last:
-        return (Codec.PICKLE,)  # between stages everything is pickled
+        return (launch.crossing,)
     return offers(result) if launch.served else (Codec.PICKLE, *offers(result))  # calls in process get a pickle
 
 
@@ -149,11 +134,8 @@ def _examine(runner: Runner, stage: Any) -> bytes:
 
 def _check(stage: Any) -> bytes:
     """Run the stage's `health`; nothing if it returned, else what it raised."""
-    try:
-        stage.health()
-    except USER_ERRORS as error:
-        return pack(describe_error(error))
-    return b""
+    problem = check_health(stage)
+    return b"" if problem is None else pack(problem)
 
 
 def _expect(frame: Frame, kind: Kind) -> Frame:

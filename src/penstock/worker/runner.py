@@ -17,12 +17,12 @@ from penstock.config import StageOptions
 from penstock.core.payload import join_payload
 from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
-from penstock.transport.messages import pack
+from penstock.transport.messages import MESSAGE_BYTES, Problem, pack
 from penstock.worker.bisect import Bisection
 from penstock.worker.current_call import CurrentCall
 from penstock.worker.problems import (
-    MESSAGE_BYTES,
     USER_ERRORS,
+    UnfitResult,
     WrongLength,
     describe_error,
     describe_invalid,
@@ -50,7 +50,7 @@ class _Work:
 
     def end(self, i: int, error: BaseException) -> None:
         """Answer that item `i` ended with `error`."""
-        self.statuses[i], self.payloads[i] = _failure(error)
+        self.statuses[i], self.payloads[i] = self.runner.answer_of(error)
 
     def again(self, places: list[int]) -> tuple[list[int], list[Any]]:
         return self.runner.inputs(self, places)
@@ -73,13 +73,6 @@ def _is_error(value: Any) -> bool:
     return issubclass(type(value), BaseException)
 
 
-def _failure(error: BaseException) -> tuple[int, bytes]:
-    """The answer of an item that ended with `error`."""
-    if issubclass(type(error), InvalidItem):
-        return Status.INVALID, pack(describe_invalid(error))
-    return Status.FAILED, pack(describe_error(error))
-
-
 class Runner:
     """Runs batches through one stage object, with the codecs of its items and results."""
 
@@ -94,8 +87,11 @@ class Runner:
         encoder: ItemEncoder,
         now: Callable[[], float],
         validates: bool = False,
+        behind: str = "",
         current: CurrentCall | None = None,
+        write: Callable[[Problem], bytes] = pack,
     ) -> None:
+        # `write` makes the payload of an answer that failed.
         self.current = CurrentCall(now) if current is None else current
         """What the stage is called for now."""
         self._stage = stage
@@ -106,6 +102,9 @@ class Runner:
         self._encode = encoder.encode
         self._now = now
         self._validates = validates
+        self._write = write
+        self._behind = behind
+        """The external stage whose results are the items; "" where there is none."""
         self._preprocess: Callable[..., Any] | None = getattr(stage, "preprocess", None)
         self._postprocess: Callable[..., Any] | None = getattr(stage, "postprocess", None)
         self._wants_pre = self._postprocess is not None and wants_pre(self._postprocess)
@@ -249,11 +248,21 @@ class Runner:
     def failure(self, error: BaseException) -> tuple[int, bytes]:
         """The answer of items whose batch raised `error`."""
         if type(error) is WrongLength:
-            return _failure(WrongLength(f"stage {self._name!r}: {error}"))
-        return _failure(error)
+            return self.answer_of(WrongLength(f"stage {self._name!r}: {error}"))
+        return self.answer_of(error)
+
+    def answer_of(self, error: BaseException) -> tuple[int, bytes]:
+        """The answer of an item that ended with `error`."""
+        if issubclass(type(error), InvalidItem):
+            return Status.INVALID, self._write(describe_invalid(error))
+        return Status.FAILED, self._write(describe_error(error))
 
     def _blame(self, error: InvalidItem, codec: int) -> BaseException:
-        """The error of an item that cannot be decoded; a bad pickle from our own processes is no caller's fault."""
+        """The error of an item that cannot be decoded; what no caller has written is no caller's fault."""
+        if self._behind:
+            unfit = UnfitResult(f"what stage {self._behind!r} gave is no item of stage {self._name!r}: {error}")
+            unfit.__cause__ = error.__cause__
+            return unfit
         if codec == Codec.PICKLE and not self._validates and error.__cause__ is not None:
             return error.__cause__
         return error

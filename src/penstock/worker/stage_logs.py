@@ -19,7 +19,7 @@ from penstock.worker.current_call import current_requests
 
 
 class StageLogs:
-    """The logging of this process, from its launch order on.
+    """The logging of this process, from its launch order on; a worker from outside has it before there is one.
 
     `name` is for lines about the worker itself: which worker of which stage it is.
     """
@@ -32,8 +32,15 @@ class StageLogs:
 
     def begin(self, lines: HandingOver, launch: Launch) -> None:
         """Write as the launch order says, through `lines`; called before any user code runs."""
-        options: LogOptions = launch.logs
-        self._marks = {"service": launch.service, "stage": launch.stage, "worker": launch.index}
+        self.mark(launch.service, launch.stage, launch.index)
+        self.take(lines, launch.logs)
+
+    def mark(self, service: str, stage: str, worker: int) -> None:
+        """Have the lines tell from now on that they are of worker `worker` of that stage."""
+        self._marks = {"service": service, "stage": stage, "worker": worker}
+
+    def take(self, lines: HandingOver, options: LogOptions) -> None:
+        """Write as `options` say, through `lines`; called before any user code runs."""
         self._writes_objects = options.format == "json"
         self._levels = read_log_levels(options.level)
         take_users_lines(options, lines, self._mark)

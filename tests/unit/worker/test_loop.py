@@ -14,7 +14,7 @@ import pytest
 from penstock.codec.formats import Codec
 from penstock.config import LogOptions, StageOptions
 from penstock.errors import ProtocolError
-from penstock.transport.framing import VERSION, FrameDecoder, Kind, encode_batch, encode_control
+from penstock.transport.framing import VERSION, FrameDecoder, Kind, Status, encode_batch, encode_control
 from penstock.transport.messages import Hello, Launch, Problem, StageRef, pack, unpack
 from penstock.worker.loop import work
 from penstock.worker.stage import Stage, WorkerInfo
@@ -49,6 +49,8 @@ def launch(*, setup=None, batched=False, ref=None, **fields):
         options=StageOptions(),
         first=True,
         last=True,
+        behind="",
+        crossing=Codec.PICKLE,
         validate=False,
         validate_results=False,
         allow_nan=False,
@@ -287,6 +289,27 @@ def test_a_result_that_no_caller_can_get_fails_the_start():
     work(end, target=giving(lambda: 1))
     assert kinds(end) == [Kind.HELLO, Kind.FAILED]
     assert "no caller could get the result of examples[0]" in unpack(end.sent[1].payloads[0], Problem).message
+
+
+def test_a_result_that_cannot_cross_to_an_external_stage_fails_the_start(caplog):
+    assert warned(caplog, giving({1j}), index=0, last=False) == (Kind.READY, [])
+    assert warned(caplog, giving({1j}), index=0, last=False, crossing=Codec.MSGPACK)[0] is Kind.FAILED
+    assert warned(caplog, giving(math.nan), index=0, last=False, crossing=Codec.JSON)[0] is Kind.FAILED
+    assert warned(caplog, giving(math.nan), index=0, last=False, crossing=Codec.MSGPACK) == (Kind.READY, [])
+
+
+@pytest.mark.parametrize(("behind", "status"), [("out", Status.FAILED), ("", Status.INVALID)])
+def test_what_an_external_stage_gave_and_cannot_be_read_is_nobodys_invalid_item(behind, status):
+    def double(x: int) -> int:
+        return 2 * x
+
+    codecs = [Codec.MSGPACK] * 2
+    wire = encode_batch(7, 0.0, [1, 2], [b"\x03", b"\xa1a"], [1, 2], [math.inf] * 2, codecs, codecs)
+    end = ScriptedEnd(launch(first=not behind, behind=behind), wire)
+    work(end, target=double)
+    answers = end.sent[-1]
+    assert list(answers.statuses) == [Status.OK, status]
+    assert bytes(answers.payloads[0]) == b"\x06"
 
 
 def test_where_every_caller_comes_over_http_a_result_that_only_pickle_carries_fails_the_start(caplog):

@@ -35,7 +35,7 @@ class Clock:
         return self.time
 
 
-def runner(target, *, batched=False, bisect=True, item=Any, result=Any, now=None, validates=False):
+def runner(target, *, batched=False, bisect=True, item=Any, result=Any, now=None, validates=False, behind=""):
     return Runner(
         make_stage(target),
         name="embed",
@@ -45,6 +45,7 @@ def runner(target, *, batched=False, bisect=True, item=Any, result=Any, now=None
         encoder=ItemEncoder(result),
         now=now or Clock(),
         validates=validates,
+        behind=behind,
     )
 
 
@@ -679,6 +680,32 @@ ALL_FORMATS = (Codec.PICKLE, Codec.JSON, Codec.MSGPACK)
 NAN = "the result has a NaN or an infinity at `$`, which JSON cannot carry; allow_nan=True writes null"
 
 
+@pytest.mark.parametrize("codec", [Codec.JSON, Codec.MSGPACK, Codec.RAW])
+def test_an_item_of_an_external_stage_that_cannot_be_read_fails_and_its_mates_do_not(codec):
+    good = {Codec.JSON: b"2", Codec.MSGPACK: b"\x02", Codec.RAW: b"x"}[codec]
+    frame = frame_of([b"\xc1", good], codecs_in=[codec] * 2)
+    (answer,) = [through(runner(lambda x: 1, item=int, behind="out").run(frame))]
+    status, problem = outcome(answer.statuses[0], answer.payloads[0])
+    assert status is Status.FAILED
+    assert problem.type_name == "penstock.worker.problems.UnfitResult"
+    assert problem.message.startswith("what stage 'out' gave is no item of stage 'embed': ")
+    assert answer.statuses[1] == (Status.FAILED if codec is Codec.RAW else Status.OK)
+
+
+class Picky(msgspec.Struct):
+    x: int
+
+    def __post_init__(self):
+        raise InvalidItem("too picky")
+
+
+def test_a_check_of_the_type_that_calls_such_an_item_invalid_blames_no_caller_either():
+    frame = frame_of([b'{"x":1}'])
+    answer = through(runner(lambda x: 1, item=Picky, behind="out").run(frame))
+    assert answer.statuses[0] == Status.FAILED
+    assert through(runner(lambda x: 1, item=Picky).run(frame_of([b'{"x":1}']))).statuses[0] == Status.INVALID
+
+
 def test_warm_up_tells_of_each_example_whose_result_some_formats_cannot_carry():
     troubles = runner(lambda x: x).warm_up([1.0, math.nan, {1j}], 1, ALL_FORMATS)
     assert troubles[0] == f"examples[1]: {NAN}"
@@ -836,3 +863,22 @@ def test_a_result_that_cannot_be_encoded_is_told_by_its_message_alone():
     _, problem = problem_of(lambda x: {1j})
     assert problem.message.startswith("the result cannot be written as JSON: ")
     assert problem.traceback == f"penstock.codec.encode.EncodeFailed: {problem.message}\n"
+
+
+def test_a_failure_is_written_as_whoever_reads_it_wants_it():
+    def refuse(x):
+        raise InvalidItem("no") if x else ValueError("bad")
+
+    told = Runner(
+        make_stage(refuse),
+        name="embed",
+        batched=False,
+        options=StageOptions(),
+        decoder=ItemDecoder(Any),
+        encoder=ItemEncoder(Any),
+        now=Clock(),
+        write=lambda problem: problem.message.encode(),
+    )
+    frame = through(told.run(frame_of([b"0", b"1"])))
+    assert list(map(bytes, frame.payloads)) == [b"bad", b"no"]
+    assert frame.statuses == (Status.FAILED, Status.INVALID)

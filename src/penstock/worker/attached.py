@@ -1,0 +1,310 @@
+"""Be a worker from outside: attach to a server, serve until it has gone, and attach to the next.
+
+The stage is set up once, after the first LAUNCH, and kept.  A server that comes back may number its workers otherwise
+and take other batches, so each connection has a `Runner` of its own, and the examples run again where batches differ.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, Final
+
+from penstock.codec.decode import ItemDecoder
+from penstock.codec.encode import EncodeFailed, ItemEncoder
+from penstock.codec.formats import CODEC_NAMES, Codec
+from penstock.codec.schema import accepts
+from penstock.config import StageOptions
+from penstock.core.payload import payload_size
+from penstock.errors import ConfigError, PenstockError, ProtocolError
+from penstock.hosting.guarded_log import guarded_logger
+from penstock.transport.external_messages import (
+    ExternalHello,
+    ExternalLaunch,
+    codecs_of,
+    pack_json,
+    unpack_json,
+    write_failure,
+)
+from penstock.transport.framing import VERSION, Frame, FrameDecoder, Kind, Status, encode_answers, encode_control
+from penstock.worker.attached_end import AttachedEnd, CutOff
+from penstock.worker.attachment import Attachment
+from penstock.worker.current_call import CurrentCall, announce
+from penstock.worker.declared import declaration_of, declared_signature
+from penstock.worker.leaving import AttachedPhase, Leaving
+from penstock.worker.problems import USER_ERRORS, describe_error
+from penstock.worker.runner import Runner
+from penstock.worker.stage import WorkerInfo, has_health, make_stage
+from penstock.worker.stage_life import check_health, freeze_model, tear_down, warm_up_stage
+
+log = guarded_logger("penstock.worker")
+
+FIRST_PAUSE_SECONDS: Final = 0.1
+LONGEST_PAUSE_SECONDS: Final = 5.0
+"""Between two attempts to attach; the pause doubles until the worker is READY."""
+WENT_WELL: Final = 0
+FAILED: Final = 1
+LANGUAGE: Final = f"python {platform.python_version()}"
+_ANSWERS_RECORD_BYTES: Final = 17
+"""What the columns of an ANSWERS take for each item."""
+
+
+class _SetupFailed(Exception):
+    """The stage cannot be made to serve; the server knows why, and the log has it."""
+
+
+class AttachedWorker:
+    """A worker of `target`, which is imported already.
+
+    `on_launch` is told the service, the stage and the index before anything of the stage runs; `on_loaded` is called
+    after `setup`.  `end_process` ends this process at once with a status; another thread calls it.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        attachment: Attachment,
+        leaving: Leaving,
+        *,
+        on_launch: Callable[[str, str, int], None],
+        on_loaded: Callable[[], None],
+        end_process: Callable[[int], None],
+    ) -> None:
+        self._target = target
+        self._attachment = attachment
+        self._leaving = leaving
+        self._on_launch = on_launch
+        self._on_loaded = on_loaded
+        self._end_process = end_process
+        self._codecs = tuple(name for name, codec in CODEC_NAMES.items() if codec is not Codec.NPY or _has_numpy())
+        self._known = frozenset(map(int, codecs_of(self._codecs)))
+        self._health = has_health(target)
+        self._current = CurrentCall()
+        self._stage: Any = None
+        """The stage, once it is set up."""
+        self._name = ""
+        self._warmed: object = None
+        """For what batches the examples have run."""
+        self._pause = FIRST_PAUSE_SECONDS
+        self._told_waiting = False
+        self._has_served = False
+
+    def run(self) -> int:
+        """Serve until told to leave; the exit status.
+
+        Raises:
+            PenstockError: the path leads to no socket that can be connected to, or with `once` nobody listens.
+        """
+        while self._leaving.enter(AttachedPhase.WAITING):
+            sock = self._connect()
+            if sock is not None:
+                status = self._attach(sock)
+                if status is not None:
+                    return status
+            if not self._leaving.asked:
+                self._leaving.wait(self._pause)
+                self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+        self._tear_down()
+        return WENT_WELL
+
+    def _connect(self) -> socket.socket | None:
+        """A connection; None while nobody listens."""
+        path = self._attachment.path
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+            sock.close()
+            if self._attachment.once:
+                raise PenstockError(f"nobody listens at {path}") from None
+            if not self._told_waiting:
+                self._told_waiting = True
+                log.info("nobody listens at %s: it tries until somebody does", path)
+            return None
+        except OSError as error:
+            sock.close()
+            raise PenstockError(f"cannot connect to {path}: {error.strerror or error}") from None
+        self._told_waiting = False
+        return sock
+
+    def _attach(self, sock: socket.socket) -> int | None:
+        """Serve over one connection to its end; the exit status, or None to go on."""
+        end = AttachedEnd(sock, self._cut_off_while_busy)
+        try:
+            if self._leaving.enter(AttachedPhase.WAITING, end):
+                self._serve(end)
+        except CutOff as cut:
+            self._tell_cut(str(cut))
+            return FAILED
+        except _SetupFailed:
+            return FAILED
+        except ProtocolError as error:
+            log.warning("the server at %s sends what none may send, and is left: %s", self._attachment.path, error)
+            return FAILED if self._attachment.once else None
+        except OSError:
+            pass  # the server has gone: what this worker holds is dropped
+        finally:
+            self._leaving.enter(AttachedPhase.WAITING)
+            end.close()
+        if self._leaving.asked:
+            log.info("it has left %s", self._attachment.path)
+            return None
+        if self._attachment.once:
+            return self._end_once()
+        log.warning("the server at %s has gone: it connects again", self._attachment.path)
+        return None
+
+    def _end_once(self) -> int:
+        """The exit status after the only connection."""
+        if not self._has_served:
+            raise PenstockError(f"the server at {self._attachment.path} has gone before it took this worker")
+        log.info("the server at %s has gone", self._attachment.path)
+        self._tear_down()
+        return WENT_WELL
+
+    def _serve(self, end: AttachedEnd) -> None:
+        hello = ExternalHello(VERSION, os.getpid(), LANGUAGE, self._attachment.stage, self._codecs, self._health)
+        end.send(encode_control(Kind.HELLO, pack_json(hello)))
+        frame = end.receive()
+        if frame is None:
+            return
+        launch = unpack_json(_expected(frame, Kind.LAUNCH).payloads[0], ExternalLaunch)
+        if launch.max_size < 1:
+            raise ProtocolError(f"a LAUNCH says that max_size is {launch.max_size}")
+        end.launched()
+        if not self._leaving.enter(AttachedPhase.PREPARING, end):
+            return
+        runner = self._prepare(end, launch)
+        if not self._leaving.serve(end, lambda: end.send(encode_control(Kind.READY, b""))):
+            return
+        self._has_served = True
+        self._pause = FIRST_PAUSE_SECONDS
+        where = (self._attachment.path, launch.index, launch.stage, launch.service)
+        log.info("attached to %s as worker %d of stage %r of service %r", *where)
+        while (frame := end.receive()) is not None:
+            if frame.kind is Kind.CHECK and self._health:
+                problem = check_health(self._stage)
+                payload = b"" if problem is None else write_failure(problem)
+                end.send(encode_control(Kind.CHECKED, payload, frame.frame_id))
+            else:
+                end.send(self._answers(runner, _expected(frame, Kind.BATCH), launch.max_body))
+
+    def _prepare(self, end: AttachedEnd, launch: ExternalLaunch) -> Runner:
+        self._on_launch(launch.service, launch.stage, launch.index)
+        announce(self._current, launch.service, launch.stage, launch.index)
+        try:
+            return self._made_ready(launch)
+        except USER_ERRORS as error:
+            problem = describe_error(error)
+            # Before the line: the server may be about to end too, and nobody else has told it.
+            try:
+                end.send(encode_control(Kind.FAILED, write_failure(problem)))
+            except OSError:
+                log.warning("the server has gone, and was not told what follows")
+            log.error("stage %r: the setup failed\n%s", launch.stage, problem.traceback.rstrip())  # noqa: TRY400
+            raise _SetupFailed from None
+
+    def _made_ready(self, launch: ExternalLaunch) -> Runner:
+        """What runs the batches of `launch`; raises what the stage raises, or ConfigError if it cannot be called so."""
+        setup = dict(self._attachment.setup)
+        declared = declaration_of(self._target, setup)
+        policy = getattr(self._target, "batch", None) if declared.batch is None else declared.batch
+        if policy is not None and not launch.batched:
+            raise ConfigError(
+                f"stage {launch.stage!r} gets one item at a time, and {self._target.__qualname__} has a batch policy: "
+                "give the stage one too, as in penstock.external(..., batch=penstock.Batch())"
+            )
+        types = declared_signature(self._target, declared, batched=launch.batched)
+        accepts(types.item)  # raises where no request can bring such an item
+        stage = self._stage if self._stage is not None else make_stage(self._target)
+        stage.worker = WorkerInfo(launch.stage, launch.index, launch.count, (), self._current.remaining)
+        if declared.examples is not None:
+            stage.examples = declared.examples
+        runner = Runner(
+            stage,
+            name=launch.stage,
+            batched=launch.batched,
+            options=StageOptions(),
+            decoder=ItemDecoder(types.item, validate=True),
+            encoder=ItemEncoder(types.result, validate=launch.validate_results, allow_nan=launch.allow_nan),
+            now=time.monotonic,
+            validates=True,
+            current=self._current,
+            write=write_failure,
+        )
+        if self._stage is None:
+            stage.setup(**setup)
+            self._stage, self._name = stage, launch.stage
+            self._on_loaded()
+        batches = (launch.batched, launch.max_size, launch.accepts, launch.validate_results, launch.allow_nan)
+        if self._warmed != batches:
+            warm_up_stage(
+                stage,
+                runner,
+                launch.stage,
+                item=types.item,
+                batched=launch.batched,
+                max_size=launch.max_size,
+                formats=[CODEC_NAMES[name] for name in launch.accepts if name in self._codecs],
+                tells=launch.index == 0,  # the other workers would say the same
+            )
+            self._warmed = batches
+            freeze_model()
+        return runner
+
+    def _answers(self, runner: Runner, frame: Frame, max_body: int) -> list[Any]:
+        """The ANSWERS to a BATCH, of at most `max_body` bytes.
+
+        Raises:
+            ProtocolError: the frame names a format that this worker does not speak; pickle is one.
+        """
+        strange = {*frame.codecs_in, *frame.codecs_out} - self._known
+        if strange:
+            raise ProtocolError(f"a batch has items in formats that nobody agreed on: {sorted(strange)}")
+        buffers = runner.run(frame)
+        # The header is counted too: it makes no answer wrong that is so near to the bound.
+        return buffers if payload_size(buffers) <= max_body else _bounded(buffers, max_body)
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    def _tear_down(self) -> None:
+        if self._stage is not None:
+            tear_down(self._stage, self._name)
+
+    def _cut_off_while_busy(self, why: str) -> None:
+        self._tell_cut(why)
+        self._end_process(FAILED)
+
+    def _tell_cut(self, why: str) -> None:
+        log.error("the server at %s sends this worker away: %s", self._attachment.path, why)
+
+
+def _bounded(buffers: list[Any], max_body: int) -> list[Any]:
+    """An ANSWERS in which the largest answers, as many as there must be, say that they are too large."""
+    (frame,) = FrameDecoder().feed(b"".join(bytes(buffer) for buffer in buffers))
+    payloads: list[Any] = list(frame.payloads)
+    statuses = list(frame.statuses)
+    # A payload may be padded by up to 63 bytes.
+    size = sum(map(len, payloads)) + len(payloads) * (_ANSWERS_RECORD_BYTES + 63)
+    for i in sorted(range(len(payloads)), key=lambda i: len(payloads[i]), reverse=True):
+        if size <= max_body:
+            break
+        n = len(payloads[i])
+        error = EncodeFailed(f"the answer has {n} bytes, and its batch more than the {max_body} that the server takes")
+        statuses[i], payloads[i] = Status.FAILED, write_failure(describe_error(error))
+        size += len(payloads[i]) - n
+    return encode_answers(frame.frame_id, frame.seconds, frame.calls, frame.ids, payloads, statuses)
+
+
+def _expected(frame: Frame, kind: Kind) -> Frame:
+    if frame.kind is not kind:
+        raise ProtocolError(f"a {frame.kind.name} has come where a {kind.name} is due")
+    return frame
+
+
+def _has_numpy() -> bool:
+    return find_spec("numpy") is not None
