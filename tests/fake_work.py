@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from penstock.codec.annotations import signature
+from penstock.codec.formats import Codec
+from penstock.codec.schema import accepts, offers
 from penstock.config import Batch, ServiceOptions
 from penstock.core.counters import StageCounters
 from penstock.core.outcome import Failure, Result
@@ -19,6 +21,7 @@ from penstock.jobs.consumer import Consumer
 from penstock.jobs.store import NewJob
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.jobs.work_options import WorkOptions
+from penstock.runtime.external_spec import external
 from penstock.testing.virtual_clock import VirtualClock, rest
 from penstock.transfer.transfers import Downloaded
 
@@ -81,7 +84,7 @@ class FakeEngine:
         self.tickets = []
         self.begins = 0
         """How many further tickets a worker takes at the end of the turn in which they come."""
-        self.stages = [SimpleNamespace(name="double", counters=StageCounters())]
+        self.stages = [SimpleNamespace(name="double", counters=StageCounters(), workers=[])]
 
     def submit(self, payloads, codec_in, codec_out, deadline, done, request_id=b"", **more):
         if self.refuses is not None:
@@ -110,10 +113,29 @@ def fake_service(target=None, name="double", workers=1, max_size=None):
     batch = Batch(max_size=max_size) if max_size else None
     types = signature(target, batched=batch is not None)
     stage = SimpleNamespace(
-        name="first", target=target, workers=workers, batch=batch, examples=(), signature=lambda: types
+        name="first",
+        target=target,
+        workers=workers,
+        batch=batch,
+        examples=(),
+        external=None,
+        signature=lambda: types,
+        crossing=Codec.PICKLE,
+        accepts=lambda: accepts(types.item),
+        offers=lambda: offers(types.result),
     )
+    return service_of([stage], name)
+
+
+def outside_service(*, max_size=None, **how):
+    """A service whose only stage has workers from outside; `how` is what `penstock.external` takes."""
+    batch = Batch(max_size=max_size) if max_size else None
+    return service_of([external("out", batch=batch, **how)], "outside")
+
+
+def service_of(stages, name="several"):
     return SimpleNamespace(
-        name=name, version="", model_version=None, options=ServiceOptions(), engine=FakeEngine(), stages=[stage]
+        name=name, version="", model_version=None, options=ServiceOptions(), engine=FakeEngine(), stages=stages
     )
 
 

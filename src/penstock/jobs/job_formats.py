@@ -1,7 +1,8 @@
 """Decide in which format a job's input goes to a service, and in which its result comes back.
 
-The same rules hold as for a body over HTTP, with one more: a service whose first stage takes a `pathlib.Path` gets its
-input as a file, and so only from an `input_url`.
+The same rules hold as for a body over HTTP, with two more.  A service whose first stage takes a `pathlib.Path` gets its
+input as a file, and so only from an `input_url`.  An input for workers from outside may be in any format that its
+type can be read from, whichever they read, and likewise their results: `JobCrossing` converts them.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import NamedTuple
 from penstock.codec.annotations import takes_file
 from penstock.codec.formats import Codec
 from penstock.codec.media_types import answer_codec, content_codec, media_names, too_long
-from penstock.codec.schema import accepts, offers
 from penstock.codec.text import cut_middle
 from penstock.errors import FormatNotGiven, FormatNotTaken
 from penstock.hosting.servable import Servable
+from penstock.jobs.job_crossing import JobCrossing
 
 _MOST_PAIRS = 128
 """Most pairs of media types that are remembered; one more empties the table."""
@@ -23,7 +24,7 @@ _SHOWN_BYTES = 200
 
 
 class JobFormats(NamedTuple):
-    """How an input is decoded, and how a result is encoded."""
+    """The format of an input, and that of a result."""
 
     codec_in: Codec
     codec_out: Codec
@@ -36,17 +37,26 @@ class JobTarget:
 
     def __init__(self, service: Servable) -> None:
         self.service = service
-        item = service.stages[0].signature().item
-        self.takes_file = takes_file(item)
-        self._accepts = frozenset((Codec.PICKLE,)) if self.takes_file else accepts(item)
-        self._offers = offers(service.stages[-1].signature().result)
+        first, last = service.stages[0], service.stages[-1]
+        self.crossing = crossing = JobCrossing(service)
+        self.takes_file = takes_file(first.signature().item)
+        self._accepts = frozenset((Codec.PICKLE,)) if self.takes_file else first.accepts()
+        self._accepts |= crossing.converted_in
+        self._offers = last.offers()
         self._known: dict[tuple[str, str], JobFormats] = {}
 
     @property
     def batch_items(self) -> int:
-        """The items of one batch for each worker of the first stage."""
-        first = self.service.stages[0]
-        return first.workers * (first.batch.max_size if first.batch is not None else 1)
+        """The items of one batch for each worker of the first stage; of those from outside, for each that is there.
+
+        While none of these is there, it is one batch.
+        """
+        first, engine = self.service.stages[0], self.service.engine
+        workers = first.workers
+        if self.crossing.outside_first:
+            there = engine.stages[0].workers if engine is not None else ()
+            workers = max(1, sum([worker.state.up for worker in there]))
+        return workers * (first.batch.max_size if first.batch is not None else 1)
 
     def check_inline(self) -> None:
         """Do nothing, or raise FormatNotTaken where an input must come from a URL."""
@@ -79,17 +89,20 @@ class JobTarget:
                 f"service {self.service.name!r} does not take the content type {shown!r}; it takes "
                 f"{media_names(self._accepts)}"
             )
-        answer = None if too_long(wanted) else answer_codec(wanted, self._preferred(codec))
+        offered = self._preferred(codec)
+        answer = None if too_long(wanted) else answer_codec(wanted, offered)
         if answer is None:
             raise FormatNotGiven(
                 f"service {self.service.name!r} gives nothing of {cut_middle(accept, _SHOWN_BYTES)!r}; it gives "
-                f"{media_names(self._offers)}"
+                f"{media_names(offered)}"
             )
         return JobFormats(codec, answer[0], answer[1].decode())
 
     def _preferred(self, codec_in: Codec) -> list[Codec]:
         """What to answer with where the submitter leaves the choice to us, best first, as over HTTP."""
-        if self._offers[0] is Codec.RAW:
-            return list(self._offers)
-        first = codec_in if codec_in in (Codec.JSON, Codec.MSGPACK) else Codec.JSON
-        return sorted(self._offers, key=lambda codec: codec is not first)
+        converted = [codec for codec in self.crossing.converted_out if codec not in self._offers]
+        found = [*self._offers, *converted]
+        if self._offers[0] in (Codec.JSON, Codec.MSGPACK):
+            first = codec_in if codec_in in (Codec.JSON, Codec.MSGPACK) else Codec.JSON
+            found.sort(key=lambda codec: codec is not first)
+        return found

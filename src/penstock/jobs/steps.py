@@ -4,7 +4,7 @@ Contract
 --------
 * Each job that is begun is given to `commit` exactly once, with `end` set, or to `dropped` because another has it.
 * The steps of different jobs overlap.  A job without an input URL and without an output makes no task and no thread:
-  its body goes to the engine as it came.
+  its body goes to the engine as it came, or as workers from outside read it.
 * No step begins while the job's lease cannot be relied on: the job waits for the next renewal.
 * What was computed is kept until its output is stored, however often that takes, up to the last `transfer` allowed.
 """
@@ -111,6 +111,7 @@ class Steps:
         if job.unwanted:
             self._leave(job)
             return
+        body: Payload = b""
         try:
             target = self._target(job)
             formats = target.formats(claimed.content_type, claimed.accept)
@@ -120,11 +121,12 @@ class Steps:
                 self._transfers.check_input(claimed.input_url)
             else:
                 target.check_inline()
+                body = target.crossing.item(claimed.body, formats.codec_in)
         except (InvalidItem, TransferRefused) as error:
             self._fail(job, error)
             return
         if claimed.input_url is None:
-            self._compute(job, target, formats, claimed.body)
+            self._compute(job, target, formats, body)
         else:
             self._spawn(job, self._download(job, target, formats, claimed.input_url))
 
@@ -187,14 +189,16 @@ class Steps:
             except TransferError as error:
                 self._fail(job, error)
                 return
-        if job.claimed.content_type or not got.content_type:
-            chosen = formats
-        else:
-            try:
+        chosen = formats
+        try:
+            if got.content_type and not job.claimed.content_type:
                 chosen = target.formats(got.content_type, job.claimed.accept)
-            except InvalidItem as error:
-                self._fail(job, error)
-                return
+            if target.crossing.sent_in(chosen.codec_in) is not chosen.codec_in:
+                payload = await self._threads.run(partial(target.crossing.item, payload, chosen.codec_in))
+                self._holding.resize(job, payload_size(payload))
+        except InvalidItem as error:
+            self._fail(job, error)
+            return
         self._compute(job, target, chosen, payload)
 
     # -- compute ------------------------------------------------------------------------------------------------------
@@ -218,10 +222,10 @@ class Steps:
         try:
             job.ticket = engine.submit(
                 (payload,),
-                formats.codec_in,
-                formats.codec_out,
+                target.crossing.sent_in(formats.codec_in),
+                target.crossing.given_in(formats.codec_out),
                 deadline,
-                partial(self._computed, job, formats.media),
+                partial(self._computed, job, target, formats),
                 claimed.id.encode(),
                 lane=Lane.BACK,
                 alone=claimed.alone,
@@ -232,22 +236,27 @@ class Steps:
         else:
             self._moved_on()
 
-    def _computed(self, job: HeldWork, media: str, outcomes: list[Outcome]) -> None:
+    def _computed(self, job: HeldWork, target: JobTarget, formats: JobFormats, outcomes: list[Outcome]) -> None:
         job.ticket = job.engine = None
         self._moved_on()
         try:
-            self._take_outcome(job, media, outcomes[0])
+            self._take_outcome(job, target, formats, outcomes[0])
         except Exception as error:
             self._broke(error)
             raise
 
-    def _take_outcome(self, job: HeldWork, media: str, outcome: Outcome) -> None:
+    def _take_outcome(self, job: HeldWork, target: JobTarget, formats: JobFormats, outcome: Outcome) -> None:
         if job.unwanted and not (job.released and isinstance(outcome, Result)):
             self._leave(job)
             return
         match outcome:
             case Result(payload):
-                self._keep(job, bytes(join_payload(payload)), media)
+                try:
+                    result = target.crossing.result(payload, formats.codec_out)
+                except StageFailed as error:
+                    self._fail(job, error)
+                else:
+                    self._keep(job, result, formats.media)
             case Failure(error):
                 self._fail(job, error)
 

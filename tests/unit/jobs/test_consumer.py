@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fake_work import Count, Measure, fake_service
+from fake_work import Count, Measure, fake_service, outside_service
 from penstock.codec.formats import Codec
 from penstock.core.lanes import Lane
 from penstock.core.state import State
@@ -206,6 +206,44 @@ async def test_where_the_job_does_not_say_it_the_content_type_is_the_servers(ben
     await work.turn(2.0)
     assert work.job("b").state is JobState.DEAD
     assert "audio/wav" in work.job("b").error.message
+
+
+async def test_a_job_crosses_to_workers_from_outside_in_messagepack_and_its_result_is_what_was_asked_for(bench):
+    work = await bench(outside_service(max_size=2))
+    work.transfers.inputs["https://in/b"] = b'{"x": 1}'
+    work.submit("a", b"[1, 2]")
+    work.submit("b", b"", content_type="application/json", input_url="https://in/b")
+    await work.turn()
+    for name, payload in (("a", b"\x92\x01\x02"), ("b", b"\x81\xa1x\x01")):
+        ticket = work.engine.of(name)
+        assert ticket.payload == payload
+        assert (ticket.given["codec_in"], ticket.given["codec_out"]) == (Codec.MSGPACK, Codec.MSGPACK)
+        ticket.settle(payload)
+    await work.turn()
+    assert work.memory.result("a").body == b"[1,2]"
+    assert work.memory.result("b").body == b'{"x":1}'
+    assert work.consumer.holding.nbytes == 0
+
+
+@pytest.mark.parametrize("url", [None, "https://in/a"])
+async def test_an_input_that_cannot_cross_to_them_is_the_jobs_fault(bench, url):
+    work = await bench(outside_service(item=int))
+    work.transfers.inputs["https://in/a"] = b'"a"'
+    work.submit("a", b"" if url else b'"a"', input_url=url)
+    await work.turn()
+    assert work.job("a").state is JobState.DEAD
+    assert work.job("a").error.message == "expected `int`, got `str`"
+    assert work.engine.tickets == []
+
+
+async def test_a_result_of_theirs_that_cannot_be_read_fails_the_attempt_by_the_application(bench):
+    work = await bench(outside_service(result=int))
+    work.submit("a", b"1")
+    await work.turn()
+    work.engine.of("a").settle(b"\xa1a")
+    await work.turn(0.01)
+    assert (work.job("a").state, work.job("a").attempts) == (JobState.SCHEDULED, {"application": 1})
+    assert work.job("a").error.message.startswith("the result cannot be read from MSGPACK: expected `int`")
 
 
 async def test_a_job_that_names_no_service_needs_that_there_is_but_one(bench):

@@ -1,9 +1,24 @@
+import math
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
 import pytest
 
-from fake_work import Double, Measure, fake_service
+from fake_work import Double, Measure, fake_service, outside_service, service_of
 from penstock.codec.formats import Codec
-from penstock.errors import InvalidItem
+from penstock.core.state import WorkerState
+from penstock.errors import InvalidItem, StageFailed
 from penstock.jobs.job_formats import JobTarget
+from penstock.runtime.external_spec import external
+
+
+class Exits(msgspec.Struct):
+    x: int
+
+    def __post_init__(self):
+        raise SystemExit(3)
+
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 
@@ -54,3 +69,83 @@ def test_a_stage_that_takes_a_path_takes_any_content_type_and_no_body():
 def test_a_batch_counts_for_every_worker():
     assert JobTarget(fake_service(workers=3, max_size=8)).batch_items == 24
     assert JobTarget(fake_service(workers=3)).batch_items == 3
+
+
+def test_a_job_for_workers_from_outside_may_be_in_what_they_read_or_what_its_type_is_read_from():
+    target = JobTarget(outside_service(accepts=["npy"]))
+    assert target.formats("application/x-npy", "").codec_in is Codec.NPY
+    assert target.formats(JSON, "").codec_in is Codec.JSON
+    assert target.formats(MSGPACK, "").codec_in is Codec.MSGPACK
+    with pytest.raises(InvalidItem, match="does not take the content type 'application/octet-stream'"):
+        target.formats("application/octet-stream", "")
+    typed = JobTarget(outside_service(accepts=["json"], item=bytes))
+    assert typed.formats("application/octet-stream", "").codec_in is Codec.RAW
+
+
+def test_their_result_comes_in_a_format_of_theirs_unless_another_is_asked_for():
+    target = JobTarget(outside_service(accepts=["npy"], result=np.ndarray))
+    assert target.formats(JSON, "")[1:] == (Codec.NPY, "application/x-npy")
+    assert target.formats(JSON, JSON).codec_out is Codec.JSON
+    assert target.formats(JSON, MSGPACK).codec_out is Codec.MSGPACK
+    assert JobTarget(outside_service(accepts=["msgpack"])).formats(JSON, "").codec_out is Codec.JSON
+    assert JobTarget(outside_service()).formats(MSGPACK, "*/*").codec_out is Codec.MSGPACK
+    assert JobTarget(outside_service(accepts=["raw", "json"])).formats(JSON, "").codec_out is Codec.RAW
+
+
+def test_a_batch_counts_for_every_worker_from_outside_that_is_there():
+    service = outside_service(max_size=4)
+    target = JobTarget(service)
+    states = [WorkerState.IDLE, WorkerState.BUSY, WorkerState.DOWN]
+    service.engine.stages[0].workers = []
+    assert target.batch_items == 4
+    service.engine.stages[0].workers = [SimpleNamespace(state=state) for state in states]
+    assert target.batch_items == 8
+    service.engine = None
+    assert target.batch_items == 4
+
+
+@pytest.mark.parametrize("ends", [("first",), ("last",), ("first", "last")])
+def test_only_the_end_that_is_outside_is_converted(ends):
+    outside, (inside,) = external("out", accepts=["json"]), fake_service(Double).stages
+    target = JobTarget(service_of([outside if "first" in ends else inside, outside if "last" in ends else inside]))
+    crossing = target.crossing
+    assert crossing.sent_in(Codec.MSGPACK) is (Codec.JSON if "first" in ends else Codec.MSGPACK)
+    assert crossing.given_in(Codec.MSGPACK) is (Codec.JSON if "last" in ends else Codec.MSGPACK)
+    assert crossing.item(b"\x07", Codec.MSGPACK) == (b"7" if "first" in ends else b"\x07")
+    assert crossing.result(b"7", Codec.MSGPACK) == (b"\x07" if "last" in ends else b"7")
+
+
+def test_what_the_workers_read_goes_to_them_as_it_came():
+    body = b'{"x" : 1}'
+    crossing = JobTarget(outside_service(accepts=["json"], item=int)).crossing
+    assert crossing.item(body, Codec.JSON) is body
+    assert crossing.result([b"[1", b", 2]"], Codec.JSON) == b"[1, 2]"
+
+
+@pytest.mark.parametrize(
+    ("item", "body", "words"),
+    [
+        (int, b'"a"', "expected `int`, got `str`"),
+        (int, b"", "the body is empty"),
+        (Exits, b'{"x": 1}', "3"),
+    ],
+)
+def test_an_input_that_cannot_be_converted_is_invalid(item, body, words):
+    with pytest.raises(InvalidItem, match=words):
+        JobTarget(outside_service(item=item)).crossing.item(body, Codec.JSON)
+    with pytest.raises(InvalidItem, match="the input cannot be written as RAW"):
+        JobTarget(outside_service(accepts=["raw"])).crossing.item(b"1", Codec.JSON)
+
+
+@pytest.mark.parametrize(
+    ("result", "body", "words"),
+    [
+        (int, b"\xa1a", "the result cannot be read from MSGPACK: expected `int`, got `str`"),
+        (Exits, b"\x81\xa1x\x01", "the result cannot be read from MSGPACK: "),
+        (float, msgspec.msgpack.encode(math.inf), "the result has a NaN or an infinity"),
+    ],
+)
+def test_a_result_that_cannot_be_converted_is_the_stages_failure(result, body, words):
+    with pytest.raises(StageFailed, match=words) as failed:
+        JobTarget(outside_service(result=result)).crossing.result(body, Codec.JSON)
+    assert failed.value.stage == "out"
