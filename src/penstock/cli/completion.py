@@ -43,6 +43,9 @@ _NOT_COMPLETED = (
     "deadline",
     "key",
     "queue",
+    "stage",
+    "setup",
+    "cpus",
 )
 """What is neither a file nor one of a few words: a digest, a number, most of `penstock jobs`."""
 NUMBERS_OF_WORKERS = ("1", "2", "4", "8")

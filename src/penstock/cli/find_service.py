@@ -1,4 +1,6 @@
-"""Find the services that a command line names; an error says which half cannot be found, and where it was looked for.
+"""Find what a command line names: a service, a function or a stage.
+
+An error says which half cannot be found, and where it was looked for.
 
 A worker imports the same module: it gets the same `sys.path`, and the module has the same name there.
 """
@@ -10,7 +12,7 @@ import importlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,7 @@ def load_service(name: str, artifact: ArtifactOptions) -> Service:
         return load_folder(name, artifact)
     target = parse_target(name)
     module = _import(target)
-    found = _attribute(module, target) if target.attribute else _only_service(module, target)
+    found = _attribute(module, target, _named(module, target)) if target.attribute else _only_service(module, target)
     if isinstance(found, Service):
         return found
     return _made_by(found, module, target)
@@ -59,11 +61,36 @@ def call_function(name: str) -> Any:
     target = parse_target(name)
     if not target.attribute:
         raise ConfigError(f"{name!r} names no function: write {target.where}:function")
-    function = _attribute(_import(target), target)
+    module = _import(target)
+    function = _attribute(module, target, _named(module, target))
     if inspect.isclass(function) or not _takes_nothing(function):
         raise ConfigError(f"{name} is no function without arguments")
-    with _running_user_code(f"{name}()", "it is called"):
+    with running_user_code(f"{name}()", "it is called"):
         return function()
+
+
+def find_stage(name: str) -> Any:
+    """The class or the function that `name` says, as ``module:Stage`` or ``file.py:Stage``: a stage's target.
+
+    Raises:
+        ConfigError: there is no such module, file or stage, or what is there is something else.
+        UserCodeFailed: the module raised an error.
+    """
+    if names_folder(name):
+        raise ConfigError(f"{name!r} is a folder: a worker is given a stage, as in module:Square or model.py:Square")
+    try:
+        target = parse_target(name)
+    except ConfigError:
+        raise ConfigError(f"{name!r} names no stage: write module:Square, or model.py:Square") from None
+    module = _import(target)
+    stages = [f"{target.where}:{stage}" for stage in _stages(module)]
+    if not target.attribute:
+        raise ConfigError(f"{name!r} names no stage: write {' or '.join(stages) or f'{target.where}:Square'}")
+    found = _attribute(module, target, stages)
+    if isinstance(found, (Service, StageSpec)):
+        kind = "a service" if isinstance(found, Service) else "a description of a stage"
+        raise ConfigError(f"{target.text} is {kind}: a worker is given the class itself{_file_of(module, target)}")
+    return found
 
 
 def _import(target: Target) -> types.ModuleType:
@@ -84,7 +111,7 @@ def _search_first(folder: Path) -> None:
 
 
 def _import_module(name: str, here: Path) -> types.ModuleType:
-    with _running_user_code(f"module {name!r}", "it is imported"):
+    with running_user_code(f"module {name!r}", "it is imported"):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -144,12 +171,17 @@ def _place(module: types.ModuleType) -> str:
     return module_file(module) or "Python itself"
 
 
-def _attribute(module: types.ModuleType, target: Target) -> Any:
+def _named(module: types.ModuleType, target: Target) -> list[str]:
+    """How the services of `module` are named, and the functions that make one."""
+    return [f"{target.where}:{name}" for name in (*_services(module), *_makers(module))]
+
+
+def _attribute(module: types.ModuleType, target: Target, others: Sequence[str]) -> Any:
+    """What `target` names in `module`; ConfigError tells of the `others` that are there."""
     found: Any = module
     for part in target.attribute.split("."):
         if not hasattr(found, part):
-            names = [*_services(module), *_makers(module)]
-            hint = f"; it has {', '.join(f'{target.where}:{name}' for name in names)}" if names else ""
+            hint = f"; it has {', '.join(others)}" if others else ""
             raise ConfigError(f"{target.where} has no {target.attribute!r}{hint}{_file_of(module, target)}")
         found = getattr(found, part)
     return found
@@ -207,7 +239,7 @@ def _made_by(make: Any, module: types.ModuleType, target: Target) -> Service:
     """The service that the function `make` returns; ConfigError where it is no such function."""
     if not _takes_nothing(make):
         raise ConfigError(f"{target.text} is {_what_it_is(make, target)}{_file_of(module, target)}")
-    with _running_user_code(f"{target.text}()", "it makes the service"):
+    with running_user_code(f"{target.text}()", "it makes the service"):
         made = make()
     if inspect.iscoroutine(made):
         made.close()  # or Python warns that nobody awaited it
@@ -243,7 +275,13 @@ def _takes_nothing(make: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _running_user_code(what: str, when: str) -> Iterator[None]:
+def running_user_code(what: str, when: str) -> Iterator[None]:
+    """Say whose fault it is where the user's code fails: `what` is that code, and `when` what happens just then.
+
+    Raises:
+        ConfigError: the code says what is wrong, or ends the program.
+        UserCodeFailed: it raised another error.
+    """
     try:
         yield
     except ConfigError as error:  # it is a sentence, and says what is wrong

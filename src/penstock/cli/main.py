@@ -1,4 +1,6 @@
-"""The `penstock` command: `serve`, `work`, `check`, `export`, `artifact`, `training`, `jobs` and `doctor`."""
+"""The `penstock` command: `serve`, `work`, `worker`, `worker-check`, `check`, `export`, `artifact`, `training`, `jobs`
+and `doctor`.
+"""
 
 # PYTHON_ARGCOMPLETE_OK: a shell in which every program's completion is switched on looks for this word.
 
@@ -18,6 +20,7 @@ from typing import Any
 import penstock
 from penstock.cli.artifact_commands import add_artifact_commands
 from penstock.cli.ending import end_in_time
+from penstock.cli.external_flags import fields_of_each
 from penstock.cli.find_service import load_service
 from penstock.cli.first_process import leave_first_process
 from penstock.cli.jobs_command import add_jobs_command
@@ -38,6 +41,8 @@ from penstock.cli.queue_url import add_queue_flags, needed_queue_url, read_queue
 from penstock.cli.saying import Say, say_object, say_text
 from penstock.cli.training_commands import add_training_command
 from penstock.cli.user_errors import UserCodeFailed
+from penstock.cli.worker_check import add_worker_check_command
+from penstock.cli.worker_command import add_worker_command
 from penstock.codec.text import printable_lines
 from penstock.config import ArtifactOptions, LogOptions, ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
@@ -186,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     add_flags(working, ServerOptions, "server (with --http and --health)", leave_out=DOOR)
     add_flags(working, ServiceOptions, "service (for every service named)")
     working.set_defaults(run=_work)
+    add_worker_command(commands)
     checking = commands.add_parser(
         "check",
         help="run a service's examples and say what is wrong",
@@ -203,6 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     add_artifact_commands(commands)
     add_training_command(commands)
     add_jobs_command(commands)
+    add_worker_check_command(commands)
     looking = commands.add_parser(
         "doctor",
         help="look at how the store of a queue is set up",
@@ -307,7 +314,8 @@ def load_services(arguments: argparse.Namespace) -> list[Service]:
     changed = service_fields(arguments, os.environ)
     pools = command_options(arguments, os.environ).pools()
     artifact = options_of_folders(arguments, arguments.services, os.environ)
-    return resized([load_service(name, artifact).configured(**changed) for name in arguments.services], pools)
+    services = [load_service(name, artifact) for name in arguments.services]
+    return resized([each.configured(**changed) for each, changed in fields_of_each(services, changed)], pools)
 
 
 def _run_server(
@@ -349,7 +357,10 @@ def _say_what_starts(services: Sequence[Service], say: Say) -> None:
     for words in misspelt_variables(os.environ):
         say(f"warning: {words}")
     for service in services:
-        stages = " -> ".join(f"{spec.name} x{spec.workers}" for spec in service.stages)
+        stages = " -> ".join(
+            f"{spec.name} x{spec.workers}" if spec.external is None else f"{spec.name} (external)"
+            for spec in service.stages
+        )
         version = "" if service.model_version is None else f" version {service.model_version}"
         say(f"starting {service.name}{version} ({stages})")
 

@@ -14,7 +14,7 @@ class Pools(NamedTuple):
     """The numbers of workers that were asked for."""
 
     each: int | None = None
-    """The workers of every stage; None leaves a stage as its author described it."""
+    """The workers of every stage whose workers are started here; None leaves a stage as its author described it."""
     named: Mapping[str, int] = MappingProxyType({})
     """The workers of stages by name."""
 
@@ -59,16 +59,22 @@ def resized(services: Sequence[Service], pools: Pools) -> list[Service]:
 
     Raises:
         ConfigError: no service has a stage of that name, or a stage says of each worker where it runs, and has another
-            number of them.
+            number of them.  Or workers are asked for where they attach from outside.
     """
     there = [spec.name for service in services for spec in service.stages]
     for name in pools.named:
         if name not in there:
             raise ConfigError(f"workers: there is no stage {name!r}; there are {', '.join(dict.fromkeys(there))}")
+    if pools.each is not None and all(spec.external is not None for service in services for spec in service.stages):
+        raise ConfigError(
+            f"workers: {pools.each} is for no stage: those of {', '.join(dict.fromkeys(there))} attach from outside"
+        )
     return [_resized(service, pools) for service in services]
 
 
 def _resized(service: Service, pools: Pools) -> Service:
-    numbers = {spec.name: pools.named.get(spec.name, pools.each) for spec in service.stages}
+    numbers = {
+        spec.name: pools.named.get(spec.name, pools.each if spec.external is None else None) for spec in service.stages
+    }
     wanted = {name: number for name, number in numbers.items() if number is not None}
     return service.configured(workers=wanted) if wanted else service

@@ -8,6 +8,7 @@ service's code ended, crashed or stopped it.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import faulthandler
 import logging
 import math
@@ -28,12 +29,13 @@ from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
 from penstock.codec.fitting import cannot_fit
 from penstock.codec.formats import Codec
 from penstock.codec.pickle_ import dumps
-from penstock.codec.schema import Signature, accepts, offers, type_name
+from penstock.codec.schema import Signature, type_name
 from penstock.config import ArtifactOptions, ServerOptions
 from penstock.core.outcome import Failure, Outcome
 from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
 from penstock.hosting.breakpoints import refuse_breakpoints
+from penstock.runtime.spec import StageSpec, external_stages
 from penstock.runtime.stage_hooks import doubtful_hooks
 from penstock.server.serve import check_before_serving
 from penstock.service import Service
@@ -94,7 +96,8 @@ def rehearse(name: str, tell: Tell, artifact: ArtifactOptions) -> None:
             check_before_serving([service], ServerOptions())
         except ConfigError as error:
             tell(Finding(f"service {service.name}", str(error)))
-        asyncio.run(_run(service, tell))
+        for part in _runnable(service):
+            asyncio.run(_run(part, tell))
     tell(Done())
 
 
@@ -102,15 +105,16 @@ def _describe(service: Service) -> Iterator[Finding]:
     """What can be found without running anything."""
     given: Any = Any
     """What the stage before returns."""
+    from_outside = True
     for spec in service.stages:
         what = f"stage {spec.name}"
         try:
-            if not service.inline:
+            if spec.external is None and not service.inline:
                 reference(spec.target)
             pack_setup(spec.name, dict(spec.setup))
             types = spec.signature()
-            if spec is service.stages[0]:
-                accepts(types.item)
+            if from_outside:
+                spec.accepts()
         except ConfigError as error:
             yield Finding(what, str(error))
             given = Any
@@ -123,8 +127,25 @@ def _describe(service: Service) -> Iterator[Finding]:
                 )
                 yield Finding(what, note=words, warning=True)
             given = types.result
-            for words in doubtful_hooks(spec.target):
+            if spec.external is not None:
+                yield Finding(what, note="its workers attach from outside, so it was not run", skipped=True)
+            for words in () if spec.external is not None else doubtful_hooks(spec.target):
                 yield Finding(what, note=words, warning=True)
+        from_outside = spec.external is not None
+
+
+def _runnable(service: Service) -> list[Service]:
+    """What can be run of the service by itself: each row of stages with none between whose workers are external."""
+    if not external_stages(service.stages):
+        return [service]
+    rows: list[list[StageSpec]] = [[]]
+    for spec in service.stages:
+        if spec.external is None:
+            rows[-1].append(spec)
+        else:
+            rows.append([])
+    options = dataclasses.replace(service.options, external_workers=None)
+    return [Service(*row, name=service.name, options=options) for row in rows if row]
 
 
 async def _run(service: Service, tell: Tell) -> None:
@@ -162,8 +183,8 @@ async def _run(service: Service, tell: Tell) -> None:
 
 
 async def _run_example(service: Service, what: str, example: object, tell: Tell) -> None:
-    item, result = service.stages[0].signature(), service.stages[-1].signature()
-    formats = sorted(accepts(item.item))
+    item = service.stages[0].signature()
+    formats = sorted(service.stages[0].accepts())
     for codec_in in formats:
         sent = f"{what} as {codec_in.name}"
         tell(Step(sent))
@@ -176,7 +197,7 @@ async def _run_example(service: Service, what: str, example: object, tell: Tell)
             tell(Finding(sent, f"cannot be sent: {error}"))
             continue
         outcomes: dict[str, Outcome] = {}
-        for codec_out in offers(result.result):
+        for codec_out in service.stages[-1].offers():
             answered = f"{sent}, answered in {codec_out.name}"
             tell(Step(answered))
             outcomes[answered] = await _submit(service, payload, codec_in, codec_out)

@@ -29,9 +29,10 @@ from penstock.codec.text import printable
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError
 from penstock.hosting.signals import Action, Terminal, action_of, hold_signals, taking_signals
+from penstock.hosting.unix_sockets import bind_unix, inode, remove_unix
 from penstock.option_fields import environment_name
 from penstock.runtime.process import describe_exit
-from penstock.server.http1.binding import bind_tcp, bind_unix, inode, remove_unix, tls_context
+from penstock.server.http1.binding import bind_tcp, tls_context
 
 SERVE = "serve"
 TRY = "try"

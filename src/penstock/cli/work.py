@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from penstock.cli.jobs_door import check_closed, open_port
-from penstock.cli.options import WronglyCalled, chosen, server_options, work_options
+from penstock.cli.options import WronglyCalled, server_options, service_fields, work_options
 from penstock.cli.queue_url import needed_queue_url
 from penstock.cli.saying import Say
 from penstock.config import LogOptions, ServerOptions, ServiceOptions
@@ -22,6 +22,7 @@ from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.preparing import prepare_host
 from penstock.hosting.renewal import Renewal
 from penstock.hosting.run import Door, run_until_signal
+from penstock.hosting.servable import files_of_workers
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.job_metrics import JobCollector
 from penstock.jobs.own_folder import OwnFolder
@@ -64,7 +65,7 @@ class Work:
                 check_closed(read_address(options.http)[0], uds=None, has_keys=server.api_key_file is not None)
             except ConfigError as error:
                 raise WronglyCalled(error) from None
-        says_stall = "stall_unready" in chosen(arguments, ServiceOptions, environ)
+        says_stall = "stall_unready" in service_fields(arguments, environ)
         return cls(url, options, dataclasses.replace(server, uds=None), says_stall)
 
     def bounded(self, services: Sequence[Service]) -> list[Service]:
@@ -163,7 +164,7 @@ class Work:
         app = App(services, options, clock, only_probes=jobs is None, jobs=jobs)
         app.health.watch(consumer)
         app.metrics.collect_from(JobCollector(consumer))
-        listener = Listener(app, options, clock, workers=sum(s.workers for v in services for s in v.stages))
+        listener = Listener(app, options, clock, worker_files=files_of_workers(services))
         app.metrics.watch(listener)
         return app, listener
 

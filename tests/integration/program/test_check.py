@@ -285,3 +285,55 @@ def test_a_wrong_file_of_tenants_is_a_finding(module):
     status, output = checked(folder)
     assert status == 1
     assert "wrong │ service model │ tenants 'tenants.toml': tenants.gold.rate must be a number" in output
+
+
+BETWEEN = """
+import penstock as ps
+
+class First(ps.Stage):
+    examples = [1.0]
+
+    def predict(self, x: float) -> float:
+        return x
+
+class Last(ps.Stage):
+    examples = [2.0]
+
+    def predict(self, x: {last}) -> float:
+        return {returned}
+
+square = ps.external("square", item=float, result=float, examples=[3.0])
+service = ps.Service(First, square, Last, name="mixed")
+"""
+
+
+def test_a_stage_whose_workers_attach_from_outside_is_named_and_the_others_are_run(module):
+    status, output = checked(module(BETWEEN.format(last="float", returned="x")))
+    assert status == 0, output
+    assert "skipped │ stage square │ its workers attach from outside, so it was not run" in output
+    assert output.count("every stage is ready") == 2
+    assert output.count("ok │ examples[0] in process │ answered") == 2
+    assert "0 wrong" in output
+    assert "1 skipped" in output
+
+
+@pytest.mark.parametrize(
+    ("last", "returned", "words"),
+    [
+        ("float", "str(x)", "expected `float`, got `str`"),
+        ("complex", "x.real", "wrong │ stage Last │ `complex` cannot be an item from outside"),
+        ("str", "1.0", "warning │ stage Last │ it takes `str`, and the stage before returns `float`"),
+    ],
+)
+def test_what_is_wrong_behind_an_external_stage_is_a_finding(module, last, returned, words):
+    status, output = checked(module(BETWEEN.format(last=last, returned=returned)))
+    assert status == 1
+    assert words in output
+
+
+def test_a_service_of_external_stages_alone_is_well_and_was_not_run(module):
+    text = "import penstock as ps\nservice = ps.Service(ps.external('square', examples=[1]), name='square')"
+    status, output = checked(module(text))
+    assert status == 0, output
+    assert "skipped │ stage square │ its workers attach from outside, so it was not run" in output
+    assert "0 wrong, 1 well, 1 skipped" in output

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+from dataclasses import fields
 from pathlib import Path
 
+import argcomplete
 import pytest
 
 from penstock.cli import completion
-from penstock.cli.completion import artifact_folders, service_names, services_in
+from penstock.cli.completion import artifact_folders, complete, service_names, services_in
+from penstock.cli.options import add_flags
+from penstock.config import ServiceOptions
 
 
 @pytest.mark.parametrize(
@@ -111,3 +116,15 @@ def test_an_artifact_is_named_by_its_absolute_path(tmp_path):
     (tmp_path / "affairs").mkdir()
     (tmp_path / "affairs" / "manifest.json").touch()
     assert artifact_folders(Path("/nowhere"), f"{tmp_path}/aff") == [f"{tmp_path}/affairs"]
+
+
+def test_the_socket_of_external_workers_is_a_file_and_the_numbers_are_none():
+    parser = argparse.ArgumentParser()
+    add_flags(parser, ServiceOptions, "service")
+    complete(parser, [parser])
+    asked = {action.dest: getattr(action, "completer", None) for action in parser._actions}
+    names = {f.name for f in fields(ServiceOptions) if "external" in f.name or f.name == "attach_grace"}
+    assert {name for name in names if asked[name] is None} == {"external_workers"}, "the shell completes files itself"
+    assert all(
+        isinstance(asked[name], argcomplete.completers.SuppressCompleter) for name in names - {"external_workers"}
+    )

@@ -64,3 +64,15 @@ def test_a_service_that_is_not_resized_stays_the_same_object():
 def test_a_stage_that_is_not_there_is_told_those_that_are():
     with pytest.raises(ConfigError, match="workers: there is no stage 'embd'; there are embed, rank, other"):
         numbers("embd=2")
+
+
+def test_workers_that_attach_from_outside_are_not_counted_here():
+    mixed = ps.Service(ps.external("square"), ps.stage(math.exp, name="rank"), name="mixed")
+    (made,) = resized([mixed], parse_pools("3"))
+    assert [spec.workers for spec in made.stages] == [0, 3]
+    with pytest.raises(ConfigError, match=r"^stage 'square': its workers attach from outside"):
+        resized([mixed], parse_pools("square=2"))
+    alone = ps.Service(ps.external("cube"), name="alone")
+    assert resized([mixed, alone], parse_pools("3"))[1] is alone
+    with pytest.raises(ConfigError, match=r"^workers: 3 is for no stage: those of cube attach from outside$"):
+        resized([alone], parse_pools("3"))

@@ -13,15 +13,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.codec.annotations import signature
+from penstock.codec.annotations import Signature, signature
 from penstock.codec.formats import Codec
+from penstock.codec.schema import accepts, offers
 from penstock.config import Batch, ServerOptions, ServiceOptions
 from penstock.core.counters import ServiceCounters, StageCounters
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Result
 from penstock.core.state import State, WorkerState
-from penstock.errors import Cancelled
+from penstock.errors import Cancelled, InvalidItem
 from penstock.hosting.loop_clock import LoopClock
+from penstock.runtime.caller_formats import pack_item
+from penstock.runtime.spec import External
 from penstock.server.app import App
 from penstock.server.application import HttpRequest
 
@@ -70,6 +73,7 @@ class FakeEngine:
         self.tenants: list[Any] = []
         self.answer: Any = None
         worker = SimpleNamespace(index=0, state=WorkerState.IDLE, pid=4711, restarts=2, busy_seconds=1.23456, reason="")
+        worker.language = ""
         stage = SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])
         stage.retry_in_seconds = None
         stage.progress_age = 0.0
@@ -104,9 +108,12 @@ class FakeEngine:
             ticket.settle(*(self.answer(payload) for payload in payloads))
         return ticket
 
-    def submit_probe(self, payload, deadline, done):
+    def submit_probe(self, example, deadline, done):
         if self.full is not None:
             raise self.full
+        payload = pack_item(example)
+        if isinstance(payload, InvalidItem):
+            raise payload
         ticket = Submission([payload], Codec.PICKLE, Codec.PICKLE, deadline, done, Lane.SINGLE)
         self.submissions.append(ticket)
         if self.answer is not None:
@@ -146,9 +153,19 @@ class FakeStage:
     target: Any
     batch: Batch | None = None
     examples: list[Any] = field(default_factory=list)
+    workers: int = 1
+    external: Any = None
 
     def signature(self):
+        if self.external is not None:
+            return Signature(self.external.item, self.external.result)
         return signature(self.target, batched=self.batch is not None)
+
+    def accepts(self):
+        return accepts(self.signature().item) if self.external is None else frozenset(self.external.accepts)
+
+    def offers(self):
+        return offers(self.signature().result) if self.external is None else self.external.accepts
 
 
 class FakeService:
@@ -159,13 +176,20 @@ class FakeService:
         self.version = version
         self.model_version: int | None = None
         self.options = ServiceOptions(**options)
-        self.stages = [FakeStage("echo", target, batch, list(examples))]
+        self.stages = [self._stage("echo", target, batch, list(examples))]
         if last is not None:
-            self.stages.append(FakeStage("last", last))
+            self.stages.append(self._stage("last", last))
         self.engine = FakeEngine(self.options) if started else None
         self.calls: list[Any] = []
         self.broken: Exception | None = None
         self.elsewhere: Exception | None = None
+
+    @staticmethod
+    def _stage(name, target, *rest):
+        """A stage of ours, or one whose workers are external where `target` is an `External`."""
+        if isinstance(target, External):
+            return FakeStage(name, None, *rest, workers=0, external=target)
+        return FakeStage(name, target, *rest)
 
     async def start(self):
         self.calls.append("start")

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from penstock.codec import pickle_
 from penstock.codec.text import one_line
 from penstock.core.clock import Clock
 from penstock.core.outcome import Outcome, Result
@@ -67,15 +66,14 @@ class DeepCheck:
         for service in self._services:
             try:
                 self._send(service)
-            except (RequestError, ValueError) as error:  # ValueError: the example cannot be pickled
+            except RequestError as error:
                 self._heard_of(service, error)
 
     def _send(self, service: Servable) -> None:
         engine = service.engine
         if engine is None:
             raise NotReady(state=State.STARTING)
-        payload = pickle_.dumps(service.stages[0].examples[0])
-        engine.submit_probe(payload, self._began + LIMIT_SECONDS, partial(self._done, service))
+        engine.submit_probe(service.stages[0].examples[0], self._began + LIMIT_SECONDS, partial(self._done, service))
 
     def _done(self, service: Servable, outcomes: list[Outcome]) -> None:
         outcome = outcomes[0]

@@ -46,6 +46,10 @@ results are of a few bytes each, nearly all the memory that a batch takes is thi
 """
 
 _CODECS = (Codec.JSON, Codec.MSGPACK)
+_NO_BATCHES = (
+    "a client batch and its answer are lists in JSON or in MessagePack, and a stage of this service has neither: send "
+    "each item by itself to predict"
+)
 _NO_LIST = "expected `array`"
 """How the reason begins where the body is no list."""
 
@@ -59,8 +63,10 @@ class BatchRoute(ServiceRoute):
 
     def __init__(self, path: str, service: Servable, problems: Problems, options: ServerOptions) -> None:
         super().__init__(path, service, problems, options)
-        self.accepts = frozenset(_CODECS) if self.accepts else self.accepts
-        self.offers = _CODECS
+        self.offers = tuple(codec for codec in _CODECS if codec in self.offers)
+        if self.accepts and not (self.offers and self.accepts.intersection(_CODECS)):
+            self.takes_nothing = _NO_BATCHES
+        self.accepts = self.accepts.intersection(_CODECS) if self.offers else frozenset()
         self.max_items = options.max_batch_items
         self._executor: ThreadPoolExecutor | None = None
 

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Final
 
 from penstock.codec.formats import Codec
 from penstock.codec.media_types import MAX_PARTS, MAX_VALUE_BYTES, answer_codec, content_codec, media_names, too_long
-from penstock.codec.schema import accepts, offers
 from penstock.codec.text import cut_middle
 from penstock.config import ServerOptions
 from penstock.core.counters import SECONDS, Histogram, count_refusal
@@ -39,6 +38,7 @@ _MAX_PAIRS = 128
 _MAX_PAIR_BYTES = 256
 """Longest pair of format headers that is remembered."""
 _TOO_LONG = f"is of more than {MAX_VALUE_BYTES} bytes or of more than {MAX_PARTS} parts"
+_TAKES_FILES = "this service takes files, not bodies: submit a job with an input_url"
 _SHOWN_BYTES = 200
 """Most of a Content-Type that a refusal repeats."""
 
@@ -178,8 +178,11 @@ class ServiceRoute(Route):
         super().__init__("POST", service.name, path)
         self.service = service
         self.problems = problems
-        self.accepts = accepts(service.stages[0].signature().item)
-        self.offers = offers(service.stages[-1].signature().result)
+        self.accepts = service.stages[0].accepts()
+        self.offers = service.stages[-1].offers()
+        self.takes_nothing = _TAKES_FILES
+        """What a client is told where the path takes no format at all."""
+        self._external = service.stages[-1].external is not None
         self._timeout = service.options.timeout
         self._lane = self.lane  # an attribute of the class is looked up by name, also once compiled
         self._max_body = options.max_body
@@ -241,9 +244,7 @@ class ServiceRoute(Route):
             return self.problems.refuse(406, f"the Accept {_TOO_LONG}", request.id)
         codec_in = content_codec(content_type)
         if not self.accepts:
-            return self.problems.refuse(
-                415, "this service takes files, not bodies: submit a job with an input_url", request.id
-            )
+            return self.problems.refuse(415, self.takes_nothing, request.id)
         if codec_in is None or codec_in not in self.accepts:
             given = cut_middle((content_type or b"").decode("ascii", "replace"), _SHOWN_BYTES)
             names = media_names(self.accepts)
@@ -267,11 +268,15 @@ class ServiceRoute(Route):
     def _preferred(self, codec_in: Codec) -> list[Codec]:
         """What to answer with when the client leaves the choice to us, best first.
 
-        Raw bytes if that is what the result is, else the format of the request, else JSON.
+        Of a stage of ours raw bytes if that is what the result is, else the format of the request, else JSON.  Of a
+        stage whose workers are external the format of the request, else the first that its author named.
         """
-        if self.offers[0] is Codec.RAW:
+        if self._external:
+            first = codec_in if codec_in in self.offers else self.offers[0]
+        elif self.offers[0] is Codec.RAW:
             return list(self.offers)
-        first = codec_in if codec_in in (Codec.JSON, Codec.MSGPACK) else Codec.JSON
+        else:
+            first = codec_in if codec_in in (Codec.JSON, Codec.MSGPACK) else Codec.JSON
         return sorted(self.offers, key=lambda codec: codec is not first)
 
     def deadline(self, request: HttpRequest) -> float:

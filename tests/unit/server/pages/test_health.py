@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from penstock.codec.formats import Codec
 from penstock.core.state import State
 from penstock.errors import ConfigError, NotReady, Overloaded
 from penstock.hosting.build import is_compiled
+from penstock.runtime.spec import External
 from penstock.server.protocols.route import PageRoute
 
 
@@ -89,11 +93,46 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
                 "progress_age_seconds": 0.0,
                 "retry_in_seconds": None,
                 "workers": [
-                    {"index": 0, "state": "idle", "pid": 4711, "restarts": 2, "busy_seconds": 1.235, "reason": ""}
+                    {
+                        "index": 0,
+                        "state": "idle",
+                        "external": False,
+                        "language": "",
+                        "pid": 4711,
+                        "restarts": 2,
+                        "busy_seconds": 1.235,
+                        "reason": "",
+                    }
                 ],
             }
         },
     }
+
+
+def test_health_tells_of_a_worker_that_attached_what_it_is(fakes):
+    service = fakes.Service(External((Codec.JSON,), Any, Any))
+    (worker,) = service.engine.stages[0].workers
+    worker.language = "node 20\x1b[2J"
+    (shown,) = get(fakes, fakes.app(service), "/health").json["services"]["echo"]["stages"]["echo"]["workers"]
+    assert (shown["external"], shown["language"], shown["pid"]) == (True, "node 20\\x1b[2J", 4711)
+    worker.language = ""  # a worker of the old protocol says nothing of itself
+    (shown,) = get(fakes, fakes.app(service), "/health").json["services"]["echo"]["stages"]["echo"]["workers"]
+    assert (shown["external"], shown["language"]) == (True, "")
+
+
+def test_a_stage_that_no_worker_has_attached_to_is_shown_without_any(fakes):
+    service = fakes.Service(External((Codec.JSON,), Any, Any))
+    service.engine.stages[0].workers = []
+    service.engine.state, service.engine.reason = State.STARTING, "echo waits for an external worker, 12 s"
+    app = fakes.app(service)
+    assert get(fakes, app, "/health").json["services"]["echo"]["stages"]["echo"]["workers"] == []
+    assert get(fakes, app, "/scale").json["workers_up"] == 0
+    ready = get(fakes, app, "/readyz")
+    assert ready.status == 503
+    assert "echo waits for an external worker, 12 s" in ready.response.body.decode()
+    metrics = get(fakes, app, "/metrics").response.body.decode()
+    assert 'penstock_stage_workers{service="echo",stage="echo",state="idle"} 0.0' in metrics
+    assert 'penstock_stage_workers_up{service="echo",stage="echo"} 0.0' in metrics
 
 
 @pytest.mark.parametrize(("left", "told"), [(None, None), (0.0, 0.0), (29.00049, 29.0)])

@@ -1,0 +1,33 @@
+"""Which service a flag about workers from outside is for, where several are named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.errors import ConfigError
+from penstock.runtime.spec import external_stages
+from penstock.service import Service
+
+PATH = "external_workers"
+
+
+def fields_of_each(services: Sequence[Service], fields: Mapping[str, Any]) -> list[tuple[Service, Mapping[str, Any]]]:
+    """What flags and variables change in the options of each service.
+
+    Every option is for all of them, but a socket is for one: for the service with stages whose workers are external.
+
+    Raises:
+        ConfigError: there are two such services.
+    """
+    external = [service for service in services if external_stages(service.stages)]
+    if PATH not in fields or not external:
+        return [(service, fields) for service in services]
+    if len(external) > 1:
+        names = " and ".join(repr(service.name) for service in external)
+        raise ConfigError(
+            f"external_workers is the path of one socket, and the services {names} have stages with workers from "
+            "outside: give each its own, penstock.Service(..., external_workers=PATH)"
+        )
+    others = {name: value for name, value in fields.items() if name != PATH}
+    return [(service, fields if service is external[0] else others) for service in services]

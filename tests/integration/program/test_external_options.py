@@ -1,0 +1,143 @@
+"""What `penstock serve` and `penstock work` say of stages whose workers attach from outside, and of their socket."""
+
+from __future__ import annotations
+
+import re
+import socket
+import stat
+
+import pytest
+from served import run
+
+SOURCE = """
+import penstock as ps
+
+service = ps.Service(ps.external("square"), name="square")
+other = ps.Service(ps.external("cube"), name="cube")
+ours = ps.Service(ps.stage(len, name="count"), name="ours")
+"""
+STARTED = (("serve", "--port", "0"), ("work", "--queue", "sqlite:///jobs.db"))
+
+
+@pytest.fixture(params=STARTED, ids=lambda started: started[0])
+def start(request, module):
+    """Runs a command on the services in a module, to its end."""
+    folder = module(SOURCE)
+
+    def started(*arguments):
+        command, *options = request.param
+        names, flags = [a for a in arguments if ":" in a], [a for a in arguments if ":" not in a]
+        return run(folder, command, *names, *options, *flags)
+
+    return started
+
+
+def says(output, words):
+    """One sentence, and no traceback."""
+    assert "Traceback" not in output
+    assert any(words in line for line in output.splitlines() if line.startswith("penstock: ")), output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--external-workers-mode", "rw"), "external_workers_mode: cannot read 'rw' as int"),
+        (("--external-workers-mode", "1000"), "external_workers_mode must be at most 0o777, got 0o1000"),
+        (("--external-workers", ""), "external_workers must not be empty"),
+        (
+            ("--external-workers", "x" * 108),
+            "external_workers is a path of 108 bytes, and the kernel takes at most 107",
+        ),
+        (("--max-external-workers", "0"), "max_external_workers must be at least 1, got 0"),
+        (("--attach-grace", "-1"), "attach_grace must be at least 0, got -1.0"),
+    ],
+)
+def test_a_value_that_can_never_be_is_a_sentence_and_exit_2(start, options, words):
+    status, output = start("model:service", *options)
+    assert status == 2
+    says(output, words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("model:service",), "service 'square': workers of stage 'square' attach from outside, so say at which"),
+        (("model:ours", "--external-workers", "w"), "service 'ours': external_workers is 'w', and no stage of it has"),
+        (
+            ("model:service", "model:other", "--external-workers", "w"),
+            "external_workers is the path of one socket, and the services 'square' and 'cube' have stages",
+        ),
+        (
+            ("model:service", "--external-workers", "w", "--workers", "square=2"),
+            "stage 'square': its workers attach from outside",
+        ),
+        (
+            ("model:service", "--external-workers", "w", "--workers", "2"),
+            "workers: 2 is for no stage: those of square attach from outside",
+        ),
+        (("model:service", "--external-workers", "/no/such/folder/w"), "cannot listen on /no/such/folder/w"),
+    ],
+)
+def test_what_does_not_fit_the_services_is_a_sentence_and_exit_1(start, arguments, words):
+    status, output = start(*arguments)
+    assert status == 1
+    says(output, words)
+
+
+def test_one_path_is_not_that_of_two_doors(module):
+    status, output = run(module(SOURCE), "serve", "model:service", "--uds", "s", "--external-workers", "./s")
+    assert status == 1
+    says(output, "external_workers of service 'square' is './s', and so is uds: each door needs a path of its own")
+
+
+@pytest.mark.parametrize(("options", "mode"), [((), 0o600), (("--external-workers-mode", "660"), 0o660)])
+def test_the_socket_is_the_external_services_alone_and_gone_after_the_stop(serve, options, mode):
+    flags = ("--external-workers", "w.sock", "--workers", "2", *options)
+    server = serve(*flags, source=SOURCE, services=("service", "ours"))
+    path = server.folder / "w.sock"
+    server.wait_for(re.escape("starting square (square (external))"))
+    server.wait_for(re.escape("starting ours (count x2)"))
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    answer = server.http.get("/readyz")
+    assert answer.status_code == 503
+    assert re.search(r"square is starting: square waits for an external worker, \d+ s", answer.text)
+    assert server.http.post("/ours/predict", json=[1, 2]).json() == 2
+    assert server.http.post("/square/predict", json=1).status_code == 503
+    workers = server.http.get("/health").json()["services"]["square"]["stages"]["square"]["workers"]
+    assert workers == []
+    assert server.http.post("/square/predict", content=b"x", headers={"content-type": "text/csv"}).status_code == 415
+    server.stop()
+    assert not path.exists()
+
+
+def test_a_stale_socket_is_replaced_and_a_live_one_refused(serve, module):
+    folder = module(SOURCE)
+    path = folder / "w.sock"
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(path))
+    server = serve("--external-workers", str(path), source=SOURCE)
+    status, output = run(folder, "serve", "model:service", "--port", "0", "--external-workers", str(path))
+    assert status == 1
+    says(output, f"cannot listen on {path}: another server listens there")
+    with socket.socket(socket.AF_UNIX) as worker:
+        worker.connect(str(path))
+    server.stop()
+
+
+def test_the_environment_names_the_socket_too(serve):
+    server = serve(source=SOURCE, env={"PENSTOCK_EXTERNAL_WORKERS": "w.sock", "PENSTOCK_EXTERNAL_WORKERS_MODE": "640"})
+    assert stat.S_IMODE((server.folder / "w.sock").stat().st_mode) == 0o640
+
+
+@pytest.mark.parametrize("command", ["serve", "work"])
+def test_help_names_the_flags_with_their_defaults_and_their_variables(tmp_path, command):
+    status, output = run(tmp_path, command, "--help", env={"COLUMNS": "200"})
+    assert status == 0
+    for name, default in (
+        ("external-workers", "none"),
+        ("external-workers-mode", "600"),
+        ("max-external-workers", "64"),
+        ("attach-grace", "5.0"),
+    ):
+        assert f"--{name} " in output
+        assert f"(default {default}; PENSTOCK_{name.replace('-', '_').upper()})" in " ".join(output.split())

@@ -1,0 +1,710 @@
+"""`penstock worker` as its user starts it, attached to a server that the test plays."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import re
+import signal
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from attaching import LAUNCH, Door, attached
+from notes_and_gates import notes
+from processes import descriptors, running
+from served import run
+from waiting import until_now
+
+from penstock.codec.formats import Codec
+from penstock.transport.framing import VERSION, Kind, Status
+from penstock.worker.attached import AttachedWorker
+from penstock.worker.attachment import Attachment
+from penstock.worker.leaving import Leaving
+
+SQUARE = f"""
+import os, sys
+sys.path.append({str(Path(__file__).parents[1])!r})
+from notes_and_gates import note, wait_for
+from pathlib import Path
+import penstock as ps
+
+note("imported", sorted(os.sched_getaffinity(0)))
+
+class Square(ps.Stage):
+    examples = [2.0]
+
+    def setup(self, factor: float = 1.0):
+        self.factor = factor
+        note("setup", [self.worker.index, self.worker.count, self.worker.stage])
+
+    def predict(self, x: float) -> float:
+        note("predict", [x, list(ps.current_requests())])
+        if x == 13.0:
+            raise ValueError("thirteen")
+        if x == 14.0:
+            raise ps.InvalidItem("fourteen", path="$")
+        if x == 15.0:
+            wait_for(Path("open"))
+        return self.factor * x * x
+
+    def teardown(self):
+        note("teardown", self.worker.index)
+"""
+
+TOGETHER = """
+import penstock as ps
+
+class Square(ps.Stage):
+    batch = ps.Batch(max_size=4)
+
+    def predict(self, xs: list[float]) -> list[float]:
+        if 13.0 in xs:
+            raise ValueError("thirteen")
+        return [x * x for x in xs]
+
+    def health(self):
+        if ps.__name__ != "penstock":
+            raise RuntimeError
+        raise OSError("no card")
+"""
+SETUP_FAILS = """
+import penstock as ps
+
+class Square(ps.Stage):
+    def setup(self):
+        raise OSError("no weights")
+
+    def predict(self, x: float) -> float:
+        return x
+"""
+
+
+@pytest.fixture
+def door(tmp_path):
+    """The socket `s` in the test's folder."""
+    with contextlib.closing(Door(tmp_path / "s")) as opened:
+        yield opened
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """Starts `penstock worker model:Square --connect s`; whatever is left of it is ended."""
+    with contextlib.ExitStack() as running_ones:
+        yield lambda source=SQUARE, *options, **more: running_ones.enter_context(
+            attached(tmp_path, source, *options, **more)
+        )
+
+
+def ended(program, status):
+    assert program.wait() == status, program.output
+    return program.output
+
+
+# -- serving ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_says_what_it_is_is_set_up_and_answers(worker, door, tmp_path):
+    program = worker(SQUARE, "--stage", "square", "--setup", '{"factor": 3}')
+    peer = door.accept()
+    assert peer.launch(index=2) == {
+        "version": VERSION,
+        "pid": program.pid,
+        "language": f"python {platform.python_version()}",
+        "stage": "square",
+        "codecs": ["json", "msgpack", "raw", "npy"],
+        "health": False,
+    }
+    program.wait_for("attached to s as worker 2 of stage 'square' of service 'shop'")
+    peer.batch(1, b"2", request_ids=b"abc")
+    peer.batch(2, b"\x03", codec=Codec.MSGPACK)
+    assert peer.answers(1) == [(Status.OK, 12.0)]
+    assert bytes(peer.expect(Kind.ANSWERS).payloads[0]) == b"\xcb" + b"\x40\x3b" + bytes(6)
+    peer.half_close()
+    peer.ended()
+    assert notes(tmp_path / "setup") == [[2, 64, "square"]]
+    assert notes(tmp_path / "predict") == [[2.0, []], [2.0, ["abc"]], [3.0, [""]]]
+
+
+def test_the_stage_may_be_left_out_and_npy_is_named_where_numpy_is(worker, door, tmp_path):
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    (blocked / "sitecustomize.py").write_text(
+        "import importlib.util as u; real = u.find_spec\n"
+        "u.find_spec = lambda name, package=None: None if name == 'numpy' else real(name, package)\n"
+    )
+    path = os.pathsep.join([str(blocked), *filter(None, [os.environ.get("PYTHONPATH")])])
+    worker(SQUARE, env={"PYTHONPATH": path})
+    hello = door.accept().launch()
+    assert hello["stage"] is None
+    assert hello["codecs"] == ["json", "msgpack", "raw"]
+
+
+def test_failures_are_told_in_their_items_place_in_json(worker, door):
+    worker(TOGETHER)
+    peer = door.accept()
+    peer.launch(batched=True, max_size=4)
+    peer.batch(1, b"1", b"13", b'"x"', b"3")
+    first, second, third, last = peer.answers(1)
+    assert (first, last) == ((Status.OK, 1.0), (Status.OK, 9.0))
+    status, failure = second
+    assert (status, failure["type"], failure["message"]) == (Status.FAILED, "builtins.ValueError", "thirteen")
+    assert failure["traceback"].startswith("Traceback")
+    assert re.search(r"model\.py:\d+$", failure["raised_at"])
+    assert third == (Status.INVALID, {"message": "expected `float`, got `str`"})
+
+
+def test_a_refused_item_says_where(worker, door):
+    worker()
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"14")
+    assert peer.answers(1) == [(Status.INVALID, {"message": "fourteen", "path": "$"})]
+
+
+def test_expired_items_are_not_run(worker, door, tmp_path):
+    worker()
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"4", left=-1.0)
+    assert peer.answers(1) == [(Status.EXPIRED, None)]
+    assert notes(tmp_path / "predict") == [[2.0, []]]
+
+
+def test_a_stage_with_health_is_checked(worker, door):
+    worker(TOGETHER)
+    peer = door.accept()
+    assert peer.launch(batched=True, max_size=4)["health"] is True
+    peer.control(Kind.CHECK, frame_id=77)
+    frame = peer.expect(Kind.CHECKED)
+    assert frame.frame_id == 77
+    assert json.loads(bytes(frame.payloads[0]))["message"] == "no card"
+
+
+def test_an_answer_that_is_too_large_for_the_server_fails_alone(worker, door):
+    worker(
+        """
+import penstock as ps
+
+class Square(ps.Stage):
+    batch = ps.Batch(max_size=4)
+
+    def predict(self, xs: list[int]) -> list[str]:
+        return ["x" * x for x in xs]
+"""
+    )
+    peer = door.accept()
+    peer.launch(batched=True, max_size=4, max_body=4000)
+    peer.batch(1, b"3", b"100000", b"5")
+    first, second, last = peer.answers(1)
+    assert (first, last) == ((Status.OK, "xxx"), (Status.OK, "xxxxx"))
+    assert second[0] == Status.FAILED
+    assert "the answer has 100002 bytes" in second[1]["message"]
+
+
+def test_results_are_checked_where_the_service_wants_it(worker, door):
+    worker(
+        "import math\nimport penstock as ps\n"
+        "class Square(ps.Stage):\n    def predict(self, x: float) -> float:\n        return [math.nan, 'x'][int(x)]\n"
+    )
+    peer = door.accept()
+    peer.launch(validate_results=True, allow_nan=True)
+    peer.batch(1, b"0")
+    peer.batch(2, b"1")
+    assert peer.answers(1) == [(Status.OK, None)]
+    ((status, failure),) = peer.answers(2)
+    assert (status, failure["type"]) == (Status.FAILED, "penstock.codec.encode.ResultMismatch")
+
+
+def test_a_function_can_be_a_stage_that_gets_batches(tmp_path, door, worker):
+    worker("def Square(xs: list[float]) -> list[float]:\n    return [x * x for x in xs]\n")
+    peer = door.accept()
+    peer.launch(batched=True, max_size=4)
+    peer.batch(1, b"2", b"3")
+    assert peer.answers(1) == [(Status.OK, 4.0), (Status.OK, 9.0)]
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
+def test_told_to_end_while_busy_it_detaches_answers_what_it_holds_and_ends_well(worker, door, tmp_path, number):
+    program = worker()
+    peer = door.accept()
+    peer.launch(index=5)
+    peer.batch(1, b"15")
+    peer.batch(2, b"3")
+    until_now(lambda: len(notes(tmp_path / "predict")) == 2, "the batch that holds")
+    program.signal(number)
+    # The server hears of it while `predict` still runs, and sends nothing more.
+    assert bytes(peer.expect(Kind.DETACH).payloads[0]) == b""
+    peer.half_close()
+    (tmp_path / "open").touch()
+    assert peer.answers(1) == [(Status.OK, 225.0)]
+    assert peer.answers(2) == [(Status.OK, 9.0)]
+    peer.ended()
+    ended(program, 0)
+    assert notes(tmp_path / "teardown") == [5]
+
+
+def test_a_second_signal_ends_it_at_once(worker, door, tmp_path):
+    program = worker()
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"15")
+    until_now(lambda: len(notes(tmp_path / "predict")) == 2, "the batch that holds")
+    program.signal(signal.SIGTERM)
+    peer.expect(Kind.DETACH)
+    program.signal(signal.SIGTERM)
+    assert "SIGTERM: ending at once" in ended(program, 128 + signal.SIGTERM)
+
+
+BLOCKED = """
+import ctypes, os
+import penstock as ps
+
+class Square(ps.Stage):
+    def predict(self, x: float) -> float:
+        ctypes.CDLL(None).pause()  # no Python runs in the main thread from now on
+        while True:
+            ctypes.CDLL(None).sleep(1000)
+"""
+
+
+def test_it_detaches_while_predict_runs_no_python(worker, door):
+    program = worker(BLOCKED)
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"1")
+    program.signal(signal.SIGTERM)
+    peer.expect(Kind.DETACH)
+    program.signal(signal.SIGTERM)
+    ended(program, 128 + signal.SIGTERM)
+
+
+LOOPING = """
+import os, signal
+import penstock as ps
+from pathlib import Path
+
+class Square(ps.Stage):
+    def predict(self, x: float) -> float:
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd({there})
+        Path("began").touch()
+        while not Path("open").exists():
+            pass
+        return x
+"""
+
+
+@pytest.mark.parametrize("there", ["writer", "-1"])
+def test_it_hears_of_signals_while_an_event_loop_of_the_stage_hears_of_them_first(worker, door, tmp_path, there):
+    program = worker(LOOPING.format(there=there))
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"4")
+    until_now(lambda: (tmp_path / "began").exists(), "the batch")
+    program.signal(signal.SIGTERM)
+    peer.expect(Kind.DETACH)
+    (tmp_path / "open").touch()
+    assert peer.answers(1) == [(Status.OK, 4.0)]
+    peer.half_close()
+    ended(program, 0)  # a signal that is heard twice would have ended it at once
+
+
+def test_while_it_waits_for_a_server_it_ends_at_once(worker):
+    program = worker()
+    program.wait_for("nobody listens at s")
+    program.signal(signal.SIGTERM)
+    ended(program, 0)
+
+
+def test_while_it_waits_for_its_launch_it_ends_at_once(worker, door, tmp_path):
+    program = worker()
+    peer = door.accept()
+    peer.expect(Kind.HELLO)
+    program.signal(signal.SIGTERM)
+    peer.ended()
+    ended(program, 0)
+    assert notes(tmp_path / "setup") == []
+
+
+def test_while_it_is_set_up_it_ends_at_once(worker, door, tmp_path):
+    program = worker(SQUARE.replace('note("setup"', 'note("setup", 1); wait_for(Path("never")); note("setup"'))
+    peer = door.accept()
+    peer.expect(Kind.HELLO)
+    peer.control(Kind.LAUNCH, LAUNCH)
+    until_now(lambda: notes(tmp_path / "setup"), "the setup")
+    program.signal(signal.SIGTERM)
+    peer.ended()
+    ended(program, 0)
+
+
+def test_while_its_module_is_imported_it_ends_at_once(worker, tmp_path):
+    program = worker(SQUARE + '\nwait_for(Path("never"))\n')
+    until_now(lambda: notes(tmp_path / "imported"), "the import")
+    program.signal(signal.SIGTERM)
+    ended(program, 0)
+
+
+def test_threads_that_the_stage_leaves_do_not_keep_it(worker, door):
+    program = worker(
+        SQUARE + "\nimport threading\nthreading.Thread(target=threading.Event().wait, name='mine').start()\n"
+    )
+    peer = door.accept()
+    peer.launch()
+    program.signal(signal.SIGTERM)
+    peer.expect(Kind.DETACH)
+    peer.half_close()
+    assert "mine" in ended(program, 0)
+
+
+# -- the server goes --------------------------------------------------------------------------------------------------
+
+
+def test_it_tries_again_after_a_tenth_of_a_second_which_doubles_to_five(tmp_path):
+    waits = []
+
+    class Told(Leaving):
+        def wait(self, seconds):
+            waits.append(seconds)
+            if len(waits) == 9:
+                assert not self.ask()
+
+    never = mock.Mock(side_effect=AssertionError)
+    attachment = Attachment(str(tmp_path / "nobody"))
+    worker = AttachedWorker(abs, attachment, Told(), on_launch=never, on_loaded=never, end_process=never)
+    assert worker.run() == 0
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+
+
+def test_when_the_server_is_back_it_attaches_again_without_a_second_setup(worker, door, tmp_path):
+    program = worker()
+    peer = door.accept()
+    peer.launch(index=1)
+    peer.batch(1, b"15")
+    peer.batch(2, b"3")
+    until_now(lambda: len(notes(tmp_path / "predict")) == 2, "the batch that holds")
+    door.close()
+    (tmp_path / "open").touch()
+    program.wait_for("the server at s has gone: it connects again")
+    program.wait_for("nobody listens at s")
+    door.open()
+    peer = door.accept()
+    peer.launch(index=0, service="other", batched=False)
+    peer.batch(1, b"4")
+    assert peer.answers(1) == [(Status.OK, 16.0)]
+    assert notes(tmp_path / "setup") == [[1, 64, "square"]]
+    # The second batch of the first server was dropped, and the examples did not run again.
+    assert [x for x, _ in notes(tmp_path / "predict")] == [2.0, 15.0, 4.0]
+    program.wait_for("attached to s as worker 0 of stage 'square' of service 'other'")
+    program.signal(signal.SIGTERM)
+    peer.expect(Kind.DETACH)
+    peer.half_close()
+    ended(program, 0)
+    assert notes(tmp_path / "teardown") == [0]
+
+
+def test_on_drain_it_answers_what_it_holds_and_comes_again(worker, door):
+    worker()
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"2")
+    peer.half_close()
+    assert peer.answers(1) == [(Status.OK, 4.0)]
+    peer.ended()
+    door.accept().launch()
+
+
+def test_a_server_that_goes_inside_a_frame_has_gone(worker, door):
+    program = worker(SQUARE, "--once")
+    peer = door.accept()
+    peer.launch()
+    peer.sock.sendall(b"PS\x04\x05\x01")
+    peer.close()
+    assert "the server at s has gone" in ended(program, 0)
+
+
+def test_once_it_ends_well_when_the_server_has_gone(worker, door, tmp_path):
+    program = worker(SQUARE, "--once")
+    peer = door.accept()
+    peer.launch()
+    peer.half_close()
+    peer.ended()
+    ended(program, 0)
+    assert notes(tmp_path / "teardown") == [0]
+
+
+def test_once_a_server_that_was_never_there_or_took_nobody_is_a_failure(worker, door, tmp_path):
+    status, output = run(tmp_path, "worker", "pathlib:Path", "--connect", "t", "--once")
+    assert (status, "Path is not a stage" in output) == (1, True)
+    program = worker(SQUARE, "--once")
+    peer = door.accept()
+    peer.expect(Kind.HELLO)
+    peer.close()
+    assert "the server at s has gone before it took this worker" in ended(program, 1)
+    door.close()
+    status, output = run(tmp_path, "worker", "model:Square", "--connect", "s", "--once")
+    assert (status, "nobody listens at s" in output) == (1, True)
+
+
+@pytest.mark.parametrize("when", ["instead of a launch", "between batches"])
+def test_sent_away_it_says_why_and_fails(worker, door, tmp_path, when):
+    program = worker()
+    peer = door.accept()
+    if when == "between batches":
+        peer.launch()
+    else:
+        peer.expect(Kind.HELLO)
+    peer.control(Kind.FAILED, {"message": "the 65th"})
+    peer.close()
+    assert "the server at s sends this worker away: the 65th" in ended(program, 1)
+    assert notes(tmp_path / "teardown") == []
+
+
+@pytest.mark.parametrize("source", [SQUARE, BLOCKED], ids=["Python", "a call in C"])
+def test_sent_away_while_predict_hangs_it_ends_all_the_same(worker, door, source):
+    program = worker(source)
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"15")
+    peer.batch(2, b"15")
+    peer.control(Kind.FAILED, {"message": "a batch ran for 2 s"})
+    peer.close()
+    assert "the server at s sends this worker away: a batch ran for 2 s" in ended(program, 1)
+
+
+def foolish_batch(peer):
+    peer.batch(1, b"\x80\x05.", codec=Codec.PICKLE)
+
+
+def unknown_codec(peer):
+    peer.batch(1, b"1", codec=9)
+
+
+def a_check(peer):
+    peer.control(Kind.CHECK)
+
+
+def garbage(peer):
+    peer.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(30))
+
+
+@pytest.mark.parametrize("send", [foolish_batch, unknown_codec, a_check, garbage])
+def test_a_foolish_server_is_left_and_tried_again(worker, door, tmp_path, send):
+    program = worker()
+    peer = door.accept()
+    peer.launch()
+    send(peer)
+    peer.ended()
+    program.wait_for("the server at s sends what none may send, and is left: ")
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"2")
+    assert peer.answers(1) == [(Status.OK, 4.0)]
+    assert len(notes(tmp_path / "setup")) == 1
+
+
+def test_a_launch_that_is_none_is_told_and_tried_again(worker, door):
+    program = worker()
+    peer = door.accept()
+    peer.expect(Kind.HELLO)
+    peer.control(Kind.LAUNCH, {"stage": 4})
+    peer.ended()
+    program.wait_for("not a message of ExternalLaunch")
+    door.accept().launch()
+
+
+def test_connections_that_come_and_go_leave_nothing_open(worker, door):
+    program = worker()
+    seen = []
+    for _ in range(5):
+        peer = door.accept()
+        peer.launch()
+        seen.append((descriptors(program.pid), len(list(Path(f"/proc/{program.pid}/task").iterdir()))))
+        peer.half_close()
+        peer.ended()
+    assert len(set(seen)) == 1, seen
+
+
+# -- the setup --------------------------------------------------------------------------------------------------------
+
+
+def test_a_setup_that_fails_is_told_to_the_server_and_ends_it(worker, door):
+    program = worker(SETUP_FAILS)
+    peer = door.accept()
+    peer.expect(Kind.HELLO)
+    peer.control(Kind.LAUNCH, LAUNCH)
+    failure = peer.message(Kind.FAILED)
+    assert (failure["type"], failure["message"]) == ("builtins.OSError", "no weights")
+    peer.ended()
+    output = ended(program, 1)
+    assert failure["traceback"].rstrip() in output
+    assert "stage 'square': the setup failed" in output
+
+
+def test_an_example_that_fails_is_told_too(worker, door):
+    worker(SQUARE.replace("examples = [2.0]", "examples = [13.0]"))
+    peer = door.accept()
+    peer.expect(Kind.HELLO)
+    peer.control(Kind.LAUNCH, LAUNCH)
+    assert peer.message(Kind.FAILED)["message"] == "thirteen"
+
+
+def test_a_class_that_takes_batches_refuses_a_service_that_gives_single_items(worker, door):
+    program = worker(TOGETHER)
+    peer = door.accept()
+    peer.expect(Kind.HELLO)
+    peer.control(Kind.LAUNCH, LAUNCH)
+    assert "gets one item at a time, and Square has a batch policy" in peer.message(Kind.FAILED)["message"]
+    ended(program, 1)
+
+
+def test_a_class_for_single_items_refuses_a_service_that_gives_batches(worker, door):
+    program = worker(SQUARE)
+    peer = door.accept()
+    peer.expect(Kind.HELLO)
+    peer.control(Kind.LAUNCH, {**LAUNCH, "batched": True, "max_size": 4})
+    assert "list" in peer.message(Kind.FAILED)["message"]
+    ended(program, 1)
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
+
+
+def test_sighup_does_nothing_and_sigusr1_tells_the_stacks(worker, door, tmp_path):
+    program = worker()
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"15")
+    until_now(lambda: len(notes(tmp_path / "predict")) == 2, "the batch that holds")
+    program.signal(signal.SIGHUP)
+    program.signal(signal.SIGUSR1)
+    program.wait_for(r"SIGUSR1: the threads of this worker:\n(?s:.*) in Square\.predict")
+    (tmp_path / "open").touch()
+    assert peer.answers(1) == [(Status.OK, 225.0)]
+
+
+def test_what_the_stage_forks_has_the_defaults_and_keeps_no_connection(worker, door, tmp_path):
+    program = worker(
+        """
+import os, signal
+from pathlib import Path
+import penstock as ps
+
+class Square(ps.Stage):
+    def predict(self, x: float) -> int:
+        child = os.fork()
+        if not child:
+            Path("forked").touch()
+            while True:
+                signal.pause()
+        return child
+"""
+    )
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"1")
+    ((_, child),) = peer.answers(1)
+    until_now(lambda: (tmp_path / "forked").exists(), "the child")
+    os.kill(program.pid, signal.SIGKILL)
+    peer.ended()
+    assert running(child)
+    os.kill(child, signal.SIGTERM)
+    until_now(lambda: not running(child), "the end of the child")
+
+
+def test_cores_are_pinned_before_the_module_is_imported(worker, door, tmp_path):
+    core = min(os.sched_getaffinity(0))
+    worker(SQUARE, "--cpus", f"{core}")
+    door.accept().launch()
+    assert notes(tmp_path / "imported") == [[core]]
+
+
+def test_lines_say_who_writes_them(worker, door):
+    program = worker(
+        """
+import logging
+import penstock as ps
+
+class Square(ps.Stage):
+    def predict(self, x: float) -> float:
+        print("printed", x)
+        logging.getLogger("mine").info("logged %s", x)
+        return x
+""",
+        *("--log-format", "json", "--log-level", "warning,mine=info"),
+    )
+    peer = door.accept()
+    peer.launch(index=3)
+    peer.batch(1, b"1", request_ids=b"abc")
+    peer.answers(1)
+    program.wait_for("logged")
+    program.wait_for("printed")
+    lines = {line["logger"]: line for line in map(json.loads, program.output.splitlines())}
+    assert set(lines) == {"mine", "sys.stdout"}
+    for line in lines.values():
+        assert (line["service"], line["stage"], line["worker"]) == ("shop", "square", 3)
+        assert line["request_ids"] == ["abc"]
+
+
+def test_text_lines_name_the_worker(worker, door):
+    program = worker()
+    door.accept().launch(index=3)
+    program.wait_for(r"INFO penstock\.worker \[square/3\]: attached to s")
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "status", "words"),
+    [
+        ("model:Square", ("--setup", "{"), 2, "--setup takes a JSON object"),
+        ("model:Square", ("--setup", "[1]"), 2, "--setup takes a JSON object"),
+        ("model:Square", ("--cpus", "first"), 2, "--cpus takes numbers of cores, such as 0,1, got 'first'"),
+        ("model:Square", ("--stage", ""), 2, "--stage takes the name of a stage"),
+        ("model:Square", ("--connect", "s" * 200), 2, "a socket's path has at most 107 bytes"),
+        ("model:Square", ("--connect", ""), 2, "--connect takes the path of a socket"),
+        ("model:Square", ("--log-format", "xml"), 2, "log_format must be one of"),
+        ("model:Square", ("--onse",), 2, "did you mean --once?"),
+        ("model:Square", ("--cpus", "4000"), 1, "are not among the allowed cores"),
+        ("model:Square", ("--setup", '{"a": 1}'), 1, "setup() got an unexpected keyword argument 'a'"),
+        ("model:Squares", (), 1, "model has no 'Squares'; it has model:Square, model:Broken"),
+        ("models:Square", (), 1, "there is no module 'models'"),
+        ("model", (), 1, "'model' names no stage: write model:Square or model:Broken"),
+        ("model:service", (), 1, "model:service is a service: a worker is given the class itself"),
+        ("model:spec", (), 1, "model:spec is a description of a stage"),
+        ("model:Broken", (), 1, "Broken has no predict method"),
+        ("model:number", (), 1, "a stage is a class or a function, got 4"),
+        (".", (), 1, "'.' names no stage: write module:Square, or model.py:Square"),
+        ("./out", (), 1, "a worker is given a stage, as in module:Square"),
+        ("fails:Square", (), 1, "ValueError: at import"),
+        ("model:Square", ("--connect", "model.py", "--once"), 1, "nobody listens at model.py"),
+        ("model:Square", ("--connect", "model.py/s"), 1, "cannot connect to model.py/s: Not a directory"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(tmp_path, target, options, status, words):
+    (tmp_path / "model.py").write_text(
+        SQUARE + "\nservice = ps.Service(Square)\nspec = ps.stage(Square)\nnumber = 4\nclass Broken(ps.Stage): pass\n"
+    )
+    (tmp_path / "fails.py").write_text("raise ValueError('at import')\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").touch()
+    found, output = run(tmp_path, "worker", target, "--connect", "s", *options)
+    assert (found, words in output) == (status, True), output
+    assert "src/penstock" not in output
+
+
+def test_what_cannot_be_is_an_object_where_lines_are(tmp_path):
+    (tmp_path / "fails.py").write_text("raise ValueError('at import')\n")
+    status, output = run(tmp_path, "worker", "fails:Square", "--connect", "s", "--log-format", "json")
+    (line,) = map(json.loads, output.splitlines())
+    assert (status, line["message"]) == (1, "ValueError: at import")
+    assert 'fails.py", line 1' in line["traceback"]
+
+
+def test_the_socket_must_be_named(tmp_path):
+    status, output = run(tmp_path, "worker", "model:Square")
+    assert (status, "--connect" in output) == (2, True)

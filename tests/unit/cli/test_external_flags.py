@@ -1,0 +1,36 @@
+"""A socket for workers from outside is one service's, whichever are named on the command line."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import penstock as ps
+from penstock.cli.external_flags import fields_of_each
+from penstock.errors import ConfigError
+
+GIVEN = {"external_workers": "/run/w.sock", "max_queued": 7}
+
+
+def service(name, *, external):
+    return ps.Service(ps.external("square") if external else ps.stage(math.sqrt), name=name)
+
+
+def test_the_socket_is_given_to_the_service_whose_workers_attach_and_the_rest_to_all():
+    ours, theirs = service("ours", external=False), service("theirs", external=True)
+    assert fields_of_each([ours, theirs], GIVEN) == [(ours, {"max_queued": 7}), (theirs, GIVEN)]
+    assert fields_of_each([ours], {"max_queued": 7}) == [(ours, {"max_queued": 7})]
+
+
+def test_a_socket_that_nobody_attaches_at_is_left_for_the_start_to_refuse():
+    ours = service("ours", external=False)
+    assert fields_of_each([ours], GIVEN) == [(ours, GIVEN)]
+
+
+def test_one_socket_cannot_be_that_of_two_services():
+    services = [service("one", external=True), service("ours", external=False), service("two", external=True)]
+    with pytest.raises(ConfigError, match=r"^external_workers .* the services 'one' and 'two' have stages") as refused:
+        fields_of_each(services, GIVEN)
+    assert "penstock.Service(..., external_workers=PATH)" in str(refused.value)
+    assert fields_of_each(services, {"attach_grace": 1.0}) == [(each, {"attach_grace": 1.0}) for each in services]
