@@ -9,10 +9,14 @@ import os
 import pty
 import random
 import re
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from PIL import Image
 
@@ -29,6 +33,8 @@ TARGETS = {
 }
 TRAINED = {"affairs"}
 """Run in `tests/export`, with the frameworks that they need."""
+ATTACHED = {"external_workers"}
+"""Not ready by themselves: somebody has to start a worker."""
 SETOSA = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4, "petal_width": 0.2}
 PARCEL = {"kilograms": 2, "sides": [{"centimetres": side} for side in (30, 20, 10)]}
 
@@ -52,15 +58,23 @@ def picture(width: int, height: int, kind: str = "PNG") -> bytes:
 
 def test_every_example_is_tested_here():
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.py"))}
-    assert folders == set(TARGETS) | TRAINED
+    assert folders == set(TARGETS) | TRAINED | ATTACHED
 
 
-@pytest.mark.parametrize("folder", [*TARGETS, *TRAINED])
+@pytest.mark.parametrize("folder", [*TARGETS, *TRAINED, *ATTACHED])
 def test_an_example_is_short_and_has_a_readme(folder):
     assert (EXAMPLES / folder / "README.md").exists()
     for program in (EXAMPLES / folder).glob("*.py"):
         if program.name != "model.py":  # the network itself: a model is as long as it is
             assert len(program.read_text().splitlines()) < 60, program
+
+
+def test_the_worker_in_node_is_short_and_needs_nothing_but_node():
+    text = (EXAMPLES / "node_worker" / "worker.mjs").read_text()
+    assert len(text.splitlines()) < 250
+    assert set(re.findall(r'^import .* from "(.+)";$', text, re.MULTILINE)) == {"node:net"}
+    assert "require(" not in text
+    assert (EXAMPLES / "node_worker" / "README.md").exists()
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -215,3 +229,117 @@ def test_the_burst_fails_where_the_service_does_otherwise(tmp_path):
     )
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1].startswith("0 rejected, 4 ok, 5 errors; ")
+
+
+FOLLOWED = {
+    "demo": [
+        r"/readyz: square is starting: square waits for an external worker, \d s",
+        r"starts the worker in Python, pid (\d+)",
+        r"starts the worker in {second}, pid (\d+)",
+        r"/health: python [\d.]+, pid {0}, \w+; {language}, pid {1}, \w+",
+        r"kills \(-9\) the worker in Python, pid {0}, amid a batch",
+        r"(?:\d|no) of its items were run again by another worker",
+        r"/health: {language}, pid {1}, \w+",
+        r"starts the worker in Python, pid (\d+)",
+        r"/health: {language}, pid {1}, \w+; python [\d.]+, pid {2}, \w+",
+        r"asks the worker in {second}, pid {1}, to leave",
+        r"it has answered what it held, and ended with status 0",
+    ],
+    "server": [
+        r"service 'square' takes workers from outside at /.+/workers\.sock",
+        r"worker 0 of stage 'square' attached \(pid {0}, uid \d+, python [\d.]+\)",
+        r"worker 0 of stage 'square' is ready \(pid {0}\)",
+        r"worker 1 of stage 'square' attached \(pid {1}, uid \d+, {language}\)",
+        r"worker 1 of stage 'square' is ready \(pid {1}\)",
+        r"worker 0 of stage 'square' ended: it closed its connection",
+        r"worker 0 of stage 'square' attached \(pid {2}, uid \d+, python [\d.]+\)",
+        r"worker 0 of stage 'square' is ready \(pid {2}\)",
+        r"worker 1 of stage 'square' leaves \(pid {1}\)",
+        r"worker 1 of stage 'square' has left",
+        r"worker 0 of stage 'square' leaves \(pid {2}\)",
+        r"worker 0 of stage 'square' has left",
+    ],
+    "callers": [r"\d+ answers are right so far, 0 are not"] * 4 + [r"all \d+ answers were right"],
+}
+"""What each tells in the demonstration of workers from outside.  Which of two tells first may be chance."""
+
+
+def lines_of(output, who):
+    return re.findall(rf"^ *[\d.]+ s  {who} +(.+)$", output, re.MULTILINE)
+
+
+def demo_of_workers(running, tmp_path, **environ):
+    """What the demonstration writes; it must end well, and leave nothing behind."""
+    env = {"TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1", **environ}
+    before = set((EXAMPLES / "external_workers").iterdir())
+    with running("external_workers", sys.executable, "demo.py", env=env) as program:
+        assert program.end(limit=50) == 0, program.output
+    assert list(tmp_path.iterdir()) == []
+    assert set((EXAMPLES / "external_workers").iterdir()) == before
+    assert "\x1b" not in program.output
+    return program.output
+
+
+def assert_followed(output, second, language):
+    pids = []
+    for who, patterns in FOLLOWED.items():
+        lines = [line for line in lines_of(output, who) if not line.startswith("node is not here")]
+        for pattern, line in zip(patterns, lines, strict=True):
+            told = re.fullmatch(pattern.format(*pids, second=second, language=language), line)
+            assert told, (pattern, line)
+            pids += told.groups()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not here")
+def test_workers_in_python_and_node_attach_and_die_and_leave_and_every_answer_is_right(running, tmp_path):
+    output = demo_of_workers(running, tmp_path)
+    assert_followed(output, "Node", "node")
+    assert float(re.findall(r"^ *([\d.]+) s", output, re.MULTILINE)[-1]) < 15
+
+
+def test_where_node_is_not_the_demonstration_says_so_and_goes_on_with_python(running, tmp_path):
+    output = demo_of_workers(running, tmp_path, PATH=str(Path(sys.executable).parent))
+    assert "node is not here: a second worker in Python takes the place of the one in Node" in output
+    assert_followed(output, "Python", r"python [\d.]+")
+
+
+def test_the_demonstration_of_workers_has_colours_on_a_terminal_unless_they_are_not_wanted():
+    command = [sys.executable, "-c", "from telling import tell; tell('demo', 'begins')"]
+    assert "\x1b[1mdemo " in on_a_terminal(command, EXAMPLES / "external_workers", {})
+    assert "\x1b" not in on_a_terminal(command, EXAMPLES / "external_workers", {"NO_COLOR": "1"})
+
+
+def test_the_demonstration_of_workers_fails_where_an_answer_is_wrong(tmp_path):
+    for folder in ("external_workers", "node_worker"):
+        shutil.copytree(EXAMPLES / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    stage = tmp_path / "external_workers" / "squares.py"
+    stage.write_text(stage.read_text().replace("number * number", "number * number + (number % 10 == 9)"))
+    done = subprocess.run(
+        [sys.executable, "demo.py"], cwd=stage.parent, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"^\d*9: 200, \d*2\b", lines_of(done.stdout, "callers")[-1]), done.stdout
+
+
+def test_a_worker_that_attaches_as_its_readme_says_answers_as_it_says(running, curl, tmp_path):
+    told = blocks("external_workers")
+    serve, python, node, call, answer = (text for _, text in told)
+    path = str(tmp_path / "workers.sock")
+    penstock = [sys.executable, "-m", *shlex.split(serve), "--port", "0", "--external-workers", path]
+    commands = [[sys.executable, "-m", *shlex.split(python.replace("workers.sock", path))]]
+    if shutil.which("node"):
+        commands.append(shlex.split(node.replace("workers.sock", path)))
+    with running("external_workers", *penstock) as server:
+        url = server.wait_for(r"http://127\.0\.0\.1:\d+").group()
+        with httpx.Client(base_url=url, timeout=50) as client:
+            for number, command in enumerate(commands):
+                with running("external_workers", *command) as worker:
+                    server.wait_for(rf"(is ready \(pid \d+\)(.|\n)*){{{number + 1}}}")
+                    assert curl(client, call, tmp_path).json() == json.loads(answer)
+                    assert worker.end(signal.SIGINT) == 0, worker.output
+        assert server.end(signal.SIGTERM) == 0, server.output
+
+
+def test_check_finds_nothing_wrong_with_the_service_without_a_model(running):
+    with running("external_workers", sys.executable, "-m", "penstock", "check", "service:service") as program:
+        assert program.end(limit=50) == 0, program.output

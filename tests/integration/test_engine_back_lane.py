@@ -8,10 +8,10 @@ import math
 import stages
 
 import penstock as ps
-from penstock.calls import pack_item
 from penstock.codec.formats import Codec
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Result
+from penstock.runtime.caller_formats import pack_item
 
 
 def job(service, item, *, alone=False):

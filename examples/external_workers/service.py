@@ -1,0 +1,9 @@
+"""A service without a model: squares come from workers that attach."""
+
+import penstock as ps
+
+service = ps.Service(
+    ps.external("square", batch=ps.Batch(max_size=4, max_wait=0.01), accepts=("json",), item=int, result=int),
+    name="square",
+    external_workers="workers.sock",
+)

@@ -1,0 +1,176 @@
+"""A service of three stages, the first and the last served from outside, while their workers come, go and die.
+
+Workers in Python and in Node attach, leave and are killed at random, and once a whole stage is away for two seconds:
+each of some thousand requests has its right answer, and no worker ran an item more than twice.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+from served import PENSTOCK, Server, serving
+
+SERVICE = """
+import penstock as ps
+
+class Next(ps.Stage):
+    def predict(self, x: int) -> int:
+        return x + 1
+
+service = ps.Service(
+    ps.external("before", batch=ps.Batch(max_size=8), item=int, result=int),
+    ps.stage(Next, batch=None),
+    ps.external("after", batch=ps.Batch(max_size=8), item=int, result=int),
+    name="chain", external_workers="workers", max_queued=256,
+)
+"""
+WORKER = """
+import os
+import penstock as ps
+
+class Square(ps.Stage):
+    batch = ps.Batch(max_size=8)
+
+    def predict(self, xs: list[int]) -> list[int]:
+        with open(f"ran.{self.worker.stage}.{os.getpid()}", "a") as file:
+            file.write("".join(f"{x}\\n" for x in xs))
+        return [x * x for x in xs]
+"""
+EXAMPLE = Path(__file__).parents[2] / "examples" / "node_worker" / "worker.mjs"
+NODE = shutil.which("node")
+LANGUAGES = ("python", "node") if NODE else ("python",)
+RECORD = "require('node:fs').appendFileSync(`ran.${stageName}.${process.pid}`, values.map((x) => `${x}\\n`).join(''));"
+REQUESTS = 4000
+CALLERS = 32
+
+
+def right(x: int) -> int:
+    return (x * x + 1) ** 2
+
+
+class Workers:
+    """The workers of both stages, as somebody else starts them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.living: dict[str, list[subprocess.Popen]] = {"before": [], "after": []}
+        self.all: list[subprocess.Popen] = []
+
+    def start(self, stage: str, language: str) -> subprocess.Popen:
+        command = [*PENSTOCK, "worker", "worker:Square", "--connect", "workers", "--stage", stage]
+        if language == "node":
+            command = [NODE, "worker.mjs", "workers", stage]
+        with (self.folder / "workers.log").open("ab") as log:
+            worker = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, start_new_session=True)
+        self.living[stage].append(worker)
+        self.all.append(worker)
+        return worker
+
+    def end(self, worker: subprocess.Popen, number: int) -> None:
+        worker.send_signal(number)
+        for stage in self.living.values():
+            if worker in stage:
+                stage.remove(worker)
+
+    def close(self) -> None:
+        for worker in self.all:
+            worker.kill()
+        for worker in self.all:
+            worker.wait(20)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    source = EXAMPLE.read_text()
+    head, found, rest = source.partition("  predict(values) {\n")
+    assert found, "the example has another shape now"
+    imported = 'import { createRequire } from "node:module";\nconst require = createRequire(import.meta.url);\n'
+    (tmp_path / "worker.mjs").write_text(imported + head + found + RECORD + "\n" + rest)
+    return tmp_path
+
+
+@pytest.fixture
+def workers(folder):
+    made = Workers(folder)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def server(folder, workers):
+    with serving(folder, source=SERVICE) as server:
+        yield server
+
+
+def ask(server: Server, numbers: range, answers: dict[int, object]) -> None:
+    """Ask one after the other, JSON and MessagePack in turn."""
+    client = server.client()
+    for x in numbers:
+        codec, read = ("json", json.loads) if x % 2 else ("msgpack", msgspec.msgpack.decode)
+        body = json.dumps(x).encode() if x % 2 else msgspec.msgpack.encode(x)
+        answer = client.post("/predict", content=body, headers={"content-type": f"application/{codec}"})
+        answers[x] = read(answer.content) if answer.status_code == 200 else (answer.status_code, answer.text)
+
+
+@pytest.mark.timeout(180)
+def test_every_answer_is_right_while_workers_attach_leave_and_die(server, workers, folder):
+    for stage in ("before", "after"):
+        for language in (*LANGUAGES, "python"):
+            workers.start(stage, language)
+    server.until(lambda: server.http.get("/readyz").status_code == 200, "a worker of each stage")
+    chance = random.Random(7)
+    answers: dict[int, object] = {}
+    over = threading.Event()
+
+    def disturb() -> None:
+        n = 0
+        while not over.wait(0.25):
+            n += 1
+            stage = chance.choice(("before", "after"))
+            if n == 6:
+                for worker in list(workers.living["after"]):
+                    workers.end(worker, signal.SIGKILL)
+                over.wait(2.0)
+                for language in (*LANGUAGES, "python"):
+                    workers.start("after", language)
+                server.until(lambda: len(ready(server, "after")) > 0, "the stage is back")
+                continue
+            if len(ready(server, stage)) > 1:
+                workers.end(chance.choice(workers.living[stage]), chance.choice((signal.SIGKILL, signal.SIGTERM)))
+                workers.start(stage, chance.choice(LANGUAGES))
+
+    with ThreadPoolExecutor(CALLERS + 1) as pool:
+        disturbing = pool.submit(disturb)
+        asking = [pool.submit(ask, server, range(i, REQUESTS, CALLERS), answers) for i in range(CALLERS)]
+        try:
+            for asked in asking:
+                asked.result()
+        finally:
+            over.set()
+        disturbing.result()
+    wrong = {x: answers.get(x) for x in range(REQUESTS) if answers.get(x) != right(x)}
+    assert wrong == {}
+    for stage, inputs in (("before", range(REQUESTS)), ("after", [x * x + 1 for x in range(REQUESTS)])):
+        ran = Counter(int(line) for file in folder.glob(f"ran.{stage}.*") for line in file.read_text().split())
+        assert set(ran) == set(inputs)
+        assert max(ran.values()) <= 2
+    shown = server.metric("penstock_stage_workers", stage="after")
+    assert shown == len(server.health()["services"]["chain"]["stages"]["after"]["workers"])
+    if NODE is None:
+        pytest.skip("all of it was done with workers in Python: there is no `node` here for those of the example")
+
+
+def ready(server: Server, stage: str) -> list[dict]:
+    rows = server.http.get("/health").json()["services"]["chain"]["stages"][stage]["workers"]
+    return [row for row in rows if row["state"] in ("idle", "busy")]
