@@ -30,7 +30,6 @@ from datetime import UTC, datetime
 from builds import COMPILED, HERE, Build, BuildFailed, build_commit
 from comparison import Comparison, Round, summarise
 from loadgen import Loader, LoadFailed
-from procfs import costs, cpu_seconds
 from report import keep
 from run import machine
 from servers import BYTES, LOGGED, SUBJECTS, WITH_TERMS, Server, ServerFailed, Subject
@@ -123,10 +122,10 @@ class Loaded:
 
     def measure(self, requests: int) -> None:
         """Send so many requests; see what they took and cost, and the memory after them."""
-        before = cpu_seconds(self._server.pid)
+        before = self._server.cpu_seconds()
         seconds = self.load(requests)
-        cpu = cpu_seconds(self._server.pid) - before
-        coordinator, workers = costs(self._server.pid, self._server.subject.worker_mark)
+        cpu = self._server.cpu_seconds() - before
+        coordinator, workers = self._server.costs()
         self.seen["rate"].append(requests / seconds)
         self.seen["cpu"].append(cpu / requests)
         self.seen["coordinator"].append(coordinator.rss)

@@ -17,7 +17,6 @@ import sys
 import uvloop
 
 from loadgen import LoadFailed, run_load
-from procfs import costs
 from report import show
 from scenes import SCENES
 from servers import SUBJECTS, Server, ServerFailed
@@ -64,9 +63,9 @@ def loaded(name: str, seconds: float) -> list[tuple[float, float]]:
     server = Server(subject)
     try:
         server.wait_ready()
-        before = costs(server.pid, subject.worker_mark)
+        before = server.costs()
         load = run_load(server.port, subject.path, connections=256, seconds=seconds)
-        after = costs(server.pid, subject.worker_mark)
+        after = server.costs()
     finally:
         server.stop()
     scale = 1e6 / load.completed

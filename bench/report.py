@@ -48,7 +48,7 @@ class Measurement(msgspec.Struct, frozen=True):
     def line(self) -> str:
         """The measurement in one line, for whoever watches."""
         return (
-            f"{self.subject:12} {self.load.rps:10,.0f} requests/s  p99 {self.load.p99_us / 1000:.1f} ms  "
+            f"{self.subject:17} {self.load.rps:10,.0f} requests/s  p99 {self.load.p99_us / 1000:.1f} ms  "
             f"server {self.server_us:.1f} us/request  others {self.others_cores:.2f} cores"
         )
 
@@ -109,12 +109,26 @@ def _cpu(ours: Measurement, theirs: Measurement) -> float:
     return ours.server_us / theirs.server_us
 
 
+def _coordinator(ours: Measurement, theirs: Measurement) -> float:
+    return ours.coordinator_us / theirs.coordinator_us
+
+
+def _workers(ours: Measurement, theirs: Measurement) -> float:
+    return ours.workers_us / theirs.workers_us
+
+
 def _of_ideal(ours: Measurement) -> float:
     return ours.load.rps / IDEAL_ACCELERATOR
 
 
+OUTSIDE = ("penstock-external", "penstock")
+"""The echo with a worker that attached from outside, beside the echo with one of ours."""
+
 TARGETS = (
     Target("requests/s, penstock / floor", ("penstock", "floor"), _rate, Limit(0.5)),
+    Target("requests/s, penstock-external / penstock", OUTSIDE, _rate, Limit(0.9)),
+    Target("coordinator CPU, penstock-external / penstock", OUTSIDE, _coordinator, Limit(None)),
+    Target("worker CPU, penstock-external / penstock", OUTSIDE, _workers, Limit(None)),
     Target("requests/s, penstock-ids / floor", ("penstock-ids", "floor"), _rate, Limit(None)),
     Target("requests/s, penstock-plain / floor", ("penstock-plain", "floor"), _rate, Limit(None)),
     Target("requests/s, penstock / floor-blind", ("penstock", "floor-blind"), _rate, Limit(None)),

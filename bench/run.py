@@ -22,7 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from loadgen import LoadFailed, run_load
-from procfs import costs, machine_busy
+from procfs import machine_busy
 from report import Measurement, Run, keep, summarise
 from servers import SUBJECTS, Server, ServerFailed
 
@@ -31,7 +31,7 @@ def measure(server: Server, number: int, *, connections: int, seconds: float, wa
     """Load one server for `seconds` and say what it cost.  Raises LoadFailed if an answer was wrong."""
     subject = server.subject
     busy_before, begin = machine_busy(), time.monotonic()
-    coordinator_before, workers_before = costs(server.pid, subject.worker_mark)
+    coordinator_before, workers_before = server.costs()
     load = run_load(
         server.port,
         subject.path,
@@ -41,7 +41,7 @@ def measure(server: Server, number: int, *, connections: int, seconds: float, wa
         numbered=subject.numbered,
         exchange=subject.exchange,
     )
-    coordinator, workers = costs(server.pid, subject.worker_mark)
+    coordinator, workers = server.costs()
     coordinator_cpu = coordinator.cpu - coordinator_before.cpu
     worker_cpu = workers.cpu - workers_before.cpu
     others = machine_busy() - busy_before - coordinator_cpu - worker_cpu - load.load_cpu_seconds

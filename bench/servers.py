@@ -20,7 +20,7 @@ from pathlib import Path
 
 from builds import COMPILED, HERE, SOURCES, Build
 from payload import BLOB, FLOATS, TERMS, Exchange
-from procfs import mapped_files, tree
+from procfs import Cost, costs, cpu_seconds, mapped_files, tree
 
 
 class ServerFailed(Exception):
@@ -45,6 +45,8 @@ class Subject:
     """What its output has once for each request; empty if there is no such line."""
     variables: tuple[tuple[str, str], ...] = ()
     """What its environment has besides."""
+    outside: str = ""
+    """The stage of the worker that is started beside it and attaches, as `penstock worker` takes it; "" for none."""
 
 
 def penstock_command(target: str, *flags: str) -> Callable[[int], list[str]]:
@@ -65,6 +67,7 @@ SUBJECTS = {
         Subject("floor", lambda port: [str(HERE / "floor.py"), str(port)]),
         Subject("floor-blind", lambda port: [str(HERE / "floor.py"), str(port), "--blind"]),
         Subject("penstock", penstock_command("echo:service"), worker_mark="penstock.worker"),
+        Subject("penstock-external", penstock_command("external_echo:service"), outside="echo:Echo"),
         Subject("penstock-ids", penstock_command("echo:service"), worker_mark="penstock.worker", numbered=True),
         Subject("penstock-plain", penstock_command("echo:service"), worker_mark="penstock.worker", build=SOURCES),
         Subject("mosec", _mosec(32), "/inference", "spawn_main"),
@@ -100,27 +103,48 @@ class Server:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self.port = free_port()
-        self._log = tempfile.NamedTemporaryFile(prefix=f"penstock-bench-{subject.name}-", suffix=".log")  # noqa: SIM115  # lives as long as the server
-        self._process = subprocess.Popen(
-            [subject.build.python, *subject.command(self.port)],
-            cwd=HERE,
-            env={**subject.build.environment(), **dict(subject.variables)},
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C ends the bench, which ends the servers in order
-        )
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-bench-")
+        self._log = Path(self._folder.name, "log")
+        commands = [subject.command(self.port)]
+        variables = dict(subject.variables)
+        if subject.outside:
+            path = variables["PENSTOCK_EXTERNAL_WORKERS"] = str(Path(self._folder.name, "workers.sock"))
+            commands.append(["-m", "penstock.cli.main", "worker", subject.outside, "--connect", path])
+        self._processes = [self._start(command, variables) for command in commands]
+
+    def _start(self, command: list[str], variables: dict[str, str]) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [self.subject.build.python, *command],
+                cwd=HERE,
+                env={**self.subject.build.environment(), **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a Ctrl-C ends the bench, which ends the servers in order
+            )
 
     @property
     def pid(self) -> int:
-        """The process that was started; the others of the server descend from it."""
-        return self._process.pid
+        """The process that was started first; the others of the server descend from it, but a worker from outside."""
+        return self._processes[0].pid
+
+    def costs(self) -> tuple[Cost, Cost]:
+        """What the coordinator and the workers cost so far; a worker from outside is one of them."""
+        coordinator, workers = costs(self.pid, self.subject.worker_mark)
+        for outside in self._processes[1:]:
+            workers += costs(outside.pid, "")[0]
+        return coordinator, workers
+
+    def cpu_seconds(self) -> float:
+        """CPU seconds so far of all its processes; read sooner than `costs`, which looks at their memory too."""
+        return sum(cpu_seconds(process.pid) for process in self._processes)
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Return once a request is answered as it should be.  Raises ServerFailed after `timeout` seconds."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            if self._process.poll() is not None:
+            if any(process.poll() is not None for process in self._processes):
                 raise ServerFailed(f"{self.subject.name} ended at once:\n{self._output()}")
             if self._answers():
                 return
@@ -146,7 +170,7 @@ class Server:
         compare a build with itself.
         """
         own = self.subject.build.packages / "penstock"
-        for pid in tree(self.pid):
+        for pid in [pid for process in self._processes for pid in tree(process.pid)]:
             modules = [path for path in mapped_files(pid) if path.suffix == ".so" and "penstock" in path.parts]
             compiled = [path for path in modules if path.is_relative_to(own)]
             if not compiled:
@@ -160,24 +184,25 @@ class Server:
         A server drops lines that it cannot write soon enough, and one that dropped them would look cheap.
         """
         line, end = self.subject.log_line, time.monotonic() + timeout
-        while line and (found := Path(self._log.name).read_bytes().count(line)) < requests:
+        while line and (found := self._log.read_bytes().count(line)) < requests:
             if time.monotonic() > end:
                 raise ServerFailed(f"{self.subject.name}: the log has {found} lines on {requests} requests")
             time.sleep(0.1)
 
     def _output(self) -> str:
-        return Path(self._log.name).read_text(errors="replace")[-2000:]
+        return self._log.read_text(errors="replace")[-2000:]
 
     def stop(self) -> None:
         """End the server and what it started; may be called any number of times."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(15)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-        self._log.close()
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(15)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        self._folder.cleanup()
 
 
 def free_port() -> int:
