@@ -20,7 +20,7 @@ COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst test test-others test-compiled test-sources test-export bytecode frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers services mutants clean
+.PHONY: help demo demo-burst demo-external test test-others test-compiled test-sources test-export bytecode frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node services mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +45,13 @@ demo-burst: $(VENV)/.demo-burst  ## nine requests at once for a service with roo
 
 $(VENV)/.demo-burst: pyproject.toml examples/burst/requirements.txt | $(BIN)/pip
 	$(BIN)/pip install --quiet -e . -r examples/burst/requirements.txt
+	touch $@
+
+demo-external: $(VENV)/.demo-external  ## workers in Python and Node that attach to a server: one is killed, one comes, one leaves, every answer is right
+	@cd examples/external_workers && exec ../../$(BIN)/python demo.py
+
+$(VENV)/.demo-external: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet -e .
 	touch $@
 
 test: bytecode  ## run every test, but for those of the frameworks
@@ -137,6 +144,9 @@ docs: $(STAMP)  ## hold the documentation to what it says
 
 browsers:  ## install what the tests of the page at /docs need: Chromium, by apt-get, as root
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
+
+node:  ## install what the tests of the worker in Node need: Node, by apt-get, as root
+	command -v node >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs; }
 
 services:  ## install what the tests of the job queue need: a Redis server, by apt-get, as root; none is started
 	command -v redis-server >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; }

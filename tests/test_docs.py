@@ -616,7 +616,7 @@ def test_the_reference_has_every_option_with_its_default():
             told[heading, name] = text
     assert set(told) == {(heading, name) for heading, name, *_ in options()}
     for heading, name, default, flag in options():
-        shown = f"0o{default:o}" if name == "uds_mode" else repr(default)
+        shown = f"0o{default:o}" if name.endswith("_mode") else repr(default)
         assert f"default `{shown}`" in told[heading, name], (heading, name)
         first, _, meaning = told[heading, name].strip().partition("\n\n")
         assert "default" in first
@@ -629,6 +629,14 @@ def test_the_reference_has_every_option_with_its_default():
 def test_the_reference_has_every_argument_of_a_stage():
     (line,) = re.findall(r"^`ps\.stage\(([^)]+)\)`", (DOCS / "reference" / "python.md").read_text(), re.MULTILINE)
     assert re.split(r",\s+(?:\*, )?", line) == list(inspect.signature(ps.stage).parameters)
+
+
+def test_the_reference_has_every_argument_of_an_external_stage():
+    text = sections(DOCS / "reference" / "python.md", 3)["external"]
+    (call,) = re.findall(r"^`ps\.external\(([^)]+)\)`", text, re.MULTILINE)
+    assert re.split(r",\s+(?:\*, )?", call) == list(inspect.signature(ps.external).parameters)
+    first_cells = "".join(re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE))
+    assert set(re.findall(r"`(\w+)`", first_cells)) == set(inspect.signature(ps.external).parameters)
 
 
 def test_the_reference_has_every_public_name():
@@ -698,7 +706,8 @@ def test_the_reference_has_every_kind_of_feature_and_every_option_with_its_defau
 def test_the_reference_has_every_command():
     text = (DOCS / "reference" / "commands.md").read_text()
     commands = commands_of(_parser())
-    assert set(re.findall(r"^\| `penstock (\w+) [^`]*` \|", text.partition("\n## ")[0], re.MULTILINE)) == set(commands)
+    first = text.partition("\n## ")[0]
+    assert set(re.findall(r"^\| `penstock ([\w-]+) [^`]*` \|", first, re.MULTILINE)) == set(commands)
     for name in ("artifact", "training"):
         told = chapter(DOCS / "reference" / "commands.md", f"penstock {name}")
         assert set(re.findall(rf"^\| `penstock {name} (\w+) ", told, re.MULTILINE)) == set(commands_of(commands[name]))
@@ -981,7 +990,7 @@ def test_every_cause_of_an_attempts_end_is_in_the_picture_of_a_job():
 
 def test_every_move_of_a_worker_is_drawn():
     names = {name for name, *_ in pictures.slot_moves()}
-    assert names == {"start", "fill", "become ready", "replace", "close", "stop", "abandon", "end"}
+    assert names == {"start", "fill", "become ready", "replace", "leave", "close", "stop", "abandon", "end"}
 
 
 # -- operating ------------------------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ HEAVY = {
         "cli/jobs_submit.py",
         "cli/printing.py",
         "cli/training_shown.py",
+        "cli/worker_check.py",
         "export/progress.py",
         "training/shown_bar.py",
     },
@@ -104,6 +105,9 @@ LIGHT = {"msgspec"}
 
 UPWARD = {
     ("cli/main.py", "penstock"): "tells the version",
+    ("cli/worker_check.py", "penstock.testing.command_worker"): "what it runs is a suite for tests",
+    ("cli/worker_check.py", "penstock.testing.worker_case"): "what it runs is a suite for tests",
+    ("cli/worker_check.py", "penstock.testing.workers"): "what it runs is a suite for tests",
 }
 """Imports of what does not lie below, or of the front of the package: file and module."""
 CIRCULAR: dict[tuple[str, str], str] = {}

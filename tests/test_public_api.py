@@ -15,13 +15,17 @@ NAMES = {
     "ArtifactInvalid", "Batch", "Cancelled", "ConfigError", "DeadlineExceeded", "Declaration", "ExportRefused",
     "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError", "PublishFailed", "QuotaExceeded",
     "RequestError", "RunFailed", "RunUnavailable", "ServerOptions", "Service", "ServiceOptions", "Stage", "StageFailed",
-    "StartFailed", "State", "WorkerInfo", "WorkerLost", "asgi", "current_requests", "export", "features", "stage",
-    "training", "wsgi",
+    "StartFailed", "State", "WorkerInfo", "WorkerLost", "asgi", "current_requests", "export", "external", "features",
+    "stage", "training", "wsgi",
 }  # fmt: skip
 
 STAGE = (
     "(target, *, name=None, setup=None, workers=None, cpus=None, env=None, gpus=None, batch=None, prefetch=1, "
     "max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, bisect=True, retry=True)"
+)
+EXTERNAL = (
+    "(name, *, batch=None, accepts=('json', 'msgpack'), item=typing.Any, result=typing.Any, prefetch=1, "
+    "max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, retry=True, examples=())"
 )
 MANY = "(xs, *, timeout=None, wait=True, return_exceptions=False, urgency=3, tenant='')"
 
@@ -84,6 +88,7 @@ SIGNATURES = {
         "batch=Batch(max_size=32, max_wait=0.0, max_gap=None), "
         "formats=None, tolerance=(1e-05, 1e-05), max_bytes=2147483648, metadata=None)"
     ),
+    "external": EXTERNAL,
     "stage": STAGE,
     "training.Run": "(folder, *, publish_to=None, lease=30.0, attempts=3, save_timeout=600.0)",
     "training.Run.checkpoint": "(write)",
@@ -190,18 +195,26 @@ def loaded_by(statement):
     return set(run.stdout.split())
 
 
+ATTACHED = "import penstock.cli.main, penstock.cli.attached_program"
+
+
 @pytest.mark.parametrize(
     "statement",
     [
         "import penstock",
+        ATTACHED,
         "import penstock; penstock.Stage, penstock.Batch, penstock.stage, penstock.InvalidItem",
         "import penstock.worker.loop, penstock.worker.__main__",
         "from penstock import jobs; jobs.connect, jobs.connect_async, jobs.Job; jobs.connect('memory://').submit(1)",
     ],
-    ids=["the package", "what a stage's module needs", "a worker", "who submits jobs"],
+    ids=["the package", "a worker from outside", "what a stage's module needs", "a worker", "who submits jobs"],
 )
 def test_importing_loads_nothing_heavy(statement):
     assert loaded_by(statement) & HEAVY == set()
+
+
+def test_a_worker_from_outside_needs_no_event_loop():
+    assert loaded_by(ATTACHED) & {"asyncio", "ssl", "fastapi", "starlette"} == set()
 
 
 def test_the_package_itself_is_these_modules():
