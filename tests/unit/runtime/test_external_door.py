@@ -242,6 +242,23 @@ async def test_a_worker_that_is_cut_off_is_told_why(make):
     assert await peer.refused() == "a batch ran longer than 2 s"
 
 
+async def test_a_worker_that_chaos_strikes_is_told_so_and_what_it_ran_runs_once_more(make):
+    door = await make()
+    kills = []
+    door.engine.watch_batches(lambda kill, _: kills.append(kill))
+    peer = await door.attached()
+    call = await door.rig.call(b"3", request_id=b"a")
+    assert (await peer.frame()).kind is Kind.BATCH
+    kills[0]()
+    assert await peer.refused() == "chaos"
+    other = await door.attached()
+    batch = await other.frame()
+    await other.say(b"".join(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"9"], [0])))
+    await door.until(lambda: call.done)
+    assert call.ends == [b"9"]
+    assert door.stage.counters.retried == 1
+
+
 # -- fools and enemies ----------------------------------------------------------------------------------------------
 
 BIG = struct.Struct("<2sBBIIQdQ")
