@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
 
 import pytest
@@ -298,6 +299,16 @@ def redirected(streams):
     return ("sh", "-c", f'exec "$@" {streams}', "sh")
 
 
+def listens(path):
+    """Whether somebody does: the socket file is there before."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        try:
+            sock.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
+
+
 @pytest.mark.parametrize("log_format", ["text", "json"])
 @pytest.mark.parametrize("wrapper", [*map(redirected, REDIRECTIONS), (sys.executable, "-c", UNREADABLE)])
 def test_a_closed_or_full_output_fails_no_item(serve, wrapper, log_format):
@@ -310,6 +321,6 @@ def test_a_closed_or_full_output_fails_no_item(serve, wrapper, log_format):
     )
     path = server.folder / "in.sock"
     server.address = f"unix:{path}"
-    server.until(lambda: path.exists() and server.http.get("/readyz").status_code == 200)
+    server.until(lambda: listens(path) and server.http.get("/readyz").status_code == 200)
     for n in range(5):
         assert server.http.post("/predict", json=n).json() == n
