@@ -27,6 +27,7 @@ from penstock.hosting.unix_sockets import bind_unix, inode, remove_unix
 from penstock.runtime.external_incarnation import ExternalIncarnation, ExternalPeer
 from penstock.runtime.external_stage import ExternalStageDriver
 from penstock.runtime.ventu_incarnation import VentuIncarnation
+from penstock.runtime.worker_slot import STOPS
 from penstock.transport.external_channel import FIRST_BYTES, FirstBytes, Parting, Successor
 from penstock.transport.external_messages import ExternalFailure, ExternalHello, pack_json
 from penstock.transport.forks import keep_from_forks
@@ -107,7 +108,11 @@ class ExternalDoor:
         self._sock = sock = bind_unix(self._path, self._mode)
         self._file = inode(self._path)
         keep_from_forks(self)
-        self._server = await asyncio.get_running_loop().create_unix_server(self._accepted, sock=sock)
+        # In two steps, and the first one does not wait: whoever cancels the start finds here what is to be closed.
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            self._accepted, sock=sock, start_serving=False
+        )
+        await self._server.start_serving()
         log.info("service %r takes workers from outside at %s", self._service, self._path)
 
     def close(self) -> None:
@@ -116,7 +121,7 @@ class ExternalDoor:
             self._server.close()
             self._server = None
         for peer in list(self._waiting):
-            self._cut_off(peer, "the service stops")
+            self._cut_off(peer, STOPS)
         self._forget_file()
 
     def abandon(self) -> None:
@@ -139,7 +144,9 @@ class ExternalDoor:
         assert transport is not None, "it was just made"
         who = peer_credentials(transport.get_extra_info("socket").fileno())
         self._receive(first, who, self._clock.now() + HELLO_SECONDS)
-        if full:
+        if self._server is None:  # it was accepted in the turn of the loop in which the door was closed
+            self._cut_off(first, STOPS)
+        elif full:
             self._cut_off(first, f"{MOST_UNGREETED} others have not said yet what they are")
 
     def _receive(self, peer: object, who: Credentials, due: float) -> None:
@@ -218,6 +225,7 @@ class ExternalDoor:
             who, transport = self._waiting[peer].who, peer.transport
             self._forget(peer)
             assert transport is not None, "it was not handed on"
+            peer.transport = None  # it has nothing to tell of its end, which may be on its way already
             self._note_refused(why, who)
             self._finish(transport, why)
         else:

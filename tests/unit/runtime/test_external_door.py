@@ -420,6 +420,47 @@ async def test_a_stop_cuts_off_who_has_not_attached(make):
     assert await peer.refused() == "the service stops"
 
 
+async def test_one_that_closes_while_it_is_cut_off_is_forgotten_once(make):
+    door = await make()
+    raised = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+    peer = await door.connect()
+    await door.until(lambda: len(door.engine._door._waiting) == 1)
+    (first,) = door.engine._door._waiting
+    first.transport.close()  # as when its end is read: the loop tells of the loss in its next turn
+    door.engine._door._cut_off(first, "the service stops")
+    assert await peer.frame() is None
+    await rest()
+    assert door.engine._door._waiting == {}
+    assert raised == []
+
+
+async def test_a_peer_that_is_accepted_while_the_door_closes_does_not_wait_behind_it(make):
+    door = await make()
+    ours, theirs = socket.socketpair()
+    door.engine._door.close()
+    await asyncio.get_running_loop().connect_accepted_socket(door.engine._door._accepted, ours)
+    peer = Peer(*await asyncio.open_unix_connection(sock=theirs))
+    door.peers.append(peer)
+    assert await peer.refused() == "the service stops"
+    assert door.engine._door._waiting == {}
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_start_that_is_cancelled_leaves_nobody_listening(make_rig, tmp_path, turns):
+    path = str(tmp_path / "workers")
+    rig = make_rig(external("square"), external_workers=path)
+    starting = asyncio.create_task(rig.engine.start())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+    await rig.stop()
+    assert list(tmp_path.iterdir()) == []
+    await rest()
+    assert path not in Path("/proc/net/unix").read_text()
+
+
 async def test_a_hundred_workers_come_and_go_and_leave_nothing(make):
     door = await make()
     await (await door.attached()).gone()
