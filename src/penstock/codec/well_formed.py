@@ -18,14 +18,19 @@ _msgpack = msgspec.msgpack.Decoder(msgspec.Raw).decode
 
 
 def well_formed(codec: int, payload: Any) -> bool:
-    """Whether `payload` is one value in the format `codec`; plain bytes always are, and of NPY the beginning tells."""
+    """Whether `payload` is one value in the format `codec`; plain bytes always are, and of NPY the beginning tells.
+
+    JSON that is not UTF-8 is none: no reader of the answer that it stands in could read what stands beside it.
+    """
     if codec == Codec.RAW:
         return True
     if codec == Codec.NPY:
         return bytes(payload[: len(NPY_MAGIC)]) == NPY_MAGIC
-    read = _json if codec == Codec.JSON else _msgpack
     try:
-        read(payload)
+        if codec == Codec.JSON:
+            _json(str(payload, "utf-8"))  # as bytes, the texts in it are not looked into
+        else:
+            _msgpack(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return True

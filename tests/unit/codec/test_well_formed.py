@@ -23,7 +23,7 @@ def npy():
 @pytest.mark.parametrize(
     ("codec", "payload"),
     [
-        *((Codec.JSON, payload) for payload in (b"1", b' [1, {"a": null}] ', b'"x"', b"true", b"-1e5")),
+        *((Codec.JSON, payload) for payload in (b"1", b' [1, {"a": null}] ', b'"x"', b"true", b"-1e5", '"é"'.encode())),
         *((Codec.MSGPACK, msgspec.msgpack.encode(value)) for value in (1, "x", [1, {"a": None}], b"bytes", 1.5)),
         (Codec.RAW, b""),
         (Codec.RAW, b"\xff\x00"),
@@ -40,6 +40,7 @@ def test_what_is_whole_is_believed(codec, payload):
     [
         *((Codec.JSON, payload) for payload in (b"", b"1, 2", b"[1", b"NaN", b"{'a': 1}", b"\x93\x01", b"1]", b"1 1")),
         (Codec.JSON, b"[" * 100_000),
+        *((Codec.JSON, payload) for payload in (b'"\xff"', b'["\xed\xa0\x80"]', '"é"'.encode("latin-1"))),
         *((Codec.MSGPACK, payload) for payload in (b"", b"\xc1", b"\x92\x01", b"\x01\x01")),
         (Codec.MSGPACK, b"\x91" * 100_000),
         *((Codec.NPY, payload) for payload in (b"", b"\x93NUMP", b"[1]")),
