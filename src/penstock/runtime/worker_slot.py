@@ -40,6 +40,8 @@ log = guarded_logger("penstock.runtime")
 
 STOOD_STILL_SECONDS = 0.1
 """A timer that rings later than this tells that the event loop stood still, and read no answer meanwhile."""
+LEAVE_SECONDS: Final = 10.0
+"""How long a worker that leaves, and has answered all it held, may take to close its connection."""
 
 STOPS: Final = "the service stops"
 NOT_BELIEVED: Final = "it sent what no worker sends"
@@ -414,6 +416,8 @@ class WorkerSlot(FrameHolder):
             self._move(LEAVE)
             assert self._incarnation is not None
             self._incarnation.close()
+            if not self.frames:
+                self._watch()
 
     def _launch_when_due(self) -> None:
         delay = self._owner.launch_in()
@@ -460,12 +464,22 @@ class WorkerSlot(FrameHolder):
     def _watch(self) -> None:
         """Start the timers anew for the frame that the worker runs now."""
         self._stop_watching()
-        if not self.frames or self.frames[0] is self._check:
+        if not self.frames:
+            if self._state is SlotState.LEAVING:
+                self._hang = self._clock.call_later(LEAVE_SECONDS, self._stays)
+            return
+        if self.frames[0] is self._check:
             return
         if self._timeout is not None:
             self._hang = self._clock.call_later(self._timeout, self._hung)
         if self.frames[0].unsettled == 0:
             self.deserted()
+
+    def _stays(self) -> None:
+        """A worker that leaves has not gone: as long as it is there, its stage waits for it and it has a number."""
+        self._hang = None
+        if self._state is SlotState.LEAVING:  # else it was abandoned, perhaps on another thread
+            self._end_incarnation(f"it was to leave, and has not closed its connection for {LEAVE_SECONDS:g} s")
 
     def _stop_watching(self) -> None:
         if self._hang is not None:

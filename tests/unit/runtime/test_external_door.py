@@ -218,6 +218,26 @@ async def test_a_worker_is_believed_no_time_that_cannot_be(make, said, taken):
     assert door.stage.queue.expected_run == taken
 
 
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_worker_that_leaves_and_stays_is_cut_off(make, busy):
+    door = await make(attach_grace=5.0)
+    peer = await door.attached()
+    call = await door.rig.call(b"3") if busy else None
+    batch = await peer.frame() if busy else None
+    await peer.say(control(Kind.DETACH))
+    assert await peer.frame() is None
+    await door.rig.clock.advance(9.0)
+    if busy:
+        await peer.say(b"".join(encode_answers(batch.frame_id, 0.1, 1, batch.ids, [b"9"], [0])))
+        await door.until(lambda: call.done)
+        await door.rig.clock.advance(9.0)
+    assert [worker.leaving for worker in door.stage.workers] == [True]
+    await door.rig.clock.advance(1.0)
+    assert door.stage.workers == []
+    await door.rig.clock.advance(5.0)
+    assert door.engine.state is State.FAILED, "nobody waits for who has gone"
+
+
 async def test_the_stage_may_be_left_out_where_there_is_one(make):
     door = await make()
     peer = await door.connect()
