@@ -179,6 +179,9 @@ class ExternalStageDriver(StageDriver):
                 self._rounds.another_came()
         super().worker_ready(worker)
 
+    def _tell_ready(self, words: str) -> None:
+        self._tell(self._comings, logging.INFO, words)
+
     # -- what they send ---------------------------------------------------------------------------------------------
 
     def check_answers(self, sent: SentFrame, frame: Frame) -> None:

@@ -453,7 +453,7 @@ class StageDriver:
             return
         self.health.became_ready(worker.index)
         worker.health.became_ready(self._now())
-        log.info("%s is ready (pid %s)", worker, worker.pid)
+        self._tell_ready(f"{worker} is ready (pid {worker.pid})")
         if self._rounds is not None:
             self._rounds.became_ready(worker)
         if self._unstartable:
@@ -461,6 +461,9 @@ class StageDriver:
             log.info("stage %r is back: a worker could be started", self.name)
         self.hub.pool_changed(self, None)
         self.hub.wake()
+
+    def _tell_ready(self, words: str) -> None:
+        log.info("%s", words)
 
     def worker_detached(self, worker: WorkerSlot) -> None:
         """Only workers from outside leave, and none of them is here."""

@@ -431,6 +431,18 @@ async def test_refusals_fill_no_log(make, caplog):
     assert "(9 more were refused meanwhile)" in caplog.text
 
 
+async def test_workers_that_attach_only_to_misbehave_fill_no_log(make, caplog):
+    caplog.set_level(logging.INFO)
+    door = await make()
+    caplog.clear()
+    for _ in range(40):
+        peer = await door.attached()
+        await peer.say(control(Kind.READY))
+        await peer.refused()
+        await door.until(lambda: not door.stage.workers)
+    assert len(caplog.records) <= 16 + 1, "those of workers that come, and one that tells what is wrong"
+
+
 async def test_a_stop_cuts_off_who_has_not_attached(make):
     door = await make()
     peer = await door.connect()
