@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import os
 import socket
+import weakref
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import ClassVar, Final, Protocol, cast
 
 from penstock.core.clock import Clock, Timer
 from penstock.transport.channel import FrameSink, StreamDecoder
@@ -18,6 +19,8 @@ from penstock.transport.sockets import SocketChannel
 
 CUT_AFTER_SECONDS: Final = 1.0
 """How long the other end of a connection that is cut off may take to read why."""
+MOST_PARTING: Final = 64
+"""Most connections of this process that are kept open for that; one more is closed at once, and not told."""
 FIRST_BYTES: Final = 4
 """So many bytes tell which protocol a peer speaks."""
 
@@ -50,8 +53,13 @@ class FirstBytes(asyncio.BufferedProtocol):
         self._data = bytearray(FIRST_BYTES)
         self._filled = 0
 
+    def own_descriptors(self) -> list[int]:
+        """What a fork must not keep: the peer would never read the end."""
+        return [] if self.transport is None else [self.transport.get_extra_info("socket").fileno()]
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102  # asyncio calls it
         self.transport = cast("asyncio.Transport", transport)
+        keep_from_forks(self)
         self._made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, D102  # asyncio calls it
@@ -77,8 +85,11 @@ class Parting(asyncio.BufferedProtocol):
     """Sends the last bytes of a connection, then drops what still comes until the other end has closed.
 
     To close at once would have the other end read an error in place of those bytes, where it was about to send.  It
-    has `CUT_AFTER_SECONDS`.
+    has `CUT_AFTER_SECONDS`.  Where `MOST_PARTING` do so already, it is closed at once: who connects again and again
+    must not take all descriptors of this process.
     """
+
+    _open: ClassVar[weakref.WeakSet[Parting]] = weakref.WeakSet()
 
     def __init__(self, transport: asyncio.Transport, last: bytes, clock: Clock) -> None:
         self._dropped = bytearray(4096)
@@ -86,6 +97,10 @@ class Parting(asyncio.BufferedProtocol):
         if transport.is_closing():
             return
         transport.set_protocol(self)
+        if len(self._open) >= MOST_PARTING:
+            transport.abort()
+            return
+        self._open.add(self)
         if last:
             transport.write(last)
         transport.write_eof()  # once more where that was done: then it does nothing
@@ -104,6 +119,7 @@ class Parting(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._open.discard(self)
 
 
 class ExternalChannel(SocketChannel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -19,6 +20,7 @@ from penstock.core.state import State
 from penstock.errors import StartFailed
 from penstock.runtime.external_spec import external
 from penstock.testing.virtual_clock import rest
+from penstock.transport.external_channel import MOST_PARTING
 from penstock.transport.framing import FrameDecoder, Kind, Status, encode_answers, encode_control
 
 LOOPS = ("asyncio", "uvloop")
@@ -429,6 +431,43 @@ async def test_refusals_fill_no_log(make, caplog):
     await peer.say(b"garbage")
     await peer.refused()
     assert "(9 more were refused meanwhile)" in caplog.text
+
+
+async def test_those_that_are_refused_again_and_again_take_few_descriptors(make):
+    door = await make()
+    before = descriptors()
+    peers = []
+    for _ in range(80):
+        peers.append(await door.connect())
+        await peers[-1].say(b"garbage")
+        with contextlib.suppress(ConnectionResetError):  # it is not told why
+            await peers[-1].reader.read(1)
+    assert descriptors() - before <= 80 + MOST_PARTING, "those of this test, and those that are told why"
+    await door.rig.clock.advance(1.0)
+    await door.until(lambda: descriptors() - before <= 80)
+    peer = await door.connect()
+    await peer.say(b"garbage")
+    assert "is no protocol of workers" in await peer.refused()
+
+
+async def test_a_fork_keeps_no_connection_that_has_said_nothing(make):
+    door = await make()
+    peer = await door.connect()
+    await door.until(lambda: len(door.engine._door._waiting) == 1)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(write)
+        os.read(read, 1)  # until this test says so, or has ended
+        os._exit(0)
+    os.close(read)
+    try:
+        (first,) = door.engine._door._waiting
+        first.transport.abort()
+        assert await peer.frame() is None
+    finally:
+        os.close(write)
+        os.waitpid(child, 0)
 
 
 async def test_workers_that_attach_only_to_misbehave_fill_no_log(make, caplog):
