@@ -334,10 +334,9 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._flow.begin(self._loop)
         self._phase = State.READY
-        self._started = self._loop.create_future()
         try:
-            if self._door is not None:
-                await self._door.open()
+            await self._open_door()
+            self._started = self._loop.create_future()
             for stage, launch, cores in zip(self.stages, plan.launch, plan.cores, strict=True):
                 stage.start(launch, *cores)
             self._look_whether_started()
@@ -422,6 +421,13 @@ class Engine:
         await self._until(lambda: not self._workers_alive, math.inf)
         self._finish()
 
+    async def _open_door(self) -> None:
+        if self._door is None:
+            return
+        await self._door.open()
+        if self._phase is not State.READY:  # nothing may be started any more
+            raise self._stopped_early()
+
     def _close_door(self) -> None:
         if self._door is not None:
             self._door.close()
@@ -450,8 +456,11 @@ class Engine:
             self._memory_watch.stop()
         self._close_door()
         if self._started is not None and not self._started.done():
-            self._started.set_exception(StartFailed(f"service {self.name!r} was stopped while it was starting"))
+            self._started.set_exception(self._stopped_early())
         self._unpin()
+
+    def _stopped_early(self) -> StartFailed:
+        return StartFailed(f"service {self.name!r} was stopped while it was starting")
 
     @property
     def _workers_alive(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import math
@@ -19,6 +20,7 @@ from penstock.config import Batch
 from penstock.core.state import State
 from penstock.errors import StartFailed
 from penstock.runtime.external_spec import external
+from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
 from penstock.transport.external_channel import MOST_PARTING
 from penstock.transport.framing import FrameDecoder, Kind, Status, encode_answers, encode_control
@@ -515,6 +517,33 @@ async def test_a_peer_that_is_accepted_while_the_door_closes_does_not_wait_behin
     door.peers.append(peer)
     assert await peer.refused() == "the service stops"
     assert door.engine._door._waiting == {}
+
+
+async def test_a_start_that_finds_the_socket_taken_tells_one_error(make, make_rig):
+    door = await make()
+    raised = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+    other = make_rig(external("square"), external_workers=door.path)
+    with pytest.raises(StartFailed, match="another server listens there"):
+        await other.engine.start()
+    del other
+    gc.collect()
+    await rest()
+    assert raised == []
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_stop_while_the_door_opens_leaves_no_worker(make_rig, tmp_path, turns):
+    rig = make_rig(external("square"), stage(math.sqrt), external_workers=str(tmp_path / "workers"))
+    starting = asyncio.create_task(rig.engine.start())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await rig.stop()
+    with contextlib.suppress(StartFailed):
+        await starting
+    await rig.stop()  # where it was not started yet
+    assert rig.workers.alive == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("turns", range(6))
