@@ -829,3 +829,13 @@ async def test_a_worker_that_is_ended_while_it_waits_for_its_orders_gets_none():
     assert rig.worker.orders == ["kill"]
     await rig.clock.advance(3.0)
     assert (rig.owner.launched, rig.worker.launch) == (0, None)
+
+
+async def test_a_worker_that_was_abandoned_while_it_left_is_left_alone():
+    rig = Rig(obedient=False)
+    await rig.ready()
+    rig.worker.say(Kind.DETACH)
+    rig.slot.abandon()
+    await rig.clock.advance(20.0)
+    assert rig.worker.orders == ["close", "abandon"]
+    assert rig.state is SlotState.STOPPED
