@@ -49,7 +49,7 @@ def join_ids(items: list[Item]) -> bytes:
 
 
 def split_ids(text: bytes, n: int) -> list[str]:
-    """The ids of the `n` items of a batch with this text."""
+    """The ids of the `n` items of a batch with this text.  What it claims beyond those takes no memory."""
     if not text:
         return [""] * n
     ids: list[str] = []
@@ -57,7 +57,8 @@ def split_ids(text: bytes, n: int) -> list[str]:
         name, _, places = entry.partition(":")
         if places:
             first, _, count = places.partition("+")
-            ids += [f"{name}:{place}" for place in range(int(first), int(first) + int(count))]
+            begin, most = int(first), n - len(ids)
+            ids += [f"{name}:{place}" for place in range(begin, begin + min(int(count), most))]
         else:
             ids.append(name)
     return ids

@@ -45,6 +45,11 @@ def test_neighbours_of_one_batch_share_an_entry():
     assert text == b"a:0+256"
 
 
+def test_what_a_text_claims_beyond_the_items_takes_no_memory():
+    assert split_ids(b"a:3+1000000000000 b", 2)[:2] == ["a:3", "a:4"]
+    assert len(split_ids(b"a:3+1000000000000 b:0+1000000000000", 2)) == 2
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_whatever_is_mixed_each_item_gets_its_own_id(seed):
     chance = random.Random(seed)
