@@ -90,7 +90,7 @@ test-export: $(FRAMEWORKS)/.installed compiled  ## the tests with models of thos
 
 compiled: $(STAMP) build/compiled/.built  ## build in build/compiled what an install makes
 
-build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py' -o -name '*.lua' -o -path '*/docs_page/*')
+build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py' -o -name '*.lua' -o -path '*/docs_page/*') | $(BIN)/pip
 	rm -rf build/compiled build/lib* build/temp* build/bdist* build/types
 	MYPY_CACHE_DIR=build/types PENSTOCK_COMPILE=1 $(BIN)/pip install --quiet --no-deps --target build/compiled .
 	touch $@
