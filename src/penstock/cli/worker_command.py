@@ -17,12 +17,10 @@ from typing import Any, Final
 import msgspec
 
 from penstock.cli.options import WronglyCalled, add_flags, server_options
-from penstock.config import LogOptions, ServerOptions
+from penstock.config import LONGEST_SOCKET_PATH, LogOptions, ServerOptions
 from penstock.errors import ConfigError
 from penstock.worker.attachment import Attachment
 
-LONGEST_PATH_BYTES: Final = 107
-"""Longest path of a Unix socket that Linux takes."""
 _LOG_FLAGS: Final = ("log_format", "log_level")
 
 
@@ -66,8 +64,8 @@ def _attachment(arguments: argparse.Namespace) -> Attachment:
     path, name = arguments.connect, arguments.stage
     if not path or "\0" in path:
         raise ConfigError(f"--connect takes the path of a socket, got {path!r}")
-    if len(os.fsencode(path)) > LONGEST_PATH_BYTES:
-        raise ConfigError(f"--connect: a socket's path has at most {LONGEST_PATH_BYTES} bytes, got {path!r}")
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+        raise ConfigError(f"--connect: a socket's path has at most {LONGEST_SOCKET_PATH} bytes, got {path!r}")
     if name == "":
         raise ConfigError("--stage takes the name of a stage, got ''")
     return Attachment(path, name, _setup(arguments.setup), arguments.once)

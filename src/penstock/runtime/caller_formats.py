@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Self, TypeAlias
 
+from msgspec.structs import replace
+
 from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder
@@ -18,7 +20,7 @@ from penstock.core.payload import Payload, join_payload
 from penstock.errors import InvalidItem, StageFailed
 from penstock.runtime.crossings import crossings
 from penstock.runtime.spec import StageSpec
-from penstock.transport.messages import MESSAGE_BYTES
+from penstock.transport.messages import MESSAGE_BYTES, stage_failure
 from penstock.worker.problems import describe_error
 
 Packed: TypeAlias = bytes | InvalidItem
@@ -112,14 +114,7 @@ class CallerFormats:
             words = f"the result cannot be unpickled here: {problem.message}"
         else:
             words = cut_middle(f"the result cannot be read from {self.codec_out.name}: {error}", MESSAGE_BYTES)
-        return StageFailed(
-            words,
-            stage=self._last_stage,
-            type_name=problem.type_name,
-            mro=problem.mro,
-            traceback=problem.traceback,
-            raised_at=problem.raised_at,
-        )
+        return stage_failure(replace(problem, message=words), self._last_stage)
 
 
 def _invalid(reason: str, cause: BaseException | None) -> InvalidItem:

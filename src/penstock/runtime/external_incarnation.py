@@ -22,7 +22,7 @@ from penstock.transport.external_messages import (
     read_external_failure,
     unpack_json,
 )
-from penstock.transport.framing import Frame, Kind, Status, encode_control
+from penstock.transport.framing import Frame, Kind, Status, control_frame, encode_control
 from penstock.transport.messages import Hello, pack
 
 OK: Final = int(Status.OK)
@@ -70,7 +70,6 @@ class ExternalIncarnation:
         """Whether the worker was told what to be: before that it has nothing to say."""
         self._over = ""
         """Cause: why this connection has ended for its owner; "" while it goes on."""
-        self._reported = False
 
     @property
     def pid(self) -> int | None:
@@ -85,10 +84,10 @@ class ExternalIncarnation:
         owner = self._owner
         assert owner is not None
         self._serving = True
-        if not self._over:
-            owner.frame_received(_control(Kind.HELLO, pack(Hello(self._pid or 0))))
         if self._over:
             self._report()
+        else:
+            owner.frame_received(control_frame(Kind.HELLO, pack(Hello(self._pid or 0))))
 
     def send(self, buffers: list[Any]) -> None:
         self._launched = True  # the first that a slot sends is the LAUNCH
@@ -169,20 +168,12 @@ class ExternalIncarnation:
         return words
 
     def _report(self) -> None:
-        if not self._reported:
-            self._reported = True
-            assert self._owner is not None
-            self._owner.ended(self._over)
+        assert self._owner is not None
+        self._owner.ended(self._over)
 
 
 def _out_of_turn(why: str) -> NoReturn:
     raise ProtocolError(why)
-
-
-def _control(kind: Kind, payload: bytes) -> Frame:
-    frame = Frame(kind, 0, 0.0, 0)
-    frame.payloads = [memoryview(payload)]
-    return frame
 
 
 def _translate(frame: Frame) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, Literal
 
 from penstock.codec.formats import CODEC_NAMES, Codec
 from penstock.codec.schema import accepts as formats_of
 from penstock.codec.schema import type_name
-from penstock.config import Batch, StageOptions, checked_keywords
+from penstock.config import Batch, checked_keywords
 from penstock.errors import ConfigError
-from penstock.runtime.spec import External, StageSpec
-from penstock.runtime.stage_check import examples_of
+from penstock.runtime.spec import External, StageSpec, batch_policy, stage_options
+from penstock.runtime.stage_check import checked_examples
 
 
 @checked_keywords("penstock.external")
@@ -51,31 +50,21 @@ def external(
     Raises:
         ConfigError: an argument has a value it cannot have.
     """
-    given = locals()
+    given = locals()  # first, so that it has only the arguments; the options are looked up in it by name
     if not isinstance(name, str) or not name:
         raise ConfigError(f"a stage's name is a string that is not empty, got {name!r}")
-    if batch is not None and not isinstance(batch, Batch):
-        raise ConfigError(f"stage {name!r}: batch takes a penstock.Batch, got {batch!r}")
+    policy = batch_policy(name, None, batch)
     for what, kind in (("item", item), ("result", result)):
         _check_type(name, what, kind)
-    try:
-        options = StageOptions(**{f.name: given[f.name] for f in fields(StageOptions) if f.name in given})
-    except ConfigError as error:
-        raise ConfigError(f"stage {name!r}: {error}") from None
     return StageSpec(
         target=None,
         name=name,
         workers=0,
-        batch=batch,
-        examples=examples_of(name, _Examples(examples)),
-        options=options,
+        batch=policy,
+        examples=checked_examples(name, examples),
+        options=stage_options(name, given),
         external=External(_codecs(name, accepts), item, result),
     )
-
-
-class _Examples:
-    def __init__(self, examples: Any) -> None:
-        self.examples = examples
 
 
 def _check_type(name: str, what: str, kind: Any) -> None:

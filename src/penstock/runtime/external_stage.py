@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from penstock.codec.formats import CODEC_NAMES, Codec
@@ -53,7 +54,7 @@ class ExternalStageDriver(StageDriver):
         codec_in: Codec | None,
         codec_out: Codec | None,
         options: ServiceOptions,
-        by_deadline: bool,
+        inline: bool,
         clock: Clock,
         start_incarnation: StartIncarnation,
     ) -> None:
@@ -64,11 +65,8 @@ class ExternalStageDriver(StageDriver):
             index,
             codec_in=codec_in,
             codec_out=codec_out,
-            seats=options.max_external_workers,
-            back_share=options.jobs_min_share,
-            stalls_after=options.stall_unready,
-            by_deadline=by_deadline,
-            inline=False,
+            options=options,
+            inline=inline,
             clock=clock,
             start_incarnation=start_incarnation,
         )
@@ -131,7 +129,7 @@ class ExternalStageDriver(StageDriver):
             raise ProtocolError(f"stage {self.name!r} has {self.seats} workers, and takes no more")
         index = next(number for number in range(self.seats) if number not in taken)
         record = self._records.setdefault(index, WorkerHealth(recycle_after=self.spec.options.recycle_after))
-        worker = self._slot(index, record, _Accepted(peer, self._bounds, self.spec).start)
+        worker = self._slot(index, record, partial(self._accepted, peer))
         worker.language = cut_middle(printable(hello.language), LANGUAGE_BYTES)
         worker.has_health = hello.health
         self.workers.append(worker)
@@ -140,6 +138,11 @@ class ExternalStageDriver(StageDriver):
         who = f"pid {peer.pid}, uid {'unknown' if uid is None else uid}, {worker.language or 'no language'}"
         self._tell(self._comings, logging.INFO, f"{worker} attached ({who})")
         worker.start()
+
+    async def _accepted(self, peer: ExternalPeer, owner: IncarnationOwner, start: WorkerStart) -> Incarnation:  # noqa: ARG002  # of our own
+        """Stands for the start of a worker that is there already: it reports to `owner` from now on."""
+        peer.serve(owner, max_body=self._bounds.max_queued_bytes, max_items=self.spec.policy.max_size)
+        return peer
 
     def start(self, launch: Callable[[int], Launch], cores: list[frozenset[int]], threads: list[int]) -> None:  # noqa: ARG002
         """Start nobody: wait."""
@@ -255,17 +258,3 @@ class ExternalStageDriver(StageDriver):
         if left_out is not None:
             more = f" ({left_out} lines like it were left out)" if left_out else ""
             log.log(level, "%s%s%s", cut_line(words, REASON_BYTES), more, trace)
-
-
-class _Accepted:
-    """Stands for the start of a worker that is there already."""
-
-    def __init__(self, peer: ExternalPeer, options: ServiceOptions, spec: StageSpec) -> None:
-        self._peer = peer
-        self._bounds = options
-        self._spec = spec
-
-    async def start(self, owner: IncarnationOwner, start: WorkerStart) -> Incarnation:  # noqa: ARG002  # of our own
-        """Have the worker report to `owner`."""
-        self._peer.serve(owner, max_body=self._bounds.max_queued_bytes, max_items=self._spec.policy.max_size)
-        return self._peer

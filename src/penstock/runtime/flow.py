@@ -79,45 +79,23 @@ def _drivers(
     start_incarnation: StartIncarnation,
 ) -> list[StageDriver]:
     """What drives each stage of `service`."""
-    by_deadline = options.order == "deadline"
     # Before the first stage and behind the last one, the format is that of each request.
     between: list[Codec | None] = [None, *crossings(specs)[1:-1], None]
-    made: list[StageDriver] = []
-    for i, spec in enumerate(specs):
-        if spec.external is not None:
-            made.append(
-                ExternalStageDriver(
-                    hub,
-                    service,
-                    spec,
-                    i,
-                    codec_in=between[i],
-                    codec_out=between[i + 1],
-                    options=options,
-                    by_deadline=by_deadline,
-                    clock=clock,
-                    start_incarnation=start_incarnation,
-                )
-            )
-        else:
-            made.append(
-                StageDriver(
-                    hub,
-                    service,
-                    spec,
-                    i,
-                    codec_in=between[i],
-                    codec_out=between[i + 1],
-                    seats=spec.workers,
-                    back_share=options.jobs_min_share,
-                    stalls_after=options.stall_unready,
-                    by_deadline=by_deadline,
-                    inline=inline,
-                    clock=clock,
-                    start_incarnation=start_incarnation,
-                )
-            )
-    return made
+    return [
+        (StageDriver if spec.external is None else ExternalStageDriver)(
+            hub,
+            service,
+            spec,
+            i,
+            codec_in=between[i],
+            codec_out=between[i + 1],
+            options=options,
+            inline=inline,
+            clock=clock,
+            start_incarnation=start_incarnation,
+        )
+        for i, spec in enumerate(specs)
+    ]
 
 
 class Flow:
@@ -144,9 +122,10 @@ class Flow:
         self.on_pumped: Callable[[], None] | None = None
         self._supervisor = supervisor
         self._now = clock.now
-        by_deadline = options.order == "deadline"
         self.stages = _drivers(self, name, specs, options, inline, clock, start_incarnation)
-        self._admission = admission = Admission(options.max_queued, options.max_queued_bytes, by_deadline=by_deadline)
+        self._admission = admission = Admission(
+            options.max_queued, options.max_queued_bytes, by_deadline=options.order == "deadline"
+        )
         self.ledger = admission.ledger
         self._tenants = tenants
         for stage in self.stages:

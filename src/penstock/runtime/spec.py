@@ -159,13 +159,13 @@ def stage(
     Raises:
         ConfigError: an argument has a value it cannot have.
     """
-    given = locals()  # first, so that it has only the arguments; `_options` looks the options up in it by name
+    given = locals()  # first, so that it has only the arguments; `stage_options` looks the options up in it by name
     check_target(target)
     label = _label(target, name)
     arguments = _setup_arguments(label, setup)
     check_setup(label, target, arguments)
     declared = declaration_of(target, arguments)
-    policy = _policy(label, target, declared.batch if batch is None else batch)
+    policy = batch_policy(label, target, declared.batch if batch is None else batch)
     check_calls(label, target, batched=policy is not None)
     check_hooks(label, target, batched=policy is not None)
     pinned = None if cpus is None else tuple(_cores(label, entry) for entry in cpus)
@@ -183,7 +183,7 @@ def stage(
         gpus=given_gpus,
         batch=policy,
         examples=examples_of(label, target if declared.examples is None else declared),
-        options=_options(label, given),
+        options=stage_options(label, given),
         declared=declared,
     )
 
@@ -256,7 +256,8 @@ def _setup_arguments(label: str, setup: Any) -> dict[str, Any]:
     return dict(setup)
 
 
-def _policy(label: str, target: Any, batch: Any) -> Batch | None:
+def batch_policy(label: str, target: Any, batch: Any) -> Batch | None:
+    """The policy `batch`, or that of `target`; ConfigError if it is none."""
     policy = batch if batch is not None else getattr(target, "batch", None)
     if policy is not None and not isinstance(policy, Batch):
         size = policy if AT_LEAST_ONE.admits(policy) else 32
@@ -266,10 +267,10 @@ def _policy(label: str, target: Any, batch: Any) -> Batch | None:
     return policy
 
 
-def _options(label: str, given: Mapping[str, Any]) -> StageOptions:
-    """The options among the arguments that `stage` was `given`."""
+def stage_options(label: str, given: Mapping[str, Any]) -> StageOptions:
+    """The options among the arguments that were `given`; ConfigError where one has a value it cannot have."""
     try:
-        return StageOptions(**{f.name: given[f.name] for f in fields(StageOptions)})
+        return StageOptions(**{f.name: given[f.name] for f in fields(StageOptions) if f.name in given})
     except ConfigError as error:
         raise ConfigError(f"stage {label!r}: {error}") from None
 

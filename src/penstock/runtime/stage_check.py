@@ -70,7 +70,11 @@ def check_calls(label: str, target: Any, *, batched: bool) -> None:
 
 def examples_of(label: str, target: Any) -> tuple[Any, ...]:
     """The examples of `target`; ConfigError if they are no list of items."""
-    examples = getattr(target, "examples", ())
+    return checked_examples(label, getattr(target, "examples", ()))
+
+
+def checked_examples(label: str, examples: Any) -> tuple[Any, ...]:
+    """`examples` as they are kept; ConfigError if they are no list of items."""
     try:
         if not isinstance(examples, NO_EXAMPLES) and len(examples) >= 0:
             return tuple(examples)

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Final, Protocol, TypeAlias
 
 from penstock.codec.formats import Codec
+from penstock.config import ServiceOptions
 from penstock.core.abandonment import Abandonment
 from penstock.core.alarm import Alarm
 from penstock.core.batching import BatchQueue
@@ -87,10 +88,7 @@ class StageDriver:
         *,
         codec_in: Codec | None,
         codec_out: Codec | None,
-        seats: int,
-        back_share: float,
-        stalls_after: float,
-        by_deadline: bool,
+        options: ServiceOptions,
         inline: bool,
         clock: Clock,
         start_incarnation: StartIncarnation,
@@ -105,13 +103,16 @@ class StageDriver:
         """The format of its items; None where that is their callers' choice."""
         self.codec_out = codec_out
         """The format of its results, likewise."""
-        self.seats = seats
+        self.seats = seats = spec.workers if spec.external is None else options.max_external_workers
         """The most workers that it can have."""
         self._clock = clock
         self.inline = inline
         """Whether its workers are threads: a thread is never ended, and its items are not retried."""
         self.queue = BatchQueue(
-            spec.policy, round_trip_seconds=ROUND_TRIP_SECONDS, back_share=back_share, by_deadline=by_deadline
+            spec.policy,
+            round_trip_seconds=ROUND_TRIP_SECONDS,
+            back_share=options.jobs_min_share,
+            by_deadline=options.order == "deadline",
         )
         self.counters = StageCounters()
         self.health = StageHealth(seats)
@@ -130,7 +131,7 @@ class StageDriver:
         ]
         self.held = False
         """Whether a free worker leaves waiting what waits: for company, or for room behind the stage."""
-        self.stall = StallWatch(spec.name, stalls_after, clock)
+        self.stall = StallWatch(spec.name, options.stall_unready, clock)
         self.tenants: Tenants | None = None
         """The tenants of the service, whose waiting is counted while any has a name."""
         self.fate = "restarted"

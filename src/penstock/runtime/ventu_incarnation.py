@@ -9,8 +9,8 @@ from typing import Any
 
 from penstock.core.clock import Clock
 from penstock.runtime.external_incarnation import ExternalIncarnation, Greeter
-from penstock.transport.framing import Frame, FrameDecoder, Kind
-from penstock.transport.ventu_ import VentuExchange, control_frame
+from penstock.transport.framing import Frame, FrameDecoder, Kind, control_frame
+from penstock.transport.ventu_ import VentuExchange
 
 
 class VentuIncarnation(ExternalIncarnation):

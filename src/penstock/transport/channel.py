@@ -24,9 +24,6 @@ class StreamDecoder(Protocol):
     def advance(self, n: int) -> list[Frame]:
         """What `n` bytes more complete; ProtocolError if they are not what may come."""
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """What `data` completes; ProtocolError likewise."""
-
     def end(self) -> None:
         """The stream has ended; ProtocolError if that was amid a message."""
 

@@ -128,6 +128,13 @@ class Frame:
         return bytes(self._body[begin : begin + self._request_ids_bytes])
 
 
+def control_frame(kind: Kind, payload: bytes) -> Frame:
+    """A frame of the handshake, as it would have been read."""
+    frame = Frame(kind, 0, 0.0, 0)
+    frame.payloads = [memoryview(payload)]
+    return frame
+
+
 _BATCH_RECORD_BYTES: Final = 26
 _ANSWER_RECORD_BYTES: Final = 17
 """What the columns take for each item."""

@@ -70,14 +70,9 @@ class SocketChannel(asyncio.BufferedProtocol):
             self._sink.frame_received(frame)
 
     def take(self, data: bytes) -> None:
-        """Take bytes that somebody else has read from the socket."""
-        try:
-            frames = self._decoder.feed(data)
-        except ProtocolError as error:
-            self.stream_broken(error)
-            return
-        for frame in frames:
-            self._sink.frame_received(frame)
+        """Take the first few bytes, which somebody else has read from the socket."""
+        self._decoder.get_buffer()[: len(data)] = data
+        self.buffer_updated(len(data))
 
     def stream_broken(self, error: Exception) -> None:
         """What has come is no frame: drop the channel."""

@@ -27,7 +27,7 @@ import msgspec
 from penstock.codec.text import cut_middle
 from penstock.errors import ProtocolError
 from penstock.transport.external_messages import ExternalHello, pack_json, write_failure
-from penstock.transport.framing import Frame, Kind, Status
+from penstock.transport.framing import Frame, Kind, Status, control_frame
 from penstock.transport.messages import MESSAGE_BYTES, Problem
 
 LENGTH_BYTES: Final = 4
@@ -162,19 +162,6 @@ class VentuExchange:
             raise ProtocolError("the worker sent more than one message for one batch")
         return [self._read(self._take_message())]
 
-    def feed(self, data: bytes) -> list[Frame]:
-        """What `data`, which is copied, completes; ProtocolError likewise."""
-        frames: list[Frame] = []
-        rest = memoryview(data)
-        while rest:
-            buffer = self.get_buffer()
-            n = min(len(buffer), len(rest))
-            buffer[:n] = rest[:n]
-            buffer.release()
-            rest = rest[n:]
-            frames.extend(self.advance(n))
-        return frames
-
     def end(self) -> None:
         """Note the end of the stream; ProtocolError if it ended inside a message."""
         if self._end:
@@ -208,13 +195,6 @@ class VentuExchange:
             else:
                 batch.put(place, Status.OK, result)
         return batch.answers(calls=1)
-
-
-def control_frame(kind: Kind, payload: bytes) -> Frame:
-    """The frame of a handshake, as it would have been read."""
-    frame = Frame(kind, 0, 0.0, 0)
-    frame.payloads = [memoryview(payload)]
-    return frame
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
