@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from math import isinf
 from typing import Final
 
 from penstock.codec.formats import CODEC_NAMES, Codec
@@ -36,8 +37,10 @@ LINES_PER_SECOND: Final = 16
 """Most lines a second that tell of workers that come and go in good order."""
 LANGUAGE_BYTES: Final = 100
 REASON_BYTES: Final = 1024
+EARLY_SECONDS: Final = 0.01
+"""How long before its deadline a worker may call an item expired: the clocks of some languages tick no finer."""
 OK: Final = int(Status.OK)
-LAST_STATUS: Final = int(Status.EXPIRED)
+EXPIRED: Final = int(Status.EXPIRED)  # the last status that there is
 NAMES: Final = {int(codec): name for name, codec in CODEC_NAMES.items()}
 
 
@@ -192,15 +195,19 @@ class ExternalStageDriver(StageDriver):
         if frame.ids != tuple([item.id for item in sent.items]):
             raise ProtocolError("the worker answered other items than it was sent")
         codec_out = self.codec_out
+        now = self._now()
         for item, status, payload in zip(sent.items, frame.statuses, frame.payloads, strict=True):
             if status == OK:
                 codec = item.request.codec_out if codec_out is None else codec_out
                 if not well_formed(codec, payload):
                     raise ProtocolError(f"the worker was asked for {NAMES[codec]}, and gave something else")
-            elif status > LAST_STATUS:
+            elif status > EXPIRED:
                 raise ProtocolError(f"the worker gave the status {status}, which does not exist")
+            elif status == EXPIRED and item.deadline > now + EARLY_SECONDS:
+                left = "no deadline" if isinf(item.deadline) else f"{item.deadline - now:.3g} s left"
+                raise ProtocolError(f"the worker called an item expired that has {left}: is its clock this host's?")
         # What it says of its time decides when batches leave and how long a deserted one may run.
-        most = self._now() - sent.moment
+        most = now - sent.moment
         if not 0.0 <= frame.seconds <= most:  # also where it is no number
             frame.seconds = most
 

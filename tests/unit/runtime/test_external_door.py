@@ -20,6 +20,7 @@ from penstock.config import Batch
 from penstock.core.state import State
 from penstock.errors import StartFailed
 from penstock.runtime.external_spec import external
+from penstock.runtime.external_stage import EARLY_SECONDS
 from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
 from penstock.transport.external_channel import MOST_PARTING
@@ -172,7 +173,7 @@ async def test_a_worker_attaches_answers_and_leaves(make, caplog):
     told = await peer.attach()
     assert (told["stage"], told["index"], told["count"], told["batched"]) == ("square", 0, 64, True)
     await door.until(lambda: door.engine.state is State.READY)
-    call = await door.rig.call(b"3", b"4", b"5", b"6")
+    call = await door.rig.call(b"3", b"4", b"5", b"6", within=EARLY_SECONDS)
     batch = await peer.frame()
     failures = [b'{"message": "odd", "path": "$"}', b'{"type": "ValueError", "message": "bad", "new": 1}']
     statuses = [Status.OK, Status.INVALID, Status.FAILED, Status.EXPIRED]

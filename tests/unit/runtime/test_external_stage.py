@@ -15,6 +15,7 @@ from penstock.config import Batch
 from penstock.core.state import State
 from penstock.errors import NotReady, ProtocolError, StageFailed, WorkerLost
 from penstock.runtime.external_spec import external
+from penstock.runtime.external_stage import EARLY_SECONDS
 from penstock.testing.fake_workers import FakeIncarnation
 from penstock.testing.virtual_clock import rest
 from penstock.transport.external_messages import ExternalHello, ExternalLaunch, unpack_json
@@ -459,6 +460,7 @@ async def test_a_worker_is_struck_as_by_anybody(make):
     ("payloads", "statuses", "why"),
     [
         ([b"9"], [4], "the status 4, which does not exist"),
+        ([b""], [3], "called an item expired that has no deadline"),
         ([b"\x09"], [0], "was asked for json, and gave something else"),
         ([b""], [0], "was asked for json, and gave something else"),
         ([b"1, 2"], [0], "was asked for json, and gave something else"),
@@ -509,13 +511,26 @@ async def test_each_answer_is_held_to_the_format_of_its_item(make):
 async def test_failures_and_expired_items_end_in_their_places(make):
     stage = await make()
     peer = await stage.attach()
-    call = await stage.rig.call(b"1", b"2", b"3")
+    call = await stage.rig.call(b"1", b"2", b"3", within=5.0)
+    await stage.rig.clock.advance(5.0 - EARLY_SECONDS)
     problem = msgspec.msgpack.encode({"type_name": "E", "mro": ("E",), "message": "boom"})
     peer.answer([b"1", problem, b""], [Status.OK, Status.FAILED, Status.EXPIRED])
     ok, failed, late = call.told[0]
     assert bytes(ok.payload) == b"1"
     assert isinstance(failed.error, StageFailed)
     assert type(late.error).__name__ == "DeadlineExceeded"
+
+
+async def test_who_calls_an_item_expired_before_its_time_has_another_clock(make):
+    stage = await make()
+    first, second = await stage.attach(), await stage.attach()
+    call = await stage.rig.call(b"3", within=5.0)
+    await stage.rig.clock.advance(2.0)
+    first.answer([b""], [Status.EXPIRED])
+    assert first.why == "the worker called an item expired that has 3 s left: is its clock this host's?"
+    await rest()
+    second.answer([b"9"])
+    assert call.ends == [b"9"]
 
 
 # -- the log --------------------------------------------------------------------------------------------------------
