@@ -76,7 +76,7 @@ class ExternalStageDriver(StageDriver):
         assert spec.external is not None
         self._external: External = spec.external
         self._bounds = options
-        self.fate = "cut off"
+        self.ending = self.fate = "cut off"
         self._presence = Presence(options.attach_grace)
         self._grace = Alarm(clock, self._grace_over)
         self._records: dict[int, WorkerHealth] = {}
@@ -212,7 +212,7 @@ class ExternalStageDriver(StageDriver):
             frame.seconds = most
 
     def disbelieved(self, worker: WorkerSlot, why: str) -> None:  # noqa: D102  # see `SlotOwner`
-        self._tell(self._troubles, logging.ERROR, f"{worker}: {why}; the worker is cut off")
+        self._tell(self._troubles, logging.ERROR, f"{worker}: {why}; the worker is {self.ending}")
 
     # -- workers go -------------------------------------------------------------------------------------------------
 

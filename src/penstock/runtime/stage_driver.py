@@ -134,8 +134,10 @@ class StageDriver:
         self.stall = StallWatch(spec.name, options.stall_unready, clock)
         self.tenants: Tenants | None = None
         """The tenants of the service, whose waiting is counted while any has a name."""
+        self.ending = "killed"
+        """What is done to a worker that has to end, as the log says it."""
         self.fate = "restarted"
-        """What becomes of a worker that is ended, as the log says it."""
+        """What becomes of it then."""
         self.window = 1 + spec.options.prefetch
         self.stopping = False
         self._now = clock.now
@@ -341,7 +343,7 @@ class StageDriver:
         return 0.0
 
     def disbelieved(self, worker: WorkerSlot, why: str) -> None:  # noqa: D102  # see `SlotOwner`
-        log.error("%s: %s; the worker is killed", worker, why)
+        log.error("%s: %s; the worker is %s", worker, why, self.ending)
 
     def check_answers(self, sent: SentFrame, frame: Frame) -> None:
         """Nothing more than the slot has checked: these are our own workers."""

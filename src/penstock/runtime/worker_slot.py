@@ -53,6 +53,9 @@ AT_WORK: Final = (SlotState.READY, SlotState.LEAVING)
 class SlotOwner(Protocol):
     """The stage that a slot belongs to: it gives the orders, and is told what became of them."""
 
+    ending: str
+    """What is done to a worker that has to end, as the log says it."""
+
     def start_of(self, index: int) -> WorkerStart:
         """Where and how an incarnation of worker `index` starts."""
 
@@ -521,7 +524,7 @@ class WorkerSlot(FrameHolder):
             self,
             self._now() - since,
             "a batch that nobody waits for" if frame.items else "an example",
-            "the worker is killed" if final else "it goes on for now",
+            f"the worker is {self._owner.ending}" if final else "it goes on for now",
             stacks or "The worker did not tell where it is.",
         )
         if final:
@@ -545,7 +548,7 @@ class WorkerSlot(FrameHolder):
         self._hang = None
         if self._state is SlotState.STOPPED:  # an `abandon`, perhaps on another thread, could not cancel the timer
             return
-        log.error("%s: a batch ran longer than %g s; the worker is killed", self, self._timeout)
+        log.error("%s: a batch ran longer than %g s; the worker is %s", self, self._timeout, self._owner.ending)
         self._hung_frame = self.frames[0]
         self._end_incarnation(f"a batch ran longer than {self._timeout:g} s")
 

@@ -344,19 +344,20 @@ async def test_a_worker_that_cannot_be_set_up_is_told_in_the_log_and_fails_nobod
 # -- where one of ours would be killed ------------------------------------------------------------------------------
 
 
-async def test_a_batch_over_its_time_has_its_worker_cut_off(make):
+async def test_a_batch_over_its_time_has_its_worker_cut_off(make, caplog):
     stage = await make(timeout=2.0)
     first, second = await stage.attach(), await stage.attach()
     call = await stage.rig.call(b"1")
     await stage.rig.clock.advance(2.0)
     assert first.why == "a batch ran longer than 2 s"
+    assert "worker 0 of stage 'square': a batch ran longer than 2 s; the worker is cut off" in caplog.text
     await rest()
     second.answer([b"1"])
     assert call.ends == [b"1"]
     assert len(stage.driver.workers) == 1
 
 
-async def test_a_batch_that_nobody_waits_for_has_its_worker_cut_off(make):
+async def test_a_batch_that_nobody_waits_for_has_its_worker_cut_off(make, caplog):
     stage = await make(abandon_after=5.0)
     peer = await stage.attach()
     call = await stage.rig.call(b"1")
@@ -364,6 +365,7 @@ async def test_a_batch_that_nobody_waits_for_has_its_worker_cut_off(make):
     await stage.rig.clock.advance(5.0)
     await rest()
     assert peer.why == "it goes on with a batch that nobody waits for"
+    assert "a batch that nobody waits for; the worker is cut off" in caplog.text
 
 
 async def test_a_worker_that_only_fails_is_cut_off_and_one_that_comes_back_at_once_is_given_time(make):

@@ -38,6 +38,8 @@ MOVES = {name: getattr(slot_states, name) for name in NAMES}
 class Owner:
     """A stage that only remembers."""
 
+    ending = "killed"
+
     def __init__(self) -> None:
         self.events: list[tuple] = []
         self.launched = 0
