@@ -6,6 +6,7 @@ and take other batches, so each connection has a `Runner` of its own, and the ex
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import socket
@@ -19,10 +20,13 @@ from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import CODEC_NAMES, Codec
 from penstock.codec.schema import accepts
 from penstock.config import StageOptions
+from penstock.codec.text import cut_middle
 from penstock.core.payload import payload_size
+from penstock.core.abandonment import Abandonment
 from penstock.errors import ConfigError, PenstockError, ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.external_messages import (
+from penstock.hosting.thread_stacks import STACKS_BYTES, stacks_of_threads
     ExternalHello,
     ExternalLaunch,
     codecs_of,
@@ -93,6 +97,11 @@ class AttachedWorker:
         self._told_waiting = False
         self._has_served = False
 
+        self._pid = os.getpid()
+        self._abandonment = Abandonment(None, has_examples=bool(getattr(target, "examples", ())))
+        self._start_seconds = 0.0
+        """How long `setup` took."""
+        self._has_answered = False
     def run(self) -> int:
         """Serve until told to leave; the exit status.
 
@@ -133,7 +142,7 @@ class AttachedWorker:
 
     def _attach(self, sock: socket.socket) -> int | None:
         """Serve over one connection to its end; the exit status, or None to go on."""
-        end = AttachedEnd(sock, self._cut_off_while_busy)
+        end = AttachedEnd(sock, self._cut_off_while_busy, patience=self._patience, stuck=self._end_stuck)
         try:
             if self._leaving.enter(AttachedPhase.WAITING, end):
                 self._serve(end)
@@ -145,8 +154,8 @@ class AttachedWorker:
         except ProtocolError as error:
             log.warning("the server at %s sends what none may send, and is left: %s", self._attachment.path, error)
             return FAILED if self._attachment.once else None
-        except OSError:
-            pass  # the server has gone: what this worker holds is dropped
+        except OSError:  # the server has gone: what this worker holds is dropped
+            self._end_if_forked()
         finally:
             self._leaving.enter(AttachedPhase.WAITING)
             end.close()
@@ -202,6 +211,7 @@ class AttachedWorker:
             problem = describe_error(error)
             # Before the line: the server may be about to end too, and nobody else has told it.
             try:
+            self._end_if_forked()
                 end.send(encode_control(Kind.FAILED, write_failure(problem)))
             except OSError:
                 log.warning("the server has gone, and was not told what follows")
@@ -240,7 +250,9 @@ class AttachedWorker:
             stage.setup(**setup)
             self._stage, self._name = stage, launch.stage
             self._on_loaded()
+            begun = time.monotonic()
         batches = (launch.batched, launch.max_size, launch.accepts, launch.validate_results, launch.allow_nan)
+            self._start_seconds = time.monotonic() - begun
         if self._warmed != batches:
             warm_up_stage(
                 stage,
@@ -268,7 +280,10 @@ class AttachedWorker:
         buffers = runner.run(frame)
         # The header is counted too: it makes no answer wrong that is so near to the bound.
         return buffers if payload_size(buffers) <= max_body else _bounded(buffers, max_body)
+        begun = time.monotonic()
 
+        self._abandonment.answered(time.monotonic() - begun)
+        self._has_answered = True
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _tear_down(self) -> None:
@@ -281,6 +296,22 @@ class AttachedWorker:
 
     def _tell_cut(self, why: str) -> None:
         log.error("the server at %s sends this worker away: %s", self._attachment.path, why)
+
+    def _end_if_forked(self) -> None:
+        """End a child that the stage has forked, and that comes back from it: the server is none of its own."""
+        if os.getpid() != self._pid:
+            self._end_process(FAILED)
+
+    def _patience(self) -> float:
+        """How many seconds a batch may run on after the server has gone; a setup is kept, so it may take its time."""
+        if not self._leaving.serves:
+            return math.inf
+        return self._abandonment.limit(start_seconds=self._start_seconds, has_answered=self._has_answered)
+
+    def _end_stuck(self) -> None:
+        stacks = cut_middle(stacks_of_threads(), STACKS_BYTES)
+        log.error("the server has gone, and a batch that nobody waits for runs on and on: it ends\n%s", stacks)
+        self._end_process(FAILED)
 
 
 def _bounded(buffers: list[Any], max_body: int) -> list[Any]:

@@ -2,7 +2,8 @@
 
 The worker's own thread reads and sends.  Two other threads may have a part in it.  One says that the worker leaves,
 between two frames.  The other waits for a server that has gone while `predict` runs, and reads what its last words are:
-a worker that is cut off must not go on for ever with a call that nobody waits for.
+a worker that is cut off must not go on with a call that nobody waits for.  Its last words may be missing, where a frame
+that the worker has not read stood before them.  So a call that goes on for too long ends the worker too.
 """
 
 from __future__ import annotations
@@ -29,18 +30,29 @@ class CutOff(Exception):
 
 
 class AttachedEnd:
-    """The connection `sock`; `cut_off` is told the message of a FAILED that came before the server has gone.
+    """The connection `sock`.
 
-    `cut_off` is called in a thread of its own, while the worker's own may be in `predict`.
+    Both functions are called in a thread of its own, while the worker's own may be in `predict`.  `cut_off` is told the
+    message of a FAILED that came before the server has gone.  `patience` says how many seconds the worker may go on
+    without a server until it closes this; `stuck` is called if it does not.
     """
 
-    def __init__(self, sock: socket.socket, cut_off: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        cut_off: Callable[[str], None],
+        *,
+        patience: Callable[[], float],
+        stuck: Callable[[], None],
+    ) -> None:
         self._sock = sock
         self._cut_off = cut_off
+        self._patience = patience
+        self._stuck = stuck
         self._end = SocketWorkerEnd(sock, max_body=HANDSHAKE_BYTES)
         self._reading = threading.Lock()
         self._sending = threading.Lock()
-        self._closing = False
+        self._closing = threading.Event()
         keep_from_forks(self)
         self._watch = threading.Thread(target=self._wait_for_hang_up, name="penstock-server-watch", daemon=True)
         self._watch.start()
@@ -96,9 +108,9 @@ class AttachedEnd:
 
     def close(self) -> None:
         """Close the connection, and wait for the thread that watches it."""
-        self._closing = True
+        self._closing.set()
         self.shut()
-        self._watch.join()
+        self._watch.join(LAST_WORDS_SECONDS)  # it waits for ever on a descriptor that the stage has closed
         self._end.close()
 
     def _wait_for_hang_up(self) -> None:
@@ -106,12 +118,14 @@ class AttachedEnd:
         poll.register(self._sock, 0)  # poll tells of a hang-up whether asked to or not; one direction alone is none
         poll.poll()
         with self._reading:
-            if self._closing:
+            if self._closing.is_set():
                 return
             try:
                 self._read_last_words()
             except CutOff as cut:
                 self._cut_off(str(cut))
+        if not self._closing.wait(min(self._patience(), threading.TIMEOUT_MAX)):
+            self._stuck()
 
     def _read_last_words(self) -> None:
         """Drop what has come, up to the end; CutOff if a FAILED is in it."""

@@ -51,6 +51,11 @@ class Leaving:
         """Whether the worker was told to leave."""
         return self._asked
 
+    @property
+    def serves(self) -> bool:
+        """Whether the worker is READY, and at work or waiting for work."""
+        return self._phase is AttachedPhase.SERVING
+
     def ask(self) -> bool:
         """Tell the worker to leave; whether the process has to end at once instead."""
         with self._lock:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import platform
+import queue
 import re
 import signal
+import threading
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from attaching import LAUNCH, Door, attached
+from attaching import LAUNCH, PATIENCE_SECONDS, Door, attached
 from notes_and_gates import notes
 from processes import descriptors, running
 from served import run
 from waiting import until_now
 
 from penstock.codec.formats import Codec
-from penstock.transport.framing import VERSION, Kind, Status
+from penstock.core.abandonment import Abandonment
+from penstock.transport.framing import VERSION, Kind, Status, encode_control
 from penstock.worker.attached import AttachedWorker
 from penstock.worker.attachment import Attachment
 from penstock.worker.leaving import Leaving
@@ -478,6 +482,51 @@ def test_sent_away_while_predict_hangs_it_ends_all_the_same(worker, door, source
     assert "the server at s sends this worker away: a batch ran for 2 s" in ended(program, 1)
 
 
+@pytest.mark.parametrize("half_a_frame", [True, False])
+def test_a_batch_that_goes_on_without_a_server_ends_the_worker(door, caplog, half_a_frame):
+    stuck, ends = threading.Event(), queue.SimpleQueue()
+
+    def square(_: float) -> float:
+        stuck.wait(PATIENCE_SECONDS)
+        return 0.0
+
+    leaving = Leaving()
+    worker = AttachedWorker(
+        square,
+        Attachment(str(door.path)),
+        leaving,
+        on_launch=mock.Mock(),
+        on_loaded=mock.Mock(),
+        end_process=ends.put,
+    )
+    worker._abandonment = Abandonment(0.05, has_examples=False)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    try:
+        peer = door.accept()
+        peer.launch()
+        peer.batch(1, b"3")
+        if half_a_frame:  # a batch of more than a socket holds, before what the server has to say
+            peer.sock.sendall(b"".join(encode_control(Kind.BATCH, bytes(1000)))[:500])
+        peer.close()
+        assert ends.get(timeout=PATIENCE_SECONDS) == 1
+        assert "the server has gone, and a batch that nobody waits for runs on and on" in caplog.text
+        assert "<locals>.square" in caplog.text
+    finally:
+        leaving.ask()
+        stuck.set()
+        running.join(PATIENCE_SECONDS)
+
+
+def test_without_a_server_a_batch_has_as_long_as_one_that_nobody_waits_for_and_a_setup_any_time(tmp_path):
+    leaving, never = Leaving(), mock.Mock(side_effect=AssertionError)
+    attachment = Attachment(str(tmp_path / "nobody"))
+    worker = AttachedWorker(abs, attachment, leaving, on_launch=never, on_loaded=never, end_process=never)
+    assert worker._patience() == math.inf
+    leaving.serve(mock.Mock(), mock.Mock())
+    assert worker._patience() == Abandonment(None, has_examples=False).limit(start_seconds=0.0, has_answered=False)
+
+
 def foolish_batch(peer):
     peer.batch(1, b"\x80\x05.", codec=Codec.PICKLE)
 
@@ -616,6 +665,43 @@ class Square(ps.Stage):
     assert running(child)
     os.kill(child, signal.SIGTERM)
     until_now(lambda: not running(child), "the end of the child")
+
+
+@pytest.mark.parametrize("where", ["setup", "predict"])
+def test_a_fork_that_comes_back_from_the_stage_ends(worker, door, tmp_path, where):
+    program = worker(
+        f"""
+import os, sys
+from pathlib import Path
+import penstock as ps
+
+def fork(where):
+    if where == {where!r}:
+        child = os.fork()
+        if not child:
+            sys.exit(5)
+        Path("child.new").write_text(str(child))
+        os.rename("child.new", "child")
+        Path("status").write_text(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+
+class Square(ps.Stage):
+    def setup(self):
+        fork("setup")
+
+    def predict(self, x: float) -> float:
+        fork("predict")
+        return x * x
+"""
+    )
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"3")
+    assert peer.answers(1) == [(Status.OK, 9.0)]
+    assert (tmp_path / "status").read_text() == "1"
+    program.signal(signal.SIGTERM)
+    peer.expect(Kind.DETACH)
+    peer.half_close()
+    assert "could not be set up" not in ended(program, 0)
 
 
 def test_cores_are_pinned_before_the_module_is_imported(worker, door, tmp_path):
