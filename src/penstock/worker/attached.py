@@ -13,20 +13,21 @@ import socket
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import CODEC_NAMES, Codec
 from penstock.codec.schema import accepts
-from penstock.config import StageOptions
 from penstock.codec.text import cut_middle
-from penstock.core.payload import payload_size
+from penstock.config import StageOptions
 from penstock.core.abandonment import Abandonment
+from penstock.core.payload import payload_size
 from penstock.errors import ConfigError, PenstockError, ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
-from penstock.transport.external_messages import (
 from penstock.hosting.thread_stacks import STACKS_BYTES, stacks_of_threads
+from penstock.transport.external_messages import (
     ExternalHello,
     ExternalLaunch,
     codecs_of,
@@ -96,12 +97,12 @@ class AttachedWorker:
         self._pause = FIRST_PAUSE_SECONDS
         self._told_waiting = False
         self._has_served = False
-
         self._pid = os.getpid()
         self._abandonment = Abandonment(None, has_examples=bool(getattr(target, "examples", ())))
         self._start_seconds = 0.0
         """How long `setup` took."""
         self._has_answered = False
+
     def run(self) -> int:
         """Serve until told to leave; the exit status.
 
@@ -128,6 +129,8 @@ class AttachedWorker:
             sock.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
             sock.close()
+            if _is_something_else(path):
+                raise PenstockError(f"cannot connect to {path}: what has that name is not a socket") from None
             if self._attachment.once:
                 raise PenstockError(f"nobody listens at {path}") from None
             if not self._told_waiting:
@@ -208,10 +211,10 @@ class AttachedWorker:
         try:
             return self._made_ready(launch)
         except USER_ERRORS as error:
+            self._end_if_forked()
             problem = describe_error(error)
             # Before the line: the server may be about to end too, and nobody else has told it.
             try:
-            self._end_if_forked()
                 end.send(encode_control(Kind.FAILED, write_failure(problem)))
             except OSError:
                 log.warning("the server has gone, and was not told what follows")
@@ -247,12 +250,12 @@ class AttachedWorker:
             write=write_failure,
         )
         if self._stage is None:
+            begun = time.monotonic()
             stage.setup(**setup)
+            self._start_seconds = time.monotonic() - begun
             self._stage, self._name = stage, launch.stage
             self._on_loaded()
-            begun = time.monotonic()
         batches = (launch.batched, launch.max_size, launch.accepts, launch.validate_results, launch.allow_nan)
-            self._start_seconds = time.monotonic() - begun
         if self._warmed != batches:
             warm_up_stage(
                 stage,
@@ -277,13 +280,13 @@ class AttachedWorker:
         strange = {*frame.codecs_in, *frame.codecs_out} - self._known
         if strange:
             raise ProtocolError(f"a batch has items in formats that nobody agreed on: {sorted(strange)}")
-        buffers = runner.run(frame)
-        # The header is counted too: it makes no answer wrong that is so near to the bound.
-        return buffers if payload_size(buffers) <= max_body else _bounded(buffers, max_body)
         begun = time.monotonic()
-
+        buffers = runner.run(frame)
         self._abandonment.answered(time.monotonic() - begun)
         self._has_answered = True
+        # The header is counted too: it makes no answer wrong that is so near to the bound.
+        return buffers if payload_size(buffers) <= max_body else _bounded(buffers, max_body)
+
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _tear_down(self) -> None:
@@ -293,9 +296,6 @@ class AttachedWorker:
     def _cut_off_while_busy(self, why: str) -> None:
         self._tell_cut(why)
         self._end_process(FAILED)
-
-    def _tell_cut(self, why: str) -> None:
-        log.error("the server at %s sends this worker away: %s", self._attachment.path, why)
 
     def _end_if_forked(self) -> None:
         """End a child that the stage has forked, and that comes back from it: the server is none of its own."""
@@ -313,6 +313,9 @@ class AttachedWorker:
         log.error("the server has gone, and a batch that nobody waits for runs on and on: it ends\n%s", stacks)
         self._end_process(FAILED)
 
+    def _tell_cut(self, why: str) -> None:
+        log.error("the server at %s sends this worker away: %s", self._attachment.path, why)
+
 
 def _bounded(buffers: list[Any], max_body: int) -> list[Any]:
     """An ANSWERS in which the largest answers, as many as there must be, say that they are too large."""
@@ -329,6 +332,11 @@ def _bounded(buffers: list[Any], max_body: int) -> list[Any]:
         statuses[i], payloads[i] = Status.FAILED, write_failure(describe_error(error))
         size += len(payloads[i]) - n
     return encode_answers(frame.frame_id, frame.seconds, frame.calls, frame.ids, payloads, statuses)
+
+
+def _is_something_else(path: str) -> bool:
+    """Whether there is a file or a folder at `path`, so that no socket will be."""
+    return Path(path).exists() and not Path(path).is_socket()
 
 
 def _expected(frame: Frame, kind: Kind) -> Frame:

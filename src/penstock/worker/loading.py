@@ -143,5 +143,6 @@ def check_setup(name: str, target: Any, arguments: dict[str, Any]) -> None:
         takes.bind(*first, **arguments)
     except TypeError as error:
         names = ", ".join(list(takes.parameters)[len(first) :])
-        hint = f"it takes {names}, given as penstock.stage(..., setup={{...}})" if names else "it takes no arguments"
+        how = "given as penstock.stage(..., setup={...}), or to penstock worker by --setup"
+        hint = f"it takes {names}, {how}" if names else "it takes no arguments"
         raise ConfigError(f"stage {name!r}: setup() {error}; {hint}") from None

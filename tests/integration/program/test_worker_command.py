@@ -767,7 +767,20 @@ def test_text_lines_name_the_worker(worker, door):
         (".", (), 1, "'.' names no stage: write module:Square, or model.py:Square"),
         ("./out", (), 1, "a worker is given a stage, as in module:Square"),
         ("fails:Square", (), 1, "ValueError: at import"),
-        ("model:Square", ("--connect", "model.py", "--once"), 1, "nobody listens at model.py"),
+        (
+            "model:Square",
+            ("--connect", "model.py"),
+            1,
+            "cannot connect to model.py: what has that name is not a socket",
+        ),
+        ("model:Square", ("--connect", "."), 1, "cannot connect to .: what has that name is not a socket"),
+        ("model:Square", ("--connect", "nothing", "--once"), 1, "nobody listens at nothing"),
+        (
+            "model:Square",
+            ("--setup", '{"faktor": 2}'),
+            1,
+            "it takes factor, given as penstock.stage(..., setup={...}), or",
+        ),
         ("model:Square", ("--connect", "model.py/s"), 1, "cannot connect to model.py/s: Not a directory"),
     ],
 )
