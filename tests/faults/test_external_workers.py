@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from served import PENSTOCK, Server, serving
+from served import PENSTOCK, Program, Server, serving, write_module
 
 SERVICE = """
 import penstock as ps
@@ -117,6 +117,56 @@ def server(folder, workers):
         yield server
 
 
+ONE_STAGE = """
+import penstock as ps
+
+service = ps.Service(ps.external("square", item=int, result=int), name="square", external_workers="workers")
+"""
+SLOW = """
+from pathlib import Path
+import time
+import penstock as ps
+
+class Square(ps.Stage):
+    def setup(self):
+        with open("setups", "a") as file:
+            file.write("once\\n")
+
+    def predict(self, x: int) -> int:
+        Path(f"begun.{x}").touch()
+        while x == 15 and not Path("open").exists():
+            time.sleep(0.01)
+        return x * x
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped before it has drained"])
+def test_a_worker_that_is_at_work_outlives_its_server_and_serves_the_next(tmp_path, number):
+    (tmp_path / "squares.py").write_text(SLOW)
+    write_module(tmp_path, ONE_STAGE)
+    worker = Program(tmp_path, *PENSTOCK, "worker", "squares.py:Square", "--connect", "workers")
+    first = Server(tmp_path, "model:service", "--port", "0", "--drain", "0.2")
+    try:
+        first.ready()
+        first.until(lambda: first.http.get("/readyz").status_code == 200, "the worker")
+        first.wire().post("/predict", 15, content_type="application/json")
+        first.until((tmp_path / "begun.15").exists, "a batch is at work")
+        first.signal(number)
+        assert first.wait() == (-number if number == signal.SIGKILL else 0)
+        (tmp_path / "open").touch()
+        with serving(tmp_path, source=ONE_STAGE) as second:
+            second.until(lambda: second.http.get("/readyz").status_code == 200, "the worker has come back")
+            assert second.http.post("/predict", json=3).json() == 9
+            assert second.workers() == [worker.pid]
+        assert (tmp_path / "setups").read_text() == "once\n"
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+    finally:
+        first.hang_up()
+        first.destroy()
+        worker.destroy()
+
+
 def ask(server: Server, numbers: range, in_hand: set[int], answers: dict[int, object]) -> None:
     """Ask one after the other, JSON and MessagePack in turn."""
     client = server.client()
@@ -139,6 +189,11 @@ def test_every_answer_is_right_while_workers_attach_leave_and_die(server, worker
     in_hand: set[int] = set()
     answers: dict[int, object] = {}
     over = threading.Event()
+
+    def settle() -> None:
+        """Wait for what is in hand: an item is lost, by the rules, if the worker dies too that tries it again."""
+        held = in_hand.copy()
+        server.until(partial(held.isdisjoint, in_hand), "what was in hand is answered")
 
     def one_ends(stage: str) -> None:
         """Kill a worker, or ask it to leave, unless it is the last one there; another one takes its place."""
@@ -188,11 +243,6 @@ def test_every_answer_is_right_while_workers_attach_leave_and_die(server, worker
     server.until(lambda: counted(server, "after") == len(rows(server, "after")), "the metric counts those of /health")
     if NODE is None:
         pytest.skip("all of it was done with workers in Python: there is no `node` here for those of the example")
-
-    def settle() -> None:
-        """Wait for what is in hand: an item is lost, by the rules, if the worker dies too that tries it again."""
-        held = in_hand.copy()
-        server.until(partial(held.isdisjoint, in_hand), "what was in hand is answered")
 
 
 def rows(server: Server, stage: str) -> list[dict]:

@@ -23,11 +23,10 @@ from penstock.core.clock import Clock, Timer
 from penstock.core.line_pace import LinePace
 from penstock.errors import ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
-from penstock.hosting.unix_sockets import bind_unix, inode, remove_unix
-from penstock.runtime.external_incarnation import ExternalIncarnation, ExternalPeer
+from penstock.hosting.unix_sockets import BACKLOG, bind_unix, inode, remove_unix
+from penstock.runtime.external_incarnation import STOPS, ExternalIncarnation, ExternalPeer
 from penstock.runtime.external_stage import ExternalStageDriver
 from penstock.runtime.ventu_incarnation import VentuIncarnation
-from penstock.runtime.worker_slot import STOPS
 from penstock.transport.external_channel import FIRST_BYTES, FirstBytes, Parting, Successor
 from penstock.transport.external_messages import ExternalFailure, ExternalHello, pack_json
 from penstock.transport.forks import keep_from_forks
@@ -121,7 +120,7 @@ class ExternalDoor:
             self._server.close()
             self._server = None
         for peer in list(self._waiting):
-            self._cut_off(peer, STOPS)
+            self._cut_off(peer, None)
         self._forget_file()
 
     def abandon(self) -> None:
@@ -145,9 +144,10 @@ class ExternalDoor:
         who = peer_credentials(transport.get_extra_info("socket").fileno())
         self._receive(first, who, self._clock.now() + HELLO_SECONDS)
         if self._server is None:  # it was accepted in the turn of the loop in which the door was closed
-            self._cut_off(first, STOPS)
-        elif full:
-            self._cut_off(first, f"{MOST_UNGREETED} others have not said yet what they are")
+            self._cut_off(first, None)
+        elif len(self._waiting) > self._most_waiting:
+            late = f"it has not said what it is, and {self._most_waiting} came after it"
+            self._cut_off(next(iter(self._waiting)), late)
 
     def _receive(self, peer: object, who: Credentials, due: float) -> None:
         """Wait until `due` for what `peer` says."""
@@ -220,20 +220,22 @@ class ExternalDoor:
 
     # -- who goes -----------------------------------------------------------------------------------------------
 
-    def _cut_off(self, peer: Any, why: str) -> None:
+    def _cut_off(self, peer: Any, why: str | None) -> None:
+        """Tell `peer` why it cannot stay, and close; None: nobody is taken any more."""
         if isinstance(peer, FirstBytes):
             who, transport = self._waiting[peer].who, peer.transport
             self._forget(peer)
             assert transport is not None, "it was not handed on"
             peer.transport = None  # it has nothing to tell of its end, which may be on its way already
-            self._note_refused(why, who)
+            self._note_refused(STOPS if why is None else why, who)
             self._finish(transport, why)
         else:
             peer.kill(why)  # which tells us that it was refused
 
-    def _finish(self, transport: asyncio.Transport, why: str) -> None:
-        """Say `why` to one whose protocol is not known, and close."""
-        Parting(transport, encode_control(Kind.FAILED, pack_json(ExternalFailure(why)))[0], self._clock)
+    def _finish(self, transport: asyncio.Transport, why: str | None) -> None:
+        """Say `why`, if there is a reason, to one whose protocol is not known, and close."""
+        last = b"" if why is None else encode_control(Kind.FAILED, pack_json(ExternalFailure(why)))[0]
+        Parting(transport, last, self._clock)
 
     def _note_refused(self, why: str, who: Credentials) -> None:
         left_out = self._pace.take(self._clock.now())

@@ -27,6 +27,8 @@ from penstock.transport.messages import Hello, pack
 
 OK: Final = int(Status.OK)
 EXPIRED: Final = int(Status.EXPIRED)
+LARGEST_PID: Final = (1 << 31) - 1
+STOPS: Final = "the service stops"
 
 
 class ExternalPeer(Incarnation, Protocol):
@@ -39,11 +41,20 @@ class ExternalPeer(Incarnation, Protocol):
         """
 
 
+class ServiceStops(Exception):
+    """No worker is taken any more: it is told nothing, and may serve the next server."""
+
+
 class Greeter(Protocol):
     """Who has a worker from outside until it has a slot."""
 
     def greeted(self, peer: ExternalPeer, hello: ExternalHello) -> None:
-        """`peer` has said what it is.  Raises ProtocolError to refuse it."""
+        """`peer` has said what it is.
+
+        Raises:
+            ProtocolError: it is refused.
+            ServiceStops: nobody is taken.
+        """
 
     def refused(self, peer: ExternalPeer, why: str) -> None:
         """`peer` was cut off before it had a slot, and was told `why`."""
@@ -96,11 +107,14 @@ class ExternalIncarnation:
     def close(self) -> None:
         self.channel.close()
 
-    def kill(self, why: str) -> None:
-        self._end(why or "cut off")
+    def kill(self, why: str | None) -> None:
+        if why is None:
+            self._end(STOPS, b"")  # it reads the end of the stream, as of any server that goes
+        else:
+            self._end(why, self.last_words(why))
 
     def strike(self) -> None:
-        self._end("chaos")
+        self.kill("chaos")
 
     def abandon(self) -> None:
         self.channel.shut()
@@ -129,6 +143,8 @@ class ExternalIncarnation:
     def _greet(self, frame: Frame) -> None:
         if frame.kind is not Kind.HELLO:
             _out_of_turn(f"the first frame is a HELLO, not a {frame.kind.name}")
+        except ServiceStops:
+            self.kill(None)
         hello = unpack_json(frame.payloads[0], ExternalHello)
         if self._pid is None:  # the kernel does not tell it of a process in another container
             self._pid = hello.pid or None
@@ -151,14 +167,14 @@ class ExternalIncarnation:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def _end(self, why: str) -> None:
-        """Tell the worker why it is cut off, and report its end without waiting for it."""
+    def _end(self, why: str, last: bytes) -> None:
+        """Send the worker the `last` bytes, and report its end, because of `why`, without waiting for it."""
         if self._over:
             return
-        self._over = why
-        self.channel.part(self.last_words(why), self._clock)
+        self._over = why or "cut off"
+        self.channel.part(last, self._clock)
         if not self._greeted:
-            self._greeter.refused(self, why)
+            self._greeter.refused(self, self._over)
         elif self._serving:
             self._loop.call_soon(self._report)
 

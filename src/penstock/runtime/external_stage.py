@@ -21,7 +21,7 @@ from penstock.core.presence import Presence
 from penstock.core.supervision import WorkerHealth
 from penstock.errors import ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
-from penstock.runtime.external_incarnation import ExternalPeer
+from penstock.runtime.external_incarnation import ExternalPeer, ServiceStops
 from penstock.runtime.incarnation import Incarnation, IncarnationOwner, StartIncarnation, WorkerStart
 from penstock.runtime.spec import External, StageSpec
 from penstock.runtime.stage_driver import Hub, StageDriver
@@ -123,11 +123,12 @@ class ExternalStageDriver(StageDriver):
             ProtocolError: it cannot serve here, and the text says why.
         """
         if self.stopping:
-            raise ProtocolError("the service stops")
+            raise ServiceStops
         missing = [NAMES[codec] for codec in self._external.accepts if codec not in codecs_of(hello.codecs)]
         if missing:
             raise ProtocolError(f"stage {self.name!r} needs the formats {', '.join(missing)} too")
         taken = {worker.index for worker in self.workers}
+            ServiceStops: nobody can.
         if len(taken) >= self.seats:
             raise ProtocolError(f"stage {self.name!r} has {self.seats} workers, and takes no more")
         index = next(number for number in range(self.seats) if number not in taken)

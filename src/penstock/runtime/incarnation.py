@@ -55,6 +55,9 @@ class IncarnationOwner(Protocol):
     def frame_received(self, frame: Frame) -> None:
         """The worker sent a frame."""
 
+    def broken(self, error: ProtocolError) -> None:
+        """The worker sent what no worker sends: it is to be ended.  Only workers from outside are reported so."""
+
     def ended(self, reason: str) -> None:
         """The worker is gone, and nothing more will come."""
 
@@ -72,8 +75,8 @@ class Incarnation(Protocol):
     def close(self) -> None:
         """Ask it to end in good order: it finishes what it holds and tears its stage down."""
 
-    def kill(self, why: str) -> None:
-        """End it now; one that is no process of ours is told `why`."""
+    def kill(self, why: str | None) -> None:
+        """End it now.  One that is no process of ours is told `why`; None tells it nothing, and it may serve others."""
 
     def strike(self) -> None:
         """End it as somebody else would; nothing happens to a thread."""
@@ -166,7 +169,7 @@ class ProcessIncarnation:
         if self._channel is not None:
             self._channel.close()
 
-    def kill(self, why: str) -> None:  # noqa: ARG002  # it cannot hear it
+    def kill(self, why: str | None) -> None:  # noqa: ARG002  # it cannot hear it
         self._ordered = True
         if self._process is None or self._process.kill() or not self._channel_open:
             return
@@ -301,7 +304,7 @@ class ThreadIncarnation:
     def close(self) -> None:
         self._channel.close()
 
-    def kill(self, why: str) -> None:  # noqa: ARG002  # it cannot hear it
+    def kill(self, why: str | None) -> None:  # noqa: ARG002  # it cannot hear it
         """Stop listening to the thread.  Python cannot end it: it finishes its batch, and its answers are dropped."""
         self._channel.abort()
 

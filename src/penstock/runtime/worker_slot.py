@@ -43,7 +43,6 @@ STOOD_STILL_SECONDS = 0.1
 LEAVE_SECONDS: Final = 10.0
 """How long a worker that leaves, and has answered all it held, may take to close its connection."""
 
-STOPS: Final = "the service stops"
 NOT_BELIEVED: Final = "it sent what no worker sends"
 
 READY: Final = SlotState.READY  # asked for each batch: a constant costs nothing once compiled
@@ -262,7 +261,7 @@ class WorkerSlot(FrameHolder):
         self._incarnation = incarnation
         self._move(FILL)
         if self._state is SlotState.STOPPING:
-            incarnation.kill(STOPS)
+            incarnation.kill(None)
         elif self._disbelieved:
             self._end_incarnation(NOT_BELIEVED)
         elif self._greeted:
@@ -283,7 +282,7 @@ class WorkerSlot(FrameHolder):
         self._move(STOP)
         self._cancel_timers()
         if self._incarnation is not None:
-            self._incarnation.kill(STOPS)
+            self._incarnation.kill(None)
 
     def abandon(self) -> None:
         """End the worker now, for good, from any thread and without an event loop."""

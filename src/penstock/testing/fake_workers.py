@@ -73,7 +73,7 @@ class FakeIncarnation:
         if self.obedient:
             self.die("exit status 0")
 
-    def kill(self, why: str) -> None:  # noqa: ARG002  # as of our own
+    def kill(self, why: str | None) -> None:  # noqa: ARG002  # as of our own
         """Asked to end now."""
         self.orders.append("kill")
         if self.obedient:

@@ -339,6 +339,38 @@ async def test_half_a_frame_and_then_silence_is_cut_off_after_ten_seconds(make):
         assert await peer.refused() == "it has not said what it is within 10 s"
     assert door.engine._door._waiting == {}
 
+async def test_on_drain_a_worker_answers_what_it_holds_before_it_reads_the_end(make):
+    door = await make()
+    peer = await door.attached()
+    call = await door.rig.call(b"3")
+    stopping = await door.rig.stopping(30.0)
+    batch = await peer.frame()
+    assert not call.done
+    await peer.say(b"".join(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"9"], [0])))
+    assert await peer.frame() is None
+    assert call.ends == [b"9"]
+    await peer.gone()
+    await stopping
+
+
+@pytest.mark.parametrize("drain", [0.0, 2.0])
+async def test_a_stop_sends_no_worker_away_whatever_it_does(make, drain):
+    door = await make()
+    busy = await door.attached()
+    await door.rig.call(b"3")
+    idle = await door.attached()
+    loading = await door.connect()
+    await loading.say(hello())
+    assert (await loading.frame()).kind is Kind.LAUNCH
+    assert (await busy.frame()).kind is Kind.BATCH
+    stopping = await door.rig.stopping(drain)
+    await door.rig.clock.advance(drain)
+    for peer in (busy, idle, loading):
+        assert await peer.frame() is None, "FAILED would have it end, and not serve the next server"
+        await peer.gone()
+    await stopping
+
+
 
 async def test_the_65th_that_says_nothing_is_cut_off_at_once(make):
     door = await make()
@@ -491,7 +523,7 @@ async def test_a_stop_cuts_off_who_has_not_attached(make):
     await peer.say(hello()[:20])
     await door.until(lambda: len(door.engine._door._waiting) == 1)
     await door.rig.stop()
-    assert await peer.refused() == "the service stops"
+    assert await peer.frame() is None
 
 
 async def test_one_that_closes_while_it_is_cut_off_is_forgotten_once(make):
@@ -502,7 +534,7 @@ async def test_one_that_closes_while_it_is_cut_off_is_forgotten_once(make):
     await door.until(lambda: len(door.engine._door._waiting) == 1)
     (first,) = door.engine._door._waiting
     first.transport.close()  # as when its end is read: the loop tells of the loss in its next turn
-    door.engine._door._cut_off(first, "the service stops")
+    door.engine._door._cut_off(first, None)
     assert await peer.frame() is None
     await rest()
     assert door.engine._door._waiting == {}
@@ -516,7 +548,7 @@ async def test_a_peer_that_is_accepted_while_the_door_closes_does_not_wait_behin
     await asyncio.get_running_loop().connect_accepted_socket(door.engine._door._accepted, ours)
     peer = Peer(*await asyncio.open_unix_connection(sock=theirs))
     door.peers.append(peer)
-    assert await peer.refused() == "the service stops"
+    assert await peer.frame() is None, "it may serve the next server, and is not sent away"
     assert door.engine._door._waiting == {}
 
 

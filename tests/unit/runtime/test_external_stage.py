@@ -14,6 +14,7 @@ from penstock.codec.formats import Codec
 from penstock.config import Batch
 from penstock.core.state import State
 from penstock.errors import NotReady, ProtocolError, StageFailed, WorkerLost
+from penstock.runtime.external_incarnation import ServiceStops
 from penstock.runtime.external_spec import external
 from penstock.runtime.external_stage import EARLY_SECONDS
 from penstock.testing.fake_workers import FakeIncarnation
@@ -170,7 +171,7 @@ async def test_one_worker_more_than_there_may_be_is_refused(make):
 async def test_a_service_that_stops_takes_nobody(make):
     stage = await make()
     await stage.rig.stop()
-    with pytest.raises(ProtocolError, match="the service stops"):
+    with pytest.raises(ServiceStops):
         await stage.attach()
 
 
