@@ -22,7 +22,7 @@ from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.preparing import prepare_host
 from penstock.hosting.renewal import Renewal
 from penstock.hosting.run import Door, run_until_signal
-from penstock.hosting.servable import files_of_workers
+from penstock.hosting.servable import check_sockets, files_of_workers
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.job_metrics import JobCollector
 from penstock.jobs.own_folder import OwnFolder
@@ -98,6 +98,7 @@ class Work:
             StartFailed: an address cannot be opened, or a stage cannot be set up.
             StoreUnavailable: the store cannot be reached at the start.
         """
+        check_sockets(services)
         prepare_host(services, LogOptions(self.server.log_format, self.server.log_level))
         clock = LoopClock()
         downloads = OwnFolder(Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}"), "the folder for downloads")

@@ -8,6 +8,7 @@ dozen lines and no process.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ from penstock.core.state import State, WorkerState
 from penstock.core.tenant_rules import TenantRules
 from penstock.core.tenants import USUAL_URGENCY, TenantNumbers
 from penstock.core.token_bucket import Allowance
-from penstock.errors import RequestError
+from penstock.errors import ConfigError, RequestError
 
 
 class WorkerView(Protocol):
@@ -320,3 +321,16 @@ def files_of_workers(services: Sequence[Servable]) -> int:
         for service in services
         for stage in service.stages
     )
+
+
+def check_sockets(services: Sequence[Servable], uds: str | None = None) -> None:
+    """ConfigError where two of `services`, or one and the server at `uds`, are to listen on one path, by any names."""
+    taken: dict[str, str] = {} if uds is None else {os.path.realpath(uds): "uds"}
+    for service in services:
+        path = service.options.external_workers
+        if path is None:
+            continue
+        owner = f"external_workers of service {service.name!r}"
+        other = taken.setdefault(os.path.realpath(path), owner)
+        if other != owner:
+            raise ConfigError(f"{owner} is {path!r}, and so is {other}: each door needs a path of its own")

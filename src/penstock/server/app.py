@@ -34,7 +34,7 @@ from penstock.core.lanes import Lane
 from penstock.errors import ConfigError, Overloaded
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.renewal import Renewal, UseRenewed
-from penstock.hosting.servable import HostedEngine, Servable
+from penstock.hosting.servable import HostedEngine, Servable, check_sockets
 from penstock.hosting.tenants_file import read_tenants
 from penstock.server.access_log import write_line
 from penstock.server.application import BODY_TIMEOUTS_PER_BODY, DROPPED, HttpRequest, Reply, Response
@@ -88,6 +88,7 @@ class App:
                 "penstock.Service(..., name=...); an artifact is served under the name it was saved with, or under "
                 "that of penstock.export.load(..., name=...)"
             )
+        check_sockets(services)
         self.options = options
         self.services = tuple(services)
         self.clock = clock

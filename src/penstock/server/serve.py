@@ -6,19 +6,17 @@ after the drain.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock.config import LogOptions, ServerOptions
-from penstock.errors import ConfigError
 from penstock.hosting.doors import Doors
 from penstock.hosting.logs import log
 from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.preparing import prepare_host
 from penstock.hosting.run import run_until_signal
-from penstock.hosting.servable import Servable, files_of_workers
+from penstock.hosting.servable import Servable, check_sockets, files_of_workers
 from penstock.hosting.stdio import write_stderr_line
 from penstock.server.app import App
 from penstock.server.http1.binding import tls_context
@@ -48,7 +46,7 @@ def serve(
         ConfigError: an option, a service or the store of `jobs` is not valid.
         StartFailed: the port cannot be opened or a stage cannot be set up.
     """
-    _check_paths(services, options)
+    check_sockets(services, options.uds)
     prepare_host(services, LogOptions(options.log_format, options.log_level))
     # Under JSON every line is an object.
     announce = on_ready or partial(_announce, log.info if options.log_format == "json" else write_stderr_line)
@@ -65,19 +63,6 @@ def serve(
         shows_loading=options.log_format == "text",  # every line of the others is a JSON object
         see_out=see_out,
     )
-
-
-def _check_paths(services: Sequence[Servable], options: ServerOptions) -> None:
-    """ConfigError where two doors are to listen on one path, by whatever names."""
-    taken: dict[str, str] = {} if options.uds is None else {os.path.realpath(options.uds): "uds"}
-    for service in services:
-        path = service.options.external_workers
-        if path is None:
-            continue
-        owner = f"external_workers of service {service.name!r}"
-        other = taken.setdefault(os.path.realpath(path), owner)
-        if other != owner:
-            raise ConfigError(f"{owner} is {path!r}, and so is {other}: each door needs a path of its own")
 
 
 def check_before_serving(services: Sequence[Servable], options: ServerOptions) -> None:

@@ -90,6 +90,14 @@ def test_one_path_is_not_that_of_two_doors(module):
     says(output, "external_workers of service 'square' is './s', and so is uds: each door needs a path of its own")
 
 
+def test_two_services_of_a_consumer_need_two_paths(module):
+    again = 'again = ps.Service(ps.external("again"), name="again", external_workers="./w")\n'
+    folder = module(SOURCE + again + 'first = ps.Service(ps.external("first"), name="first", external_workers="w")\n')
+    status, output = run(folder, "work", "model:first", "model:again", env={"PENSTOCK_QUEUE": "sqlite:///q.db"})
+    assert status == 1
+    says(output, "external_workers of service 'again' is './w', and so is external_workers of service 'first'")
+
+
 @pytest.mark.parametrize(("options", "mode"), [((), 0o600), (("--external-workers-mode", "660"), 0o660)])
 def test_the_socket_is_the_external_services_alone_and_gone_after_the_stop(serve, options, mode):
     flags = ("--external-workers", "w.sock", "--workers", "2", *options)

@@ -12,7 +12,9 @@ from penstock.config import ServerOptions
 from penstock.errors import ConfigError
 from penstock.hosting.servable import files_of_workers
 from penstock.runtime.spec import External
+from penstock.server.asgi import asgi
 from penstock.server.serve import serve
+from penstock.server.wsgi import wsgi
 
 JSON, MSGPACK, RAW, NPY = Codec.JSON, Codec.MSGPACK, Codec.RAW, Codec.NPY
 MEDIA = {
@@ -168,3 +170,6 @@ def test_two_doors_cannot_listen_on_one_path(fakes, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"^external_workers of service 'b' is .* external_workers of service 'a': "):
         serve([service, other], ServerOptions())
     assert service.calls == other.calls == []
+    for mounted in (asgi, wsgi):
+        with pytest.raises(ConfigError, match="each door needs a path of its own"):
+            mounted([service, other])
