@@ -3,7 +3,8 @@
 Contract
 --------
 * A peer belongs to the door until it has said what it is; then to its stage, or it is refused and told why.
-* It has `HELLO_SECONDS` for that, and at most `MOST_UNGREETED` peers may be in that state: one more is cut off at once.
+* It has `HELLO_SECONDS` for that.  So many peers as the stages may have workers, and `MOST_UNGREETED` more, may be in
+  that state.  Where one more comes, the one that has been silent for longest is cut off: who speaks at once gets in.
 * What a peer claims takes no memory before it comes, and no more than a handshake needs before it is known.
 * What is refused is told in the log, one line a second at most.
 """
@@ -37,7 +38,7 @@ log = guarded_logger("penstock.runtime")
 HELLO_SECONDS: Final = 10.0
 """How long a peer may take until it has said what it is."""
 MOST_UNGREETED: Final = 64
-"""Most peers that have not said yet what they are."""
+"""Most peers that have not said yet what they are, besides as many as the stages may have workers."""
 LINE_BYTES: Final = 1024
 OLD_BEGIN: Final = bytes(FIRST_BYTES)
 """How a worker of the old batching protocol begins: with an empty message."""
@@ -91,7 +92,8 @@ class ExternalDoor:
         self._sock: socket.socket | None = None
         self._file: tuple[int, int] | None = None
         self._waiting: dict[object, Visit] = {}
-        """The peers that have not said yet what they are."""
+        """The peers that have not said yet what they are, oldest first."""
+        self._most_waiting = MOST_UNGREETED + sum(stage.seats for stage in stages)
         self._pace = LinePace()
 
     def own_descriptors(self) -> list[int]:
@@ -109,7 +111,7 @@ class ExternalDoor:
         keep_from_forks(self)
         # In two steps, and the first one does not wait: whoever cancels the start finds here what is to be closed.
         self._server = await asyncio.get_running_loop().create_unix_server(
-            self._accepted, sock=sock, start_serving=False
+            self._accepted, sock=sock, backlog=BACKLOG, start_serving=False
         )
         await self._server.start_serving()
         log.info("service %r takes workers from outside at %s", self._service, self._path)
@@ -138,7 +140,6 @@ class ExternalDoor:
         return FirstBytes(self._wait_for, self._choose, self._lost)
 
     def _wait_for(self, first: FirstBytes) -> None:
-        full = len(self._waiting) >= MOST_UNGREETED
         transport = first.transport
         assert transport is not None, "it was just made"
         who = peer_credentials(transport.get_extra_info("socket").fileno())
@@ -241,7 +242,7 @@ class ExternalDoor:
         left_out = self._pace.take(self._clock.now())
         if left_out is None:
             return
-        more = f" ({left_out} more were refused meanwhile)" if left_out else ""
+        more = f" (refused meanwhile: {left_out} more)" if left_out else ""
         uid = "unknown" if who.uid is None else who.uid
         words = f"service {self._service!r} refused a worker (pid {who.pid or 'unknown'}, uid {uid}): {printable(why)}"
         log.warning("%s%s", cut_line(words, LINE_BYTES), more)

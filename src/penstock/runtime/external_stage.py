@@ -130,7 +130,7 @@ class ExternalStageDriver(StageDriver):
         taken = {worker.index for worker in self.workers}
             ServiceStops: nobody can.
         if len(taken) >= self.seats:
-            raise ProtocolError(f"stage {self.name!r} has {self.seats} workers, and takes no more")
+            raise ProtocolError(f"stage {self.name!r} has as many workers as it takes: {self.seats}")
         index = next(number for number in range(self.seats) if number not in taken)
         record = self._records.setdefault(index, WorkerHealth(recycle_after=self.spec.options.recycle_after))
         worker = self._slot(index, record, partial(self._accepted, peer))

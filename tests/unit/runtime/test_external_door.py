@@ -352,34 +352,24 @@ async def test_on_drain_a_worker_answers_what_it_holds_before_it_reads_the_end(m
     await peer.gone()
     await stopping
 
-
-@pytest.mark.parametrize("drain", [0.0, 2.0])
-async def test_a_stop_sends_no_worker_away_whatever_it_does(make, drain):
-    door = await make()
-    busy = await door.attached()
-    await door.rig.call(b"3")
-    idle = await door.attached()
-    loading = await door.connect()
-    await loading.say(hello())
-    assert (await loading.frame()).kind is Kind.LAUNCH
-    assert (await busy.frame()).kind is Kind.BATCH
-    stopping = await door.rig.stopping(drain)
-    await door.rig.clock.advance(drain)
-    for peer in (busy, idle, loading):
-        assert await peer.frame() is None, "FAILED would have it end, and not serve the next server"
-        await peer.gone()
-    await stopping
-
-
-
-async def test_the_65th_that_says_nothing_is_cut_off_at_once(make):
-    door = await make()
-    for _ in range(64):
+async def test_of_too_many_that_say_nothing_the_one_that_is_silent_for_longest_is_cut_off(make):
+    door = await make(max_external_workers=2)
+    for _ in range(66):
         await door.connect()
-    await door.until(lambda: len(door.engine._door._waiting) == 64)
-    assert await (await door.connect()).refused() == "64 others have not said yet what they are"
-    await door.peers[0].attach()
-    (await door.attached()).writer.close()
+    await door.until(lambda: len(door.engine._door._waiting) == 66)
+    await door.attached()
+    assert await door.peers[0].refused() == "it has not said what it is, and 66 came after it"
+    await door.peers[1].attach()
+    await door.peers[2].say(hello())
+    assert await door.peers[2].refused() == "stage 'square' has as many workers as it takes: 2"
+
+
+async def test_as_many_workers_as_there_may_be_can_come_at_once(make):
+    door = await make(max_external_workers=100)
+    peers = [await door.connect() for _ in range(100)]
+    for peer in peers:
+        peer.writer.write(hello())
+    assert sorted([json.loads(bytes((await peer.frame()).payloads[0]))["index"] for peer in peers]) == [*range(100)]
 
 
 async def test_the_65th_worker_of_a_stage_is_refused(make):
@@ -388,7 +378,7 @@ async def test_the_65th_worker_of_a_stage_is_refused(make):
     await door.attached()
     peer = await door.connect()
     await peer.say(hello())
-    assert await peer.refused() == "stage 'square' has 2 workers, and takes no more"
+    assert await peer.refused() == "stage 'square' has as many workers as it takes: 2"
 
 
 @pytest.mark.parametrize(
@@ -465,7 +455,7 @@ async def test_refusals_fill_no_log(make, caplog):
     peer = await door.connect()
     await peer.say(b"garbage")
     await peer.refused()
-    assert "(9 more were refused meanwhile)" in caplog.text
+    assert "(refused meanwhile: 9 more)" in caplog.text
 
 
 async def test_those_that_are_refused_again_and_again_take_few_descriptors(make):

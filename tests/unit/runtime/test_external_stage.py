@@ -162,7 +162,7 @@ async def test_a_worker_that_lacks_a_format_is_refused(make):
 async def test_one_worker_more_than_there_may_be_is_refused(make):
     stage = await make(options={"max_external_workers": 2})
     first, _ = await stage.attach(), await stage.attach(ready=False)
-    with pytest.raises(ProtocolError, match="stage 'square' has 2 workers, and takes no more"):
+    with pytest.raises(ProtocolError, match="stage 'square' has as many workers as it takes: 2"):
         await stage.attach()
     first.die("it closed its connection")
     await stage.attach()
