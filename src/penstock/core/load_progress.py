@@ -16,7 +16,7 @@ class Loading:
     stage: str
     """The stage's name."""
     left: int
-    """Workers that are not ready yet, at least 1."""
+    """Workers that are not ready yet; at least 1, unless they attach from outside."""
     workers: int
     """All workers of the stage."""
     seconds: float
@@ -24,13 +24,14 @@ class Loading:
     last_failure: str = ""
     """Why the last start of a worker failed; "" while none has."""
     external: bool = False
-    """Whether its workers attach from outside, so that nothing loads here.  As text: ``M waits for an external worker,
-    12 s``."""
+    """Whether its workers attach from outside; then `left` counts those that have, and are not ready.  As text:
+    ``M waits for an external worker, 12 s``, or ``M waits for an external worker to become ready, 12 s``."""
 
     def __str__(self) -> str:
         """The stage, how many workers, the whole seconds, and what went wrong meanwhile."""
         if self.external:
-            return f"{self.stage} waits for an external worker, {int(self.seconds)} s"
+            ready = " to become ready" if self.left else ""
+            return f"{self.stage} waits for an external worker{ready}, {int(self.seconds)} s"
         of_them = f" ({self.left} of {self.workers} workers)" if self.workers > 1 else ""
         failed = f"; the last try failed: {self.last_failure}" if self.last_failure else ""
         return f"{self.stage} is loading{of_them}, {int(self.seconds)} s{failed}"

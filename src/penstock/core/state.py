@@ -38,10 +38,12 @@ class WorkerState(StrEnum):
     STARTING = "starting"
     IDLE = "idle"
     BUSY = "busy"
+    LEAVING = "leaving"
+    """From outside, and about to go: it answers what it holds, and takes nothing more."""
     DOWN = "down"
     """Dead; a restart may be due."""
 
     @property
     def up(self) -> bool:
-        """Whether it is set up and can run batches."""
+        """Whether it is set up and takes batches."""
         return self in (WorkerState.IDLE, WorkerState.BUSY)

@@ -112,7 +112,13 @@ class ExternalStageDriver(StageDriver):
         return None if self.health.ever_ready else self._waiting()
 
     def _waiting(self) -> Loading:
-        return Loading(self.name, 1, 1, self._presence.waited(self._now()), external=True)
+        attached = [worker for worker in self.workers if not worker.leaving]
+        return Loading(self.name, len(attached), 1, self._presence.waited(self._now()), external=True)
+
+    @property
+    def _at_work(self) -> bool:
+        """Not while items only wait for a worker: `attach_grace` says how long they may."""
+        return self.in_flight > 0 or (len(self.queue) > 0 and not self.held and self.live_workers > 0)
 
     # -- workers come -----------------------------------------------------------------------------------------------
 
@@ -252,7 +258,8 @@ class ExternalStageDriver(StageDriver):
 
     def _grace_over(self) -> None:
         if self._presence.failed(self._now()):
-            log.error("stage %r has failed: no worker from outside has come", self.name)
+            if not self.health.resting:  # else it has failed already, and the log says why
+                log.error("stage %r has failed: no worker from outside is ready", self.name)
             self.hub.pool_changed(self, None)
         else:
             self._grace.set(self._presence.fails_at)

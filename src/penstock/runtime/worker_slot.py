@@ -220,6 +220,8 @@ class WorkerSlot(FrameHolder):
         return WorkerState.BUSY if self.frames else WorkerState.IDLE
 
     @property
+        if self._state is SlotState.LEAVING:
+            return WorkerState.LEAVING
     def idle_since(self) -> float | None:
         """Since when it has had nothing to do; None while it has something, or is not ready."""
         return None if self.frames or not self.ready else self.running_since

@@ -84,7 +84,7 @@ def test_a_stalled_service_takes_what_comes_though_no_traffic_should():
 def test_states_are_their_names():
     names = ["starting", "ready", "busy", "failed", "stalled", "draining", "stopped"]
     assert [str(state) for state in State] == names
-    assert [str(state) for state in WorkerState] == ["starting", "idle", "busy", "down"]
+    assert [str(state) for state in WorkerState] == ["starting", "idle", "busy", "leaving", "down"]
 
 
 def test_a_span_that_never_ends_is_a_generation_or_more():

@@ -204,7 +204,7 @@ async def test_after_the_grace_the_stage_has_failed_until_a_worker_is_ready(make
     assert (engine.state, engine.reason) == (State.FAILED, "square waits for an external worker, 7 s")
     with pytest.raises(NotReady, match="failed: square waits for an external worker, 7 s"):
         stage.rig.submit()
-    assert "stage 'square' has failed: no worker from outside has come" in caplog.text
+    assert "stage 'square' has failed: no worker from outside is ready" in caplog.text
     second = await stage.attach()
     assert engine.state is State.READY
     call = await stage.rig.call(b"2")
@@ -237,6 +237,28 @@ async def test_a_grace_without_an_end_never_fails(make):
     call = await stage.rig.call(b"3", within=1e6)
     await stage.rig.clock.advance(1e5)
     assert (stage.rig.engine.state, call.done) == (State.READY, False)
+
+
+async def test_a_stage_whose_items_only_wait_for_a_worker_has_not_stalled(make):
+    stage = await make(options={"attach_grace": math.inf, "stall_unready": 30.0})
+    (await stage.attach()).die("it closed its connection")
+    await stage.rig.call(b"3")
+    await stage.rig.clock.advance(1000.0)
+    assert (stage.rig.engine.state, stage.driver.progress_age) == (State.READY, 0.0)
+    peer = await stage.attach()
+    await stage.rig.clock.advance(29.0)
+    assert stage.rig.engine.state is State.READY
+    await stage.rig.clock.advance(1.0)
+    assert stage.rig.engine.state is State.STALLED, "now a worker has it"
+    peer.answer([b"9"])
+    assert stage.rig.engine.state is State.READY
+
+
+async def test_a_worker_that_has_attached_and_is_not_ready_is_told_of(make):
+    stage = await make()
+    await stage.attach(ready=False)
+    await stage.rig.clock.advance(9.0)
+    assert stage.rig.engine.reason == "square waits for an external worker to become ready, 9 s"
 
 
 async def test_the_grace_begins_when_the_last_has_gone_not_when_it_says_so(make):
@@ -342,6 +364,16 @@ async def test_a_worker_that_cannot_be_set_up_is_told_in_the_log_and_fails_nobod
     assert stage.rig.engine.state is State.READY
 
 
+async def test_a_traceback_is_told_also_where_another_worker_has_just_died(make, caplog):
+    stage = await make()
+    (await stage.attach()).die("it closed its connection")
+    peer = await stage.attach(ready=False)
+    peer.launch = "told"
+    peer.fail_setup("no weights")
+    assert "worker 0 of stage 'square' ended: it closed its connection" in caplog.text
+    assert "Traceback (most recent call last):\nno weights" in caplog.text
+
+
 # -- where one of ours would be killed ------------------------------------------------------------------------------
 
 
@@ -388,7 +420,7 @@ async def test_a_worker_that_only_fails_is_cut_off_and_one_that_comes_back_at_on
     assert third.why == "", "from now on it is kept for a while: input may be at fault"
 
 
-async def test_a_stage_that_rests_has_workers_wait_for_their_orders(make):
+async def test_a_stage_that_rests_has_workers_wait_for_their_orders(make, caplog):
     stage = await make(recycle_after=0.0, batch=None)
     for _ in range(3):
         peer = await stage.attach()
@@ -401,6 +433,7 @@ async def test_a_stage_that_rests_has_workers_wait_for_their_orders(make):
     waiting = await stage.attach(ready=False)
     await stage.rig.clock.advance(29.0)
     assert waiting.told is None
+    assert "no worker from outside is ready" not in caplog.text, "the log has said why it has failed"
     await stage.rig.clock.advance(1.0)
     assert waiting.told is not None
     waiting.say(Kind.READY)
@@ -550,7 +583,7 @@ async def test_workers_that_are_cut_off_fill_no_log(make, caplog):
     (await stage.attach()).say(Kind.READY)
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == 2
-    assert "lines like it were left out" in lines[1]
+    assert "(left out before it: " in lines[1]
 
 
 # -- several stages -------------------------------------------------------------------------------------------------

@@ -721,7 +721,7 @@ async def test_a_worker_that_leaves_answers_what_it_holds_and_is_sent_nothing_mo
     rig.worker.say(Kind.DETACH)
     assert (rig.state, rig.slot.ready, rig.slot.leaving) == (SlotState.LEAVING, False, True)
     assert rig.worker.orders == ["close"], "it reads what was sent, and then the end"
-    assert rig.slot.state is WorkerState.BUSY
+    assert rig.slot.state is WorkerState.LEAVING
 
 
 async def test_a_worker_that_leaves_is_gone_once_it_has_answered():
