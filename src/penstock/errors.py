@@ -176,7 +176,8 @@ class StageFailed(RequestError):
         return f"{kind.__module__}.{kind.__qualname__}" in self.mro
 
     def __str__(self) -> str:
-        what = RETURNED.get(self.type_name, f"raised {self.type_name}")
+        # A worker from outside need not say of what class its error is.
+        what = RETURNED.get(self.type_name, f"raised {self.type_name}" if self.type_name else "failed")
         return _with_traceback(f"stage {self.stage!r} {what}: {self.message}", self.traceback)
 
 

@@ -132,6 +132,7 @@ def test_a_stage_failure_shows_the_stage_the_type_and_the_traceback():
     error = StageFailed("bad", stage="embed", type_name="builtins.ValueError", traceback="Traceback\n  x\n")
     assert str(error) == "stage 'embed' raised builtins.ValueError: bad\n\nTraceback\n  x"
     assert str(StageFailed("bad", stage="e", type_name="T")) == "stage 'e' raised T: bad"
+    assert str(StageFailed("bad", stage="e")) == "stage 'e' failed: bad"
 
 
 def test_a_stage_failure_answers_what_it_was_by_name():

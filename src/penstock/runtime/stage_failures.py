@@ -29,8 +29,8 @@ def short_reason(problem: Problem) -> str:
 
 
 def _kind_of(problem: Problem) -> str:
-    """The class of an error before its message; of one of ours that says what a stage returned, nothing."""
-    return "" if problem.type_name in RETURNED else f"{problem.type_name.removeprefix('builtins.')}: "
+    """The class of an error before its message; nothing where there is none, or it says what a stage returned."""
+    return "" if problem.type_name in ("", *RETURNED) else f"{problem.type_name.removeprefix('builtins.')}: "
 
 
 def fault_kind(stage: str, problem: Problem | None) -> FaultKind:

@@ -731,7 +731,7 @@ async def test_a_lost_item_is_told_how_its_worker_ended_and_whether_it_was_alone
     else:
         rig.workers[0].die()
     what = "a batch with this item" if mates else "this item alone"
-    how = f"was killed, because it ran {what} longer than its timeout" if hung else f"died while it ran {what}"
+    how = f"was ended, because it ran {what} longer than its timeout" if hung else f"died while it ran {what}"
     for call in calls:
         assert isinstance(call.error, WorkerLost)
         assert (call.error.hung, call.error.alone) == (hung, not mates)
@@ -756,7 +756,7 @@ async def test_the_second_end_of_a_worker_decides_how_an_item_was_lost(make_rig)
     await rig.clock.advance(5.0)
     assert (call.error.hung, call.error.alone) == (True, True)
     assert str(call.error) == (
-        "The worker process was killed, because it ran this item alone longer than its timeout; another one had ended "
+        "The worker process was ended, because it ran this item alone longer than its timeout; another one had ended "
         "under it before."
     )
 
