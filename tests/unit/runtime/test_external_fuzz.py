@@ -213,9 +213,11 @@ async def play(rig_type, history, timeout: float | None) -> None:
     rig = rig_type(stage, external_workers="unused", external_workers_mode=0o600)
     door = rig.engine._door
     door.open = _opened
+    door._server = Listening()
     await rig.engine.start()
     acting = Play(rig)
     await acting.do(0, "attach")
+    assert rig.engine.stages[0].live_workers == 1
     for who, at_once, step in history:
         await acting.do(who, *step)
         if not at_once:
@@ -228,6 +230,13 @@ async def play(rig_type, history, timeout: float | None) -> None:
     await rig.end()
     assert door._waiting == {}
     assert raised == []
+
+
+class Listening:
+    """Stands for the socket."""
+
+    def close(self) -> None:
+        """Nobody can connect any more."""
 
 
 async def _opened() -> None:
