@@ -73,6 +73,8 @@ class ExternalIncarnation:
         self._pid = pid
         self._loop = asyncio.get_running_loop()
         self._owner: IncarnationOwner | None = None
+        self._bounds = 0, 0
+        """The most bytes and items that a frame may claim once the worker is READY."""
         self._greeted = False
         """Whether the worker has said what it is, and has a slot."""
         self._serving = False
@@ -88,6 +90,7 @@ class ExternalIncarnation:
 
     def serve(self, owner: IncarnationOwner, *, max_body: int, max_items: int) -> None:
         self._owner = owner
+        self._bounds = max_body, max_items
         self.channel.bound(max_body=max(max_body, FAILURE_BYTES), max_items=max_items)
         self._loop.call_soon(self._begin)
 
@@ -135,25 +138,38 @@ class ExternalIncarnation:
                 assert self._owner is not None
                 _translate(frame)
                 self._owner.frame_received(frame)
+                self._go_on_after(frame.kind)
             else:
                 _out_of_turn("a worker waits for its LAUNCH")
         except ProtocolError as error:
             self._broken(error)
+        except ServiceStops:
+            self.kill(None)
 
     def _greet(self, frame: Frame) -> None:
         if frame.kind is not Kind.HELLO:
             _out_of_turn(f"the first frame is a HELLO, not a {frame.kind.name}")
-        except ServiceStops:
-            self.kill(None)
         hello = unpack_json(frame.payloads[0], ExternalHello)
-        if self._pid is None:  # the kernel does not tell it of a process in another container
-            self._pid = hello.pid or None
+        if self._pid is None and 0 < hello.pid <= LARGEST_PID:
+            self._pid = hello.pid  # the kernel does not tell it of a process in another container
         self._greeter.greeted(self, hello)
         self._greeted = True
 
-    def _broken(self, error: Exception) -> None:
+    def _go_on_after(self, kind: Kind) -> None:
+        """What follows from a frame of the handshake."""
+        if kind is Kind.READY:  # from now on there is no FAILED, which may be longer
+            max_body, max_items = self._bounds
+            self.channel.bound(max_body=max_body, max_items=max_items)
+        elif kind is Kind.FAILED:  # it has nothing more to say: one that does not close must not keep its number
+            self._end("it could not be set up", b"")
+
+    def _broken(self, error: ProtocolError) -> None:
         """The worker sent what none may send."""
-        self._end(str(error))
+        if self._serving:
+            assert self._owner is not None
+            self._owner.broken(error)  # which kills it
+        else:
+            self.kill(str(error))
 
     def channel_ended(self, error: Exception | None) -> None:
         """The worker has closed its end, or the connection is gone."""

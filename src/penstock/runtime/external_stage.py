@@ -34,7 +34,7 @@ from penstock.transport.messages import Launch
 log = guarded_logger("penstock.runtime")
 
 LINES_PER_SECOND: Final = 16
-"""Most lines a second that tell of workers that come and go in good order."""
+"""Most lines a second that tell of workers that come and leave, and as many of those that die or cannot be set up."""
 LANGUAGE_BYTES: Final = 100
 REASON_BYTES: Final = 1024
 EARLY_SECONDS: Final = 0.01
@@ -82,7 +82,8 @@ class ExternalStageDriver(StageDriver):
         self._records: dict[int, WorkerHealth] = {}
         """What is known of the workers of each number: who is cut off for its failures comes back under one of them."""
         self._comings = LinePace(LINES_PER_SECOND)
-        self._troubles = LinePace()
+        self._ends = LinePace(LINES_PER_SECOND)
+        self._disbeliefs = LinePace()
 
     # -- what others read -----------------------------------------------------------------------------------------
 
@@ -127,6 +128,7 @@ class ExternalStageDriver(StageDriver):
 
         Raises:
             ProtocolError: it cannot serve here, and the text says why.
+            ServiceStops: nobody can.
         """
         if self.stopping:
             raise ServiceStops
@@ -134,7 +136,6 @@ class ExternalStageDriver(StageDriver):
         if missing:
             raise ProtocolError(f"stage {self.name!r} needs the formats {', '.join(missing)} too")
         taken = {worker.index for worker in self.workers}
-            ServiceStops: nobody can.
         if len(taken) >= self.seats:
             raise ProtocolError(f"stage {self.name!r} has as many workers as it takes: {self.seats}")
         index = next(number for number in range(self.seats) if number not in taken)
@@ -219,7 +220,7 @@ class ExternalStageDriver(StageDriver):
             frame.seconds = most
 
     def disbelieved(self, worker: WorkerSlot, why: str) -> None:  # noqa: D102  # see `SlotOwner`
-        self._tell(self._troubles, logging.ERROR, f"{worker}: {why}; the worker is {self.ending}")
+        self._tell(self._disbeliefs, logging.ERROR, f"{worker}: {why}; the worker is {self.ending}")
 
     # -- workers go -------------------------------------------------------------------------------------------------
 
@@ -244,17 +245,18 @@ class ExternalStageDriver(StageDriver):
         self.hub.wake()
 
     def _tell_end(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
+        if end.innocent or end.hung or end.disbelieved:
+            return  # it was told when the worker was cut off
         if end.detached and not end.frames:
             self._tell(self._comings, logging.INFO, f"{worker} has left")
         elif end.was_ready:
-            level = logging.INFO if end.innocent else logging.ERROR
-            self._tell(self._troubles, level, f"{worker} ended: {end.reason}")
+            self._tell(self._ends, logging.ERROR, f"{worker} ended: {end.reason}")
         else:
             failure = start_failure(worker, end)
             now = self._now()
             self.health.died_before_ready(worker.index, str(failure).splitlines()[0], now)
             trace = f"\n{failure.traceback.rstrip()}" if failure.traceback else ""
-            self._tell(self._troubles, logging.ERROR, str(failure).partition("\n")[0], trace)
+            self._tell(self._ends, logging.ERROR, str(failure).partition("\n")[0], trace)
 
     def _grace_over(self) -> None:
         if self._presence.failed(self._now()):
@@ -271,5 +273,5 @@ class ExternalStageDriver(StageDriver):
     def _tell(self, pace: LinePace, level: int, words: str, trace: str = "") -> None:
         left_out = pace.take(self._now())
         if left_out is not None:
-            more = f" ({left_out} lines like it were left out)" if left_out else ""
+            more = f" (left out before it: {left_out} like it)" if left_out else ""
             log.log(level, "%s%s%s", cut_line(words, REASON_BYTES), more, trace)

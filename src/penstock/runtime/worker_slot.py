@@ -41,7 +41,7 @@ log = guarded_logger("penstock.runtime")
 STOOD_STILL_SECONDS = 0.1
 """A timer that rings later than this tells that the event loop stood still, and read no answer meanwhile."""
 LEAVE_SECONDS: Final = 10.0
-"""How long a worker that leaves, and has answered all it held, may take to close its connection."""
+"""How long a worker that leaves, and has answered all its batches, may take to close its connection."""
 
 NOT_BELIEVED: Final = "it sent what no worker sends"
 
@@ -99,7 +99,7 @@ class SlotOwner(Protocol):
 class IncarnationEnd:
     """How an incarnation ended, and what it held."""
 
-    __slots__ = ("detached", "frames", "hung", "innocent", "problem", "reason", "was_ready")
+    __slots__ = ("detached", "disbelieved", "frames", "hung", "innocent", "problem", "reason", "was_ready")
 
     def __init__(
         self,
@@ -110,6 +110,7 @@ class IncarnationEnd:
         problem: Problem | None,
         hung: bool = False,
         detached: bool = False,
+        disbelieved: bool = False,
     ) -> None:
         self.reason = reason
         """In words, as the system tells it."""
@@ -124,6 +125,8 @@ class IncarnationEnd:
         """Whether it was killed because the first of `frames` ran too long."""
         self.detached = detached
         """Whether it had said that it wants to leave."""
+        self.disbelieved = disbelieved
+        """Whether it was ended for what it sent."""
 
 
 class WorkerSlot(FrameHolder):
@@ -217,11 +220,11 @@ class WorkerSlot(FrameHolder):
             return WorkerState.DOWN
         if not self._was_ready or self._state is SlotState.REPLACING:
             return WorkerState.STARTING
+        if self._state is SlotState.LEAVING:
+            return WorkerState.LEAVING
         return WorkerState.BUSY if self.frames else WorkerState.IDLE
 
     @property
-        if self._state is SlotState.LEAVING:
-            return WorkerState.LEAVING
     def idle_since(self) -> float | None:
         """Since when it has had nothing to do; None while it has something, or is not ready."""
         return None if self.frames or not self.ready else self.running_since
@@ -351,10 +354,14 @@ class WorkerSlot(FrameHolder):
             else:
                 self._handshake(frame)
         except ProtocolError as error:
-            self._owner.disbelieved(self, str(error))
-            self._disbelieved = True
-            if self._incarnation is not None:
-                self._end_incarnation(str(error))
+            self.broken(error)
+
+    def broken(self, error: ProtocolError) -> None:
+        """The worker sent what no worker sends."""
+        self._owner.disbelieved(self, str(error))
+        self._disbelieved = True
+        if self._incarnation is not None:
+            self._end_incarnation(str(error))
 
     def _answers(self, frame: Frame) -> None:
         sent = self.frames[0] if self.frames else None
@@ -405,7 +412,7 @@ class WorkerSlot(FrameHolder):
             if self._state is SlotState.SETTING_UP:  # else it is being ended
                 self._move(BECOME_READY)
                 self._owner.worker_ready(self)
-        elif frame.kind is Kind.FAILED:
+        elif frame.kind is Kind.FAILED and not self._was_ready:
             self._problem = unpack(frame.payloads[0], Problem)
         elif frame.kind is Kind.DETACH and self._was_ready and not self._detached:
             self._detach()
@@ -420,7 +427,7 @@ class WorkerSlot(FrameHolder):
             self._move(LEAVE)
             assert self._incarnation is not None
             self._incarnation.close()
-            if not self.frames:
+            if self._only_checked:
                 self._watch()
 
     def _launch_when_due(self) -> None:
@@ -453,7 +460,14 @@ class WorkerSlot(FrameHolder):
         self._cancel_timers()
         hung = bool(self.frames) and self.frames[0] is self._hung_frame
         end = IncarnationEnd(
-            reason, list(self.frames), self._was_ready, self._innocent, self._problem, hung, self._detached
+            reason,
+            list(self.frames),
+            self._was_ready,
+            self._innocent,
+            self._problem,
+            hung,
+            self._detached,
+            self._disbelieved,
         )
         self.frames = deque()
         self._owner.worker_ended(self, end)
@@ -468,16 +482,19 @@ class WorkerSlot(FrameHolder):
     def _watch(self) -> None:
         """Start the timers anew for the frame that the worker runs now."""
         self._stop_watching()
-        if not self.frames:
+        if self._only_checked:
             if self._state is SlotState.LEAVING:
                 self._hang = self._clock.call_later(LEAVE_SECONDS, self._stays)
-            return
-        if self.frames[0] is self._check:
             return
         if self._timeout is not None:
             self._hang = self._clock.call_later(self._timeout, self._hung)
         if self.frames[0].unsettled == 0:
             self.deserted()
+
+    @property
+    def _only_checked(self) -> bool:
+        """Whether it runs no batch: it has nothing to do, or runs `health`, whose time is not watched here."""
+        return not self.frames or self.frames[0] is self._check
 
     def _stays(self) -> None:
         """A worker that leaves has not gone: as long as it is there, its stage waits for it and it has a number."""

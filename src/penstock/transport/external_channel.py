@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import ClassVar, Final, Protocol, cast
 
 from penstock.core.clock import Clock, Timer
+from penstock.errors import ProtocolError
 from penstock.transport.channel import FrameSink, StreamDecoder
 from penstock.transport.external_messages import HANDSHAKE_BYTES
 from penstock.transport.forks import keep_from_forks
@@ -130,7 +131,7 @@ class ExternalChannel(SocketChannel):
     """
 
     def __init__(
-        self, sink: FrameSink, broken: Callable[[Exception], None], decoder: StreamDecoder | None = None
+        self, sink: FrameSink, broken: Callable[[ProtocolError], None], decoder: StreamDecoder | None = None
     ) -> None:
         if decoder is None:
             decoder = FrameDecoder(max_body=HANDSHAKE_BYTES, max_items=1, first_claim=HANDSHAKE_BYTES)
@@ -162,7 +163,7 @@ class ExternalChannel(SocketChannel):
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(sock.fileno())) as own:
                 own.shutdown(socket.SHUT_RDWR)
 
-    def stream_broken(self, error: Exception) -> None:
+    def stream_broken(self, error: ProtocolError) -> None:
         """Have the owner say why, and close."""
         self._error = error
         self._broken(error)

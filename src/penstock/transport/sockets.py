@@ -74,7 +74,7 @@ class SocketChannel(asyncio.BufferedProtocol):
         self._decoder.get_buffer()[: len(data)] = data
         self.buffer_updated(len(data))
 
-    def stream_broken(self, error: Exception) -> None:
+    def stream_broken(self, error: ProtocolError) -> None:
         """What has come is no frame: drop the channel."""
         self._error = error
         self.abort()

@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,17 @@ import pytest
 from penstock.config import Batch
 from penstock.core.state import State
 from penstock.errors import StartFailed
+from penstock.runtime import external_door
 from penstock.runtime.external_spec import external
 from penstock.runtime.external_stage import EARLY_SECONDS
 from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
 from penstock.transport.external_channel import MOST_PARTING
+from penstock.transport.external_messages import HANDSHAKE_BYTES
 from penstock.transport.framing import FrameDecoder, Kind, Status, encode_answers, encode_control
 
 LOOPS = ("asyncio", "uvloop")
+BIG = struct.Struct("<2sBBIIQdQ")
 HELLO = {"version": 4, "pid": 77, "language": "test", "stage": "square", "codecs": ["json"]}
 
 
@@ -223,6 +227,83 @@ async def test_a_worker_is_believed_no_time_that_cannot_be(make, said, taken):
     assert door.stage.queue.expected_run == taken
 
 
+async def test_a_worker_that_leaves_while_its_health_does_not_return_is_cut_off(make):
+    door = await make()
+    peer = await door.attached(health=True)
+    await door.rig.clock.advance(10.0)
+    assert (await peer.frame()).kind is Kind.CHECK
+    call = await door.rig.call(b"3")
+    await peer.say(control(Kind.DETACH))
+    await door.until(lambda: door.stage.workers[0].leaving)
+    await door.rig.clock.advance(10.0)
+    assert door.stage.workers == []
+    other = await door.attached()
+    batch = await other.frame()
+    await other.say(b"".join(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"9"], [0])))
+    await door.until(lambda: call.done)
+    assert call.ends == [b"9"]
+
+
+async def test_a_worker_that_cannot_be_set_up_and_does_not_close_keeps_no_number(make, caplog):
+    door = await make()
+    peer = await door.connect()
+    await peer.say(hello())
+    assert (await peer.frame()).kind is Kind.LAUNCH
+    await peer.say(control(Kind.FAILED, b'{"message": "no weights", "traceback": "at line 3"}'))
+    await door.until(lambda: not door.stage.workers)
+    assert await peer.frame() is None
+    assert "worker 0 of stage 'square' could not be set up: no weights" in caplog.text
+    assert "at line 3" in caplog.text
+
+
+@pytest.mark.parametrize("pid", [-5, 0, 1 << 31, 1 << 70])
+async def test_a_process_id_that_cannot_be_is_none(make, monkeypatch, pid):
+    monkeypatch.setattr(external_door, "peer_credentials", lambda _: external_door.Credentials(None, None))
+    door = await make()
+    await door.attached(pid=pid)
+    assert [worker.pid for worker in door.stage.workers] == [None]
+
+
+async def test_where_the_kernel_tells_no_process_id_a_worker_says_its_own(make, monkeypatch, caplog):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(external_door, "peer_credentials", lambda _: external_door.Credentials(None, 7))
+    door = await make()
+    await door.attached(pid=4711)
+    assert [worker.pid for worker in door.stage.workers] == [4711]
+    assert "attached (pid 4711, uid 7, test)" in caplog.text
+
+
+async def test_an_answer_may_be_no_longer_than_the_launch_said(make):
+    door = await make(max_queued_bytes=5000)
+    peer = await door.attached()
+    await door.rig.call(b"3")
+    batch = await peer.frame()
+    await peer.say(b"".join(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"9" * 6000], [0])))
+    assert "a frame claims 1 items in" in await peer.refused()
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+async def test_what_is_claimed_takes_no_memory_before_it_comes(make, greeted):
+    door = await make()
+    peers = [await (door.attached() if greeted else door.connect()) for _ in range(20)]
+    claim = (100 << 20) if greeted else HANDSHAKE_BYTES
+    kind = Kind.ANSWERS if greeted else Kind.HELLO
+    tracemalloc.start()
+    try:
+        for peer in peers:
+            await peer.say(BIG.pack(b"PS", 4, kind, 1, 0, 0, 0.0, claim) + bytes(100))
+        await rest()
+        assert tracemalloc.get_traced_memory()[1] < 20 * 512 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+async def test_a_hello_longer_than_a_handshake_is_refused(make):
+    peer = await (await make()).connect()
+    await peer.say(BIG.pack(b"PS", 4, Kind.HELLO, 1, 0, 0, 0.0, HANDSHAKE_BYTES + 1))
+    assert await peer.refused() == f"a frame claims 1 items in {HANDSHAKE_BYTES + 1} bytes"
+
+
 @pytest.mark.parametrize("busy", [False, True])
 async def test_a_worker_that_leaves_and_stays_is_cut_off(make, busy):
     door = await make(attach_grace=5.0)
@@ -258,6 +339,38 @@ async def test_on_drain_a_worker_reads_the_end_of_the_stream(make):
     await stopping
 
 
+async def test_on_drain_a_worker_answers_what_it_holds_before_it_reads_the_end(make):
+    door = await make()
+    peer = await door.attached()
+    call = await door.rig.call(b"3")
+    stopping = await door.rig.stopping(30.0)
+    batch = await peer.frame()
+    assert not call.done
+    await peer.say(b"".join(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"9"], [0])))
+    assert await peer.frame() is None
+    assert call.ends == [b"9"]
+    await peer.gone()
+    await stopping
+
+
+@pytest.mark.parametrize("drain", [0.0, 2.0])
+async def test_a_stop_sends_no_worker_away_whatever_it_does(make, drain):
+    door = await make()
+    busy = await door.attached()
+    await door.rig.call(b"3")
+    idle = await door.attached()
+    loading = await door.connect()
+    await loading.say(hello())
+    assert (await loading.frame()).kind is Kind.LAUNCH
+    assert (await busy.frame()).kind is Kind.BATCH
+    stopping = await door.rig.stopping(drain)
+    await door.rig.clock.advance(drain)
+    for peer in (busy, idle, loading):
+        assert await peer.frame() is None, "FAILED would have it end, and not serve the next server"
+        await peer.gone()
+    await stopping
+
+
 async def test_a_worker_that_is_cut_off_is_told_why(make):
     door = await make(external("square", accepts=("json",), timeout=2.0))
     peer = await door.attached()
@@ -285,8 +398,6 @@ async def test_a_worker_that_chaos_strikes_is_told_so_and_what_it_ran_runs_once_
 
 
 # -- fools and enemies ----------------------------------------------------------------------------------------------
-
-BIG = struct.Struct("<2sBBIIQdQ")
 
 
 @pytest.mark.parametrize(
@@ -323,6 +434,8 @@ async def test_who_is_no_worker_is_refused_and_told_why(make, caplog, data, why)
     await door.until(lambda: call.done)
     assert call.ends == [b"9"], "nobody else notices"
     assert why.split("x" * 3, 1)[0] in caplog.text
+    if "LAUNCH" not in why:  # that one had a number, and the line is about the worker
+        assert f"service 'service' refused a worker (pid {os.getpid()}, uid {os.getuid()}): " in caplog.text
 
 
 async def test_half_a_frame_and_then_silence_is_cut_off_after_ten_seconds(make):
@@ -339,18 +452,6 @@ async def test_half_a_frame_and_then_silence_is_cut_off_after_ten_seconds(make):
         assert await peer.refused() == "it has not said what it is within 10 s"
     assert door.engine._door._waiting == {}
 
-async def test_on_drain_a_worker_answers_what_it_holds_before_it_reads_the_end(make):
-    door = await make()
-    peer = await door.attached()
-    call = await door.rig.call(b"3")
-    stopping = await door.rig.stopping(30.0)
-    batch = await peer.frame()
-    assert not call.done
-    await peer.say(b"".join(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"9"], [0])))
-    assert await peer.frame() is None
-    assert call.ends == [b"9"]
-    await peer.gone()
-    await stopping
 
 async def test_of_too_many_that_say_nothing_the_one_that_is_silent_for_longest_is_cut_off(make):
     door = await make(max_external_workers=2)
@@ -389,6 +490,7 @@ async def test_the_65th_worker_of_a_stage_is_refused(make):
         (control(Kind.CHECKED), "the worker was not checked"),
         (control(Kind.EXAMINED), "the worker was not examined"),
         (control(Kind.LAUNCH), "the worker sent a LAUNCH frame"),
+        (control(Kind.FAILED, b'{"message": "now?"}'), "the worker sent a FAILED frame"),
         (b"".join(encode_answers(9, 0.0, 1, [1], [b"9"], [0])), "the worker answered a batch it does not hold"),
         (b"".join(encode_answers(1, 0.0, 1, [1], [b"not JSON"], [2])), "not a message of ExternalFailure"),
         (b"".join(encode_answers(1, 0.0, 1, range(5), [b"9"] * 5, [0] * 5)), "a frame claims 5 items"),
@@ -495,13 +597,14 @@ async def test_a_fork_keeps_no_connection_that_has_said_nothing(make):
         os.waitpid(child, 0)
 
 
-async def test_workers_that_attach_only_to_misbehave_fill_no_log(make, caplog):
+@pytest.mark.parametrize("data", [control(Kind.READY), b"what is this?" * 10], ids=["READY", "garbage"])
+async def test_workers_that_attach_only_to_misbehave_fill_no_log(make, caplog, data):
     caplog.set_level(logging.INFO)
     door = await make()
     caplog.clear()
     for _ in range(40):
         peer = await door.attached()
-        await peer.say(control(Kind.READY))
+        await peer.say(data)
         await peer.refused()
         await door.until(lambda: not door.stage.workers)
     assert len(caplog.records) <= 16 + 1, "those of workers that come, and one that tells what is wrong"
@@ -513,7 +616,7 @@ async def test_a_stop_cuts_off_who_has_not_attached(make):
     await peer.say(hello()[:20])
     await door.until(lambda: len(door.engine._door._waiting) == 1)
     await door.rig.stop()
-    assert await peer.frame() is None
+    assert await peer.frame() is None, "it may serve the next server, and is not sent away"
 
 
 async def test_one_that_closes_while_it_is_cut_off_is_forgotten_once(make):
@@ -538,7 +641,7 @@ async def test_a_peer_that_is_accepted_while_the_door_closes_does_not_wait_behin
     await asyncio.get_running_loop().connect_accepted_socket(door.engine._door._accepted, ours)
     peer = Peer(*await asyncio.open_unix_connection(sock=theirs))
     door.peers.append(peer)
-    assert await peer.frame() is None, "it may serve the next server, and is not sent away"
+    assert await peer.frame() is None
     assert door.engine._door._waiting == {}
 
 

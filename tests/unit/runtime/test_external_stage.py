@@ -476,6 +476,16 @@ async def test_another_worker_ends_the_wait_for_the_one_that_was_not_well(make):
     assert second.checked
 
 
+async def test_a_worker_is_never_examined_even_where_there_are_examples(make):
+    stage = await make(recycle_after=0.0, batch=None, examples=[3])
+    peer = await stage.attach()
+    for _ in range(5):
+        await stage.rig.call(b"1")
+        peer.fail()
+    assert peer.frames == []
+    assert peer.why.startswith("every batch fails")
+
+
 async def test_a_worker_is_struck_as_by_anybody(make):
     stage = await make()
     told = []

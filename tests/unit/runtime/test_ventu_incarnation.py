@@ -94,8 +94,12 @@ class Slot:
     """An owner that notes what it hears."""
 
     def __init__(self):
+        self.peer = None
         self.frames = []
         self.ends = []
+
+    def broken(self, error):
+        self.peer.kill(str(error))
 
     def frame_received(self, frame):
         assert not self.ends
@@ -118,6 +122,7 @@ class Rig:
         self.transport = Transport()
         self.slot = Slot()
         self.peer = VentuIncarnation(self.greeter, self.clock, 77)
+        self.slot.peer = self.peer
         self.peer.channel.adopt(self.transport, data)
 
     async def serve(self, max_body=1000):
