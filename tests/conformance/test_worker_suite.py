@@ -42,7 +42,11 @@ FAULTS = [
     ("fails-whole-batch", "no-bytes", r"item 0 of 3, b'2': expected status 0 \(OK\), got 1 \(INVALID\)"),
     ("fails-whole-batch", "invalid-in-place", r"item 0 of 5, b'2': expected status 0 \(OK\), got 1 \(INVALID\)"),
     ("no-message", "invalid-in-place", "item 1 of 5 failed: expected a message that says why, got none"),
-    ("failure-is-text", "invalid-in-place", "item 1 of 5 failed: expected to read why; not a message"),
+    (
+        "failure-is-text",
+        "invalid-in-place",
+        "item 1 of 5 failed: expected to read why; what should be the JSON of a FAILURE is none",
+    ),
     ("fails-whole-batch", "failed-in-place", r"item 0 of 3, b'2': expected status 0 \(OK\), got 2 \(FAILED\)"),
     ("no-message", "failed-in-place", "item 1 of 3 failed: expected a message that says why, got none"),
     ("runs-expired", "expired-unrun", r"item 1 of 4, b'-1': expected status 3 \(EXPIRED\), got 2 \(FAILED\)"),
@@ -61,6 +65,11 @@ FAULTS = [
     ("deaf", "detach-while-idle", "expected the worker to send DETACH after SIGTERM"),
     ("no-detach", "detach-while-idle", "to send DETACH after SIGTERM; it closed the connection instead"),
     ("killed-by-sigterm", "detach-while-idle", "to send DETACH after SIGTERM; it closed the connection instead"),
+    (
+        "detach-and-drop",
+        "detach-while-idle",
+        "to wait for the end of the stream, after DETACH; it closed",
+    ),
     ("detach-and-go-on", "detach-while-idle", "expected the worker to end once it has left; it goes on"),
     ("detach-with-3", "detach-while-idle", "to end once it has left with status 0; it ended with status 3"),
     ("detach-and-drop", "detach-while-busy", "closed the connection|the connection broke"),
@@ -93,6 +102,15 @@ def test_a_worker_without_a_fault_passes_all():
     assert [(verdict.check.name, verdict.problem, verdict.skipped) for verdict in verdicts] == [
         (name, "", "") for name in CHECKS
     ]
+
+
+@pytest.mark.parametrize(("fault", "words"), [("http", "what it sent is no frame"), ("", "it ended with status")])
+def test_where_there_is_no_worker_nothing_else_is_checked(fault, words):
+    command = worker(fault) if fault else CommandWorker([sys.executable, "-c", "raise SystemExit(3)"])
+    first, *others = run_worker_suite(command, SuiteTerms())
+    assert words in first.problem
+    assert {(verdict.problem, verdict.skipped) for verdict in others} == {("", "there is no worker to check")}
+    assert len(others) == len(CHECKS) - 1
 
 
 def test_a_worker_that_does_not_offer_its_health_is_not_asked_for_it():

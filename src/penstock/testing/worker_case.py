@@ -47,12 +47,17 @@ WITHOUT_SERVER_SECONDS: Final = 0.8
 """For so long no server is there: a worker tries after 0.1, 0.3 and 0.7 s."""
 LOOK_SECONDS: Final = 0.1
 """So often it is seen whether a worker that should connect has ended: nothing else tells of that on a socket."""
+_IN_TIME: Final = "; its time is up `remaining` after the `seconds` of the frame, on the clock CLOCK_MONOTONIC"
 _POLL_SECONDS: Final = 0.0005
 """Between two looks at whether the worker has read what it was sent: nothing tells of that."""
 
 
 class CheckFailed(AssertionError):
     """A worker does not do what a check asks of it."""
+
+
+class NoWorker(CheckFailed):
+    """No worker has connected and said a HELLO that can be read."""
 
 
 class CheckSkipped(Exception):
@@ -272,11 +277,14 @@ class CoordinatorPeer:
 
     def read_hello(self) -> None:
         """Take the worker's HELLO."""
-        frame = self.expect(Kind.HELLO, "to say HELLO once it has connected")
+        try:
+            frame = self.expect(Kind.HELLO, "to say HELLO once it has connected")
+        except CheckFailed as error:
+            raise NoWorker(str(error)) from None
         try:
             self.hello = self._dialect.read_hello(bytes(frame.payloads[0]))
         except ProtocolError as error:
-            raise CheckFailed(f"expected a HELLO that can be read: {error}") from None
+            raise NoWorker(f"expected a HELLO that can be read: {error}") from None
 
     def launch_bytes(self, terms: SuiteTerms, max_body: int = MAX_BODY) -> bytes:
         """The LAUNCH that the worker is sent."""
@@ -324,7 +332,7 @@ class CoordinatorPeer:
             got = Status(status).name if status in set(Status) else "which is none"
             raise CheckFailed(
                 f"{where}, {item.payload[:40]!r}: expected status {item.status.value} ({item.status.name}), "
-                f"got {status} ({got}){_quoted(payload)}"
+                f"got {status} ({got}){_quoted(payload)}{_IN_TIME if status == Status.EXPIRED else ''}"
             )
         if item.status is Status.EXPIRED:
             if payload:
@@ -398,9 +406,9 @@ class WorkerCase:
             except TimeoutError:
                 status = self.worker.wait(0)
                 if status is not None:
-                    raise CheckFailed(f"expected the worker {when}; it ended with status {status}") from None
+                    raise NoWorker(f"expected the worker {when}; it ended with status {status}") from None
                 if time.monotonic() >= self._deadline:
-                    raise CheckFailed(f"expected the worker {when}; it has not") from None
+                    raise NoWorker(f"expected the worker {when}; it has not within {self.terms.patience:g} s") from None
         peer = CoordinatorPeer(sock, self.worker.dialect, self._deadline)
         self._peers.append(peer)
         peer.read_hello()

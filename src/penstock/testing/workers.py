@@ -27,6 +27,7 @@ from penstock.testing.worker_case import (
     Ability,
     CheckFailed,
     CheckSkipped,
+    NoWorker,
     Sent,
     SuiteTerms,
     WorkerCase,
@@ -87,21 +88,31 @@ def check_worker(check: WorkerCheck, worker: WorkerUnderTest, terms: SuiteTerms)
             worker.wait(LAST_WORDS_SECONDS)
             worker.stop()
             words = worker.last_words()
-            raise CheckFailed(f"{error}\n{words}" if words else str(error)) from None
+            raise type(error)(f"{error}\n{words}" if words else str(error)) from None
 
 
 def run_worker_suite(
     worker: WorkerUnderTest, terms: SuiteTerms, checks: Sequence[WorkerCheck] | None = None
 ) -> Iterator[CheckVerdict]:
-    """Run `checks`, by default all, and say of each what became of it."""
+    """Run `checks`, by default all, and say of each what became of it.
+
+    Where the first one finds no worker, the others are skipped: they would all wait for it in vain.
+    """
+    met, missing = False, False
     for check in WORKER_CHECKS if checks is None else checks:
+        if missing:
+            yield CheckVerdict(check, skipped="there is no worker to check")
+            continue
         try:
             check_worker(check, worker, terms)
         except CheckFailed as error:
+            missing = isinstance(error, NoWorker) and not met
+            met = True
             yield CheckVerdict(check, problem=str(error))
         except CheckSkipped as why:
             yield CheckVerdict(check, skipped=str(why))
         else:
+            met = True
             yield CheckVerdict(check)
 
 
@@ -344,6 +355,7 @@ def detach_while_idle(case: WorkerCase) -> None:
     peer.run(1, [case.number(3)])
     case.worker.ask_to_leave()
     peer.expect(Kind.DETACH, "to send DETACH after SIGTERM")
+    peer.expect_quiet("for the end of the stream, after DETACH")
     peer.end()
     peer.expect_end("once it has left")
     case.expect_exit("once it has left", _is_success, "status 0")

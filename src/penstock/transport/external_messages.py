@@ -81,7 +81,10 @@ def unpack_json(payload: Any, kind: type[M]) -> M:
     try:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ProtocolError(f"not a message of {kind.__name__}: {cut_middle(str(error), MESSAGE_BYTES)}") from None
+        name = kind.__name__.removeprefix("External").upper()
+        raise ProtocolError(
+            f"what should be the JSON of a {name} is none: {cut_middle(str(error), MESSAGE_BYTES)}"
+        ) from None
 
 
 def codecs_of(names: tuple[str, ...]) -> frozenset[Codec]:

@@ -135,6 +135,7 @@ def control_frame(kind: Kind, payload: bytes) -> Frame:
     return frame
 
 
+_PLACES: Final = f": a payload of {ALIGN_FROM_BYTES} bytes or more begins at a multiple of 64 in the body"
 _BATCH_RECORD_BYTES: Final = 26
 _ANSWER_RECORD_BYTES: Final = 17
 """What the columns take for each item."""
@@ -326,7 +327,8 @@ class FrameDecoder:
         if kind not in _KINDS:
             raise ProtocolError(f"unknown kind of frame: {kind}")
         if length > self._max_body or n > self._max_items or n * 9 > max(length, 9):
-            raise ProtocolError(f"a frame claims {n} items in {length} bytes")
+            hint = ": its numbers have to be little-endian" if length >= MAX_BODY_BYTES << 8 else ""
+            raise ProtocolError(f"a frame claims {n} items in {length} bytes{hint}")
         return int(length)
 
     def _move_to_body(self, header: tuple[Any, ...], begin: int, length: int) -> None:
@@ -393,8 +395,8 @@ def _slice(view: memoryview, offset: int, lengths: Sequence[int]) -> list[memory
         begin = offset + alignment_gap(offset) if length >= ALIGN_FROM_BYTES else offset
         offset = begin + length
         if offset > total:
-            raise ProtocolError("a frame is shorter than its payloads")
+            raise ProtocolError(f"a frame is shorter than its payloads{_PLACES}")
         payloads.append(view[begin:offset])
     if offset != total:
-        raise ProtocolError(f"a frame has {total - offset} bytes too many")
+        raise ProtocolError(f"a frame has {total - offset} bytes too many{_PLACES}")
     return payloads

@@ -484,9 +484,10 @@ def test_sent_away_while_predict_hangs_it_ends_all_the_same(worker, door, source
 
 @pytest.mark.parametrize("half_a_frame", [True, False])
 def test_a_batch_that_goes_on_without_a_server_ends_the_worker(door, caplog, half_a_frame):
-    stuck, ends = threading.Event(), queue.SimpleQueue()
+    begun, stuck, ends = threading.Event(), threading.Event(), queue.SimpleQueue()
 
     def square(_: float) -> float:
+        begun.set()
         stuck.wait(PATIENCE_SECONDS)
         return 0.0
 
@@ -506,6 +507,7 @@ def test_a_batch_that_goes_on_without_a_server_ends_the_worker(door, caplog, hal
         peer = door.accept()
         peer.launch()
         peer.batch(1, b"3")
+        assert begun.wait(PATIENCE_SECONDS)
         if half_a_frame:  # a batch of more than a socket holds, before what the server has to say
             peer.sock.sendall(b"".join(encode_control(Kind.BATCH, bytes(1000)))[:500])
         peer.close()
@@ -564,7 +566,7 @@ def test_a_launch_that_is_none_is_told_and_tried_again(worker, door):
     peer.expect(Kind.HELLO)
     peer.control(Kind.LAUNCH, {"stage": 4})
     peer.ended()
-    program.wait_for("not a message of ExternalLaunch")
+    program.wait_for("what should be the JSON of a LAUNCH is none")
     door.accept().launch()
 
 
