@@ -13,6 +13,7 @@ import pytest
 
 from penstock.codec.formats import CODEC_NAMES
 from penstock.core.request_ids import split_ids
+from penstock.runtime.external_stage import EARLY_SECONDS
 from penstock.testing.command_worker import CommandWorker
 from penstock.testing.worker_case import SuiteTerms, open_case
 from penstock.transport import framing
@@ -178,4 +179,6 @@ def test_the_limits_of_the_page_are_those_of_the_code():
     assert (HANDSHAKE_BYTES, FAILURE_BYTES) == (64 * 1024, 1024 * 1024)
     limits = dict(table("## Errors and limits"))
     assert limits["the payload of HELLO"] == "64 KiB"
-    assert limits["the payload of FAILED"].startswith("1 MiB")
+    assert limits["the payload of FAILED, which comes before READY alone"].startswith("1 MiB")
+    assert EARLY_SECONDS == 0.01
+    assert "which has more than 10 ms left" in PAGE
