@@ -30,7 +30,8 @@ def short_reason(problem: Problem) -> str:
 
 def _kind_of(problem: Problem) -> str:
     """The class of an error before its message; nothing where there is none, or it says what a stage returned."""
-    return "" if problem.type_name in ("", *RETURNED) else f"{problem.type_name.removeprefix('builtins.')}: "
+    name = problem.type_name
+    return "" if not name or name in RETURNED else f"{name.removeprefix('builtins.')}: "
 
 
 def fault_kind(stage: str, problem: Problem | None) -> FaultKind:

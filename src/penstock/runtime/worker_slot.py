@@ -427,7 +427,7 @@ class WorkerSlot(FrameHolder):
             self._move(LEAVE)
             assert self._incarnation is not None
             self._incarnation.close()
-            if self._only_checked:
+            if self._runs_no_batch:
                 self._watch()
 
     def _launch_when_due(self) -> None:
@@ -482,7 +482,7 @@ class WorkerSlot(FrameHolder):
     def _watch(self) -> None:
         """Start the timers anew for the frame that the worker runs now."""
         self._stop_watching()
-        if self._only_checked:
+        if self._runs_no_batch:
             if self._state is SlotState.LEAVING:
                 self._hang = self._clock.call_later(LEAVE_SECONDS, self._stays)
             return
@@ -492,7 +492,7 @@ class WorkerSlot(FrameHolder):
             self.deserted()
 
     @property
-    def _only_checked(self) -> bool:
+    def _runs_no_batch(self) -> bool:
         """Whether it runs no batch: it has nothing to do, or runs `health`, whose time is not watched here."""
         return not self.frames or self.frames[0] is self._check
 
