@@ -12,8 +12,9 @@ import pytest
 
 from penstock.codec.formats import Codec
 from penstock.config import Batch
+from penstock.core.lanes import Lane
 from penstock.core.state import State
-from penstock.errors import NotReady, ProtocolError, StageFailed, WorkerLost
+from penstock.errors import NotReady, Overloaded, ProtocolError, StageFailed, WorkerLost
 from penstock.runtime.external_incarnation import ServiceStops
 from penstock.runtime.external_spec import external
 from penstock.runtime.external_stage import EARLY_SECONDS
@@ -310,6 +311,41 @@ async def test_an_idle_worker_is_given_a_batch_first_and_none_holds_more_than_it
                 peer.answer()
         await rest()
     assert [call.ends for call in calls] == [[str(i).encode()] for i in range(6)]
+
+
+async def test_lanes_urgency_and_alone_are_what_they_are_for_a_stage_of_ours(make):
+    stage = await make(batch=Batch(max_size=2), prefetch=3)
+    (await stage.attach()).die("it closed its connection")
+    stage.rig.submit(b"1", lane=Lane.BACK)
+    stage.rig.submit(b"2", urgency=5)
+    stage.rig.submit(b"3", alone=True)
+    stage.rig.submit(b"4", urgency=1)
+    stage.rig.submit(b"5", urgency=1)
+    peer = await stage.attach()
+    batches = []
+    while peer.frames:
+        batches += peer.batches[:1]
+        peer.answer()
+        await rest()
+    assert batches == [[b"4", b"5"], [b"3"], [b"2", b"1"]]
+
+
+async def test_a_stage_without_retry_loses_what_its_worker_dies_under(make):
+    stage = await make(retry=False)
+    first, second = await stage.attach(), await stage.attach()
+    call = await stage.rig.call(b"1")
+    first.die("it closed its connection")
+    await rest()
+    assert call.ends == [WorkerLost]
+    assert second.batches == []
+
+
+async def test_a_stage_takes_no_more_than_its_own_bound(make):
+    stage = await make(max_queued=2)
+    (await stage.attach()).die("it closed its connection")
+    stage.rig.submit(b"1", b"2")
+    with pytest.raises(Overloaded):
+        stage.rig.submit(b"3")
 
 
 async def test_an_end_without_a_word_is_a_death_its_oldest_frame_is_suspect_and_runs_once_more_alone(make):
