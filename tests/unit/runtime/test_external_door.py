@@ -687,11 +687,11 @@ async def test_a_start_that_is_cancelled_leaves_nobody_listening(make_rig, tmp_p
     assert path not in Path("/proc/net/unix").read_text()
 
 
-async def test_a_hundred_workers_come_and_go_and_leave_nothing(make):
+async def test_a_hundred_workers_come_and_go_and_leave_nothing(make, tmp_path):
     door = await make()
     await (await door.attached()).gone()
     await door.until(lambda: not door.stage.workers)
-    before, tasks = descriptors(), len(asyncio.all_tasks())
+    before, tasks, files = descriptors(), len(asyncio.all_tasks()), sorted(tmp_path.iterdir())
     for _ in range(100):
         peer = await door.attached()
         await peer.say(control(Kind.DETACH))
@@ -700,4 +700,5 @@ async def test_a_hundred_workers_come_and_go_and_leave_nothing(make):
         await door.until(lambda: not door.stage.workers)
     assert descriptors() <= before
     assert len(asyncio.all_tasks()) <= tasks
+    assert sorted(tmp_path.iterdir()) == files
     assert len(door.rig.clock.waiting) == 1, "that of the grace"
