@@ -13,6 +13,9 @@ import msgspec
 from penstock.codec.formats import Codec
 
 NPY_MAGIC: Final = b"\x93NUMPY"
+JSON: Final = int(Codec.JSON)  # asked for each answer: a constant costs nothing once compiled, a member is looked up
+RAW: Final = int(Codec.RAW)
+NPY: Final = int(Codec.NPY)
 _json = msgspec.json.Decoder(msgspec.Raw).decode
 _msgpack = msgspec.msgpack.Decoder(msgspec.Raw).decode
 
@@ -22,12 +25,12 @@ def well_formed(codec: int, payload: Any) -> bool:
 
     JSON that is not UTF-8 is none: no reader of the answer that it stands in could read what stands beside it.
     """
-    if codec == Codec.RAW:
+    if codec == RAW:
         return True
-    if codec == Codec.NPY:
+    if codec == NPY:
         return bytes(payload[: len(NPY_MAGIC)]) == NPY_MAGIC
     try:
-        if codec == Codec.JSON:
+        if codec == JSON:
             _json(str(payload, "utf-8"))  # as bytes, the texts in it are not looked into
         else:
             _msgpack(payload)
