@@ -208,7 +208,8 @@ def _kind(error: RequestError) -> FaultKind:
 
 
 def _at(kind: FaultKind) -> str:
-    return f"{kind.error} at {kind.raised_at}" if kind.raised_at else kind.error
+    name = kind.error or "an error of no class"  # a worker from outside need not say which
+    return f"{name} at {kind.raised_at}" if kind.raised_at else name
 
 
 def _where(kind: FaultKind) -> str:

@@ -81,12 +81,14 @@ def test_a_failure_without_a_traceback_is_a_line_with_its_message(faults, caplog
     faults.report(failed("gone", at="", traceback=""), ("a",))
     faults.report(WorkerLost(stage="price"), ("b",))
     faults.report(RequestError("odd"), ("c:3",))
+    faults.report(StageFailed("model says no", stage="price"), ("d",))
     assert caplog.messages == [
         "a: stage 'price' raised builtins.ValueError: gone",
         "b: The worker process died, or hung, while it ran this item.",
         "c:3: odd",
+        "d: stage 'price' raised an error of no class: model says no",
     ]
-    assert [record.request_ids for record in caplog.records] == [("a",), ("b",), ("c:3",)]
+    assert [record.request_ids for record in caplog.records] == [("a",), ("b",), ("c:3",), ("d",)]
     assert caplog.records[1].stage == "price"
 
 
