@@ -18,10 +18,14 @@ PROGRAM = """
     import asyncio, ctypes, os, subprocess, sys, threading, time
     import penstock as ps
 
+    def tell(child):
+        # Not by print, whose lines a thread writes: that may not come to it before the interpreter is held.
+        os.write(1, f"{os.getpid()} {child.pid}\\n".encode())
+
     class Busy(ps.Stage):
         def predict(self, x: str) -> int:
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-            print(os.getpid(), child.pid, flush=True)
+            tell(child)
             if x == "sleep":
                 time.sleep(1000)
             if x == "spin":
@@ -34,7 +38,7 @@ PROGRAM = """
     class Loads(ps.Stage):
         def setup(self) -> None:
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-            print(os.getpid(), child.pid, flush=True)
+            tell(child)
             time.sleep(1000)
 
         def predict(self, x: str) -> str:
