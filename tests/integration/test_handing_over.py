@@ -68,6 +68,9 @@ def test_everything_comes_in_the_order_it_was_handed_over(make_writer, pipe):
 
 
 def test_a_full_pipe_costs_lines_and_nobody_waits(make_writer, pipe):
+    # Full from the start: what the thread wrote in the middle of the loop would make room for a later line.
+    full = b"%04095d\n" % 0
+    os.write(pipe[1], full)
     writer = make_writer(max_bytes=50_000)
     started = time.monotonic()
     for n in range(2000):
@@ -79,8 +82,8 @@ def test_a_full_pipe_costs_lines_and_nobody_waits(make_writer, pipe):
     dropped = writer.backlog.dropped
     assert 1400 < dropped <= 2000 - 500
     assert writer.backlog.waiting <= 50_000
-    *lines, notice = read_lines(pipe[0], 2000 - dropped + 1)
-    assert lines == [b"%099d\n" % n for n in range(2000 - dropped)]
+    *lines, notice = read_lines(pipe[0], 1 + 2000 - dropped + 1)
+    assert lines == [full, *(b"%099d\n" % n for n in range(2000 - dropped))]
     assert notice == b"%d dropped\n" % dropped
     until_now(lambda: writer.backlog.waiting == 0)
     writer.write(pipe[1], b"again\n")
