@@ -32,6 +32,7 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import functools
 import inspect
 import json
 import os
@@ -436,9 +437,15 @@ def code(page: Path) -> Iterator[str]:
     yield from re.findall(r"`([^`]+)`", prose(page))
 
 
+@functools.cache
+def the_parser() -> argparse.ArgumentParser:
+    """Made once: pages have hundreds of lines of code, and each is looked up."""
+    return _parser()
+
+
 def known_flags(command: str) -> set[str]:
     """The flags of a command; of all commands where there is none of this name."""
-    commands = commands_of(_parser())
+    commands = commands_of(the_parser())
     asked = [commands[command]] if command in commands else commands.values()
     return {flag for each in asked for action in each._actions for flag in action.option_strings}
 
@@ -450,14 +457,14 @@ def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
 
 def flags_below(name: str) -> set[str]:
     """The flags of the commands of `penstock NAME`, which has commands of its own."""
-    own = commands_of(commands_of(_parser())[name])
+    own = commands_of(commands_of(the_parser())[name])
     return {flag for command in own.values() for flag in command._option_string_actions}
 
 
 @each(PAGES)
 def test_every_command_a_page_names_exists(page):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    commands = commands_of(_parser())
+    commands = commands_of(the_parser())
     for line in code(page):
         make = re.match(r"make ([a-z-]+)", line)
         assert make is None or make[1] in targets, f"`{line}` is no target of the Makefile"
@@ -705,7 +712,7 @@ def test_the_reference_has_every_kind_of_feature_and_every_option_with_its_defau
 
 def test_the_reference_has_every_command():
     text = (DOCS / "reference" / "commands.md").read_text()
-    commands = commands_of(_parser())
+    commands = commands_of(the_parser())
     first = text.partition("\n## ")[0]
     assert set(re.findall(r"^\| `penstock ([\w-]+) [^`]*` \|", first, re.MULTILINE)) == set(commands)
     for name in ("artifact", "training"):
