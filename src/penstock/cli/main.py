@@ -246,8 +246,8 @@ def _check_queue(arguments: argparse.Namespace, options: ServerOptions) -> str |
 def _serve_reloading(arguments: argparse.Namespace, options: ServerOptions) -> int:
     from penstock.cli.reload import serve_reloading
     from penstock.hosting.handing_over import lines_handed_over
-    from penstock.hosting.load_lines import line_can_be_shown
     from penstock.hosting.logs import dropped_notice
+    from penstock.hosting.moving_line import line_can_be_shown
 
     # The child may show what still loads.
     erases = options.log_format == "text" and line_can_be_shown()

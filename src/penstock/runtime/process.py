@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from penstock.hosting.load_lines import line_is_shown
+from penstock.hosting.moving_line import line_is_shown
 from penstock.runtime.stack_memory import StackMemory
 from penstock.transport.forks import keep_from_forks
 from penstock.worker import GENTLE_SIGNALS, PYTHONPATH_OF_STAGE

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pty
 import re
 import signal
 import socket
-import subprocess
 import sys
-import termios
-import threading
 import time
 
 import pytest
 from served import PATIENCE_SECONDS, PENSTOCK, START_LIMIT, Program, Wire, request, serving, write_module
 from waiting import until_now
 
-from penstock.hosting.line_writer import ERASE_LINE
+from terminals import Terminal
 
 SLOW = """
 from pathlib import Path
@@ -95,43 +90,6 @@ def test_without_a_terminal_the_log_tells_again_and_again(tmp_path, log_format):
         assert all(line.startswith("{") and '"logger":"penstock.loading"' in line for line in told)
     else:
         assert all(" INFO penstock.loading: service 'mine': M is loading" in line for line in told)
-
-
-class Terminal:
-    """A terminal with a program on it; what it shows is its rows, after what was erased was erased."""
-
-    def __init__(self, folder, *command, env=None):
-        self.master, self._tty = pty.openpty()
-        termios.tcsetwinsize(self._tty, (24, 80))
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-        self.process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdin=self._tty,
-            stdout=self._tty,
-            stderr=self._tty,
-            env={**inherited, "TERM": "xterm", **(env or {})},
-            start_new_session=True,
-        )
-        self.written = b""
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self):
-        with contextlib.suppress(OSError):
-            while piece := os.read(self.master, 65536):
-                self.written += piece
-
-    @property
-    def rows(self):
-        rows = self.written.replace(b"\r\n", b"\n").split(b"\n")
-        return [row.rpartition(ERASE_LINE)[2].decode() for row in rows]
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(PATIENCE_SECONDS)
-        os.close(self._tty)
-        os.close(self.master)
 
 
 @pytest.fixture
