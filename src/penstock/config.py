@@ -424,6 +424,12 @@ class ServerOptions:
     )
     max_connections: int = option(10_000, "most connections; one more may only ask for probes", minimum=1)
     max_pipelined: int = option(32, "most requests of one connection in hand; 1 is no pipelining", minimum=1)
+    connection_age: float = option(
+        math.inf, "age from which a connection ends with its next answer, 10 % more or less; inf: never", minimum=1
+    )
+    drain_delay: float = option(
+        0.0, "on SIGTERM, unready but serving for so long before the drain, so that balancers notice", minimum=0
+    )
     drain: float = option(30.0, "longest to finish accepted requests on SIGTERM; 0 drops them at once", minimum=0)
     overload_status: int = option(503, "status when the service is full", choices=(503, 429, 400))
     expired_status: int = option(503, "status when a deadline passed before the item ran", choices=(503, 408, 500))

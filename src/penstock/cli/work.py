@@ -136,7 +136,8 @@ class Work:
                 on_ready=ready,
                 on_end=flush,
                 renewals=renewals,
-                shows_loading=self.server.log_format == "text",
+                shows_lines=self.server.log_format == "text",
+                drain_delay=0.0 if self.options.http is None else self.server.drain_delay,
                 until=consumer.finished,
             )
         finally:

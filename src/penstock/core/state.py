@@ -18,7 +18,7 @@ class State(StrEnum):
     STALLED = "stalled"
     """Taking work, but work waits or runs in a stage and nothing has come back from it for `stall_unready` seconds."""
     DRAINING = "draining"
-    """Finishing what was accepted, accepting nothing new."""
+    """About to end: it finishes what was accepted.  Newcomers are accepted only for as long as `drain_delay` says."""
     STOPPED = "stopped"
 
     @property

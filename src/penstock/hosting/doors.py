@@ -41,6 +41,16 @@ class Doors:
         for door in self._doors:
             door.stop_accepting()
 
+    @property
+    def held(self) -> int:
+        """How many jobs are in hand."""
+        return sum([door.held for door in self._doors])
+
+    def leave_soon(self) -> None:
+        """Go on accepting where somebody waits for an answer, and claim no more."""
+        for door in self._doors:
+            door.leave_soon()
+
     async def see_out(self, seconds: float) -> None:
         """Stop accepting, and let those who are in go on for at most `seconds`."""
         self._let_go()

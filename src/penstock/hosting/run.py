@@ -1,8 +1,9 @@
 """Run services behind a door until a signal: open it, start the workers, drain.
 
 The door opens first, so that questions about the state are answered while models load.  SIGTERM, SIGINT or SIGQUIT
-begins the drain; a second one ends everything at once.  No worker process is left in either case.  SIGHUP renews
-certificates and keys, SIGUSR1 writes a report to the log.
+begins the end: where one was asked for, a phase in which everything is accepted although the state says DRAINING, and
+then the drain.  A second one ends everything at once, in either phase.  No worker process is left in any case.  SIGHUP
+renews certificates and keys, SIGUSR1 writes a report to the log.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import gc
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import uvloop
 
+from penstock.core.clock import calling_later
 from penstock.hosting.chore import Chore
+from penstock.hosting.drain_lines import phase_told
 from penstock.hosting.freed_memory import freed_memory_returned, resident_bytes, trim_heap
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.handing_over import lines_handed_over, write_last_lines
@@ -48,6 +51,13 @@ class Door(Protocol):
     async def start(self) -> None:
         """Accept work from now on; raises StartFailed or ConfigError."""
 
+    @property
+    def held(self) -> int:
+        """How many jobs are in hand here; requests count at their services."""
+
+    def leave_soon(self) -> None:
+        """Prepare for the end: claim no job any more, and go on accepting from clients, on each connection once."""
+
     def stop_accepting(self) -> None:
         """Accept no more work; safe at any time, any number of times."""
 
@@ -66,7 +76,8 @@ def run_until_signal(
     on_ready: Callable[[], None],
     on_end: Callable[[], None],
     renewals: Sequence[Renewal] = (),
-    shows_loading: bool = False,
+    shows_lines: bool = False,
+    drain_delay: float = 0.0,
     see_out: float = 0.0,
     until: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
@@ -74,11 +85,13 @@ def run_until_signal(
 
     It ends at a signal, and when what `until` gives is done; what that raises is raised after the drain.
 
-    Before the drain the door sees out who is in for at most `see_out` seconds; 0: it does not.
+    Before the drain of a run that was ready the services are DRAINING for `drain_delay` seconds, and accept all the
+    same: meanwhile whoever sends requests here may learn that others should have them.  With `see_out` there is no such
+    delay: the door sees out who is in for at most so many seconds.
 
     `on_ready` is called once, when every service is ready, and `on_end` at the end, also at one that a second signal
     asked for: what is to be logged is then logged.  `renewals` are what SIGHUP reads again.  With
-    `shows_loading` a line on the terminal, if there is one, tells what still loads.
+    `shows_lines` a line on the terminal, if there is one, tells what still loads, and how the end goes.
 
     Raises:
         ConfigError: an option or a service is not valid.
@@ -90,7 +103,8 @@ def run_until_signal(
         _collector_restored(),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(_Run(services, door, drain, on_ready, on_end, renewals, shows_loading, see_out, until).run())
+        ends = _Ends(drain_delay, see_out, drain)
+        runner.run(_Run(services, door, ends, on_ready, on_end, renewals, shows_lines, until).run())
 
 
 @contextlib.contextmanager
@@ -105,6 +119,14 @@ def _collector_restored() -> Iterator[None]:
             gc.unfreeze()
 
 
+class _Ends(NamedTuple):
+    """How long each phase of the end lasts, in seconds."""
+
+    delay: float
+    see_out: float
+    drain: float
+
+
 class _Run:
     """One run, from the opening of the door to its end."""
 
@@ -112,22 +134,23 @@ class _Run:
         self,
         services: Sequence[Servable],
         door: Door,
-        drain: float,
+        ends: _Ends,
         on_ready: Callable[[], None],
         on_end: Callable[[], None],
         renewals: Sequence[Renewal],
-        shows_loading: bool,
-        see_out: float,
+        shows_lines: bool,
         until: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._until = until
         self._services = services
         self._door = door
-        self._drain_seconds = drain
-        self._see_out_seconds = see_out
+        self._ends = ends
+        self._ready = False
+        """Whether every service was ready."""
         self._on_ready = on_ready
         self._on_end = on_end
-        self._shows_loading = shows_loading
+        self._shows_lines = shows_lines
+        self._clock = LoopClock()
         self._stop_asked = asyncio.Event()
         self._signal = ""
         self._began = 0.0
@@ -154,8 +177,9 @@ class _Run:
                 gc.collect()
                 gc.freeze()
                 gc.set_threshold(COLLECTOR_THRESHOLD_OBJECTS)
+                self._ready = True
                 self._on_ready()
-                with freed_memory_returned(LoopClock(), resident_bytes, trim_heap):
+                with freed_memory_returned(self._clock, resident_bytes, trim_heap):
                     await stop_asked
             else:
                 started.cancel()
@@ -182,7 +206,7 @@ class _Run:
 
     async def _start(self) -> None:
         """Start every service.  The first that fails to start cancels the starts of the others; its error is raised."""
-        shown = loading_shown(self._services, LoopClock()) if self._shows_loading else contextlib.nullcontext()
+        shown = loading_shown(self._services, self._clock) if self._shows_lines else contextlib.nullcontext()
         try:
             with shown:
                 async with asyncio.TaskGroup() as group:
@@ -192,14 +216,36 @@ class _Run:
             raise failed.exceptions[0] from None
 
     async def _drain(self) -> None:
-        if self._see_out_seconds:
-            await self._door.see_out(self._see_out_seconds)
-        grace = self._drain_seconds
-        ends = [asyncio.ensure_future(service.stop(drain=grace)) for service in self._services]
+        if self._ends.see_out:
+            await self._door.see_out(self._ends.see_out)
+        elif self._ends.delay and self._ready:
+            await self._leave_soon(self._ends.delay)
+        grace = self._ends.drain
+        stops = [asyncio.ensure_future(service.stop(drain=grace)) for service in self._services]
         await asyncio.sleep(0)  # lets each `stop` begin: nothing more is accepted when the line is written
-        if self._signal:
-            log.info("%s: draining for up to %g s; a second signal ends at once", self._signal, grace)
-        await asyncio.gather(self._door.close(grace + LAST_ANSWERS_SECONDS), *ends)
+        with self._told("draining for up to %s, %d in hand", grace, self._signal):
+            await asyncio.gather(self._door.close(grace + LAST_ANSWERS_SECONDS), *stops)
+
+    async def _leave_soon(self, seconds: float) -> None:
+        """Tell everybody who asks that this server goes, and go on as before for so long."""
+        for service in self._services:
+            if service.engine is not None:
+                service.engine.leave_soon()
+        self._door.leave_soon()
+        over = asyncio.Event()
+        with (
+            self._told("accepting for %s more, %d in hand", seconds, self._signal or "the run is over"),
+            calling_later(self._clock, seconds, over.set),
+        ):
+            await over.wait()
+
+    def _told(self, what: str, seconds: float, why: str) -> contextlib.AbstractContextManager[None]:
+        return phase_told(what, seconds, self._in_hand, self._clock, why=why, shows=self._shows_lines)
+
+    def _in_hand(self) -> int:
+        """How many requests' items and jobs are in hand."""
+        engines = [service.engine for service in self._services if service.engine is not None]
+        return self._door.held + sum([engine.queued for engine in engines])
 
     async def _report(self) -> None:
         await report(self._services, asyncio.get_running_loop().time() - self._began, "SIGUSR1")

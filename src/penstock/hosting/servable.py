@@ -114,6 +114,10 @@ class HostedEngine(Protocol):
         """Its bounds."""
 
     @property
+    def accepting(self) -> bool:
+        """Whether what comes is taken, as far as there is room: for a while also where the state says DRAINING."""
+
+    @property
     def queued(self) -> int:
         """Accepted, unsettled items, wherever they are, but for those of `Lane.BACK`."""
 
@@ -211,6 +215,9 @@ class HostedEngine(Protocol):
         It gets a function that kills the worker, None for a thread, and the ids of its requests, without those of
         `Lane.BACK`.
         """
+
+    def leave_soon(self) -> None:
+        """Be DRAINING for those who ask from now on, and go on as before: the service is stopped soon."""
 
     def abandon(self) -> None:
         """End every worker at once, without an answer to anybody."""

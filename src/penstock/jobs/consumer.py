@@ -187,6 +187,15 @@ class Consumer:
         """Claim nothing more."""
         self._claiming.stop()
 
+    @property
+    def held(self) -> int:
+        """How many jobs are in hand."""
+        return len(self.holding)
+
+    def leave_soon(self) -> None:
+        """Claim nothing more: another consumer may have the jobs at once."""
+        self.stop_accepting()
+
     async def see_out(self, seconds: float) -> None:  # noqa: ARG002  # jobs have nobody who waits on a connection
         """Claim nothing more."""
         self.stop_accepting()

@@ -113,6 +113,8 @@ class Engine:
         self._overdue = False
         """Whether the time of the wait in `_until` is up."""
         self._phase = State.STOPPED
+        self._leaving = False
+        """Whether it is DRAINING for those who ask, although it accepts."""
         self._door: ExternalDoor | None = None
         external = [stage for stage in self.stages if isinstance(stage, ExternalStageDriver)]
         if external and options.external_workers is not None:
@@ -129,6 +131,16 @@ class Engine:
 
     @property
     def state(self) -> State:  # noqa: D102  # see `HostedEngine`
+        state = self._own_state
+        return State.DRAINING if self._leaving and state.accepting else state
+
+    @property
+    def accepting(self) -> bool:  # noqa: D102  # see `HostedEngine`
+        return self._flow.accepting
+
+    @property
+    def _own_state(self) -> State:
+        """The state, also while it is about to end."""
         if self._phase is not State.READY:
             return self._phase
         if any(stage.failed for stage in self.stages):
@@ -201,7 +213,7 @@ class Engine:
         return flow.newcomers.refusal(nbytes, deadline, lane, urgency, whose)
 
     def not_ready(self) -> NotReady:  # noqa: D102  # see `Supervisor`
-        state = self.state
+        state = self._own_state
         reason = f": {self.reason}" if state in (State.FAILED, State.STARTING) else ""
         retry_after = self._retry_failed_after() if state is State.FAILED else 1
         return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
@@ -377,9 +389,12 @@ class Engine:
             started.set_result(None)
 
     def _refresh(self) -> None:
-        self._flow.accepting = self.state.accepting
+        self._flow.accepting = self._own_state.accepting
 
     # -- stop -------------------------------------------------------------------------------------------------------
+
+    def leave_soon(self) -> None:  # noqa: D102  # see `HostedEngine`
+        self._leaving = True
 
     async def stop(self, drain: float = 30.0) -> None:
         """Finish what was accepted for up to `drain` seconds, settle the rest as NotReady, end the workers.

@@ -73,7 +73,7 @@ class ChaosDoor:
         """
         engine = route.engine()
         left = due - self._clock.now()
-        if left <= 0 or engine is None or not engine.state.accepting:
+        if left <= 0 or engine is None or not engine.accepting:
             self._later(request, 0.0, partial(self._rang, request, act))
         else:
             self._later(request, min(left, LOOK_SECONDS), partial(self._wait, route, request, due, act))

@@ -38,9 +38,9 @@ def serve(
 ) -> None:
     """Serve `services` on a new event loop; returns after a drain.
 
-    `sockets` listen already, and stay open when this ends: whoever made them keeps them.  Before the drain, clients
-    that are connected are answered for `see_out` seconds more, each once.  With `jobs` clients may submit to that
-    queue.
+    `sockets` listen already, and stay open when this ends: whoever made them keeps them.  With `see_out`, clients that
+    are connected are answered for so many seconds more before the drain, each once, in place of `drain_delay`.  With
+    `jobs` clients may submit to that queue.
 
     Raises:
         ConfigError: an option, a service or the store of `jobs` is not valid.
@@ -60,7 +60,8 @@ def serve(
         on_ready=lambda: announce(listener.addresses),
         on_end=app.problems.faults.flush,
         renewals=[*listener.renewals(), *app.renewals()],
-        shows_loading=options.log_format == "text",  # every line of the others is a JSON object
+        shows_lines=options.log_format == "text",  # every line of the others is a JSON object
+        drain_delay=options.drain_delay,
         see_out=see_out,
     )
 

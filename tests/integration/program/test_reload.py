@@ -363,6 +363,15 @@ def test_what_was_accepted_is_finished_within_two_seconds(reloaded, tmp_path):
     server.stop()
 
 
+def test_an_edit_waits_for_no_drain_delay(reloaded):
+    server = reloaded("--drain-delay", "600").ready()
+    server.edit(source("'b'"))
+    server.answers("b")
+    assert "accepting" not in server.output
+    server.hang_up()
+    server.stop()
+
+
 LOADS_UNTIL = "import os, time\n        while not os.path.exists('go'): time.sleep(0.005)"
 
 

@@ -240,6 +240,22 @@ def test_the_whole_app_is_served_beside_the_jobs_where_http_says(queue):
     assert program.wait() == 0
 
 
+def test_with_a_drain_delay_no_job_is_claimed_any_more_and_clients_are_answered(queue):
+    program = queue.work("models:double", "--http", "127.0.0.1:0", "--drain-delay", "600", "--poll", "0.01")
+    address = program.wait_for(r"ready on (http://\S+)")[1]
+    with jobs.connect(queue.url) as q, httpx.Client(base_url=address, verify=False) as client:
+        assert q.result(q.submit(1), timeout=30) == 2
+        program.signal(signal.SIGTERM)
+        program.wait_for("SIGTERM: accepting for 600 s more")
+        left = q.submit(2)
+        for n in range(20):
+            answer = client.post("/predict", json=n)
+            assert (answer.json(), answer.headers["connection"]) == (2 * n, "close")
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 128 + signal.SIGTERM
+        assert (q.get(left).state, q.get(left).attempts) == ("waiting", {})
+
+
 def test_a_stage_is_told_the_id_of_its_job_and_never_runs_in_the_consumers_process(queue):
     with jobs.connect(queue.url) as q:
         job = q.submit(1)

@@ -316,6 +316,40 @@ async def test_an_engine_that_does_not_run_refuses(make_rig, started):
 # -- stop -------------------------------------------------------------------------------------------------------------
 
 
+async def test_who_leaves_soon_is_draining_for_those_who_ask_and_accepts_all_the_same(make_rig):
+    rig = await make_rig(max_queued=1).start()
+    assert rig.engine.accepting
+    rig.engine.leave_soon()
+    assert (rig.engine.state, rig.engine.reason) == (State.DRAINING, "")
+    assert rig.engine.accepting
+    assert rig.engine.refusal() is None
+    call = await rig.call()
+    assert rig.engine.state is State.DRAINING  # not busy
+    with pytest.raises(Overloaded):
+        rig.submit()
+    rig.workers[0].answer([b"ok"])
+    await rest()
+    assert call.ends == [b"ok"]
+    stopping = await rig.stopping(30.0)
+    assert not rig.engine.accepting
+    assert stopping.done()
+    assert rig.engine.state is State.STOPPED
+
+
+async def test_a_service_that_fails_while_it_is_about_to_leave_says_so(make_rig):
+    rig = await make_rig().start()
+    rig.engine.leave_soon()
+    rig.workers[-1].die()
+    for _ in range(5):
+        assert rig.engine.state is State.DRAINING
+        await rig.clock.advance(1.0)
+        rig.workers[-1].die()
+    assert rig.engine.state is State.FAILED
+    assert not rig.engine.accepting
+    with pytest.raises(NotReady, match="is failed"):
+        rig.submit()
+
+
 async def test_a_drain_finishes_what_was_accepted_and_closes_the_workers(make_rig):
     rig = await make_rig(spec(workers=2), obedient=False).start()
     call = await rig.call()

@@ -79,6 +79,10 @@ class FakeEngine:
         stage.progress_age = 0.0
         self.stages = [stage]
 
+    @property
+    def accepting(self):
+        return self.state.accepting
+
     def refusal(self, nbytes=0, deadline=math.inf, lane=Lane.SINGLE, urgency=3, tenant=""):
         self.asked_for = nbytes
         self.asked = (deadline, lane, urgency, tenant)

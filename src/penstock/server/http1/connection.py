@@ -15,6 +15,8 @@ Contract
   first.
 * The requests in hand of a client that hangs up are cancelled.  The end of its sending side counts as hanging up: a
   closed socket and a half-closed one look the same until it is too late to save the work.
+* From the moment that `Connections.last_answer_from` says, or from `end_soon` on, the connection ends with the first
+  answer behind which nothing has come: what is pipelined is answered first.
 * A connection that came when there were too many is answered one probe, and 503 to anything else unless there is room
   by then.  With that answer it ends.
 * A table in `refusals.py` says what becomes of the connection after a refusal; a table in `states.py` has its states.
@@ -134,6 +136,8 @@ class Connection(asyncio.Protocol):
         """History: how much came after the last request."""
         self._fresh = True
         """History: no request was begun yet."""
+        self._last_from = math.inf
+        """From when on an answer is the last one, where nothing has come behind its request."""
         self._excess = False
         """Cause: it has no place, because it came when there were too many or has made way."""
         self._idle_since = self._reading.waiting_since
@@ -146,6 +150,7 @@ class Connection(asyncio.Protocol):
         """Take the socket."""
         self._transport = cast("asyncio.Transport", transport)
         self._idle_since = self._now()  # not while a TLS handshake lasted
+        self._last_from = self._connections.last_answer_from(self._idle_since)
         entry = self._connections.enter(self)
         self._excess = entry is EXCESS
         if entry is ABORTED:
@@ -215,6 +220,7 @@ class Connection(asyncio.Protocol):
             if at < end and not began:
                 began = self._now()
             before = state
+        reading.more = False
         if at < end:
             reading.keep(data, at)
             reading.match(self._transport, self._state, len(self._queue))
@@ -264,6 +270,7 @@ class Connection(asyncio.Protocol):
         if self._excess:
             refusal = self._judge_excess(exchange, head, refusal)
         length = head.length
+        self._reading.more = stop + length < len(data)
         if refusal is None and (head.objection is not None or length > self._max_body):
             status, detail = head.objection or (413, f"the body is larger than {self._max_body} bytes")
             refusal = self._app.refuse(status, detail, exchange)
@@ -303,6 +310,7 @@ class Connection(asyncio.Protocol):
             self._state = EXPECT[self._state]
         self._reading.sign_of_life()
         refusal = intake.feed(exchange, data, at)
+        self._reading.more = intake.position < len(data)
         if refusal is not None:
             self._refuse_request(exchange, refusal)
         elif intake.whole():
@@ -361,7 +369,8 @@ class Connection(asyncio.Protocol):
         if head is not None:
             length = head.length
             self._intake.drop(exchange)
-            after = after_refusal(length, self._state is not READING_HEAD, head.expects, exchange.last)
+            last = exchange.last = exchange.last or (self._now() >= self._last_from and not self._reading.more)
+            after = after_refusal(length, self._state is not READING_HEAD, head.expects, last)
         if after is SKIP_BODY:
             self._state = SKIP[self._state]
             self._intake.skip(length)
@@ -406,8 +415,7 @@ class Connection(asyncio.Protocol):
         exchange.connection = None
         body = response.body
         nbytes = len(body) if type(body) is bytes else payload_size(body)
-        # A draining connection ends with the last answer it owes.
-        last = exchange.last or (self._connections.draining and not self._queue and self._state is READING_HEAD)
+        last = exchange.last or self._owes_no_more(now)
         persistence = CLOSING if last else KEEP_ALIVE_1_0 if exchange.minor == 0 else KEEP_ALIVE
         if exchange.method == "HEAD" or response.status in BODILESS:
             body = b""
@@ -421,6 +429,13 @@ class Connection(asyncio.Protocol):
         exchange.response = None  # `UnreadAnswers` may keep the request for a while, not the answer
         if last:
             self._finish(transport)
+
+    def _owes_no_more(self, now: float) -> bool:
+        """Whether the connection ends with the answer that is written now, because it drains or its time is up."""
+        if self._queue or self._state is not READING_HEAD:
+            return False
+        reading = self._reading
+        return self._connections.draining or (now >= self._last_from and not reading.kept and not reading.more)
 
     def _finish(self, transport: asyncio.Transport) -> None:
         """The last answer was written: close, or linger where the client may still be sending."""
@@ -465,6 +480,9 @@ class Connection(asyncio.Protocol):
         self._close()
 
     # ---- ends
+
+    def end_soon(self) -> None:  # noqa: D102  # see `OpenConnection`
+        self._last_from = -math.inf
 
     def drain(self) -> None:  # noqa: D102  # see `OpenConnection`
         if self._state is READING_HEAD and not self._queue and not self._reading.kept:

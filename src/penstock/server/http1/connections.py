@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 import time
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +27,10 @@ TURN_SECONDS: Final = 0.002
 
 It is enough for the requests that a client which waits for answers pipelines, and all others wait no longer than that.
 """
+
+
+AGE_SPREAD: Final = 0.1
+"""The share of `connection_age` by which connections end sooner or later: those that came together end apart."""
 
 
 class Entry(IntEnum):
@@ -54,6 +60,9 @@ class OpenConnection(Guest, Protocol):
     def overdue_bytes(self, now: float) -> int:
         """The bytes of its finished answers that were ready `unread_timeout` ago, where too many are held."""
 
+    def end_soon(self) -> None:
+        """End with the next answer behind which nothing has come."""
+
     def drain(self) -> None:
         """Close if nothing is in hand; otherwise end with the last answer owed."""
 
@@ -68,7 +77,8 @@ class Connections:
     """The application, the options and the open connections.
 
     `sweep` must be called about once a second, with the time of `clock`.  `wall_time` gives seconds since the epoch,
-    for the Date field.  `persistent` says whether a connection is kept after an answer.
+    for the Date field.  `persistent` says whether a connection is kept after an answer.  `draw` gives numbers from 0 to
+    1, which spread the ends of connections by age.
 
     At most `max_connections` are served.  `max_excess` more may be open: those in `excess`, which came when there were
     too many, and those in `leaving`, which were closed to make room and are not lost yet.  Where that is exceeded one
@@ -86,6 +96,7 @@ class Connections:
         clock: Clock,
         wall_time: Callable[[], float] = time.time,
         max_excess: int = EXCESS_CONNECTIONS,
+        draw: Callable[[], float] = random.random,
     ) -> None:
         self.app = app
         self.options = options
@@ -104,6 +115,10 @@ class Connections:
         self.leaving: dict[OpenConnection, None] = {}
         """In the order in which they were closed."""
         self.draining = False
+        self._ending = False
+        """Whether each connection ends with its next answer."""
+        self._age = options.connection_age
+        self._draw = draw
         self._resting: deque[OpenConnection] = deque()
         """Those that wait for their next turn, in their order."""
         self._giving = False
@@ -120,6 +135,12 @@ class Connections:
             self.excess[connection] = None
         self._cut()
         return entry
+
+    def last_answer_from(self, now: float) -> float:
+        """From when on a connection that is made at `now` ends with its next answer."""
+        if self._ending:
+            return -math.inf
+        return now + self._age * (1.0 + AGE_SPREAD * (2.0 * self._draw() - 1.0))
 
     def heard(self, connection: OpenConnection) -> None:
         """Note that a connection came with bytes: of those in excess it has now been silent for the shortest time."""
@@ -200,6 +221,12 @@ class Connections:
             connection.sweep(now)
         if self.open and self.app.any_answers_overfull():
             cut_overdue(self.open, now)
+
+    def end_soon(self) -> None:
+        """Have each connection end with its next answer, those that are made from now on too."""
+        self._ending = True
+        for connection in tuple(self.open):
+            connection.end_soon()
 
     def drain(self) -> None:
         """Close what is idle, and let every other connection end with the answers it is owed."""

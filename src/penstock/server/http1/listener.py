@@ -1,7 +1,7 @@
 """Open the server's door, keep its connections swept, and close it without losing an answer.
 
-`start` binds.  `stop_accepting` closes the door.  `close` also waits for the answers owed.  The last two may be called
-at any time, any number of times.
+`start` binds.  `leave_soon` prepares for the end.  `stop_accepting` closes the door.  `close` also waits for the
+answers owed.  The last three may be called at any time, any number of times.
 """
 
 from __future__ import annotations
@@ -175,6 +175,16 @@ class Listener:
         self._file = None
         if uds is not None and file is not None:
             remove_unix(uds, file)
+
+    @property
+    def held(self) -> int:
+        """No job is in hand here."""
+        return 0
+
+    def leave_soon(self) -> None:
+        """Go on accepting, and end each connection with its next answer."""
+        if self._connections is not None:
+            self._connections.end_soon()
 
     async def see_out(self, seconds: float) -> None:
         """Stop accepting, and answer for `seconds` what comes on open connections, each with its last answer.

@@ -23,6 +23,7 @@ class ReadingFlow:
         "choked",
         "judged_bytes",
         "kept",
+        "more",
         "on",
         "passed_blank_line",
         "pipelines",
@@ -48,6 +49,8 @@ class ReadingFlow:
         """Bytes not used yet: an unfinished head, or what came while nothing further could be done with it."""
         self.judged_bytes = 0
         """How much of an unfinished head in `kept` was judged."""
+        self.more = False
+        """Whether bytes that are being read lie behind the request begun last."""
         self.passed_blank_line = False
         """History: the blank line before the next request line came, and was ignored."""
         self.waiting_since = now()

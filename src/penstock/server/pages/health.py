@@ -135,5 +135,5 @@ def _retry_after(service: Servable) -> int:
     """In how many seconds a service that takes no traffic is worth another try."""
     engine = service.engine
     # One that takes what comes is not asked: to be refused would take a place in the line of those who are.
-    refusal = None if engine is None or engine.state.accepting else engine.refusal()
+    refusal = None if engine is None or engine.accepting else engine.refusal()
     return refusal.retry_after if isinstance(refusal, NotReady) else 1

@@ -236,9 +236,17 @@ class Rig:
     def __init__(self, **options) -> None:
         self.now = 1000.0
         self.wall_time = 1e9
+        self.drawn = 0.5
+        """What the next connection draws, of 0 to 1."""
         self.app = MemoryApp()
         self.clock = RigClock(self)
-        self.connections = Connections(self.app, ServerOptions(**options), self.clock, wall_time=lambda: self.wall_time)
+        self.connections = Connections(
+            self.app,
+            ServerOptions(**options),
+            self.clock,
+            wall_time=lambda: self.wall_time,
+            draw=lambda: self.drawn,
+        )
         self.clients: list[Client] = []
 
     def connect(self, handshake: float = 0.0) -> Client:
