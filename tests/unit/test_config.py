@@ -76,6 +76,8 @@ DEFAULTS = {
         "unread_timeout": 30.0,
         "max_connections": 10_000,
         "max_pipelined": 32,
+        "connection_age": math.inf,
+        "drain_delay": 0.0,
         "drain": 30.0,
         "overload_status": 503,
         "expired_status": 503,
@@ -118,6 +120,8 @@ LIMITS = {
         "unread_timeout": 0.1,
         "max_connections": 1,
         "max_pipelined": 1,
+        "connection_age": 1,
+        "drain_delay": 0,
         "drain": 0,
     },
 }
