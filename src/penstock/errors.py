@@ -1,7 +1,8 @@
 """Every error Penstock raises, as one tree.
 
 The first sentence of a class's docstring is its default message.  `retryable` says whether the same call may
-succeed later without anybody changing anything; clients and the table of HTTP statuses read it.
+succeed later without anybody changing anything, and would do nothing twice; clients and the table of HTTP statuses read
+it.
 
 A request that ends without a result ends with a `RequestError`.  The code that accepted an item settles it, with a
 result or with one of these.
@@ -9,13 +10,11 @@ result or with one of these.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class PenstockError(Exception):
     """Something went wrong in Penstock."""
 
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or self.default_message())
@@ -57,10 +56,15 @@ class RequestError(PenstockError):
     """A request ended without a result.
 
     `begun` says whether a worker was at work on the item before it ended, in whatever stage.  Who sends such an item
-    again has its work done twice.
+    again has its work done twice, so it is not `retryable`, whatever its class says.
     """
 
     begun: bool = False
+
+    def note_begun(self) -> None:
+        """A worker was at work on the item."""
+        self.begun = True
+        self.retryable = False
 
 
 class InvalidItem(RequestError):
@@ -127,7 +131,9 @@ class DeadlineExceeded(RequestError):
 
     def __init__(self, message: str = "", *, ran: bool = False) -> None:
         super().__init__(message)
-        self.ran = self.begun = ran
+        self.ran = ran
+        if ran:
+            self.note_begun()
 
 
 RETURNED = {

@@ -75,7 +75,7 @@ class Settling:
         if before is QUEUED:
             self._queues[item.stage].discard(item)
         if isinstance(outcome, Failure) and may_have_run(item):
-            outcome.error.begun = True
+            outcome.error.note_begun()
         request = item.request
         if request.lane == BACK:
             self.back_items -= 1

@@ -8,7 +8,9 @@ traceback is written to the log only.
 Contract
 --------
 * Whatever may be retried says when, in the problem and in `Retry-After` and `retry-after-ms`, whatever its status.
-  What a stage was at work on when its deadline passed says nothing: to send it again as it was is to do that again.
+  What has begun when its deadline passes says nothing: to send it again as it was is to do that again.
+* 503 says that nothing was done: proxies send such a request again, whatever its headers say.  What has begun ends as
+  504 by its deadline, and as 500 where the service stops, a stage fails or results take too many bytes.
 * Every problem answer has `x-should-retry`.  It is ``true`` exactly where the error is retryable and the item never
   ran; with 504 it is ``false``.
 """
@@ -117,8 +119,10 @@ class Problems:
 
     def status(self, error: RequestError) -> int:
         """The HTTP status of an error."""
-        if isinstance(error, DeadlineExceeded) and error.ran:
+        if error.begun and isinstance(error, DeadlineExceeded):
             return self._late_status
+        if error.begun and isinstance(error, (NotReady, Overloaded)):
+            return self._numbers[RequestError]
         return self._numbers[_kind(error)]
 
     def describe(self, error: RequestError, request_id: str, occurrence: str) -> dict[str, Any]:
@@ -144,7 +148,7 @@ class Problems:
             problem["reason"] = error.reason
         if isinstance(error, _FAULTS) or row is RequestError:
             problem["id"] = occurrence
-        if error.retryable and not (isinstance(error, DeadlineExceeded) and error.ran):
+        if error.retryable:
             _say_when(problem, error)
         return problem
 
@@ -153,7 +157,7 @@ class Problems:
         request_id = request.id.decode()
         problem = self.describe(error, request_id, request_id)
         self.faults.report(error, (request_id,))
-        return respond(problem, retry=error.retryable and not error.begun)
+        return respond(problem, retry=error.retryable)
 
     def job_answer(self, error: PenstockError, request: HttpRequest) -> Response:
         """The answer to a call about jobs that ended with `error`; one that is in no table is a bad parameter."""

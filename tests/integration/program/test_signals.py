@@ -206,7 +206,7 @@ def test_a_crowd_of_signals_harms_nobody(serve):
     server.until(lambda: "SIGUSR1: health" in server.output)
 
 
-def test_what_is_left_at_the_end_of_the_drain_is_503(serve):
+def test_what_is_left_at_the_end_of_the_drain_is_503_and_500_where_it_runs(serve):
     server = serve("--drain", "0.5", where=("--uds", "in.sock"))
     server.address = f"unix:{server.folder / 'in.sock'}"
     wires = held_and_next(server)
@@ -214,18 +214,19 @@ def test_what_is_left_at_the_end_of_the_drain_is_503(serve):
     server.signal(signal.SIGTERM)
     answers = [wire.answer() for wire in wires]
     assert 0.4 < time.monotonic() - started < 5
-    assert [answer.status for answer in answers] == [503] * 4
-    assert answers[0].json()["type"] == "urn:penstock:problem:not-ready"
+    assert [answer.status for answer in answers] == [500, 503, 503, 503]
+    assert {answer.json()["type"] for answer in answers} == {"urn:penstock:problem:not-ready"}
+    assert [answer.headers["x-should-retry"] for answer in answers] == ["false", "true", "true", "true"]
     assert server.wait(limit=5) == 0
     assert not (server.folder / "in.sock").exists()
 
 
-def test_a_drain_of_zero_answers_503_at_once(serve):
+def test_a_drain_of_zero_answers_at_once(serve):
     server = serve("--drain", "0")
     wires = held_and_next(server)
     started = time.monotonic()
     server.signal(signal.SIGTERM)
-    assert [wire.answer().status for wire in wires] == [503] * 4
+    assert [wire.answer().status for wire in wires] == [500, 503, 503, 503]
     assert server.wait() == 0
     assert time.monotonic() - started < 5
 

@@ -53,7 +53,7 @@ def answer(error, **options):
 
 def begun(error):
     """`error` of an item that a worker was at work on."""
-    error.begun = True
+    error.note_begun()
     return error
 
 
@@ -104,7 +104,14 @@ def test_to_try_again_is_advised_where_it_may_help_and_nothing_was_done_yet(erro
     _, headers, problem = answer(error)
     assert headers[b"x-should-retry"] == wanted
     assert (b"retry-after" in headers) is (b"retry-after-ms" in headers) is ("retry_after" in problem)
-    assert ("retry_after" in problem) is error.retryable
+    assert ("retry_after" in problem) is error.retryable is (wanted == b"true")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(NotReady(), 500), (Overloaded(), 500), (QuotaExceeded(), 500), (DeadlineExceeded(), 504)]
+)
+def test_no_item_that_has_begun_is_told_503_which_proxies_send_again(error, status):
+    assert answer(begun(error))[0] == status
 
 
 def test_a_service_that_is_not_ready_says_when_in_milliseconds_too():
