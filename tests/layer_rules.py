@@ -25,6 +25,7 @@ LEVELS = {
     "spelling": 0,
     "config": 0,
     "option_fields": 0,
+    "server_names": 0,
     "core": 0,
     "codec": 1,
     "features": 2,

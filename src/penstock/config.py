@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar, get_args
@@ -20,10 +20,12 @@ from penstock.option_fields import (
     SECONDS,
     SECONDS_FROM_0,
     SWITCH,
+    as_texts,
     check_options,
     option,
     whole_number,
 )
+from penstock.server_names import check_health_path, check_tenant_header
 from penstock.spelling import explain_keyword
 
 T = TypeVar("T")
@@ -293,10 +295,6 @@ class LogOptions:
 IN_A_PROGRAM = LogOptions()
 
 
-HEALTH_PATH = re.compile(r"/|(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
-"""What a health path is: the same in a request line, after a proxy, and under a mount point."""
-
-
 LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 """The levels by name, as numbers of Python's `logging`."""
 ALL_LOGGERS = ""
@@ -398,9 +396,14 @@ def _chaos_number(entry: str, text: str, most: float) -> float:
 class ServerOptions:
     """The HTTP server's door: where it listens and what it refuses."""
 
-    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 or :: for every interface")
+    host: str | Sequence[str] | None = option(
+        None,
+        "address to listen on, or several; 0.0.0.0: every IPv4 interface, ::: every one of IPv4 and IPv6; without it "
+        "127.0.0.1, or with uds no address",
+        repeated=True,
+    )
     port: int = option(8000, "port to listen on; 0 takes a free one and prints it", minimum=0, maximum=65535)
-    uds: str | None = option(None, "path of a Unix socket to listen on instead of host and port")
+    uds: str | None = option(None, "path of a Unix socket to listen on, alone or besides host")
     uds_mode: int = option(0o600, "permissions of the Unix socket", minimum=0)
     tls_cert: str | None = option(None, "PEM file with the certificate chain; needs tls_key")
     tls_key: str | None = option(None, "PEM file with the private key; needs tls_cert")
@@ -448,9 +451,7 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        for name in ("host", "uds", "tls_cert", "tls_key", "api_key_file"):
-            if "\0" in (getattr(self, name) or ""):
-                raise ConfigError(f"{name} must not hold a null character, got {getattr(self, name)!r}")
+        self._check_names()
         if not isinstance(self.log_level, str):
             raise ConfigError(
                 f"log_level must be a text such as 'info' or 'info,my.model=debug', got {self.log_level!r}"
@@ -458,37 +459,25 @@ class ServerOptions:
         read_log_levels(self.log_level)
         if self.chaos is not None:
             read_chaos(str(self.chaos))
-        path = self.health_path
-        if path is not None and not (isinstance(path, str) and HEALTH_PATH.fullmatch(path)):
-            raise ConfigError(
-                "health_path must begin with a slash, end without one, and have letters, digits and `._~-` between its "
-                f"slashes, as /health_check, got {path!r}"
-            )
+        if self.health_path is not None:
+            check_health_path(self.health_path)
         if self.tenant_header is not None:
-            _check_tenant_header(self.tenant_header)
+            check_tenant_header(self.tenant_header)
         if self.uds_mode > 0o777:
             raise ConfigError(f"uds_mode must be at most 0o777, got {self.uds_mode:#o}")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert and tls_key go together: one of them is missing")
 
-
-_FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
-_FIELDS_IN_USE = frozenset(
-    (
-        *("accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length"),
-        *("content-type", "cookie", "date", "expect", "grpc-timeout", "host", "keep-alive", "priority"),
-        *("proxy-authorization", "range", "te", "trailer", "transfer-encoding", "upgrade", "via", "x-api-key"),
-        *("x-envoy-expected-rq-timeout-ms", "x-request-id", "x-request-timeout"),
-    )
-)
-"""The header fields of a request that mean something else, to us or to any server."""
-
-
-def _check_tenant_header(name: object) -> None:
-    if not isinstance(name, str) or _FIELD_NAME.fullmatch(name) is None:
-        raise ConfigError(f"tenant_header must be the name of a header field, such as X-Tenant, got {name!r}")
-    if name.lower() in _FIELDS_IN_USE:
-        raise ConfigError(f"tenant_header cannot be {name}, because that field means something else; use X-Tenant")
+    def _check_names(self) -> None:
+        if isinstance(self.host, list):  # the class is frozen, and the list may change
+            object.__setattr__(self, "host", tuple(self.host))
+        if self.host == ():
+            raise ConfigError("host must name one address at least; leave it out for the default")
+        named = [("host", host) for host in as_texts("host", self.host or ())]
+        named += [(name, getattr(self, name) or "") for name in ("uds", "tls_cert", "tls_key", "api_key_file")]
+        for name, text in named:
+            if "\0" in text:
+                raise ConfigError(f"{name} must not hold a null character, got {text!r}")
 
 
 DIGEST_DIGITS = 64

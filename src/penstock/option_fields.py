@@ -69,11 +69,13 @@ def option(
     choices: tuple[Any, ...] = (),
     limit: Limit | None = None,
     unit: str | None = None,
+    repeated: bool = False,
 ) -> Any:
     """A dataclass field that carries its explanation and its limits.
 
     Where the default is no integer, `inf` is admitted above `maximum` too.  `unit` is what the command line calls the
-    value; without it an integer is N, and a float SECONDS.
+    value; without it an integer is N, and a float SECONDS.  A `repeated` one is a text or several: its flag may be
+    repeated, and in a flag or a variable commas stand between them.
     """
     metadata = {
         "help": help,
@@ -82,6 +84,7 @@ def option(
         "choices": choices,
         "limit": limit,
         "unit": unit,
+        "repeated": repeated,
     }
     return field(default=default, metadata=metadata)
 
@@ -94,20 +97,24 @@ def check_options(owner: Any) -> None:
 
 def check_option(f: Field[Any], value: Any) -> None:
     """Raise ConfigError if `value` cannot be the value of field `f`."""
-    minimum, choices = f.metadata.get("minimum"), f.metadata.get("choices")
+    choices = f.metadata.get("choices")
     if choices and value not in choices:
         raise ConfigError(f"{f.name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     if value is None:
         if f.default is None:
             return
         raise ConfigError(f"{f.name} must have a value, got None")
-    if value == "":
-        # Libraries give an empty text meanings of their own: to listen on every interface, for one.
-        raise ConfigError(f"{f.name} must not be empty; leave it out for the default")
+    for one in as_texts(f.name, value) if f.metadata.get("repeated") else (value,):
+        if one == "":
+            # Libraries give an empty text meanings of their own: to listen on every interface, for one.
+            raise ConfigError(f"{f.name} must not be empty; leave it out for the default")
     if isinstance(f.default, bool) and not isinstance(value, bool):
         raise ConfigError(f"{f.name} must be true or false, got {value!r}")
-    if minimum is None:
-        return
+    if f.metadata.get("minimum") is not None:
+        _check_number(f, value, f.metadata["minimum"])
+
+
+def _check_number(f: Field[Any], value: Any, minimum: float) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or (isinstance(value, float) and math.isnan(value)):
         raise ConfigError(f"{f.name} must be a number, got {value!r}")
@@ -123,6 +130,14 @@ def check_option(f: Field[Any], value: Any) -> None:
         raise ConfigError(f"{f.name} must be at most {maximum}{'' if whole else ', or inf'}, got {value!r}")
 
 
+def as_texts(name: str, value: object) -> tuple[str, ...]:
+    """The texts of a repeated option called `name`; ConfigError where `value` is neither a text nor a list of them."""
+    texts = (value,) if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"{name} must be a text or a list of texts, got {value!r}")
+    return tuple(texts)
+
+
 def environment_name(name: str) -> str:
     """The environment variable of an option: ``max_body`` is ``PENSTOCK_MAX_BODY``."""
     return f"PENSTOCK_{name.upper()}"
@@ -130,6 +145,8 @@ def environment_name(name: str) -> str:
 
 def parse_option(f: Field[Any], text: str) -> Any:
     """Make the value of field `f` from `text`, as the command line and the environment give it."""
+    if f.metadata.get("repeated"):
+        return tuple(part.strip() for part in text.split(","))
     kind: type[Any] = type(f.default)
     if f.default is None:
         kind = str if f.metadata.get("minimum") is None else float

@@ -21,6 +21,7 @@ from penstock.config import SERVICE_ARGUMENTS, STAGE_ARGUMENTS, Batch, ServerOpt
 from penstock.errors import ConfigError
 from penstock.option_fields import SWITCH, environment_name, from_environment, option, parse_option
 from penstock.runtime.spec import stage
+from penstock.server_names import listening_hosts
 from penstock.service import Service
 
 OWNERS = [Batch, StageOptions, ServiceOptions, ServerOptions]
@@ -58,7 +59,7 @@ DEFAULTS = {
         "allow_nan": False,
     },
     ServerOptions: {
-        "host": "127.0.0.1",
+        "host": None,
         "port": 8000,
         "uds": None,
         "uds_mode": 0o600,
@@ -318,6 +319,58 @@ def test_a_path_holds_no_null_character(name):
         ServerOptions(**{name: "a\0b"})
 
 
+# -- hosts and origins ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["host"])
+def test_an_option_of_several_texts_takes_one_too_and_keeps_its_list(name):
+    text = "http://127.0.0.1:3000"
+    assert getattr(ServerOptions(**{name: text}), name) == text
+    for given in ([text, text], (text, text)):
+        options = ServerOptions(**{name: given})
+        assert getattr(options, name) == (text, text)
+        assert hash(options) == hash(ServerOptions(**{name: (text, text)}))
+
+
+@pytest.mark.parametrize("name", ["host"])
+@pytest.mark.parametrize("value", [5, b"::1", [1], {"::1"}])
+def test_an_option_of_several_texts_takes_nothing_else(name, value):
+    with pytest.raises(ConfigError, match=rf"^{name} must be a text or a list of texts, got {re.escape(repr(value))}$"):
+        ServerOptions(**{name: value})
+
+
+@pytest.mark.parametrize("value", [["::1", ""], ("",)])
+def test_no_host_of_several_is_empty(value):
+    with pytest.raises(ConfigError, match=r"^host must not be empty; leave it out for the default$"):
+        ServerOptions(host=value)
+
+
+def test_no_host_of_several_holds_a_null_character():
+    with pytest.raises(ConfigError, match=r"^host must not hold a null character, got 'a\\x00b'$"):
+        ServerOptions(host=["::1", "a\0b"])
+
+
+@pytest.mark.parametrize("none", [[], ()])
+def test_no_host_at_all_is_none_of_the_things_it_could_mean(none):
+    with pytest.raises(ConfigError, match=r"^host must name one address at least; leave it out for the default$"):
+        ServerOptions(host=none)
+
+
+@pytest.mark.parametrize(
+    ("given", "hosts"),
+    [
+        ({}, ("127.0.0.1",)),
+        ({"uds": "/run/s"}, ()),
+        ({"host": "::"}, ("::",)),
+        ({"host": "127.0.0.1", "uds": "/run/s"}, ("127.0.0.1",)),
+        ({"host": ["::1", "10.0.0.1"], "uds": "/run/s"}, ("::1", "10.0.0.1")),
+    ],
+)
+def test_a_server_that_is_told_no_host_is_reached_from_its_machine_or_by_its_unix_socket_alone(given, hosts):
+    options = ServerOptions(**given)
+    assert listening_hosts(options.host, options.uds) == hosts
+
+
 def test_permissions_have_nothing_but_the_nine_bits():
     assert ServerOptions(uds_mode=0o777).uds_mode == 0o777
     with pytest.raises(ConfigError, match="uds_mode must be at most 0o777, got 0o1000"):
@@ -363,8 +416,16 @@ def test_a_certificate_and_its_key_go_together(one):
 def test_every_option_has_a_variable_that_is_read(owner, f):
     texts = {bool: ("yes", True), int: ("503", 503), float: ("2.5", 2.5), str: ("json", "json")}
     kind = {"max_gap": float}.get(f.name, str if f.default is None else type(f.default))
-    text, value = ("640", 0o640) if f.name.endswith("_mode") else texts[kind]
+    text, value = ("640", 0o640) if f.name.endswith("_mode") else texts.get(kind, texts[str])
+    value = (value,) if f.metadata["repeated"] else value
     assert from_environment(owner, {f"PENSTOCK_{f.name.upper()}": text}) == {f.name: value}
+
+
+def test_commas_stand_between_the_texts_of_a_variable_that_has_several():
+    found = from_environment(ServerOptions, {"PENSTOCK_HOST": "::1, 10.0.0.1"})
+    assert found == {"host": ("::1", "10.0.0.1")}
+    with pytest.raises(ConfigError, match=r"^host must not be empty"):
+        ServerOptions(**from_environment(ServerOptions, {"PENSTOCK_HOST": "::1,"}))
 
 
 def test_what_the_environment_does_not_name_is_left_out():

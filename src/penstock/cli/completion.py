@@ -45,9 +45,10 @@ _NOT_COMPLETED = (
     "queue",
     "stage",
     "setup",
+    "host",
     "cpus",
 )
-"""What is neither a file nor one of a few words: a digest, a number, most of `penstock jobs`."""
+"""What is neither a file nor one of a few words: a digest, a number, an address, most of `penstock jobs`."""
 NUMBERS_OF_WORKERS = ("1", "2", "4", "8")
 
 

@@ -18,6 +18,7 @@ from penstock.jobs.queue_port import QueuePort
 from penstock.jobs.stores.urls import MEMORY, read_store_url
 from penstock.jobs.submitting import connect
 from penstock.jobs.work_options import QueueOptions
+from penstock.server_names import listening_hosts
 
 
 def open_port(url: str, services: Sequence[Servable], options: QueueOptions, clock: Clock) -> QueuePort:
@@ -38,13 +39,19 @@ def check_worked_on(url: str) -> None:
         )
 
 
-def check_closed(host: str, *, uds: str | None, has_keys: bool) -> None:
-    """Do nothing, or raise ConfigError where anybody on a network could submit jobs at `host` without an API key."""
-    if uds is None and not has_keys and not _is_loopback(host):
-        raise ConfigError(
-            f"jobs at {host} would be open to everybody who reaches this address: name --api-key-file, or listen on "
-            "127.0.0.1 or on a Unix socket"
-        )
+def check_closed(host: str | Sequence[str] | None, *, uds: str | None, has_keys: bool) -> None:
+    """Do nothing, or raise ConfigError where anybody on a network could submit jobs without an API key.
+
+    `host` and `uds` are the options: it is enough that one of several hosts is not of this machine alone.
+    """
+    if has_keys:
+        return
+    for each in listening_hosts(host, uds):
+        if not _is_loopback(each):
+            raise ConfigError(
+                f"jobs at {each} would be open to everybody who reaches this address: name --api-key-file, or listen "
+                "on 127.0.0.1 or on a Unix socket"
+            )
 
 
 def _is_loopback(host: str) -> bool:

@@ -73,6 +73,8 @@ def add_flags(
         text = f"{words} (default {_shown(f)}; {environment_name(f.name)})".replace("%", "%%")
         if isinstance(f.default, bool):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+        elif f.metadata["repeated"]:
+            group.add_argument(flag, action="append", metavar=_metavar(f), default=None, help=text)
         else:
             group.add_argument(flag, metavar=_metavar(f), default=None, help=text)
 
@@ -82,7 +84,9 @@ def chosen(arguments: argparse.Namespace, owner: type, environ: Mapping[str, str
     found = from_environment(owner, environ)
     for f in fields(owner):
         value = getattr(arguments, f.name, None)  # a command may lack the flag
-        if value is not None:
+        if isinstance(value, list):  # a flag that may be repeated
+            found[f.name] = tuple(part for text in value for part in parse_option(f, text))
+        elif value is not None:
             found[f.name] = parse_option(f, value) if isinstance(value, str) else value
     return found
 
@@ -171,6 +175,6 @@ def _metavar(f: Field[Any]) -> str:
 
 
 def _shown(f: Field[Any]) -> str:
-    if f.default is None:
+    if f.default in (None, ()):
         return "none"
     return f"{f.default:o}" if f.name.endswith("_mode") else str(f.default)

@@ -1,6 +1,6 @@
 """Serve, and serve anew when a file changes: `penstock serve --reload`.
 
-This process keeps the port and never accepts.  A child serves, with the port that it inherits.  So while no child
+This process keeps the sockets and never accepts.  A child serves, on the sockets that it inherits.  So while no child
 serves, connections wait in the kernel, and the next child answers them.  What is done when is decided in
 `reloading.py`; here it is done.
 """
@@ -29,10 +29,10 @@ from penstock.codec.text import printable
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError
 from penstock.hosting.signals import Action, Terminal, action_of, hold_signals, taking_signals
-from penstock.hosting.unix_sockets import bind_unix, inode, remove_unix
+from penstock.hosting.unix_sockets import remove_unix
 from penstock.option_fields import environment_name
 from penstock.runtime.process import describe_exit
-from penstock.server.http1.binding import bind_tcp, tls_context
+from penstock.server.http1.binding import bind_sockets, tls_context
 
 SERVE = "serve"
 TRY = "try"
@@ -61,8 +61,7 @@ def serve_reloading(words: Sequence[str], options: ServerOptions, say: Say) -> i
     except OSError as error:
         raise ConfigError(f"the current folder cannot be used: {error.strerror}; change into another one") from None
     tls_context(options)  # a certificate that cannot be used does not become better by an edit
-    sockets = _bind(options)
-    file = None if options.uds is None else inode(options.uds)
+    sockets, file = bind_sockets(options)
     hold_signals()
     try:
         # asyncio's own loop may sleep on after a signal that came just before it slept; uvloop wakes for each.
@@ -73,12 +72,6 @@ def serve_reloading(words: Sequence[str], options: ServerOptions, say: Say) -> i
             sock.close()
         if options.uds is not None and file is not None:
             remove_unix(options.uds, file)
-
-
-def _bind(options: ServerOptions) -> list[socket.socket]:
-    if options.uds is not None:
-        return [bind_unix(options.uds, options.uds_mode)]
-    return bind_tcp(options.host, options.port)
 
 
 class _Run:

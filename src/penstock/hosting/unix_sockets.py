@@ -45,10 +45,15 @@ def _bind_unix(path: str, mode: int) -> socket.socket:
         # permissions than `mode`; `chmod` then adds those that the umask took away.
         os.fchmod(sock.fileno(), mode)
         sock.bind(path)
+    except OSError:
+        sock.close()
+        raise
+    try:
         Path(path).chmod(mode)
         sock.listen(BACKLOG)
     except OSError:
         sock.close()
+        Path(path).unlink(missing_ok=True)
         raise
     sock.setblocking(False)
     return sock

@@ -189,16 +189,17 @@ def serve():
 
 @pytest.fixture
 def knock():
-    """Connects to a server, by whatever way it listens."""
+    """Connects to a server, by whatever way it listens, or `at` one of its addresses."""
     with contextlib.ExitStack() as opened:
 
-        def connect(server, context: ssl.SSLContext | None = None, small_buffer=False):
+        def connect(server, context: ssl.SSLContext | None = None, small_buffer=False, at=None):
             options = server.options
-            family = socket.AF_UNIX if options.uds else socket.AF_INET6 if ":" in options.host else socket.AF_INET
+            host = at or (options.host or ("unix" if options.uds else "127.0.0.1"))
+            family = socket.AF_UNIX if host == "unix" else socket.AF_INET6 if ":" in host else socket.AF_INET
             sock = opened.enter_context(contextlib.closing(socket.socket(family)))
             if small_buffer:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.connect(options.uds or (options.host, server.port))
+            sock.connect(options.uds if host == "unix" else (host, server.port))
             if context is not None:
                 sock = opened.enter_context(contextlib.closing(context.wrap_socket(sock)))
             return Client(sock)

@@ -1,6 +1,7 @@
 """Opening the door, and closing it."""
 
 import asyncio
+import errno
 import os
 import resource
 import socket
@@ -30,17 +31,80 @@ def test_port_zero_takes_a_free_port_and_says_which(serve, knock):
     assert client.answer()[0] == 200
 
 
-def test_ipv6_is_served(serve, knock):
+def needs_ipv6():
+    """Skip where this machine has no IPv6."""
     try:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
     except OSError:
-        pytest.skip("no IPv6 here")
+        pytest.skip("this machine has no IPv6")
+
+
+def test_ipv6_is_served(serve, knock):
+    needs_ipv6()
     server = serve(host="::1")
     assert server.listener.addresses == [f"http://[::1]:{server.port}"]
     client = knock(server)
     client.send(GET)
     assert client.answer()[0] == 200
+
+
+@pytest.mark.parametrize("host", ["::", ["::", "0.0.0.0"]])
+def test_every_interface_of_ipv6_serves_ipv4_too(serve, knock, host):
+    needs_ipv6()
+    server = serve(host=host)
+    assert server.listener.addresses == [f"http://[::]:{server.port}"]
+    for ip in ("::1", "127.0.0.1", "127.0.0.2"):
+        client = knock(server, at=ip)
+        client.send(GET)
+        assert client.answer()[0] == 200
+
+
+def test_one_address_of_ipv6_does_not_serve_ipv4(serve, knock):
+    needs_ipv6()
+    server = serve(host="::1")
+    with pytest.raises(ConnectionRefusedError):
+        knock(server, at="127.0.0.1")
+
+
+def test_without_ipv6_in_the_kernel_the_error_says_so(serve, monkeypatch):
+    make = socket.socket
+
+    def refuse(family=-1, *how, **more):
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        return make(family, *how, **more)
+
+    monkeypatch.setattr("penstock.server.http1.binding.socket.socket", refuse)
+    with pytest.raises(StartFailed, match=r"^cannot listen on \[::\]:0: this kernel has no IPv6; name an address of"):
+        serve(host="::")
+
+
+def test_several_addresses_and_a_unix_socket_are_served_together(serve, knock, tmp_path):
+    path = tmp_path / "s"
+    server = serve(host=["127.0.0.1", "127.0.0.2"], uds=str(path))
+    port = server.listener.addresses[0].rpartition(":")[2]
+    assert server.listener.addresses == [f"http://127.0.0.1:{port}", f"http://127.0.0.2:{port}", f"unix:{path}"]
+    clients = [knock(server, at=at) for at in ("127.0.0.1", "127.0.0.2", "unix")]
+    for client in clients:
+        client.send(GET)
+        assert client.answer()[0] == 200
+    assert server.call(lambda: server.listener.connections) == 3
+    server.stop()
+    assert not path.exists()
+    assert all(client.ended() for client in clients)
+    for at in ("127.0.0.1", "127.0.0.2"):
+        with pytest.raises(ConnectionRefusedError):
+            knock(server, at=at)
+
+
+def test_where_one_address_cannot_be_had_none_is_served(serve, tmp_path):
+    taken = serve(host="127.0.0.2")
+    path = tmp_path / "s"
+    with pytest.raises(StartFailed, match="something else listens there"):
+        serve(host=["127.0.0.1", "127.0.0.2"], port=taken.port, uds=str(path))
+    assert list(tmp_path.iterdir()) == []
+    assert serve(host="127.0.0.1", port=taken.port).port == taken.port
 
 
 def test_a_port_in_use_is_an_error_that_says_so(serve):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import ssl
 import stat
 import subprocess
 
+import httpx
 import pytest
 from served import run
 
@@ -72,6 +74,81 @@ def test_a_stale_unix_socket_is_replaced_and_a_live_one_refused(serve, module):
     assert f"cannot listen on {path}: another server listens there" in output
     assert "Traceback" not in output
     assert server.http.post("/predict", json={"value": 2}).json() == 2.0
+
+
+def told_addresses(server, count):
+    """What the lines `ready on` say, in their order, once there are so many."""
+
+    def found():
+        return re.findall(r"ready on (\S+)\n", server.output)
+
+    server.until(lambda: len(found()) >= count, "the addresses")
+    return found()
+
+
+def livez(*, at=None, path=None):
+    transport = None if path is None else httpx.HTTPTransport(uds=str(path), verify=False)
+    with httpx.Client(transport=transport, base_url=at or "http://test", timeout=20, trust_env=False) as http:
+        return http.get("/livez").status_code
+
+
+def test_a_host_may_be_repeated_and_stand_beside_a_unix_socket(serve):
+    server = serve(where=("--host", "127.0.0.2", "--host", "127.0.0.1", "--uds", "in.sock", "--port", "0"))
+    second, first, unix = told_addresses(server, 3)
+    assert (second.rpartition(":")[0], unix) == ("http://127.0.0.2", "unix:in.sock")
+    assert first == second.replace("127.0.0.2", "127.0.0.1")
+    path = server.folder / "in.sock"
+    assert [livez(at=second), livez(at=first), livez(path=path)] == [200, 200, 200]
+    server.stop()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("where", "hosts"),
+    [
+        (("--port", "0"), ["127.0.0.2", "127.0.0.3"]),
+        (("--port", "0", "--host", "127.0.0.1"), ["127.0.0.1"]),
+        (
+            ("--port", "0", "--host", "127.0.0.3,127.0.0.1", "--host", "127.0.0.2"),
+            ["127.0.0.3", "127.0.0.1", "127.0.0.2"],
+        ),
+    ],
+)
+def test_the_hosts_of_the_variable_stand_unless_the_flag_is_given(serve, where, hosts):
+    server = serve(where=where, env={"PENSTOCK_HOST": "127.0.0.2,127.0.0.3"})
+    assert [re.search(r"//(.*):", address)[1] for address in told_addresses(server, len(hosts))] == hosts
+
+
+def test_a_unix_socket_alone_serves_no_tcp(serve):
+    server = serve(where=("--uds", "in.sock"))
+    assert told_addresses(server, 1) == ["unix:in.sock"]
+    server.address = f"unix:{server.folder / 'in.sock'}"
+    assert server.http.get("/livez").status_code == 200
+
+
+def test_every_interface_of_ipv6_is_every_one_of_ipv4_too(serve):
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    server = serve(where=("--host", "::", "--port", "0"))
+    (address,) = told_addresses(server, 1)
+    assert address == f"http://[::]:{server.port}"
+    assert [livez(at=f"http://{ip}:{server.port}") for ip in ("127.0.0.1", "[::1]")] == [200, 200]
+
+
+def test_where_one_address_cannot_be_had_the_server_does_not_start_and_leaves_nothing(serve, module):
+    port = str(serve().port)
+    folder = module()
+    where = ("--port", port, "--host", "127.0.0.2", "--host", "127.0.0.1", "--uds", "in.sock")
+    for options in ((), ("--reload",)):
+        status, output = run(folder, "serve", "orders:service", *where, *options)
+        assert status == 1
+        assert f"cannot listen on 127.0.0.1:{port}: something else listens there already" in output
+        assert "Traceback" not in output
+        assert "ready on" not in output
+        assert list(folder.glob("*.sock*")) == []
 
 
 @pytest.fixture

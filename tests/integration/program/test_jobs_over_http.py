@@ -278,8 +278,11 @@ def test_keys_are_asked_for_at_jobs(farm):
 
 
 def test_a_unix_socket_needs_no_keys(farm):
-    server = farm.serve(where=("--uds", str(farm.folder / "jobs.sock"), "--host", "0.0.0.0"))
+    server = farm.serve(where=("--uds", str(farm.folder / "jobs.sock")))
     assert submit(server, {})["state"] == "waiting"
+
+
+OPEN = ("serve", "orders:service", "--queue", "sqlite:///q.db", "--port", "0")
 
 
 @pytest.mark.parametrize(
@@ -287,6 +290,8 @@ def test_a_unix_socket_needs_no_keys(farm):
     [
         (("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0"), "--api-key-file"),
         (("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0", "--reload"), "--api-key-file"),
+        ((*OPEN, "--host", "127.0.0.1", "--host", "0.0.0.0"), "jobs at 0.0.0.0 would be open to everybody"),
+        ((*OPEN, "--host", "0.0.0.0", "--uds", "jobs.sock"), "jobs at 0.0.0.0 would be open to everybody"),
         (("work", "orders:service", "--queue", "sqlite:///q.db", "--http", "0.0.0.0:0"), "--api-key-file"),
         (("work", "orders:service", "--queue", "memory://", "--http", "[::]:0"), "--api-key-file"),
         (("serve", "orders:service", "--queue", "memory://"), "penstock work"),

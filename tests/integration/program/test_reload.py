@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import sys
@@ -520,6 +521,22 @@ def test_a_unix_socket_is_kept_and_removed_at_the_end(reloaded, tmp_path):
     assert (tmp_path / "in.sock").stat().st_ino == before
     server.hang_up()
     server.stop()
+
+
+def test_every_socket_is_kept_from_one_service_to_the_next(reloaded, tmp_path):
+    server = reloaded(where=("--port", "0", "--host", "127.0.0.1", "--host", "127.0.0.2", "--uds", "in.sock"))
+    server.said("ready on unix:in.sock\n")
+    first, second, unix = re.findall(r"ready on (\S+)\n", server.output)
+    assert second == first.replace("127.0.0.1", "127.0.0.2")
+    for n, address in enumerate((first, second, f"unix:{tmp_path / 'in.sock'}")):
+        server.address = address
+        server.edit(source(f"'b{n}'"))
+        server.answers(f"b{n}")
+    server.said("ready on unix:in.sock\n", times=4)
+    assert re.findall(r"ready on (\S+)\n", server.output)[-3:] == [first, second, unix]
+    server.hang_up()
+    server.stop()
+    assert not (tmp_path / "in.sock").exists()
 
 
 def test_a_variable_switches_it_on_and_every_line_is_json_if_asked(tmp_path):

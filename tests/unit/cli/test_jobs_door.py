@@ -14,7 +14,25 @@ def test_an_address_beyond_needs_keys_or_is_a_socket(host):
     with pytest.raises(ConfigError, match="--api-key-file"):
         check_closed(host, uds=None, has_keys=False)
     check_closed(host, uds=None, has_keys=True)
-    check_closed(host, uds="/run/p.sock", has_keys=False)
+
+
+def test_a_unix_socket_alone_needs_no_key_and_one_beside_an_address_does_not_make_up_for_it():
+    check_closed(None, uds="/run/p.sock", has_keys=False)
+    check_closed("127.0.0.1", uds="/run/p.sock", has_keys=False)
+    with pytest.raises(ConfigError, match=r"^jobs at 10\.0\.0\.1 would be open"):
+        check_closed("10.0.0.1", uds="/run/p.sock", has_keys=False)
+
+
+@pytest.mark.parametrize("hosts", [("127.0.0.1", "10.0.0.1"), ("10.0.0.1", "::1"), ["::1", "10.0.0.1", "127.0.0.1"]])
+def test_one_address_beyond_of_several_needs_keys(hosts):
+    with pytest.raises(ConfigError, match=r"^jobs at 10\.0\.0\.1 would be open"):
+        check_closed(hosts, uds=None, has_keys=False)
+    check_closed(hosts, uds=None, has_keys=True)
+    check_closed(("127.0.0.1", "::1"), uds=None, has_keys=False)
+
+
+def test_a_server_that_is_told_nothing_needs_no_key():
+    check_closed(None, uds=None, has_keys=False)
 
 
 @pytest.mark.parametrize("others", [["127.0.0.1", "10.0.0.1"], ["fe80::1%eth0"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -156,6 +157,22 @@ def test_a_folder_that_is_not_there_or_not_one_is_said(tmp_path):
         with pytest.raises(StartFailed, match=rf"^cannot listen on {path}: {words}"):
             bind_unix(str(path), 0o600)
         assert open_files() == before
+
+
+@pytest.mark.parametrize("refused", ["listen", "chmod"])
+def test_a_socket_that_cannot_be_listened_on_leaves_no_file(tmp_path, monkeypatch, refused):
+    def refuse(*_):
+        raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
+
+    if refused == "chmod":
+        monkeypatch.setattr(unix_sockets.Path, "chmod", refuse)
+    else:
+        monkeypatch.setattr(unix_sockets.socket, "socket", type("Deaf", (socket.socket,), {"listen": refuse}))
+    before = open_files()
+    with pytest.raises(StartFailed, match=rf"^cannot listen on {tmp_path / 's'}: {os.strerror(errno.ENOBUFS)}$"):
+        bind_unix(str(tmp_path / "s"), 0o600)
+    assert list(tmp_path.iterdir()) == []
+    assert open_files() == before
 
 
 def test_a_server_that_does_not_answer_in_time_is_still_a_server(tmp_path, monkeypatch):

@@ -12,13 +12,14 @@ import socket
 import ssl
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from penstock.config import ServerOptions
 from penstock.core.clock import Clock, Timer
 from penstock.hosting.renewal import Renewal, UseRenewed
-from penstock.hosting.unix_sockets import BACKLOG, bind_unix, inode, remove_unix
+from penstock.hosting.unix_sockets import BACKLOG, remove_unix
 from penstock.server.application import Application
-from penstock.server.http1.binding import bind_tcp, raise_file_limit, tls_context
+from penstock.server.http1.binding import bind_sockets, raise_file_limit, tls_context
 from penstock.server.http1.certificate import certificate_expires
 from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
@@ -99,13 +100,7 @@ class Listener:
             options.max_connections, tls=self._context is not None, worker_files=self._worker_files
         )
         self._limit = limits.connections
-        if self._given:
-            sockets = list(self._given)
-        elif options.uds is not None:
-            sockets = [bind_unix(options.uds, options.uds_mode)]
-            self._file = inode(options.uds)
-        else:
-            sockets = bind_tcp(options.host, options.port)
+        sockets, self._file = (list(self._given), None) if self._given else bind_sockets(options)
         loop = asyncio.get_running_loop()
         fitting = dataclasses.replace(options, max_connections=limits.connections)
         connections = self._connections = Connections(self._app, fitting, self._clock, max_excess=limits.excess)
@@ -146,9 +141,9 @@ class Listener:
         assert self._context is not None, "there is no TLS"
         return self._context
 
-    def _name(self, address: str | tuple[str, int]) -> str:
-        if self._options.uds is not None:
-            return f"unix:{self._options.uds}"
+    def _name(self, address: str | tuple[Any, ...]) -> str:
+        if isinstance(address, str):
+            return f"unix:{address}"
         host, port = address[0], address[1]
         scheme = "http" if self._options.tls_cert is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in str(host) else f"{scheme}://{host}:{port}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.config import ServerOptions
+from penstock.errors import StartFailed
 from penstock.server.http1.listener import SWEEP_INTERVAL_SECONDS, Listener
 from penstock.testing.virtual_clock import VirtualClock
 
@@ -55,6 +56,8 @@ async def test_the_address_has_the_port_that_was_given(open_listener):
 @pytest.mark.parametrize(
     ("tls_cert", "address", "url"),
     [
+        (None, "/run/s", "unix:/run/s"),
+        ("cert.pem", "/run/s", "unix:/run/s"),
         (None, ("10.0.0.1", 80), "http://10.0.0.1:80"),
         (None, ("::1", 80, 0, 0), "http://[::1]:80"),
         ("cert.pem", ("10.0.0.1", 443), "https://10.0.0.1:443"),
@@ -76,6 +79,26 @@ async def test_a_unix_socket_is_removed_unless_somebody_replaced_it(open_listene
     path.write_text("another's")
     listener.stop_accepting()
     assert path.read_text() == "another's"
+
+
+async def test_each_address_is_told_those_of_tcp_first(open_listener, tmp_path):
+    path = tmp_path / "s"
+    listener = await open_listener(host=["127.0.0.2", "127.0.0.1"], port=0, uds=str(path))
+    second, first, unix = listener.addresses
+    assert second.startswith("http://127.0.0.2:")
+    assert first == second.replace("127.0.0.2", "127.0.0.1")
+    assert unix == f"unix:{path}"
+    listener.stop_accepting()
+    assert not path.exists()
+
+
+async def test_where_one_of_several_addresses_cannot_be_had_no_file_of_a_socket_is_left(open_listener, tmp_path):
+    taken = await open_listener(port=0)
+    port = int(taken.addresses[0].rpartition(":")[2])
+    path = tmp_path / "s"
+    with pytest.raises(StartFailed, match="something else listens there"):
+        await open_listener(host=["127.0.0.2", "127.0.0.1"], port=port, uds=str(path))
+    assert not path.exists()
 
 
 async def test_connections_are_told_the_time_each_second_until_the_listener_is_closed(open_listener, clock):

@@ -1,0 +1,56 @@
+"""What the options of a server name: hosts, a path, a header field.
+
+A name is judged by how it is written: nothing is looked up here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from penstock.errors import ConfigError
+from penstock.option_fields import as_texts
+
+USUAL_HOST = "127.0.0.1"
+"""Where a server listens that is told nothing."""
+
+
+def listening_hosts(host: str | Sequence[str] | None, uds: str | None) -> tuple[str, ...]:
+    """The hosts to listen on, given the options `host` and `uds`; none where there is only a Unix socket."""
+    if host is None:
+        return () if uds is not None else (USUAL_HOST,)
+    return as_texts("host", host)
+
+
+_HEALTH_PATH = re.compile(r"/|(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
+"""What a health path is: the same in a request line, after a proxy, and under a mount point."""
+
+
+def check_health_path(path: object) -> None:
+    """Do nothing, or raise ConfigError where `path` cannot be that of health checks."""
+    if not isinstance(path, str) or _HEALTH_PATH.fullmatch(path) is None:
+        raise ConfigError(
+            "health_path must begin with a slash, end without one, and have letters, digits and `._~-` between its "
+            f"slashes, as /health_check, got {path!r}"
+        )
+
+
+_FIELD_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}")
+_FIELDS_IN_USE = frozenset(
+    (
+        *("accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length"),
+        *("content-type", "cookie", "date", "expect", "grpc-timeout", "host", "idempotency-key", "keep-alive"),
+        *("priority",),
+        *("proxy-authorization", "range", "te", "trailer", "transfer-encoding", "upgrade", "via", "x-api-key"),
+        *("x-envoy-expected-rq-timeout-ms", "x-request-id", "x-request-timeout"),
+    )
+)
+"""The header fields of a request that mean something else, to us or to any server."""
+
+
+def check_tenant_header(name: object) -> None:
+    """Do nothing, or raise ConfigError where `name` is no field of a request that can name a tenant."""
+    if not isinstance(name, str) or _FIELD_NAME.fullmatch(name) is None:
+        raise ConfigError(f"tenant_header must be the name of a header field, such as X-Tenant, got {name!r}")
+    if name.lower() in _FIELDS_IN_USE:
+        raise ConfigError(f"tenant_header cannot be {name}, because that field means something else; use X-Tenant")
