@@ -83,6 +83,7 @@ from penstock.jobs.stores import urls
 from penstock.jobs.submitting import JobQueue
 from penstock.jobs.work_options import QueueOptions, WorkOptions
 from penstock.option_fields import environment_name
+from penstock.server import cors
 from penstock.server.app import App
 from penstock.server.pages import jobs_document
 from penstock.server.status import JOB_KINDS, KINDS, Problems
@@ -631,6 +632,22 @@ def test_the_reference_has_every_option_with_its_default():
         if flag:
             assert f"`--{name.replace('_', '-')}`" in told[heading, name], name
             assert f"`{environment_name(name)}`" in told[heading, name], name
+
+
+def header_rows(heading: str) -> set[str]:
+    """The names of headers in the rows of a table of the page on HTTP, in small letters."""
+    first_cells = re.findall(r"^\| (`[^|]+) \|", chapter(DOCS / "reference" / "http.md", heading), re.MULTILINE)
+    return {name.lower() for cell in first_cells for name in re.findall(r"`([\w-]+)(?:: [^`]*)?`", cell)}
+
+
+def test_a_page_of_another_origin_may_send_and_read_every_header_that_the_reference_has():
+    set_by_browsers = {"expect", "origin"}
+    leave = header_rows("Request headers") - set_by_browsers
+    assert leave == set(cors.REQUEST_HEADERS)
+    readable_anyway = {name for name in header_rows("Response headers") if name.startswith("access-control-")} | {
+        "vary"
+    }
+    assert header_rows("Response headers") - readable_anyway == set(cors.RESPONSE_HEADERS)
 
 
 def test_the_reference_has_every_argument_of_a_stage():

@@ -1,4 +1,4 @@
-"""What the options of a server name: hosts, a path, a header field.
+"""What the options of a server name: hosts, origins whose pages may call it, a path, a header field.
 
 A name is judged by how it is written: nothing is looked up here.
 """
@@ -14,12 +14,42 @@ from penstock.option_fields import as_texts
 USUAL_HOST = "127.0.0.1"
 """Where a server listens that is told nothing."""
 
+ANY_ORIGIN = "*"
+"""Stands for every origin."""
+
+_ORIGIN = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://"
+    r"(?P<host>[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])"
+    r"(?::(?P<port>[1-9][0-9]{0,4}))?"
+)
+"""How browsers write an origin (RFC 6454, 6.2): in small letters, and a host that is not ASCII in Punycode."""
+_USUAL_PORTS = {"http": "80", "https": "443"}
+"""Browsers leave them out."""
+_HIGHEST_PORT = 65535
+
 
 def listening_hosts(host: str | Sequence[str] | None, uds: str | None) -> tuple[str, ...]:
     """The hosts to listen on, given the options `host` and `uds`; none where there is only a Unix socket."""
     if host is None:
         return () if uds is not None else (USUAL_HOST,)
     return as_texts("host", host)
+
+
+def check_origin(text: str) -> None:
+    """Do nothing, or raise ConfigError where `text` is nothing that a browser sends as the origin of a page."""
+    if text == ANY_ORIGIN:
+        return
+    if text == "null":
+        raise ConfigError("cors_origin cannot be 'null', because any page can make that its origin: serve the page")
+    found = _ORIGIN.fullmatch(text)
+    port = None if found is None else found["port"]
+    if found is None or (port is not None and int(port) > _HIGHEST_PORT):
+        raise ConfigError(
+            "cors_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers write it, in small letters, without a "
+            f"path and without a slash at its end, as https://app.example; or * for every origin; got {text!r}"
+        )
+    if port is not None and port == _USUAL_PORTS.get(found["scheme"]):
+        raise ConfigError(f"cors_origin must be {text.removesuffix(f':{port}')} as browsers write it, got {text!r}")
 
 
 _HEALTH_PATH = re.compile(r"/|(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
@@ -40,7 +70,7 @@ _FIELDS_IN_USE = frozenset(
     (
         *("accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length"),
         *("content-type", "cookie", "date", "expect", "grpc-timeout", "host", "idempotency-key", "keep-alive"),
-        *("priority",),
+        *("origin", "priority"),
         *("proxy-authorization", "range", "te", "trailer", "transfer-encoding", "upgrade", "via", "x-api-key"),
         *("x-envoy-expected-rq-timeout-ms", "x-request-id", "x-request-timeout"),
     )

@@ -66,6 +66,7 @@ DEFAULTS = {
         "tls_cert": None,
         "tls_key": None,
         "api_key_file": None,
+        "cors_origin": (),
         "max_body": 16 * MIB,
         "max_batch_items": 100_000,
         "max_header": 64 * 1024,
@@ -322,7 +323,7 @@ def test_a_path_holds_no_null_character(name):
 # -- hosts and origins ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["host"])
+@pytest.mark.parametrize("name", ["host", "cors_origin"])
 def test_an_option_of_several_texts_takes_one_too_and_keeps_its_list(name):
     text = "http://127.0.0.1:3000"
     assert getattr(ServerOptions(**{name: text}), name) == text
@@ -332,7 +333,7 @@ def test_an_option_of_several_texts_takes_one_too_and_keeps_its_list(name):
         assert hash(options) == hash(ServerOptions(**{name: (text, text)}))
 
 
-@pytest.mark.parametrize("name", ["host"])
+@pytest.mark.parametrize("name", ["host", "cors_origin"])
 @pytest.mark.parametrize("value", [5, b"::1", [1], {"::1"}])
 def test_an_option_of_several_texts_takes_nothing_else(name, value):
     with pytest.raises(ConfigError, match=rf"^{name} must be a text or a list of texts, got {re.escape(repr(value))}$"):
@@ -354,6 +355,7 @@ def test_no_host_of_several_holds_a_null_character():
 def test_no_host_at_all_is_none_of_the_things_it_could_mean(none):
     with pytest.raises(ConfigError, match=r"^host must name one address at least; leave it out for the default$"):
         ServerOptions(host=none)
+    assert ServerOptions(cors_origin=none).cors_origin == ()
 
 
 @pytest.mark.parametrize(
@@ -369,6 +371,72 @@ def test_no_host_at_all_is_none_of_the_things_it_could_mean(none):
 def test_a_server_that_is_told_no_host_is_reached_from_its_machine_or_by_its_unix_socket_alone(given, hosts):
     options = ServerOptions(**given)
     assert listening_hosts(options.host, options.uds) == hosts
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://app.example",
+        "http://localhost:3000",
+        "http://127.0.0.1:8080",
+        "http://[::1]:5173",
+        "https://xn--bcher-kva.example:8443",
+        "http://my_host",
+        "http://app.example:443",
+        "https://app.example:65535",
+        "chrome-extension://abcdefghijklmnop",
+        "capacitor://localhost",
+        "*",
+    ],
+)
+def test_an_origin_is_what_a_browser_sends(origin):
+    assert ServerOptions(cors_origin=origin).cors_origin == origin
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://app.example/",
+        "https://app.example/path",
+        "https://app.example?q",
+        "https://app.example:",
+        "https://app.example:0",
+        "https://app.example:65536",
+        "https://app.example:8080/",
+        "https://App.example",
+        "HTTPS://app.example",
+        "https://b\u00fccher.example",
+        "https://me@app.example",
+        "https://*.example",
+        "https://.example",
+        "https://",
+        "//app.example",
+        "app.example",
+        "https://a.example\n",
+        "https://a.example, https://b.example",
+        " https://a.example",
+        "**",
+    ],
+)
+def test_an_origin_that_no_browser_sends_is_refused_with_what_to_write(origin):
+    with pytest.raises(ConfigError) as refused:
+        ServerOptions(cors_origin=["https://good.example", origin])
+    words = str(refused.value)
+    assert words.startswith("cors_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers write it")
+    assert "without a slash at its end" in words
+    assert words.endswith(f"got {origin!r}")
+
+
+@pytest.mark.parametrize(("origin", "sent"), [("http://a.b:80", "http://a.b"), ("https://[::1]:443", "https://[::1]")])
+def test_a_port_that_browsers_leave_out_is_refused_with_what_they_send(origin, sent):
+    with pytest.raises(ConfigError) as refused:
+        ServerOptions(cors_origin=origin)
+    assert str(refused.value) == f"cors_origin must be {sent} as browsers write it, got {origin!r}"
+
+
+def test_the_origin_of_pages_that_have_none_is_refused():
+    with pytest.raises(ConfigError, match=r"^cors_origin cannot be 'null', because any page can make that its origin"):
+        ServerOptions(cors_origin="null")
 
 
 def test_permissions_have_nothing_but_the_nine_bits():
@@ -422,8 +490,9 @@ def test_every_option_has_a_variable_that_is_read(owner, f):
 
 
 def test_commas_stand_between_the_texts_of_a_variable_that_has_several():
-    found = from_environment(ServerOptions, {"PENSTOCK_HOST": "::1, 10.0.0.1"})
-    assert found == {"host": ("::1", "10.0.0.1")}
+    environ = {"PENSTOCK_HOST": "::1, 10.0.0.1", "PENSTOCK_CORS_ORIGIN": "https://a.example,https://b.example"}
+    found = from_environment(ServerOptions, environ)
+    assert found == {"host": ("::1", "10.0.0.1"), "cors_origin": ("https://a.example", "https://b.example")}
     with pytest.raises(ConfigError, match=r"^host must not be empty"):
         ServerOptions(**from_environment(ServerOptions, {"PENSTOCK_HOST": "::1,"}))
 

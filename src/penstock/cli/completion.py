@@ -46,6 +46,7 @@ _NOT_COMPLETED = (
     "stage",
     "setup",
     "host",
+    "cors_origin",
     "cpus",
 )
 """What is neither a file nor one of a few words: a digest, a number, an address, most of `penstock jobs`."""

@@ -6,6 +6,7 @@ Contract
   key (401), path (404, or 308 where only the slash at its end is too much), method (405), tenant (400), formats (415,
   406), timeout (400), state, quota (429) and room (503 or 429).  What its carrier refuses for good, a body too large
   (413) or compressed (415), is not asked for the last three.
+* With `cors_origin`, a preflight is answered before all of that, and answers to pages of other origins say so.
 * A path is looked up as it is first.  Only one that is not there is compared with the paths that have variables.
 * `handle` calls `reply` exactly once for each request that `admit` let pass, now or later, on the event loop.
 * Every request gets an id: the client's own if it is a proper one, else one of ours.
@@ -31,7 +32,7 @@ from penstock.core.chaos import Chaos
 from penstock.core.clock import Clock
 from penstock.core.counters import count_refusal
 from penstock.core.lanes import Lane
-from penstock.errors import ConfigError, Overloaded
+from penstock.errors import ConfigError, Overloaded, RequestError
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.renewal import Renewal, UseRenewed
 from penstock.hosting.servable import HostedEngine, Servable, check_sockets
@@ -40,6 +41,7 @@ from penstock.server.access_log import write_line
 from penstock.server.application import BODY_TIMEOUTS_PER_BODY, DROPPED, HttpRequest, Reply, Response
 from penstock.server.auth import ApiKeys, has_key, read_keys
 from penstock.server.chaos_door import ChaosDoor
+from penstock.server.cors import Cors
 from penstock.server.identity import Identities
 from penstock.server.jobs_port import JobsPort
 from penstock.server.pages.deep_check import DeepCheck
@@ -101,6 +103,8 @@ class App:
             service.tenant_rules = self.identities.rules[service.name]
         self._asks_who = self.identities.asks
         self._rated = self.identities.rated
+        self._cors = Cors.of(options)
+        self._adds_fields = self._rated or self._cors is not None
         self._access_log = options.access_log
         self._id_prefix = secrets.token_hex(6).encode() + b"-"
         self._count = count(1)
@@ -111,7 +115,7 @@ class App:
         self.metrics = Metrics(self.services, traffic)
         self.health = Health(self.services, self.problems, clock, busy_is_unready=options.busy_is_unready)
         self.health.chaos = "" if chaos is None else chaos.words
-        self._others = (*others, *(() if jobs is None else job_routes(jobs, self.problems)))
+        self._others = (*others, *(() if jobs is None else job_routes(jobs, self.problems, self._cors)))
         self._schemas = {} if jobs is None else jobs.schemas()
         own = [*self._probes(), *([] if only_probes else self._documents()), *self._others]
         _check_names(names, own)
@@ -167,17 +171,18 @@ class App:
         if route is None:
             route = self._table.with_variables(request.path)
             if route is None:
-                return self._no_route(request)
+                return self._preflight(request) or self._to_page(request, self._no_route(request))
         if request.method != route.method or self._asks_who or self._page_bytes > self._page_bytes_limit:
             if request.method != route.method:
+                leave = self._preflight(request)
+                if leave is not None:
+                    return leave
                 route = route.for_method(request.method)
             refusal = self._refuse(request, route)
             if refusal is not None:
-                return refusal
+                return self._to_page(request, refusal)
         refused = route.admit(request)
-        if refused is not None and self._rated:
-            self._add_limits(request, refused)
-        return refused
+        return None if refused is None else self._completed(request, refused)
 
     def waits_until(self, request: HttpRequest) -> float | None:
         """Until when a request may wait for its service to start: a call, by its deadline.
@@ -195,12 +200,32 @@ class App:
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answer a request that was admitted and whose body is complete: `reply` is called exactly once."""
         route: Route = request.route
-        if self._rated and isinstance(route, ServiceRoute):
-            reply = partial(self._reply_with_limits, request, reply)
+        if self._adds_fields:
+            reply = self._completing(request, reply)
         if self._chaos is not None and isinstance(route, ServiceRoute):
             self._chaos.handle(route, request, reply)
         else:
             route.handle(request, reply)
+
+    def _completing(self, request: HttpRequest, reply: Reply) -> Reply:
+        """A `reply` whose answers have what `_completed` adds."""
+        if self._cors is not None:
+            reply = self._cors.replying(request, reply)
+        if self._rated and isinstance(request.route, ServiceRoute):
+            reply = partial(self._reply_with_limits, request, reply)
+        return reply
+
+    def _completed(self, request: HttpRequest, response: Response) -> Response:
+        """An answer with its tenant's limits, where there are any, and as a page of another origin may read it."""
+        if self._rated:
+            self._add_limits(request, response)
+        return self._to_page(request, response)
+
+    def _to_page(self, request: HttpRequest, response: Response) -> Response:
+        return response if self._cors is None else self._cors.add(request, response)
+
+    def _preflight(self, request: HttpRequest) -> Response | None:
+        return None if self._cors is None else self._cors.preflight(request)
 
     def _reply_with_limits(self, request: HttpRequest, reply: Reply, response: Response) -> None:
         if response is not DROPPED:
@@ -235,10 +260,11 @@ class App:
             return self.problems.refuse(status, detail, request_id, ((b"x-request-id", request_id),))
         if not request.id:
             request.id = self._next_id()
-        refusal = self.problems.refuse(status, detail, request.id)
-        if self._rated:
-            self._add_limits(request, refusal)
-        return refusal
+        return self._completed(request, self.problems.refuse(status, detail, request.id))
+
+    def answer_error(self, error: RequestError, request: HttpRequest) -> Response:
+        """The answer to a request that ends with `error` before `handle`, where its carrier learns of it first."""
+        return self._to_page(request, self.problems.answer(error, request))
 
     def hold(self, request: HttpRequest | None, nbytes: int) -> None:
         """Count the bytes of a half-received body, for the service it belongs to; negative gives them back."""
@@ -282,8 +308,8 @@ class App:
             route: Route | None = request.route
             judged = None if route is None else route.judge_body(request, own)
             if judged is None and self._page_bytes > self._page_bytes_limit and self._page_bytes > own:
-                return self.problems.answer(Overloaded("Too many bytes of pages are held.", reason="bytes"), request)
-            return judged
+                judged = self.problems.answer(Overloaded("Too many bytes of pages are held.", reason="bytes"), request)
+            return None if judged is None else self._to_page(request, judged)
         held = engine.held_bytes - engine.answer_bytes
         if held <= engine.options.max_queued_bytes or held <= own:
             return None
@@ -295,10 +321,7 @@ class App:
             error.reason = "bytes"  # whatever else there is no room for: these bytes are why it does not go on
         count_refusal(engine.counters, error)
         engine.note_refused(request.tenant)
-        refusal = self.problems.answer(error, request)
-        if self._rated:
-            self._add_limits(request, refusal)
-        return refusal
+        return self._completed(request, self.problems.answer(error, request))
 
     def body_due(self, request: HttpRequest) -> float:
         """When a body must be complete: at the deadline of its request, because no item is run after that."""

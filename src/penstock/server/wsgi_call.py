@@ -103,7 +103,7 @@ class WsgiCall(GatewayCall):
             return self._ask_app()
         except NotReady as gone:  # nobody runs the loop any more
             with self._services.lock:
-                return judge_head(self._app, self._request) or self._app.problems.answer(gone, self._request)
+                return judge_head(self._app, self._request) or self._app.answer_error(gone, self._request)
 
     def _ask_app(self) -> Response:
         if not self._services.ready:

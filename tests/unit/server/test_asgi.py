@@ -18,6 +18,8 @@ from penstock.server.asgi import UNSTARTED, AsgiApp, asgi
 from penstock.server.gateway import SEND_BYTES
 from penstock.testing.virtual_clock import VirtualClock, VirtualTimer
 
+PAGE = "https://app.example"
+
 
 def client(app, **options):
     return httpx.AsyncClient(transport=httpx.ASGITransport(app, **options), base_url="http://penstock")
@@ -96,6 +98,32 @@ async def test_options_has_neither_length_nor_type(fakes):
     assert (answer.status_code, answer.headers["allow"]) == (204, "POST, OPTIONS")
     assert "content-length" not in answer.headers
     assert "content-type" not in answer.headers
+
+
+async def test_the_page_of_a_named_origin_is_given_leave_and_may_read_each_answer(fakes):
+    app = asgi(ready(fakes), ServerOptions(cors_origin=PAGE, max_body=10))
+    leave = {"origin": PAGE, "access-control-request-method": "POST"}
+    async with client(app) as http:
+        assert (await http.options("/predict", headers=leave)).headers["access-control-allow-headers"]
+        for content, status in ((b"[1.5]", 200), (b"[1.5, 2.5, 3.5]", 413)):
+            answer = await http.post("/predict", content=content, headers={"origin": PAGE})
+            assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, PAGE)
+            assert answer.headers["vary"] == "origin"
+            assert "x-request-id" in answer.headers["access-control-expose-headers"]
+        answer = await http.post("/predict", content=b"[1.5]", headers={"origin": "https://evil.example"})
+    assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_a_body_that_is_late_is_refused_so_that_the_page_may_read_it(fakes):
+    clock = VirtualClock()
+    app = AsgiApp(App((ready(fakes),), ServerOptions(cors_origin=PAGE), clock))
+    wire = Wire(app, headers=[(b"origin", PAGE.encode())])
+    wire.body(b"[1", more=True)
+    await wire.until(wire.told.empty)
+    await clock.advance(60.0)
+    await wire.end()
+    assert wire.sent[0]["status"] == 408
+    assert (b"access-control-allow-origin", PAGE.encode()) in wire.sent[0]["headers"]
 
 
 @pytest.mark.parametrize(("root", "path"), [("", "*"), ("/ml", "*"), ("/ml", "/ml*")])

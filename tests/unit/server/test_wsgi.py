@@ -712,6 +712,30 @@ def test_a_stop_answers_what_is_in_hand_and_later_calls_get_503(hosting):
     assert Answer(app, body=b"[1]").status == 200
 
 
+def test_the_page_of_a_named_origin_is_given_leave_and_may_read_each_answer(hosting):
+    page = "https://app.example"
+    app = hosting(options=ServerOptions(cors_origin=page, max_body=10))
+    leave = Answer(app, method="OPTIONS", HTTP_ORIGIN=page, HTTP_ACCESS_CONTROL_REQUEST_METHOD="POST")
+    assert (leave.status, leave.headers["access-control-allow-origin"]) == (204, page)
+    assert "x-api-key" in leave.headers["access-control-allow-headers"]
+    asked = {
+        200: {"body": b"[1]"},
+        413: {"body": b"[1, 2, 3, 4]"},
+        404: {"path": "/nowhere"},
+        400: {"body": b"[1", "CONTENT_LENGTH": "9"},
+    }
+    for status, how in asked.items():
+        answer = Answer(app, **how, HTTP_ORIGIN=page)
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, page)
+        assert answer.headers["vary"] == "origin"
+        stranger = Answer(app, **how, HTTP_ORIGIN="https://evil.example")
+        assert "access-control-allow-origin" not in stranger.headers
+    app.stop()
+    for path, status in (("/predict", 503), ("/none", 404)):
+        answer = Answer(app, path, body=b"[1]", HTTP_ORIGIN=page)
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, page)
+
+
 def test_a_start_waits_for_the_stop_before_it(hosting):
     app = hosting()
     slow = Slow(app.service, "stop")

@@ -13,6 +13,7 @@ from typing import Any, Final
 from penstock.errors import ConfigError, JobTooLarge, PenstockError
 from penstock.server.application import HttpRequest, Response
 from penstock.server.auth import has_key
+from penstock.server.cors import Cors
 from penstock.server.jobs_port import JobsPort, JobView
 from penstock.server.pages.jobs_document import (
     LISTING,
@@ -31,15 +32,17 @@ from penstock.server.status import Problems
 
 JSON: Final = b"application/json"
 SUBMIT: Final = ("POST", "/jobs")
+CHANGING: Final = ("POST", "DELETE")
+"""The methods that change jobs."""
 _FRESH: Final = ((b"cache-control", b"no-store"),)
 _DEFAULT_LISTED: Final = 100
 
 Answer = Callable[[HttpRequest], Coroutine[Any, Any, Response]]
 
 
-def job_routes(port: JobsPort, problems: Problems) -> list[Route]:
-    """The routes of the queue behind `port`."""
-    calls = JobCalls(port, problems)
+def job_routes(port: JobsPort, problems: Problems, cors: Cors | None = None) -> list[Route]:
+    """The routes of the queue behind `port`; `cors` knows the origins whose pages may change jobs without a key."""
+    calls = JobCalls(port, problems, cors)
     routes: list[Route] = []
     for (method, path), told in operations(port.max_inline).items():
         bound: dict[str, Any] = {"max_body": port.max_inline, "too_large": calls.too_large}
@@ -59,8 +62,9 @@ def job_routes(port: JobsPort, problems: Problems) -> list[Route]:
 class JobCalls:
     """What each route does."""
 
-    def __init__(self, port: JobsPort, problems: Problems) -> None:
+    def __init__(self, port: JobsPort, problems: Problems, cors: Cors | None) -> None:
         self._port = port
+        self._cors = cors
         self._problems = problems
         self._calls = {
             SUBMIT: (self._submit, SUBMITTING),
@@ -90,7 +94,7 @@ class JobCalls:
     # -- heads --------------------------------------------------------------------------------------------------------
 
     def _judge(self, known: Mapping[str, type], request: HttpRequest, *, submits: bool) -> Response | None:
-        if request.method == "POST" and _is_from_elsewhere(request.headers):
+        if request.method in CHANGING and self._is_from_elsewhere(request.headers):
             detail = "a page of another site cannot change jobs without an API key"
             return self._problems.refuse(403, detail, request.id)
         try:
@@ -115,6 +119,16 @@ class JobCalls:
             text = key.decode("latin-1")
             if given.setdefault("key", text) != text:
                 raise ConfigError("the parameter 'key' and the header Idempotency-Key name two keys; give one")
+
+    def _is_from_elsewhere(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a browser sends this for a page of another site, which its user need not know of.
+
+        It asks for no leave before it sends a POST without a body, and gets it for the rest where `cors_origin` is
+        ``*``.  A page that names a key was given one, and one whose origin is named is known.
+        """
+        if headers.get(b"sec-fetch-site") != b"cross-site" or has_key(headers):
+            return False
+        return self._cors is None or not self._cors.names(headers)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -150,14 +164,6 @@ class JobCalls:
 
     async def _retry(self, request: HttpRequest) -> Response:
         return _shown(202, await self._port.retry(_id(request)))
-
-
-def _is_from_elsewhere(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a browser sends this for a page of another site, which its user need not know of.
-
-    It asks for no leave before it sends a POST without a body.  A page that names a key was given one.
-    """
-    return headers.get(b"sec-fetch-site") == b"cross-site" and not has_key(headers)
 
 
 def _shown(status: int, job: JobView, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Response:

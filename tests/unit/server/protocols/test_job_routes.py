@@ -70,8 +70,8 @@ def shown(*, ended=False):
 def ask(fakes):
     """Sends a request to an app with a `FakePort`, and gives the call once it was answered."""
 
-    async def send(port, method, path, body=b"", **headers):
-        call = fakes.call(fakes.app(jobs=port), method, path, body=body, **headers)
+    async def send(port, method, path, body=b"", cors_origin=(), **headers):
+        call = fakes.call(fakes.app(jobs=port, cors_origin=cors_origin), method, path, body=body, **headers)
         if not call.refused:
             await rest()
         return call
@@ -141,13 +141,33 @@ async def test_an_input_that_is_too_large_is_refused_by_its_length_and_as_it_com
     assert app.overfull(request, 101).status == 413
 
 
-@pytest.mark.parametrize("path", ["/jobs?input_url=s3%3A%2F%2Fb%2Fk", "/jobs/a/retry"])
-async def test_a_page_of_another_site_changes_nothing_behind_its_readers_back(ask, path):
+CHANGES = pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/jobs?input_url=s3%3A%2F%2Fb%2Fk"), ("POST", "/jobs/a/retry"), ("DELETE", "/jobs/a")]
+)
+ELSEWHERE = {"sec_fetch_site": "cross-site", "origin": "https://app.example"}
+
+
+@CHANGES
+async def test_a_page_of_another_site_changes_nothing_behind_its_readers_back(ask, method, path):
     port = FakePort()
-    call = await ask(port, "POST", path, sec_fetch_site="cross-site")
-    assert (call.status, call.refused, port.calls) == (403, True, [])
-    for headers in ({"sec_fetch_site": "same-origin"}, {"sec_fetch_site": "cross-site", "x_api_key": "k"}, {}):
-        assert (await ask(port, "POST", path, **headers)).status == 202
+    for origins in ((), "https://other.example", "*"):
+        call = await ask(port, method, path, cors_origin=origins, **ELSEWHERE)
+        assert (call.status, call.refused, port.calls) == (403, True, [])
+    for headers in ({"sec_fetch_site": "same-origin"}, {**ELSEWHERE, "x_api_key": "k"}, {}):
+        assert (await ask(port, method, path, **headers)).status == 202
+
+
+@CHANGES
+async def test_a_page_whose_origin_is_named_may_change_jobs(ask, method, path):
+    for origins in ("https://app.example", ["*", "https://app.example"]):
+        call = await ask(FakePort(), method, path, cors_origin=origins, **ELSEWHERE)
+        assert (call.status, call.headers[b"access-control-allow-origin"]) == (202, b"https://app.example")
+
+
+async def test_a_page_of_another_site_may_ask_for_jobs(ask):
+    for path in ("/jobs/a", "/jobs/a/result"):
+        call = await ask(FakePort(), "GET", path, cors_origin="*", **ELSEWHERE)
+        assert (call.refused, call.headers[b"access-control-allow-origin"]) == (False, b"*")
 
 
 async def test_jobs_are_listed(ask):
