@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 
 import penstock.server
+from penstock.config import ServerOptions
 from penstock.core.token_bucket import Allowance
 from penstock.errors import NotReady, Overloaded
-from penstock.server.application import DROPPED
+from penstock.hosting.fault_log import FaultLog
+from penstock.hosting.loop_clock import LoopClock
+from penstock.server.application import DROPPED, Response
 from penstock.server.cors import METHODS, REQUEST_HEADERS, RESPONSE_HEADERS, Cors
+from penstock.server.protocols.route import PageRoute
+from penstock.server.status import Problems
 
 PAGE = "https://app.example"
 OTHER = "http://localhost:3000"
@@ -280,18 +285,13 @@ def test_without_the_option_nothing_is_done(fakes):
     assert ALLOWED not in asks_leave(fakes, app).headers
 
 
-def test_without_the_option_the_reply_of_the_carrier_is_passed_on_as_it_is(fakes):
-    app = fakes.app()
-    request = fakes.call(app, origin=PAGE).request
-    seen = []
-
-    class Route:
-        def handle(self, request, reply):
-            seen.append(reply)
-
-    request.route = Route()
-    app.handle(request, print)
-    assert seen == [print]
+def test_without_the_option_an_answer_is_passed_on_as_it_is(fakes):
+    answer = Response(200, b"text/plain", b"mine")
+    for options, kept in (({}, True), ({"cors_origin": PAGE}, False)):
+        page = PageRoute("/own", lambda _: answer, Problems(ServerOptions(), FaultLog(LoopClock())))
+        call = fakes.call(fakes.app(others=[page], **options), "GET", "/own", b"", origin=PAGE)
+        assert (call.response is answer) is kept
+        assert answer.headers == ()
 
 
 def test_leave_is_given_for_every_method_of_every_route(fakes):
