@@ -4,6 +4,8 @@ Process 1 differs from any other in two ways.  The kernel drops a signal to it t
 not end an import that takes long.  And it inherits each process whose parent has ended: what a dead worker had started
 would stay a zombie for ever.  A process that has children of its own cannot wait for those alone without taking the
 exit status of its own from whoever started them.  So process 1 has one child, and does nothing else.
+
+For systemd, process 1 is the one that it started.  So what the child has to tell systemd, process 1 passes on.
 """
 
 from __future__ import annotations
@@ -11,7 +13,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 from typing import NoReturn
+
+from penstock.hosting.notify_socket import NotifySocket, pass_on
+from penstock.hosting.systemd import given_by_systemd
 
 FIRST_PROCESS = 1
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -28,12 +34,21 @@ def leave_first_process() -> None:
     # Blocked signals are not dropped.  What comes before there is a child waits for `_look_after`.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     child_handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep the child's status from us
+    given = given_by_systemd()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         child = os.fork()
     except OSError:  # it goes on as process 1, without what the child would gain
         child = 0
     if child:
+        theirs.close()
+        pass_on(ours, NotifySocket.of(given))
         _look_after(child, waited_for)
+    ours.close()
+    if os.getpid() == FIRST_PROCESS:
+        theirs.close()
+    else:
+        given.relay = theirs
     signal.signal(signal.SIGCHLD, child_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

@@ -260,7 +260,7 @@ def _serve_reloading(arguments: argparse.Namespace, options: ServerOptions) -> i
 def serve_on(arguments: argparse.Namespace, sockets: Sequence[socket.socket], *, drain: float, see_out: float) -> int:
     """Serve as `arguments` say, on sockets that listen already, with a drain of at most `drain` seconds."""
     options = server_options(arguments, os.environ)
-    options = dataclasses.replace(options, drain=min(options.drain, drain))
+    options = dataclasses.replace(options, drain=min(options.drain, drain), drain_delay=0.0)
     return _serve_with(arguments, options, sockets=sockets, see_out=see_out)
 
 

@@ -41,11 +41,6 @@ class Doors:
         for door in self._doors:
             door.stop_accepting()
 
-    @property
-    def held(self) -> int:
-        """How many jobs are in hand."""
-        return sum([door.held for door in self._doors])
-
     def leave_soon(self) -> None:
         """Go on accepting where somebody waits for an answer, and claim no more."""
         for door in self._doors:

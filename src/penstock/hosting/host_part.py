@@ -12,6 +12,10 @@ class HostPart(Protocol):
     def name(self) -> str:
         """What `/health` calls it."""
 
+    @property
+    def in_hand(self) -> int:
+        """How much it has taken in that has not ended."""
+
     def unready_because(self) -> str:
         """Why no work should come to this process, or ""."""
 

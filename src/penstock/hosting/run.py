@@ -3,7 +3,7 @@
 The door opens first, so that questions about the state are answered while models load.  SIGTERM, SIGINT or SIGQUIT
 begins the end: where one was asked for, a phase in which everything is accepted although the state says DRAINING, and
 then the drain.  A second one ends everything at once, in either phase.  No worker process is left in any case.  SIGHUP
-renews certificates and keys, SIGUSR1 writes a report to the log.
+renews certificates and keys, SIGUSR1 writes a report to the log.  systemd, where it wants to know, is told of all this.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import gc
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import uvloop
@@ -24,12 +25,15 @@ from penstock.hosting.drain_lines import phase_told
 from penstock.hosting.freed_memory import freed_memory_returned, resident_bytes, trim_heap
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.handing_over import lines_handed_over, write_last_lines
+from penstock.hosting.host_part import HostPart
 from penstock.hosting.load_lines import loading_shown
 from penstock.hosting.logs import dropped_notice
 from penstock.hosting.loop_clock import LoopClock
+from penstock.hosting.notifying import RunObserver, observer_of
 from penstock.hosting.renewal import Renewal, renew
 from penstock.hosting.report import report
 from penstock.hosting.servable import Servable
+from penstock.hosting.service_health import in_hand
 from penstock.hosting.signals import Action, Terminal, action_of, taking_signals
 
 log = guarded_logger("penstock.server")
@@ -50,10 +54,6 @@ class Door(Protocol):
 
     async def start(self) -> None:
         """Accept work from now on; raises StartFailed or ConfigError."""
-
-    @property
-    def held(self) -> int:
-        """How many jobs are in hand here; requests count at their services."""
 
     def leave_soon(self) -> None:
         """Prepare for the end: claim no job any more, and go on accepting from clients, on each connection once."""
@@ -80,31 +80,35 @@ def run_until_signal(
     drain_delay: float = 0.0,
     see_out: float = 0.0,
     until: Callable[[], Awaitable[None]] | None = None,
+    parts: Sequence[HostPart] = (),
 ) -> None:
     """Run `services` behind `door` on a new event loop; returns after a drain of at most `drain` seconds.
 
     It ends at a signal, and when what `until` gives is done; what that raises is raised after the drain.
 
     Before the drain of a run that was ready the services are DRAINING for `drain_delay` seconds, and accept all the
-    same: meanwhile whoever sends requests here may learn that others should have them.  With `see_out` there is no such
-    delay: the door sees out who is in for at most so many seconds.
+    same: meanwhile whoever sends requests here may learn that others should have them.  Then the door sees out who is
+    in for at most `see_out` seconds.  0 is none of either.
 
     `on_ready` is called once, when every service is ready, and `on_end` at the end, also at one that a second signal
     asked for: what is to be logged is then logged.  `renewals` are what SIGHUP reads again.  With
-    `shows_lines` a line on the terminal, if there is one, tells what still loads, and how the end goes.
+    `shows_lines` a line on the terminal, if there is one, tells what still loads, and how the end goes.  `parts` are
+    what else of this process may be unready or stuck, or have something in hand.
 
     Raises:
         ConfigError: an option or a service is not valid.
         StartFailed: the door cannot be opened or a stage cannot be set up.
         PenstockError: what the door says of its own kind of work, and what `until` raised.
     """
+    observer = observer_of(services, parts, LoopClock())
     with (
         lines_handed_over(dropped_notice),
         _collector_restored(),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         ends = _Ends(drain_delay, see_out, drain)
-        runner.run(_Run(services, door, ends, on_ready, on_end, renewals, shows_lines, until).run())
+        count = partial(in_hand, services, parts)
+        runner.run(_Run(services, door, ends, count, on_ready, on_end, renewals, shows_lines, until, observer).run())
 
 
 @contextlib.contextmanager
@@ -135,16 +139,20 @@ class _Run:
         services: Sequence[Servable],
         door: Door,
         ends: _Ends,
+        count: Callable[[], int],
         on_ready: Callable[[], None],
         on_end: Callable[[], None],
         renewals: Sequence[Renewal],
         shows_lines: bool,
         until: Callable[[], Awaitable[None]] | None,
+        observer: RunObserver,
     ) -> None:
         self._until = until
+        self._observer = observer
         self._services = services
         self._door = door
         self._ends = ends
+        self._count_in_hand = count
         self._ready = False
         """Whether every service was ready."""
         self._on_ready = on_ready
@@ -166,6 +174,7 @@ class _Run:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
+        self._observer.began()
         try:
             await self._door.start()
             stop_asked = loop.create_task(self._wait_for_the_end())
@@ -179,6 +188,7 @@ class _Run:
                 gc.set_threshold(COLLECTOR_THRESHOLD_OBJECTS)
                 self._ready = True
                 self._on_ready()
+                self._observer.ready()
                 with freed_memory_returned(self._clock, resident_bytes, trim_heap):
                     await stop_asked
             else:
@@ -187,7 +197,10 @@ class _Run:
                     await started
                 await stop_asked
         finally:
-            await self._drain()
+            ends = self._ends if self._ready else self._ends._replace(delay=0.0)
+            self._observer.stopping(sum(ends) + LAST_ANSWERS_SECONDS)
+            await self._drain(ends)
+            self._observer.ended()
             self._renewing.cancel()
             self._reporting.cancel()
             self._on_end()
@@ -215,12 +228,12 @@ class _Run:
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
 
-    async def _drain(self) -> None:
-        if self._ends.see_out:
-            await self._door.see_out(self._ends.see_out)
-        elif self._ends.delay and self._ready:
-            await self._leave_soon(self._ends.delay)
-        grace = self._ends.drain
+    async def _drain(self, ends: _Ends) -> None:
+        if ends.delay:
+            await self._leave_soon(ends.delay)
+        if ends.see_out:
+            await self._door.see_out(ends.see_out)
+        grace = ends.drain
         stops = [asyncio.ensure_future(service.stop(drain=grace)) for service in self._services]
         await asyncio.sleep(0)  # lets each `stop` begin: nothing more is accepted when the line is written
         with self._told("draining for up to %s, %d in hand", grace, self._signal):
@@ -240,12 +253,7 @@ class _Run:
             await over.wait()
 
     def _told(self, what: str, seconds: float, why: str) -> contextlib.AbstractContextManager[None]:
-        return phase_told(what, seconds, self._in_hand, self._clock, why=why, shows=self._shows_lines)
-
-    def _in_hand(self) -> int:
-        """How many requests' items and jobs are in hand."""
-        engines = [service.engine for service in self._services if service.engine is not None]
-        return self._door.held + sum([engine.queued for engine in engines])
+        return phase_told(what, seconds, self._count_in_hand, self._clock, why=why, shows=self._shows_lines)
 
     async def _report(self) -> None:
         await report(self._services, asyncio.get_running_loop().time() - self._began, "SIGUSR1")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.codec.text import one_line, printable
+from penstock.codec.text import cut_line, one_line, printable
+from penstock.core.load_progress import loading_words
 from penstock.core.state import State
 from penstock.hosting.build import is_compiled, version_of
+from penstock.hosting.host_part import HostPart
 from penstock.hosting.servable import Servable, StageView, WorkerView
 
 _WORST_FIRST = (
@@ -19,6 +21,10 @@ _WORST_FIRST = (
     State.BUSY,
     State.READY,
 )
+
+
+LONGEST_STATUS_BYTES = 512
+"""`systemctl status` shows the words in a line, and takes 4096 bytes with all that is told beside them."""
 
 
 def version() -> str:
@@ -96,3 +102,55 @@ def _describe_worker(worker: WorkerView, *, external: bool) -> dict[str, Any]:
 
 def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
+
+
+def stuck_because(services: Sequence[Servable], parts: Sequence[HostPart]) -> str:
+    """Why this process will not go on by itself, and should be restarted; or "".
+
+    A stage that has given nothing back for `stall_dead` seconds is such a reason.
+    """
+    stuck = [why for part in parts if (why := part.stuck_because())]
+    stuck += [why for service in services if (why := _dead_because(service))]
+    return one_line("; ".join(stuck))
+
+
+def _dead_because(service: Servable) -> str:
+    """Why nothing is hoped for any more from a service that runs; or ""."""
+    engine = service.engine
+    if engine is None:
+        return ""
+    longest = max(engine.stages, key=lambda stage: stage.progress_age)
+    age = longest.progress_age
+    if age < engine.options.stall_dead:
+        return ""
+    return f"{service.name}: stage {longest.name!r} has work, and nothing has come back from it for {age:.0f} s"
+
+
+def status_words(services: Sequence[Servable], parts: Sequence[HostPart], *, stopping: bool = False) -> str:
+    """How all of them are, in a line: what still loads, why one takes no work, what is in hand while it is `stopping`.
+
+    Nothing in it breaks the line, and it is no longer than `LONGEST_STATUS_BYTES` of UTF-8.
+    """
+    if stopping:
+        return f"draining: {in_hand(services, parts)} in hand"
+    each = [(service.name, _service_words(service)) for service in services]
+    told = [each[0][1]] if len(each) == 1 else [f"{name}: {words}" for name, words in each]
+    told += [f"{part.name}: {printable(one_line(why))}" for part in parts if (why := part.unready_because())]
+    if stuck := stuck_because(services, parts):
+        told.append(f"stuck: {printable(stuck)}")
+    return cut_line("; ".join(told), LONGEST_STATUS_BYTES)
+
+
+def in_hand(services: Sequence[Servable], parts: Sequence[HostPart]) -> int:
+    """How much was taken in and has not ended: items of the services, and what other parts hold, as jobs."""
+    return sum(service.engine.queued for service in services if service.engine is not None) + sum(
+        part.in_hand for part in parts
+    )
+
+
+def _service_words(service: Servable) -> str:
+    engine = service.engine
+    if engine is None:
+        return State.STARTING
+    reason = loading_words(engine.loading) if engine.state is State.STARTING else engine.reason
+    return f"{engine.state}: {printable(one_line(reason))}" if reason else engine.state

@@ -187,11 +187,6 @@ class Consumer:
         """Claim nothing more."""
         self._claiming.stop()
 
-    @property
-    def held(self) -> int:
-        """How many jobs are in hand."""
-        return len(self.holding)
-
     def leave_soon(self) -> None:
         """Claim nothing more: another consumer may have the jobs at once."""
         self.stop_accepting()
@@ -234,6 +229,11 @@ class Consumer:
         return self._store.queue if self._store is not None else ""
 
     # -- what health asks ---------------------------------------------------------------------------------------------
+
+    @property
+    def in_hand(self) -> int:
+        """How many jobs are held."""
+        return len(self.holding)
 
     def unready_because(self) -> str:
         """Why no work should come here, or ""."""

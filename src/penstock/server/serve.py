@@ -39,7 +39,7 @@ def serve(
     """Serve `services` on a new event loop; returns after a drain.
 
     `sockets` listen already, and stay open when this ends: whoever made them keeps them.  With `see_out`, clients that
-    are connected are answered for so many seconds more before the drain, each once, in place of `drain_delay`.  With
+    are connected are answered for so many seconds more before the drain, each once.  With
     `jobs` clients may submit to that queue.
 
     Raises:

@@ -15,8 +15,6 @@ class Part:
     def stop_accepting(self):
         self.told.append(f"stop {self.name}")
 
-    held = 3
-
     def leave_soon(self):
         self.told.append(f"leave soon {self.name}")
 
@@ -61,7 +59,3 @@ async def test_nothing_is_accepted_by_any_door(doors, told):
 async def test_every_door_is_told_that_the_end_is_near_and_what_is_behind_goes_on(doors, told):
     doors.leave_soon()
     assert told == ["leave soon a", "leave soon b"]
-
-
-async def test_what_is_in_hand_at_any_door_counts(doors):
-    assert doors.held == 6

@@ -171,11 +171,6 @@ class Listener:
         if uds is not None and file is not None:
             remove_unix(uds, file)
 
-    @property
-    def held(self) -> int:
-        """No job is in hand here."""
-        return 0
-
     def leave_soon(self) -> None:
         """Go on accepting, and end each connection with its next answer."""
         if self._connections is not None:

@@ -19,7 +19,7 @@ from penstock.core.state import State
 from penstock.errors import NotReady
 from penstock.hosting.host_part import HostPart
 from penstock.hosting.servable import Servable
-from penstock.hosting.service_health import describe_process, state_of, worst_state
+from penstock.hosting.service_health import describe_process, state_of, stuck_because, worst_state
 from penstock.server.application import HttpRequest, Response
 from penstock.server.status import Problems
 
@@ -57,14 +57,9 @@ class Health:
         self._parts.append(part)
 
     def livez(self, request: HttpRequest) -> Response:
-        """200, because a process that does not work cannot answer; 503 where a part of it is stuck.
-
-        A stage that has given nothing back for `stall_dead` seconds is such a part.
-        """
-        stuck = [why for part in self._parts if (why := part.stuck_because())]
-        stuck += [why for service in self._services if (why := _dead_because(service))]
-        if stuck:
-            return self._problems.refuse(503, one_line("; ".join(stuck)), request.id)
+        """200, because a process that does not work cannot answer; 503 where something of it is stuck."""
+        if stuck := stuck_because(self._services, self._parts):
+            return self._problems.refuse(503, stuck, request.id)
         return Response(200, JSON, b'{"status":"alive"}', FRESH)
 
     def readyz(self, request: HttpRequest) -> Response:
@@ -117,18 +112,6 @@ class Health:
             body["deep"] = deep
         status = 200 if deep is None or deep["ok"] else 503
         return Response(status, JSON, msgspec.json.encode(body), FRESH)
-
-
-def _dead_because(service: Servable) -> str:
-    """Why nothing is hoped for any more from a service that runs; or ""."""
-    engine = service.engine
-    if engine is None:
-        return ""
-    longest = max(engine.stages, key=lambda stage: stage.progress_age)
-    age = longest.progress_age
-    if age < engine.options.stall_dead:
-        return ""
-    return f"{service.name}: stage {longest.name!r} has work, and nothing has come back from it for {age:.0f} s"
 
 
 def _retry_after(service: Servable) -> int:
