@@ -37,7 +37,9 @@ PATIENCE_SECONDS = 20.0
 class Program(MarkedProgram):
     """A command in a folder, without this process's own options."""
 
-    def __init__(self, folder: Path, *command: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *command: str, env: dict[str, str] | None = None, pass_fds: tuple[int, ...] = ()
+    ) -> None:
         self.folder = folder
         self.signalled = False
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
@@ -47,6 +49,7 @@ class Program(MarkedProgram):
             {**inherited, **(env or {})},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # so that a test can signal the whole group, as a terminal does
+            pass_fds=pass_fds,
         )
 
     @property
@@ -164,9 +167,14 @@ class Server(Program):
     """`penstock serve` in a folder, and the ways to talk to it."""
 
     def __init__(
-        self, folder: Path, *arguments: str, env: dict[str, str] | None = None, wrapper: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        wrapper: tuple[str, ...] = (),
+        pass_fds: tuple[int, ...] = (),
     ) -> None:
-        super().__init__(folder, *wrapper, *PENSTOCK, "serve", *arguments, env=env)
+        super().__init__(folder, *wrapper, *PENSTOCK, "serve", *arguments, env=env, pass_fds=pass_fds)
         self.address = ""
         self._opened = contextlib.ExitStack()
         self._http: httpx.Client | None = None

@@ -48,6 +48,7 @@ from penstock.config import ArtifactOptions, LogOptions, ServerOptions, ServiceO
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.signals import hold_signals, ignore_held_signals
 from penstock.hosting.stdio import fill_standard_streams, give_up_broken_streams, write_stderr_line
+from penstock.hosting.systemd import given_by_systemd
 from penstock.jobs.work_options import QueueOptions, WorkOptions
 from penstock.service import Service
 
@@ -75,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         _complete()
     fill_standard_streams()
+    given_by_systemd()  # before there is any other process: it is for this one
     leave_first_process()
     arguments = command_arguments(sys.argv[1:] if argv is None else argv)
     status = run_command(lambda: int(arguments.run(arguments)))
@@ -228,8 +230,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     return _serve_reloading(arguments, options) if own.reload else _serve_with(arguments, options)
 
 
-def _check_queue(arguments: argparse.Namespace, options: ServerOptions) -> str | None:
-    """The URL of the queue to which clients may submit, or None; raises WronglyCalled where they may not."""
+def _check_queue(
+    arguments: argparse.Namespace, options: ServerOptions, hosts: Sequence[str] | None = None
+) -> str | None:
+    """The URL of the queue to which clients may submit, or None; raises WronglyCalled where they may not.
+
+    `hosts` are the TCP addresses of sockets that listen already; None where the options say where to listen.
+    """
     from penstock.cli.jobs_door import check_closed, check_worked_on
 
     queue_options(arguments, os.environ)
@@ -237,24 +244,33 @@ def _check_queue(arguments: argparse.Namespace, options: ServerOptions) -> str |
     if url is not None:
         try:
             check_worked_on(url)
-            check_closed(options.host, uds=options.uds, has_keys=options.api_key_file is not None)
+            has_keys = options.api_key_file is not None
+            if hosts is None:
+                check_closed(options.host, uds=options.uds, has_keys=has_keys)
+            for host in hosts or ():
+                check_closed(host, uds=None, has_keys=has_keys)
         except ConfigError as error:
             raise WronglyCalled(error) from None
     return url
 
 
 def _serve_reloading(arguments: argparse.Namespace, options: ServerOptions) -> int:
+    from penstock.cli.given_place import given_hosts
     from penstock.cli.reload import serve_reloading
     from penstock.hosting.handing_over import lines_handed_over
     from penstock.hosting.logs import dropped_notice
     from penstock.hosting.moving_line import line_can_be_shown
+
+    def serve(say: Say) -> int:
+        _check_queue(arguments, options, given_hosts(arguments, os.environ))
+        return serve_reloading(arguments.words, options, say)
 
     # The child may show what still loads.
     erases = options.log_format == "text" and line_can_be_shown()
     with lines_handed_over(dropped_notice, erases=erases):
         service_fields(arguments, os.environ)  # what can never be is said once, and not by each child
         options_of_folders(arguments, arguments.services, os.environ)
-        return _as_told(options, lambda say: serve_reloading(arguments.words, options, say))
+        return _as_told(options, serve)
 
 
 def serve_on(arguments: argparse.Namespace, sockets: Sequence[socket.socket], *, drain: float, see_out: float) -> int:
@@ -326,11 +342,13 @@ def _run_server(
     see_out: float,
 ) -> int:
     """Serve until told to stop; `say` writes a line for the operator."""
+    from penstock.cli.given_place import given_hosts
+    from penstock.hosting.given_sockets import hosts_of
     from penstock.hosting.guarded_log import enable_loggers
     from penstock.hosting.loop_clock import LoopClock
     from penstock.server.serve import serve
 
-    url = _check_queue(arguments, options)
+    url = _check_queue(arguments, options, hosts_of(sockets) if sockets else given_hosts(arguments, os.environ))
     services = load_services(arguments)
     enable_loggers()
     hold_signals()

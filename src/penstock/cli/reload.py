@@ -22,12 +22,15 @@ from pathlib import Path
 import uvloop
 
 from penstock.cli.python_files import Found
-from penstock.cli.reloading import TRIAL_SECONDS, Do, Phase, Reloading
+from penstock.cli.reloading import END_SECONDS, TRIAL_SECONDS, Do, Phase, Reloading
 from penstock.cli.saying import Say
 from penstock.cli.watched import need_watchfiles, watch
 from penstock.codec.text import printable
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError
+from penstock.hosting.given_sockets import sockets_given
+from penstock.hosting.loop_clock import LoopClock
+from penstock.hosting.notifying import RunObserver, notifier_of
 from penstock.hosting.signals import Action, Terminal, action_of, hold_signals, taking_signals
 from penstock.hosting.unix_sockets import remove_unix
 from penstock.option_fields import environment_name
@@ -61,12 +64,14 @@ def serve_reloading(words: Sequence[str], options: ServerOptions, say: Say) -> i
     except OSError as error:
         raise ConfigError(f"the current folder cannot be used: {error.strerror}; change into another one") from None
     tls_context(options)  # a certificate that cannot be used does not become better by an edit
-    sockets, file = bind_sockets(options)
+    given = sockets_given()
+    sockets, file = (given, None) if given else bind_sockets(options)
     hold_signals()
     try:
         # asyncio's own loop may sleep on after a signal that came just before it slept; uvloop wakes for each.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_Run(words, sockets, root, say).run())
+            observer = notifier_of(_told_words, lambda: "", LoopClock())
+            return runner.run(_Run(words, sockets, root, say, observer).run())
     finally:
         for sock in sockets:
             sock.close()
@@ -74,10 +79,18 @@ def serve_reloading(words: Sequence[str], options: ServerOptions, say: Say) -> i
             remove_unix(options.uds, file)
 
 
+def _told_words(stopping: bool) -> str:  # see `Notifier`
+    """What systemd is told of this process: it listens, and what comes waits until a child serves."""
+    return "stopping" if stopping else "listening; serves anew what has changed"
+
+
 class _Run:
     """One run of the command, over all the children it has."""
 
-    def __init__(self, words: Sequence[str], sockets: Sequence[socket.socket], root: Path, say: Say) -> None:
+    def __init__(
+        self, words: Sequence[str], sockets: Sequence[socket.socket], root: Path, say: Say, observer: RunObserver
+    ) -> None:
+        self._observer = observer
         self._words = words
         self._sockets = sockets
         self._root = root
@@ -111,9 +124,11 @@ class _Run:
 
         with taking_signals(self._signalled):
             stop_watching = watch(self._root, tell, fail)
+            self._observer.ready()
             try:
                 await self._over.wait()
             finally:
+                self._observer.ended()
                 stop_watching()
                 if self._timer is not None:
                     self._timer.cancel()
@@ -146,6 +161,7 @@ class _Run:
             case Action.DRAIN:
                 # A closed terminal begins with SIGHUP, which a child that starts just then would take for another.
                 self._told_to_end = signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number)
+                self._observer.stopping(END_SECONDS)
                 self._do(self._core.stop(self._now()))
             case Action.END:
                 self._pass_on(number)

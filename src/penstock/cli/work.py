@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,11 +20,13 @@ from penstock.config import LogOptions, ServerOptions, ServiceOptions
 from penstock.core.leases import longest_call
 from penstock.errors import ConfigError
 from penstock.hosting.doors import Doors
+from penstock.hosting.given_sockets import SEE_OUT_SECONDS, hosts_of, sockets_given
 from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.preparing import prepare_host
 from penstock.hosting.renewal import Renewal
 from penstock.hosting.run import Door, run_until_signal
 from penstock.hosting.servable import check_sockets, files_of_workers
+from penstock.hosting.systemd import given_by_systemd
 from penstock.jobs.consumer import Consumer
 from penstock.jobs.job_metrics import JobCollector
 from penstock.jobs.own_folder import OwnFolder
@@ -36,6 +40,9 @@ from penstock.server.jobs_port import JobsPort
 from penstock.service import Service
 from penstock.transfer.place_rules import PlaceRules
 from penstock.transfer.transfers import TransferOptions, Transfers
+
+FROM_SYSTEMD = "systemd"
+"""What `--http` is where systemd listens for us."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +67,7 @@ class Work:
                     "a queue in memory is seen by this process only: with memory:// jobs come over --http HOST:PORT"
                 )
             )
-        if options.http is not None:
+        if options.http not in (None, FROM_SYSTEMD):
             try:
                 check_closed(read_address(options.http)[0], uds=None, has_keys=server.api_key_file is not None)
             except ConfigError as error:
@@ -90,6 +97,35 @@ class Work:
             return options
         return dataclasses.replace(options, stall_unready=min(self.options.max_run, options.stall_dead))
 
+    def sockets(self) -> list[socket.socket]:
+        """Those that systemd gave for HTTP; none where `--http` says where to listen, or nothing does.
+
+        Raises:
+            ConfigError: systemd gave some for which there is no use, or none where they are wanted.
+        """
+        sockets = sockets_given()
+        try:
+            self._check_sockets(sockets)
+        except ConfigError:
+            for sock in sockets:
+                sock.close()
+            raise
+        return sockets
+
+    def _check_sockets(self, sockets: Sequence[socket.socket]) -> None:
+        wanted = self.options.http == FROM_SYSTEMD
+        if sockets and not wanted:
+            given = "it serves no HTTP" if self.options.http is None else f"--http is {self.options.http}"
+            raise ConfigError(
+                f"systemd gave sockets to listen on (LISTEN_FDS), and {given}: with `--http {FROM_SYSTEMD}` the "
+                "services are served over HTTP on these; else the unit of the sockets is not needed"
+            )
+        if wanted and not sockets:
+            why = given_by_systemd().for_another or "start it by a unit that has one for sockets beside it"
+            raise ConfigError(f"--http is {FROM_SYSTEMD}, and systemd gave this process no sockets (LISTEN_FDS): {why}")
+        for host in hosts_of(sockets):
+            check_closed(host, uds=None, has_keys=self.server.api_key_file is not None)
+
     def run(self, services: Sequence[Service], say: Say) -> None:
         """Work until a signal, or until the queue is empty where that is when to end.
 
@@ -98,6 +134,10 @@ class Work:
             StartFailed: an address cannot be opened, or a stage cannot be set up.
             StoreUnavailable: the store cannot be reached at the start.
         """
+        with contextlib.ExitStack() as opened:
+            self._run(services, say, [opened.enter_context(sock) for sock in self.sockets()])
+
+    def _run(self, services: Sequence[Service], say: Say, sockets: Sequence[socket.socket]) -> None:
         check_sockets(services)
         prepare_host(services, LogOptions(self.server.log_format, self.server.log_level))
         clock = LoopClock()
@@ -109,9 +149,10 @@ class Work:
         listeners: list[Listener] = []
         renewals: list[Renewal] = []
         faults = [consumer.faults]
-        for address, port in ((self.options.http, jobs), (self.options.health, None)):
+        http, health = (self.options.http, jobs, sockets), (self.options.health, None, ())
+        for address, port, listening in (http, health):
             if address is not None:
-                app, listener = self._listener(services, consumer, address, clock, port)
+                app, listener = self._listener(services, consumer, address, clock, port, listening)
                 listeners.append(listener)
                 renewals += [*listener.renewals(), *app.renewals()]
                 faults.append(app.problems.faults)
@@ -119,6 +160,8 @@ class Work:
         shown = read_store_url(self.url).shown
 
         def ready() -> None:
+            if sockets:
+                listeners[0].accept()
             for address in (found for listener in listeners for found in listener.addresses):
                 say(f"ready on {address}")
             say(f"working on {shown}")
@@ -138,7 +181,9 @@ class Work:
                 renewals=renewals,
                 shows_lines=self.server.log_format == "text",
                 drain_delay=0.0 if self.options.http is None else self.server.drain_delay,
+                see_out=SEE_OUT_SECONDS if sockets else 0.0,
                 until=consumer.finished,
+                parts=[consumer],
             )
         finally:
             downloads.remove()
@@ -156,17 +201,30 @@ class Work:
         )
 
     def _listener(
-        self, services: Sequence[Service], consumer: Consumer, address: str, clock: LoopClock, jobs: JobsPort | None
+        self,
+        services: Sequence[Service],
+        consumer: Consumer,
+        address: str,
+        clock: LoopClock,
+        jobs: JobsPort | None,
+        sockets: Sequence[socket.socket],
     ) -> tuple[App, Listener]:
-        """An app and its listener at `address`: with `jobs` the whole app, without them probes and metrics only."""
-        host, port = read_address(address)
-        options = dataclasses.replace(self.server, host=host, port=port, drain=self.options.drain)
+        """An app and its listener: with `jobs` the whole app, without them probes and metrics only.
+
+        It is at `address`, or on `sockets` that listen already.
+        """
+        options = dataclasses.replace(self.server, drain=self.options.drain)
+        if not sockets:
+            host, port = read_address(address)
+            options = dataclasses.replace(options, host=host, port=port)
         if jobs is None:  # whoever may reach it may ask: probes have no keys
             options = dataclasses.replace(options, api_key_file=None, tls_cert=None, tls_key=None)
         app = App(services, options, clock, only_probes=jobs is None, jobs=jobs)
         app.health.watch(consumer)
         app.metrics.collect_from(JobCollector(consumer))
-        listener = Listener(app, options, clock, worker_files=files_of_workers(services))
+        listener = Listener(
+            app, options, clock, worker_files=files_of_workers(services), sockets=sockets, accepts_later=bool(sockets)
+        )
         app.metrics.watch(listener)
         return app, listener
 

@@ -20,6 +20,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from penstock.codec.text import printable
 from penstock.errors import StartFailed
 
 BACKLOG = 2048
@@ -121,6 +122,13 @@ def inode(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def unix_name(sock: socket.socket) -> str:
+    """Where a Unix socket listens: its path, or its abstract name behind an `@`."""
+    name = sock.getsockname()
+    # An abstract name may be any bytes.
+    return printable(f"@{name[1:].decode(errors='replace')}" if isinstance(name, bytes) else str(name))
 
 
 def listen_refused(where: str, error: OSError, hint: str = "") -> StartFailed:

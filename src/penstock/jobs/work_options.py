@@ -71,7 +71,9 @@ class WorkOptions(QueueOptions):
     keep: float = option(7 * DAY_SECONDS, "seconds that ended jobs and their results are kept", minimum=0)
     keep_dead: float = option(30 * DAY_SECONDS, "seconds that dead jobs are kept", minimum=0)
     until_empty: bool = option(False, "end when nothing is scheduled, waiting or leased")
-    http: str | None = option(None, "HOST:PORT at which the services are served over HTTP as well; none by default")
+    http: str | None = option(
+        None, "HOST:PORT, or systemd for its sockets, where the services are served over HTTP as well; none by default"
+    )
     health: str | None = option(None, "HOST:PORT at which probes and /metrics are answered, and nothing else")
 
     def __post_init__(self) -> None:

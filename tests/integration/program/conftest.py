@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from served import serving, write_module
+from systemd_host import GATED, Host, Notified
 
 MAKE = (
     *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
@@ -93,3 +94,27 @@ def pair(tmp_path):
     if shutil.which("openssl") is None:
         pytest.skip("openssl is needed to make certificates")
     return Pair(tmp_path)
+
+
+@pytest.fixture
+def notified(tmp_path):
+    """The socket that is told how things go, at a path."""
+    manager = Notified(str(tmp_path / "notify"))
+    yield manager
+    manager.close()
+
+
+@pytest.fixture
+def models(tmp_path):
+    """The folder of the module `model`."""
+    found = tmp_path / "models"
+    found.mkdir()
+    write_module(found, GATED)
+    return found
+
+
+@pytest.fixture
+def host(models):
+    found = Host(models)
+    yield found
+    found.close()

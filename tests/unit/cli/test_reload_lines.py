@@ -7,6 +7,7 @@ from penstock.cli import reload
 from penstock.cli.python_files import Found
 from penstock.cli.reloading import QUIET_SECONDS
 from penstock.cli.watched import GATHER_MILLISECONDS
+from penstock.hosting.notifying import NoObserver
 
 
 class NoChild:
@@ -22,7 +23,7 @@ def test_what_is_looked_at_together_is_named_in_one_line(tmp_path, monkeypatch):
     said = []
 
     async def change():
-        run = reload._Run([], [], tmp_path, lambda words, level=0: said.append(words))
+        run = reload._Run([], [], tmp_path, lambda words, level=0: said.append(words), NoObserver())
         run._changed(Found([], []))
         said.clear()
         run._changed(Found([tmp_path / "c.py", tmp_path / "d.py"], []))

@@ -162,8 +162,7 @@ def _listen_at(address: _Address, port: int) -> socket.socket:
     sock = socket.socket(address.family, address.kind, address.protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # The sockets of accepted connections inherit this option.
-        sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        bound_unsent_bytes(sock)
         ip = address.name[0]
         if address.family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if ip == EVERY_IP else 1)
@@ -174,6 +173,13 @@ def _listen_at(address: _Address, port: int) -> socket.socket:
         raise
     sock.setblocking(False)
     return sock
+
+
+def bound_unsent_bytes(sock: socket.socket) -> None:
+    """Have the connections that come in by `sock`, which listens or will, keep no more than `UNSENT_BYTES` unsent."""
+    if sock.family != socket.AF_UNIX:
+        # The sockets of accepted connections inherit this option.
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
 
 def _refused(address: _Address, port: int, error: OSError) -> StartFailed:

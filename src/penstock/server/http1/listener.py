@@ -12,14 +12,13 @@ import socket
 import ssl
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from penstock.config import ServerOptions
 from penstock.core.clock import Clock, Timer
 from penstock.hosting.renewal import Renewal, UseRenewed
-from penstock.hosting.unix_sockets import BACKLOG, remove_unix
+from penstock.hosting.unix_sockets import BACKLOG, remove_unix, unix_name
 from penstock.server.application import Application
-from penstock.server.http1.binding import bind_sockets, raise_file_limit, tls_context
+from penstock.server.http1.binding import bind_sockets, bound_unsent_bytes, raise_file_limit, tls_context
 from penstock.server.http1.certificate import certificate_expires
 from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
@@ -40,7 +39,8 @@ class Listener:
     """The sockets of one server and the connections that came in through them.
 
     `worker_files` is how many files the workers of this process take besides.  `sockets` listen already, and
-    are somebody else's, who keeps them open: the listener binds none then, and removes no socket file.
+    are somebody else's, who keeps them open: the listener binds none then, and removes no socket file.  With
+    `accepts_later` it accepts nobody before `accept` is called: who comes before waits in the kernel.
     """
 
     def __init__(
@@ -51,12 +51,17 @@ class Listener:
         *,
         worker_files: int = 0,
         sockets: Sequence[socket.socket] = (),
+        accepts_later: bool = False,
     ) -> None:
         self._app = app
         self._options = options
         self._clock = clock
         self._worker_files = worker_files
         self._given = sockets
+        self._accepts_later = accepts_later
+        self._waiting: list[socket.socket] = []
+        """Those of TLS from which nothing is accepted yet."""
+        self._beginning: list[asyncio.Task[None]] = []
         self._connections: Connections | None = None
         self._limit = options.max_connections
         self._servers: list[asyncio.Server] = []
@@ -101,6 +106,8 @@ class Listener:
         )
         self._limit = limits.connections
         sockets, self._file = (list(self._given), None) if self._given else bind_sockets(options)
+        for sock in self._given:
+            bound_unsent_bytes(sock)
         loop = asyncio.get_running_loop()
         fitting = dataclasses.replace(options, max_connections=limits.connections)
         connections = self._connections = Connections(self._app, fitting, self._clock, max_excess=limits.excess)
@@ -113,14 +120,25 @@ class Listener:
                 goodbye_seconds=TLS_GOODBYE_SECONDS,
             )
         for sock in sockets:
-            self._addresses.append(self._name(sock.getsockname()))
-            if self._handshakes is not None:
-                self._handshakes.listen(sock)
+            self._addresses.append(self._name(sock))
+            if self._handshakes is None:
+                make = partial(Connection, connections)
+                now = not self._accepts_later
+                self._servers.append(await loop.create_server(make, sock=sock, backlog=BACKLOG, start_serving=now))
+            elif self._accepts_later:
+                self._waiting.append(sock)
             else:
-                self._servers.append(
-                    await loop.create_server(partial(Connection, connections), sock=sock, backlog=BACKLOG)
-                )
+                self._handshakes.listen(sock)
         self._sweep_later()
+
+    def accept(self) -> None:
+        """Accept who comes, now that it is later; called once, after `start`."""
+        waiting, self._waiting = self._waiting, []
+        for sock in waiting:
+            assert self._handshakes is not None, "there is no TLS"
+            self._handshakes.listen(sock)
+        loop = asyncio.get_running_loop()
+        self._beginning = [loop.create_task(server.start_serving()) for server in self._servers]
 
     def renewals(self) -> list[Renewal]:
         """The certificate and its key, over TLS.  New connections get the renewed one."""
@@ -141,10 +159,10 @@ class Listener:
         assert self._context is not None, "there is no TLS"
         return self._context
 
-    def _name(self, address: str | tuple[Any, ...]) -> str:
-        if isinstance(address, str):
-            return f"unix:{address}"
-        host, port = address[0], address[1]
+    def _name(self, sock: socket.socket) -> str:
+        if sock.family == socket.AF_UNIX:
+            return f"unix:{unix_name(sock)}"
+        host, port = sock.getsockname()[:2]
         scheme = "http" if self._options.tls_cert is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in str(host) else f"{scheme}://{host}:{port}"
 
@@ -161,6 +179,12 @@ class Listener:
 
     def stop_accepting(self) -> None:
         """Refuse new connections from now on, and remove our Unix socket."""
+        for sock in self._waiting:
+            sock.close()
+        self._waiting.clear()
+        for task in self._beginning:
+            task.cancel()
+        self._beginning.clear()
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
