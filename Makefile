@@ -20,7 +20,7 @@ COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst demo-external test test-others test-compiled test-sources test-export bytecode frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node services mutants clean
+.PHONY: help demo demo-burst demo-external test test-others test-compiled test-sources test-export bytecode frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node services systemd mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -150,6 +150,9 @@ node:  ## install what the tests of the worker in Node need: Node, by apt-get, a
 
 services:  ## install what the tests of the job queue need: a Redis server, by apt-get, as root; none is started
 	command -v redis-server >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; }
+
+systemd:  ## install what a test of given sockets needs: systemd-socket-activate, by apt-get, as root; nothing is started
+	command -v systemd-socket-activate >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd; }
 
 pictures: $(STAMP)  ## draw the pictures of the documentation from the sources
 	$(BIN)/python docs/pictures.py --write

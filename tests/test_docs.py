@@ -38,6 +38,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -1098,6 +1099,22 @@ def test_what_the_page_for_operators_names_exists():
     assert len(links) == text.count("reference/options.md#")
     names = {name for _, name, *_ in options()}
     assert [link for link in links if link[0] not in names or re.sub(r"-\d+$", "", link[1]) != link[0]] == []
+
+
+# -- units of systemd -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed: make systemd")
+def test_the_units_of_the_page_on_deployment_are_ones_that_systemd_takes(tmp_path):
+    units = []
+    for block in blocks(DOCS / "how-to" / "deploy.md"):
+        if block.kind == "ini":
+            unit = tmp_path / block.text.partition("\n")[0].removeprefix("# ")
+            unit.write_text(block.text.replace("/srv/prices/.venv/bin/penstock", "/bin/true"))
+            units.append(str(unit))
+    assert len(units) == 2
+    found = subprocess.run(["systemd-analyze", "verify", *units], check=False, capture_output=True, text=True)
+    assert (found.returncode, found.stdout + found.stderr) == (0, "")
 
 
 # -- the whole ------------------------------------------------------------------------------------------------------
