@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from types import SimpleNamespace
+
 import pytest
 
 from penstock.config import ServerOptions
@@ -65,7 +68,10 @@ async def test_the_address_has_the_port_that_was_given(open_listener):
     ],
 )
 def test_an_address_is_written_as_a_url(clock, tls_cert, address, url):
-    assert Listener(None, ServerOptions(tls_cert=tls_cert, tls_key=tls_cert), clock)._name(address) == url
+    ip = address[0]
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET6 if ":" in ip else socket.AF_INET
+    sock = SimpleNamespace(family=family, getsockname=lambda: address)
+    assert Listener(None, ServerOptions(tls_cert=tls_cert, tls_key=tls_cert), clock)._name(sock) == url
 
 
 async def test_a_unix_socket_is_removed_unless_somebody_replaced_it(open_listener, tmp_path):
