@@ -7,9 +7,8 @@ import signal
 
 import pytest
 from served import PATIENCE_SECONDS, PENSTOCK, START_LIMIT, write_module
+from terminal_programs import Terminal
 from waiting import until_now
-
-from terminals import Terminal
 
 LONG = "600"
 """Seconds: it is never over while a test looks."""

@@ -11,9 +11,8 @@ import time
 
 import pytest
 from served import PATIENCE_SECONDS, PENSTOCK, START_LIMIT, Program, Wire, request, serving, write_module
+from terminal_programs import Terminal
 from waiting import until_now
-
-from terminals import Terminal
 
 SLOW = """
 from pathlib import Path
