@@ -49,6 +49,20 @@ def test_systemd_is_told_of_a_server_from_its_start_to_its_end(notified, host):
     assert notified.senders == {server.pid}
 
 
+def test_systemd_waits_for_a_drain_delay_too_and_its_sockets_are_served_meanwhile(notified, host):
+    port = host.tcp.getsockname()[1]
+    env = {"NOTIFY_SOCKET": notified.address}
+    server = host.serve("model:service", "--drain-delay", "600", "--drain", "1", env=env).ready()
+    server.signal(signal.SIGTERM)
+    stopping = notified.wait_for("STOPPING=1")
+    server.wait_for("accepting for 600 s more")
+    notified.wait_for(EXTENDED, after=notified.wait_for(EXTENDED, after=stopping) + 1)
+    answer = httpx.post(f"http://127.0.0.1:{port}/predict", json=7)
+    assert (answer.json(), answer.headers["connection"]) == (7, "close")
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 128 + signal.SIGTERM
+
+
 def test_an_abstract_address_is_told_of_services_only_when_all_are_ready(host):
     notified = Notified(f"@penstock-{uuid.uuid4().hex}")
     with contextlib.closing(notified):
