@@ -12,11 +12,11 @@ import penstock
 from penstock.blocking import BlockingService
 
 NAMES = {
-    "ArtifactInvalid", "Batch", "Cancelled", "ConfigError", "DeadlineExceeded", "Declaration", "ExportRefused",
-    "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError", "PublishFailed", "QuotaExceeded",
-    "RequestError", "RunFailed", "RunUnavailable", "ServerOptions", "Service", "ServiceOptions", "Stage", "StageFailed",
-    "StartFailed", "State", "WorkerInfo", "WorkerLost", "asgi", "current_requests", "export", "external", "features",
-    "stage", "training", "wsgi",
+    "ArtifactInvalid", "Batch", "Cancelled", "ConfigError", "ConnectionFailed", "DeadlineExceeded", "Declaration",
+    "ExportRefused", "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError",
+    "PublishFailed", "QuotaExceeded", "RequestError", "RunFailed", "RunUnavailable", "ServerError", "ServerOptions",
+    "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed", "State", "WorkerInfo", "WorkerLost", "asgi",
+    "current_requests", "export", "external", "features", "stage", "training", "wsgi",
 }  # fmt: skip
 
 STAGE = (
@@ -35,6 +35,7 @@ SIGNATURES = {
     "ArtifactInvalid": "(message='', *, file='')",
     "Cancelled": "(message='')",
     "ConfigError": "(message='')",
+    "ConnectionFailed": "(message='', *, sent=False)",
     "DeadlineExceeded": "(message='', *, ran=False)",
     "Declaration": "(item=None, result=None, examples=None, batch=None)",
     "ExportRefused": "(message='', *, format='', output='', row=None, expected=None, got=None)",
@@ -71,6 +72,7 @@ SIGNATURES = {
     "PublishFailed": "(message='')",
     "RunFailed": "(message='', *, task='', traceback='')",
     "RunUnavailable": "(message='')",
+    "ServerError": "(message='')",
     "StageFailed": "(message='', *, stage='', type_name='', mro=(), traceback='', raised_at='')",
     "StageFailed.is_a": "(kind)",
     "StartFailed": "(message='', *, traceback='')",

@@ -10,11 +10,20 @@ result or with one of these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class PenstockError(Exception):
-    """Something went wrong in Penstock."""
+    """Something went wrong in Penstock.
+
+    `status`, `request_id` and `problem` are what a client was told over HTTP, or None, "" and None.
+    """
 
     retryable: bool = False
+    status: int | None = None
+    request_id: str = ""
+    problem: Mapping[str, Any] | None = None
 
     def __init__(self, message: str = "") -> None:
         super().__init__(message or self.default_message())
@@ -182,6 +191,8 @@ class StageFailed(RequestError):
         return f"{kind.__module__}.{kind.__qualname__}" in self.mro
 
     def __str__(self) -> str:
+        if not self.stage and not self.type_name:
+            return _with_traceback(str(self.args[0]), self.traceback)  # a client is told what happened in words
         # A worker from outside need not say of what class its error is.
         what = RETURNED.get(self.type_name, f"raised {self.type_name}" if self.type_name else "failed")
         return _with_traceback(f"stage {self.stage!r} {what}: {self.message}", self.traceback)
@@ -221,6 +232,28 @@ class NotReady(RequestError):
 
 class Cancelled(RequestError):
     """The caller left before there was a result."""
+
+
+class ServerError(RequestError):
+    """The answer is neither a result nor a problem of this server.
+
+    A client raises it: something between the two has answered, such as a proxy, or the answer cannot be read.
+    """
+
+    retryable = True
+
+
+class ConnectionFailed(RequestError):
+    """The server could not be reached, or the connection was lost before the whole answer was there.
+
+    A client raises it.  `sent` says whether the request, or a part of it, was sent: then it may have run.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str = "", *, sent: bool = False) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 class JobError(PenstockError):

@@ -13,6 +13,7 @@ from penstock.errors import (
     ArtifactInvalid,
     Cancelled,
     ConfigError,
+    ConnectionFailed,
     DeadlineExceeded,
     EndedWithoutResult,
     ExportError,
@@ -37,6 +38,7 @@ from penstock.errors import (
     RequestError,
     RunFailed,
     RunUnavailable,
+    ServerError,
     StageFailed,
     StartFailed,
     StoreUnavailable,
@@ -86,6 +88,8 @@ def test_the_tree_is_what_callers_catch():
         WorkerLost,
         NotReady,
         Cancelled,
+        ServerError,
+        ConnectionFailed,
     }
     assert {kind for kind in EVERY if issubclass(kind, RequestError)} == endings | {RequestError}
     assert {kind for kind in EVERY if not issubclass(kind, RequestError)} == {
@@ -112,7 +116,9 @@ def test_a_job_that_ended_badly_shows_the_remote_traceback():
 
 def test_only_what_may_succeed_later_is_retryable():
     files = {StoreUnavailable, TransferFailed, TransferStopped, PublishFailed, RunUnavailable}
-    assert {kind for kind in EVERY if kind.retryable} == {Overloaded, QuotaExceeded, DeadlineExceeded, NotReady, *files}
+    of_clients = {ServerError, ConnectionFailed}
+    endings = {Overloaded, QuotaExceeded, DeadlineExceeded, NotReady}
+    assert {kind for kind in EVERY if kind.retryable} == {*endings, *of_clients, *files}
 
 
 def test_an_invalid_item_says_where():
@@ -171,6 +177,11 @@ def test_a_stage_failure_answers_what_it_was_by_name():
         (WorkerLost(alone=True), "alone", True),
         (NotReady(state="draining"), "state", "draining"),
         (NotReady(), "retry_after", 1),
+        (ConnectionFailed(), "sent", False),
+        (ConnectionFailed(sent=True), "sent", True),
+        (Overloaded(), "status", None),
+        (Overloaded(), "request_id", ""),
+        (Overloaded(), "problem", None),
         (NotReady(retry_after=30), "retry_after", 30),
     ],
 )

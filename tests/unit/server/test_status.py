@@ -10,6 +10,7 @@ import pytest
 from penstock import errors
 from penstock.config import ServerOptions
 from penstock.errors import (
+    ConnectionFailed,
     DeadlineExceeded,
     EndedWithoutResult,
     InvalidItem,
@@ -20,6 +21,7 @@ from penstock.errors import (
     PenstockError,
     QuotaExceeded,
     RequestError,
+    ServerError,
     StageFailed,
     WorkerLost,
 )
@@ -29,7 +31,9 @@ from penstock.server.application import HttpRequest
 from penstock.server.status import JOB_KINDS, KINDS, Problems
 
 ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PenstockError)]
-ENDINGS = [kind for kind in ERRORS if issubclass(kind, RequestError) and kind not in JOB_KINDS]
+OF_CLIENTS = {ConnectionFailed, ServerError}
+"""What a client raises, and no server."""
+ENDINGS = [kind for kind in ERRORS if issubclass(kind, RequestError) and kind not in {*JOB_KINDS, *OF_CLIENTS}]
 ABOUT_JOBS = set(JOB_KINDS) | {JobError, EndedWithoutResult}
 
 
