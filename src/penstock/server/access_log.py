@@ -1,14 +1,21 @@
 """Write one line for each answered request, where the `access_log` option asks for it: logger ``penstock.access``.
 
 Neither headers nor the query are written, because both may carry secrets.  The tenant is written as ``tenant=NAME``
-and the urgency as ``u=N``, in every line, so that a line always has as many words.
+and the urgency as ``u=N``, and which try of its client the request is as ``attempt=N``, in every line, so that a line
+always has as many words.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.config import ACCESS_LOGGER
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.server.application import HttpRequest
+
+ATTEMPT: Final = b"x-attempt"
+MOST_DIGITS: Final = 4
+"""Of the number of a try, which is the client's own word."""
 
 log = guarded_logger(ACCESS_LOGGER)
 
@@ -19,8 +26,9 @@ def write_line(request: HttpRequest, status: int, nbytes: int, seconds: float, u
     if not path.isprintable():
         path = ascii(path)[1:-1]  # a line break in a path must not make two lines
     request_id = request.id.decode()
+    attempt = read_attempt(request.headers.get(ATTEMPT))
     log.info(
-        "%s %s %d %d %.6f %s tenant=%s u=%d",
+        "%s %s %d %d %.6f %s tenant=%s u=%d attempt=%d",
         request.method,
         path,
         status,
@@ -29,6 +37,7 @@ def write_line(request: HttpRequest, status: int, nbytes: int, seconds: float, u
         request_id,
         request.tenant,
         urgency,
+        attempt,
         extra={
             "method": request.method,
             "path": path,
@@ -38,5 +47,11 @@ def write_line(request: HttpRequest, status: int, nbytes: int, seconds: float, u
             "request_id": request_id,
             "tenant": request.tenant,
             "urgency": urgency,
+            "attempt": attempt,
         },
     )
+
+
+def read_attempt(value: bytes | None) -> int:
+    """Which try of its client a request is; 1 where the client does not say so in up to `MOST_DIGITS` digits."""
+    return int(value) if value is not None and len(value) <= MOST_DIGITS and value.isdigit() else 1

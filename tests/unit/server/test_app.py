@@ -656,9 +656,23 @@ def test_the_access_log_has_one_line_for_each_answer_and_no_secrets(fakes, caplo
     call = fakes.call(app, path="/predict?token=secret", x_api_key="secret", x_request_id="mine")
     app.answered(call.request, 499, 0)
     (record,) = caplog.records
-    assert re.fullmatch(r"POST /predict 499 0 [0-9.]+ mine tenant= u=3", record.getMessage())
+    assert re.fullmatch(r"POST /predict 499 0 [0-9.]+ mine tenant= u=3 attempt=1", record.getMessage())
     assert (record.status, record.bytes, record.request_id) == (499, 0, "mine")
-    assert (record.tenant, record.urgency) == ("", 3)
+    assert (record.tenant, record.urgency, record.attempt) == ("", 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("told", "attempt"),
+    [("1", 1), ("3", 3), ("9999", 9999), ("10000", 1), ("-2", 1), ("2\t", 1), ("", 1), ("\u00b2", 1), ("2 u=0", 1)],
+)
+def test_the_access_log_has_the_try_that_the_client_says_and_nothing_else_it_says(fakes, caplog, told, attempt):
+    caplog.set_level("INFO", "penstock.access")
+    app = fakes.app(access_log=True)
+    call = fakes.call(app, x_attempt=told)
+    app.answered(call.request, 200, 5)
+    (record,) = caplog.records
+    assert record.attempt == attempt
+    assert record.getMessage().endswith(f" u=3 attempt={attempt}")
 
 
 def test_a_request_lasts_from_its_arrival_to_its_answer_on_the_apps_clock(fakes, caplog):
