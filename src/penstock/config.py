@@ -25,7 +25,7 @@ from penstock.option_fields import (
     option,
     whole_number,
 )
-from penstock.server_names import check_health_path, check_origin, check_tenant_header
+from penstock.server_names import UNIX_PEER, check_health_path, check_origin, check_tenant_header, read_network
 from penstock.spelling import explain_keyword
 
 T = TypeVar("T")
@@ -415,6 +415,11 @@ class ServerOptions:
         "origin, or several, whose pages may call this server from a browser: https://app.example; *: every page",
         repeated=True,
     )
+    trusted_proxies: str | Sequence[str] = option(
+        (),
+        "network of proxies, or several, whose X-Forwarded-For names the client in the access log; unix: by a socket",
+        repeated=True,
+    )
     max_body: int = option(16 * MIB, "largest request body; 0 refuses every body", minimum=0)
     max_batch_items: int = option(
         100_000, "most items in a client batch; one more is refused, for each item may cost an answer", minimum=1
@@ -474,7 +479,7 @@ class ServerOptions:
             raise ConfigError("tls_cert and tls_key go together: one of them is missing")
 
     def _check_names(self) -> None:
-        for name in ("host", "cors_origin"):
+        for name in ("host", "cors_origin", "trusted_proxies"):
             given = getattr(self, name)
             if isinstance(given, list):  # the class is frozen, and the list may change
                 object.__setattr__(self, name, tuple(given))
@@ -482,6 +487,9 @@ class ServerOptions:
             raise ConfigError("host must name one address at least; leave it out for the default")
         for origin in as_texts("cors_origin", self.cors_origin):
             check_origin(origin)
+        for proxy in as_texts("trusted_proxies", self.trusted_proxies):
+            if proxy != UNIX_PEER:
+                read_network(proxy)
         named = [("host", host) for host in as_texts("host", self.host or ())]
         named += [(name, getattr(self, name) or "") for name in ("uds", "tls_cert", "tls_key", "api_key_file")]
         for name, text in named:

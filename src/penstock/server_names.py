@@ -1,4 +1,4 @@
-"""What the options of a server name: hosts, origins whose pages may call it, a path, a header field.
+"""What the options of a server name: hosts, proxies, origins whose pages may call it, a path, a header field.
 
 A name is judged by how it is written: nothing is looked up here.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from penstock.errors import ConfigError
 from penstock.option_fields import as_texts
@@ -16,6 +17,9 @@ USUAL_HOST = "127.0.0.1"
 
 ANY_ORIGIN = "*"
 """Stands for every origin."""
+
+UNIX_PEER = "unix"
+"""Whoever has no address, as at the other end of a Unix socket: who may connect there is who may open its file."""
 
 _ORIGIN = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://"
@@ -33,6 +37,16 @@ def listening_hosts(host: str | Sequence[str] | None, uds: str | None) -> tuple[
     if host is None:
         return () if uds is not None else (USUAL_HOST,)
     return as_texts("host", host)
+
+
+def read_network(text: str) -> IPv4Network | IPv6Network:
+    """The network, or the address alone, that `text` names among `trusted_proxies`; ConfigError where it is neither."""
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"trusted_proxies takes networks such as 10.0.0.0/8, addresses, and the word {UNIX_PEER}: {error}"
+        ) from None
 
 
 def check_origin(text: str) -> None:

@@ -67,6 +67,7 @@ DEFAULTS = {
         "tls_key": None,
         "api_key_file": None,
         "cors_origin": (),
+        "trusted_proxies": (),
         "max_body": 16 * MIB,
         "max_batch_items": 100_000,
         "max_header": 64 * 1024,

@@ -37,6 +37,7 @@ from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.renewal import Renewal, UseRenewed
 from penstock.hosting.servable import HostedEngine, Servable, check_sockets
 from penstock.hosting.tenants_file import read_tenants
+from penstock.option_fields import as_texts
 from penstock.server.access_log import write_line
 from penstock.server.application import BODY_TIMEOUTS_PER_BODY, DROPPED, HttpRequest, Reply, Response
 from penstock.server.auth import ApiKeys, has_key, read_keys
@@ -58,6 +59,7 @@ from penstock.server.protocols.service_routes import KINDS, routes_of
 from penstock.server.rate_limit_fields import rate_limit_fields
 from penstock.server.request_terms import read_time_limit
 from penstock.server.status import Problems
+from penstock.server.trusted_proxies import TrustedProxies
 
 _PROPER_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
@@ -106,6 +108,7 @@ class App:
         self._cors = Cors.of(options)
         self._adds_fields = self._rated or self._cors is not None
         self._access_log = options.access_log
+        self._proxies = TrustedProxies(as_texts("trusted_proxies", options.trusted_proxies))
         self._id_prefix = secrets.token_hex(6).encode() + b"-"
         self._count = count(1)
         self._calls = {} if only_probes else routes_of(self.services, self.problems, options)
@@ -340,7 +343,7 @@ class App:
         traffic.seconds.add(seconds)
         if self._access_log:
             urgency = self.identities.shown_urgency(traffic.service, request.tenant, request.urgency)
-            write_line(request, status, nbytes, seconds, urgency)
+            write_line(request, status, nbytes, seconds, urgency=urgency, proxies=self._proxies)
 
     def _next_id(self) -> bytes:
         return self._id_prefix + b"%x" % next(self._count)

@@ -17,6 +17,12 @@ from typing import Any, Final, Protocol, TypeAlias
 from penstock.core.payload import Payload
 from penstock.core.tenants import USUAL_URGENCY
 
+ATTEMPT: Final = b"x-attempt"
+FORWARDED_FOR: Final = b"x-forwarded-for"
+LOGGED_FIELDS: Final = (ATTEMPT, FORWARDED_FOR)
+"""The header fields that the access log may need after the answer."""
+LONGEST_LOGGED: Final = 1024
+"""Longer ones are forgotten with the others."""
 BODY_TIMEOUTS_PER_BODY: Final = 4
 """A body without a deadline may take this many times `body_timeout`, however steadily its pieces come."""
 PROBES: Final = frozenset((b"/livez", b"/readyz", b"/metrics"))
@@ -32,8 +38,8 @@ class HttpRequest:
     """
 
     __slots__ = (
-        "arrived", "body", "engine", "formats", "headers", "id", "method", "path", "query", "route", "tenant", "ticket",
-        "timeout", "urgency",
+        "arrived", "body", "engine", "formats", "headers", "id", "method", "path", "peer", "query", "route", "tenant",
+        "ticket", "timeout", "urgency",
     )  # fmt: skip
 
     def __init__(self, method: str, path: bytes, query: bytes, headers: dict[bytes, bytes], arrived: float) -> None:
@@ -42,6 +48,8 @@ class HttpRequest:
         self.query = query
         self.headers = headers
         self.arrived = arrived
+        self.peer = ""
+        """The address of whoever sent it here, or `UNIX_PEER`; set by its carrier where the access log needs it."""
         self.body: bytes | bytearray | memoryview = b""
         self.id: bytes = b""
         """The request id, set by `App.admit`; it comes back in `X-Request-ID` and stands in the log."""
@@ -65,9 +73,13 @@ class HttpRequest:
         """What `App.cancel` needs to take the request back, once the engine has it."""
 
     def forget_fields(self) -> None:
-        """Let go of the query and the header fields, which may take 64 KiB: nobody asks for them after the answer."""
+        """Let go of the query and the header fields, which may take 64 KiB: few are asked for after the answer."""
         self.query = b""
-        self.headers = {}
+        fields, self.headers = self.headers, {}
+        for name in LOGGED_FIELDS:
+            value = fields.get(name)
+            if value is not None and len(value) <= LONGEST_LOGGED:
+                self.headers[name] = value
 
 
 class Response:

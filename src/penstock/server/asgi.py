@@ -37,6 +37,7 @@ from penstock.server.application import DROPPED, HttpRequest, Response
 from penstock.server.fields import join_fields
 from penstock.server.gateway import GatewayCall, answer_fields, answer_pieces, judge_head, judge_size
 from penstock.server.status import CLIENT_LEFT
+from penstock.server_names import UNIX_PEER
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -315,4 +316,7 @@ def _request(scope: Scope, arrived: float) -> HttpRequest:
     headers = join_fields([(bytes(name), bytes(value)) for name, value in scope["headers"]])
     # A path begins with a slash: only `OPTIONS *` has none, to which some servers add the mount point all the same.
     target = b"*" if path == "*" else quote(path or "/", safe="/").encode()
-    return HttpRequest(scope["method"], target, scope.get("query_string", b""), headers, arrived)
+    request = HttpRequest(scope["method"], target, scope.get("query_string", b""), headers, arrived)
+    client = scope.get("client")
+    request.peer = str(client[0]) if client else UNIX_PEER
+    return request

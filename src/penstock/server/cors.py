@@ -31,6 +31,7 @@ METHODS: Final = ("GET", "HEAD", "POST", "DELETE")
 """Those of all routes."""
 REQUEST_HEADERS: Final = (
     *("accept", "authorization", "content-type", "grpc-timeout", "idempotency-key", "priority", "x-api-key"),
+    "x-attempt",
     *("x-envoy-expected-rq-timeout-ms", "x-request-id", "x-request-timeout"),
 )
 """What a page may send: what is read of a request, but for what browsers set themselves."""

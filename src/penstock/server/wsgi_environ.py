@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from penstock.server.application import HttpRequest
 from penstock.server.fields import RequestRefused, read_length
+from penstock.server_names import UNIX_PEER
 
 Environ: TypeAlias = MutableMapping[str, Any]
 
@@ -29,7 +30,9 @@ def read_environ(environ: Environ, arrived: float) -> HttpRequest:
     path = environ.get("PATH_INFO") or "/"
     target = b"*" if path == "*" else quote(path.encode("latin-1"), safe="/").encode()
     query = environ.get("QUERY_STRING", "").encode("latin-1")
-    return HttpRequest(environ["REQUEST_METHOD"], target, query, headers, arrived)
+    request = HttpRequest(environ["REQUEST_METHOD"], target, query, headers, arrived)
+    request.peer = environ.get("REMOTE_ADDR") or UNIX_PEER
+    return request
 
 
 def body_length(request: HttpRequest, environ: Environ) -> int | None:

@@ -196,13 +196,39 @@ def test_the_access_log_has_a_line_for_each_request_and_none_unless_asked(serve)
     server = serve("--access-log")
     server.wire().post("/predict?token=abc", {"value": 1}, X_Request_ID="first").answer()
     server.wire().post("/nowhere%0Aforged", {}, X_Request_ID="second").answer()
-    server.wait_for(r"(?m)penstock\.access: POST /predict 200 3 0\.\d+ first tenant= u=3 attempt=1$")
-    server.wait_for(r"(?m)penstock\.access: POST /nowhere%0Aforged 404 \d+ 0\.\d+ second tenant= u=3 attempt=1$")
+    rest = r"tenant= u=3 attempt=1 client=127\.0\.0\.1$"
+    server.wait_for(rf"(?m)penstock\.access: POST /predict 200 3 0\.\d+ first {rest}")
+    server.wait_for(rf"(?m)penstock\.access: POST /nowhere%0Aforged 404 \d+ 0\.\d+ second {rest}")
     assert "abc" not in server.output
     silent = serve()
     silent.wire().post("/predict", {"value": 1}, X_Request_ID="third").answer()
     silent.stop()
     assert "third" not in silent.output
+
+
+@pytest.mark.parametrize(
+    ("where", "trusted", "client"),
+    [
+        ("tcp", "127.0.0.0/8", "198.51.100.1"),
+        ("tcp", "10.0.0.0/8,unix", "127.0.0.1"),
+        ("unix", "unix", "198.51.100.1"),
+        ("unix", "10.0.0.0/8", "unix"),
+    ],
+)
+def test_a_trusted_proxy_says_who_the_client_is(serve, where, trusted, client):
+    place = ("--uds", "in.sock") if where == "unix" else ("--port", "0")
+    server = serve("--access-log", "--trusted-proxies", trusted, where=place, ready=where == "tcp")
+    if where == "unix":
+        server.address = f"unix:{server.folder / 'in.sock'}"
+        server.wait_for("ready on")
+    server.wire().post("/predict", {"value": 1}, X_Forwarded_For="203.0.113.9, 198.51.100.1").answer()
+    server.wait_for(rf"penstock\.access: POST /predict 200 .* client={re.escape(client)}\n")
+
+
+def test_what_is_no_network_is_no_trusted_proxy(module):
+    status, output = run(module(), "serve", "orders:service", "--port", "0", "--trusted-proxies", "10.0.0.1/8")
+    assert status == 2
+    assert "trusted_proxies takes networks such as 10.0.0.0/8, addresses, and the word unix: 10.0.0.1/8" in output
 
 
 def test_with_json_logs_every_line_is_an_object_that_names_its_request(serve):

@@ -656,7 +656,7 @@ def test_the_access_log_has_one_line_for_each_answer_and_no_secrets(fakes, caplo
     call = fakes.call(app, path="/predict?token=secret", x_api_key="secret", x_request_id="mine")
     app.answered(call.request, 499, 0)
     (record,) = caplog.records
-    assert re.fullmatch(r"POST /predict 499 0 [0-9.]+ mine tenant= u=3 attempt=1", record.getMessage())
+    assert re.fullmatch(r"POST /predict 499 0 [0-9.]+ mine tenant= u=3 attempt=1 client=unknown", record.getMessage())
     assert (record.status, record.bytes, record.request_id) == (499, 0, "mine")
     assert (record.tenant, record.urgency, record.attempt) == ("", 3, 1)
 
@@ -672,7 +672,32 @@ def test_the_access_log_has_the_try_that_the_client_says_and_nothing_else_it_say
     app.answered(call.request, 200, 5)
     (record,) = caplog.records
     assert record.attempt == attempt
-    assert record.getMessage().endswith(f" u=3 attempt={attempt}")
+    assert f" u=3 attempt={attempt} " in record.getMessage()
+
+
+def test_the_access_log_has_the_client_that_a_trusted_proxy_names(fakes, caplog):
+    caplog.set_level("INFO", "penstock.access")
+    app = fakes.app(access_log=True, trusted_proxies=["10.0.0.0/8"])
+    for peer in ("10.1.2.3", "192.0.2.7"):
+        call = fakes.call(app, x_forwarded_for="198.51.100.1")
+        call.request.peer = peer
+        app.answered(call.request, 200, 5)
+    assert [record.client for record in caplog.records] == ["198.51.100.1", "192.0.2.7"]
+    assert caplog.records[0].getMessage().endswith(" client=198.51.100.1")
+
+
+def test_what_the_access_log_needs_outlives_an_answer_that_waits_for_earlier_ones(fakes, caplog):
+    caplog.set_level("INFO", "penstock.access")
+    app = fakes.app(access_log=True, trusted_proxies=["10.0.0.0/8"])
+    call = fakes.call(app, x_attempt="2", x_forwarded_for="198.51.100.1", x_other="x")
+    call.request.peer = "10.1.2.3"
+    call.request.forget_fields()
+    assert list(call.request.headers) == [b"x-attempt", b"x-forwarded-for"]
+    app.answered(call.request, 200, 5)
+    assert (caplog.records[0].client, caplog.records[0].attempt) == ("198.51.100.1", 2)
+    long = fakes.call(app, x_forwarded_for="198.51.100.1," * 100)
+    long.request.forget_fields()
+    assert long.request.headers == {}
 
 
 def test_a_request_lasts_from_its_arrival_to_its_answer_on_the_apps_clock(fakes, caplog):

@@ -280,7 +280,7 @@ def test_the_access_log_has_the_tenant_and_the_urgency_it_was_served_with_and_no
         app.answered(call.request, 200, 5)
         record = caplog.records[-1]
         assert (record.tenant, record.urgency) == ("gold", urgency)
-        assert record.getMessage().endswith(f" tenant=gold u={urgency} attempt=1")
+        assert record.getMessage().endswith(f" tenant=gold u={urgency} attempt=1 client=unknown")
     refused = fakes.call(app, x_api_key=IRON)
     app.answered(refused.request, 401, 5)
     assert (caplog.records[-1].tenant, caplog.records[-1].urgency) == ("", 3)

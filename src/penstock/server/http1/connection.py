@@ -66,6 +66,7 @@ from penstock.server.http1.states import (
 )
 from penstock.server.http1.unread import UnreadAnswers
 from penstock.server.status import CLIENT_LEFT
+from penstock.server_names import UNIX_PEER
 
 NO_HEAD: Final = -1
 """`Exchange.minor` of what is no request."""
@@ -87,6 +88,7 @@ class Exchange(HttpRequest):
             HttpRequest.__init__(self, "", b"", b"", {}, now)
         else:
             HttpRequest.__init__(self, head.method, head.path, head.query, head.headers, now)
+            self.peer = connection.peer
         self.head = head
         self.minor = NO_HEAD if head is None else head.minor
         self.connection: Connection | None = connection
@@ -115,6 +117,12 @@ class Exchange(HttpRequest):
             app.answered(self, CLIENT_LEFT, 0)
 
 
+def peer_of(transport: asyncio.BaseTransport) -> str:
+    """The address at the other end, or `UNIX_PEER` where that has none."""
+    address = transport.get_extra_info("peername")
+    return str(address[0]) if isinstance(address, tuple) and address else UNIX_PEER
+
+
 # Never make a weak reference to a connection.  mypyc allows them on a class with a Python base, but does not clear them
 # when the object is freed: to follow one then reads freed memory.
 class Connection(asyncio.Protocol):
@@ -127,6 +135,8 @@ class Connection(asyncio.Protocol):
         self._max_body = connections.options.max_body
         self._now = connections.clock.now
         self._transport: asyncio.Transport | None = None
+        self.peer = ""
+        """Whoever is at the other end, where the access log needs it."""
         self._state: ConnectionState = READING_HEAD
         self._queue: deque[Exchange] = deque()
         """The requests in hand, in their order."""
@@ -149,6 +159,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket."""
         self._transport = cast("asyncio.Transport", transport)
+        if self._connections.options.access_log:
+            self.peer = peer_of(transport)
         self._idle_since = self._now()  # not while a TLS handshake lasted
         self._last_from = self._connections.last_answer_from(self._idle_since)
         entry = self._connections.enter(self)
