@@ -42,6 +42,7 @@ LEVELS = {
     "calls": 8,
     "blocking": 8,
     "streaming": 8,
+    "client": 8,
     "export": 9,
     "training": 10,
     "cli": 11,

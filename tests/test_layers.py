@@ -80,6 +80,7 @@ HEAVY = {
     "onnx": {"export/sklearn_graph.py"},
     "pydantic": {"codec/pydantic_.py"},
     "prometheus_client": {"hosting/service_metrics.py", "jobs/job_metrics.py", "server/pages/metrics.py"},
+    "httpx": {"client/httpx_.py"},
     "httptools": {"server/http1/heads.py"},
     "uvloop": {"hosting/loop_thread.py", "hosting/run.py", "cli/reload.py"},
     "obstore": {"transfer/obstore_.py"},

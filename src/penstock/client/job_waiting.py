@@ -1,0 +1,65 @@
+"""Wait for the ends of jobs, by asking again and again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from penstock.client.job_asking import Asking
+from penstock.client.job_calls import Ended, JobCallMaker, id_of, may_lie_elsewhere
+from penstock.client.many_calls import gather_bounded
+from penstock.client.sending import Sender
+from penstock.core.clock import Clock
+from penstock.errors import ConfigError, DeadlineExceeded, EndedWithoutResult
+from penstock.hosting.loop_clock import sleep_on
+from penstock.jobs.job import Job
+
+
+class JobWaiting:
+    """The waits of one client; `most` jobs are asked for at a time."""
+
+    def __init__(self, sender: Sender, calls: JobCallMaker, clock: Clock, most: int) -> None:
+        self._sender = sender
+        self._calls = calls
+        self._clock = clock
+        self._most = most
+
+    async def result(self, job: Job | str, timeout: float | None) -> Any:
+        """The result of a job, once it has ended; of one with an output the output's URL."""
+        result = await self._end(job, Asking(timeout, self._clock.now()))
+        if may_lie_elsewhere(result) and (await self._sender.send(self._calls.get(job))).output is not None:
+            return result["output"]
+        return result
+
+    async def wait(self, jobs: Iterable[Job | str], timeout: float | None) -> list[Job]:
+        """The jobs as they are once all have ended, however they end."""
+        if isinstance(jobs, (str, Job)):
+            raise ConfigError("wait takes several jobs or ids, got one: write [job]")
+        ids = [id_of(job) for job in jobs]
+        now = self._clock.now()
+        asked = {job_id: Asking(timeout, now) for job_id in ids}
+        makers = [partial(self._ended_job, job_id, asking) for job_id, asking in asked.items()]
+        found = dict(zip(asked, await gather_bounded(makers, self._most), strict=True)) if makers else {}
+        return [found[job_id] for job_id in ids]
+
+    async def _ended_job(self, job_id: str, asking: Asking) -> Job:
+        with contextlib.suppress(EndedWithoutResult):  # that is an end, too
+            await self._end(job_id, asking)
+        return await self._sender.send(self._calls.get(job_id))
+
+    async def _end(self, job: Job | str, asking: Asking) -> Any:
+        """The result as it came."""
+        now = self._clock.now
+        while True:
+            began = now()
+            wait = asking.wait_seconds(began)
+            found = await self._sender.send(self._calls.ask(job, wait), asking.deadline(began))
+            if isinstance(found, Ended):
+                return found.result
+            pause = asking.pause_seconds(wait, now() - began, now())
+            if pause is None:
+                raise DeadlineExceeded(f"job {found.id} is {found.state.value} after {asking.timeout:g} s")
+            if pause:
+                await sleep_on(self._clock, pause)

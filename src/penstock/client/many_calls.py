@@ -1,0 +1,32 @@
+"""Do many things, and only some at a time: the client batches of one call, the jobs that one call waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def gather_bounded(makers: Sequence[Callable[[], Awaitable[T]]], most: int) -> list[T]:
+    """What each of `makers` gives, in their order; `most` run at a time.
+
+    The first error ends all others, and is raised.
+    """
+    results: dict[int, T] = {}
+    places = iter(range(len(makers)))
+
+    async def run_next() -> None:
+        for place in places:
+            results[place] = await makers[place]()
+
+    if len(makers) == 1:
+        return [await makers[0]()]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(most, len(makers))):
+                group.create_task(run_next())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [results[place] for place in range(len(makers))]

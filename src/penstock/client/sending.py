@@ -1,0 +1,186 @@
+"""Send calls: wait for a turn, try, and try again as the rules say.  What decides is elsewhere.
+
+Contract
+--------
+* Every call ends: with a value or an error, at the latest `GRACE_SECONDS` behind its deadline.
+* All calls of a client share one flow limit, one line and one retry budget.
+* A cancelled call, and every call of a client that is closed, has its connection closed.
+* All of it runs on one event loop, and belongs to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from itertools import count
+from typing import TypeVar
+
+from penstock.client.client_options import ClientOptions, ServerAddress
+from penstock.client.flow_limit import End, FlowLimit
+from penstock.client.gate import Gate
+from penstock.client.interruption import Interruption
+from penstock.client.problem_errors import with_source
+from penstock.client.retry_budget import RetryBudget
+from penstock.client.retry_rules import Retry
+from penstock.client.single_call import Call, CallHead, Finished
+from penstock.client.tries import Setback, Tries
+from penstock.client.wire import OutgoingRequest
+from penstock.client.world import World
+from penstock.errors import Cancelled, ConfigError, DeadlineExceeded, PenstockError
+from penstock.hosting.loop_clock import sleep_on
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStats:
+    """What a client has done, and how much it may do."""
+
+    requests: int
+    """Requests that have begun, each with all its tries."""
+    tries: int
+    retries: int
+    """Tries beyond the first of a request."""
+    unasked_retries: int
+    """Those of them that no server has asked for."""
+    in_flight: int
+    """Tries under flow control that are with the server."""
+    waiting: int
+    """Requests that wait for their turn."""
+    limit: int
+    """How many may be in flight."""
+    budget_left: int
+    """How many tries that nobody asks for there may be now."""
+
+
+class Sender:
+    """Sends the calls of one client."""
+
+    def __init__(self, address: ServerAddress, options: ClientOptions, world: World) -> None:
+        self._base = address.base
+        self._options = options
+        self._world = world
+        self._clock = world.clock
+        self._wire = world.connect(address, options.max_concurrency)
+        self._limit = FlowLimit(options.max_concurrency)
+        self._gate = Gate(self._limit)
+        self._budget = RetryBudget()
+        self._arrivals = count()
+        self._requests = self._tries = self._retries = self._unasked = 0
+        self._in_hand: set[Interruption] = set()
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._none_left: asyncio.Future[None] | None = None
+        """Done once a client that closes has no call in hand."""
+
+    @property
+    def stats(self) -> ClientStats:
+        """The numbers of this moment."""
+        return ClientStats(
+            requests=self._requests,
+            tries=self._tries,
+            retries=self._retries,
+            unasked_retries=self._unasked,
+            in_flight=self._limit.in_flight,
+            waiting=self._gate.waiting,
+            limit=self._limit.limit,
+            budget_left=self._budget.left(self._clock.now()),
+        )
+
+    async def send(self, call: Call[T], deadline: float | None = None) -> T:
+        """What comes of `call`, by `deadline`; without one its own time limit counts from now."""
+        self._check()
+        now = self._clock.now()
+        end = now + call.head.timeout if deadline is None else deadline
+        tries = Tries(now, end, self._options.max_retries, self._budget)
+        self._requests += 1
+        self._budget.count_request(now)
+        ended = Interruption(self._clock)
+        self._in_hand.add(ended)
+        try:
+            with ended:
+                return await self._try_until_done(call, tries, ended)
+        except PenstockError as error:
+            return call.give_up(error)
+        finally:
+            self._in_hand.discard(ended)
+            if self._none_left is not None and not self._in_hand and not self._none_left.done():
+                self._none_left.set_result(None)
+
+    async def close(self) -> None:
+        """End every call with `Cancelled`, and close every connection; may be called any number of times."""
+        if self._closed:
+            return
+        self._closed = True
+        for ended in list(self._in_hand):
+            ended.interrupt(Cancelled("the client was closed before there was a result"))
+        if self._in_hand:
+            self._none_left = asyncio.get_running_loop().create_future()
+            await self._none_left
+        await self._wire.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ConfigError("the client is closed")
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise ConfigError(
+                "the client was used on another event loop, which its connections belong to; make another"
+            )
+
+    async def _try_until_done(self, call: Call[T], tries: Tries, ended: Interruption) -> T:
+        arrival = next(self._arrivals)
+        while True:
+            outcome = await self._try(call, tries, ended, arrival)
+            if isinstance(outcome, Finished):
+                return outcome.value
+            now = self._clock.now()
+            moment = tries.next_moment(outcome, now, self._world.chance())
+            if moment is None:
+                raise outcome.error
+            self._retries += 1
+            self._unasked += outcome.retry is Retry.UNASKED
+            await sleep_on(self._clock, moment - now)
+
+    async def _try(self, call: Call[T], tries: Tries, ended: Interruption, arrival: int) -> Finished[T] | Setback:
+        head = call.head
+        if not head.flow_controlled:
+            return await self._send_once(call, tries, ended)
+        ended.interrupt_at(tries.deadline, _too_late(head, tries, "while it waited for its turn in the client"))
+        begun_in = await self._gate.enter(head.urgency, arrival)
+        how = End.NEITHER
+        try:
+            outcome = await self._send_once(call, tries, ended)
+            if isinstance(outcome, Finished):
+                how = End.SUCCESS
+            elif outcome.is_refusal:
+                how = End.REFUSAL
+        finally:
+            self._gate.leave(begun_in, how)
+        return outcome
+
+    async def _send_once(self, call: Call[T], tries: Tries, ended: Interruption) -> Finished[T] | Setback:
+        now = self._clock.now()
+        if not tries.begin(now):
+            raise _too_late(call.head, tries, "before it could be sent")
+        self._tries += 1
+        ended.interrupt_at(tries.gives_up, _too_late(call.head, tries, "without an answer", may_have_run=True))
+        reply = await self._wire.send(self._outgoing(call, tries.headers(now)))
+        ended.let_be()
+        return call.take(reply, self._world.wall())
+
+    def _outgoing(self, call: Call[T], of_try: dict[str, str]) -> OutgoingRequest:
+        head, body = call.head, call.body()
+        headers = {**head.headers, "x-request-id": head.request_id, **of_try}
+        if body is not None:
+            headers["content-type"] = body.content_type
+            if body.accept:
+                headers["accept"] = body.accept
+        return OutgoingRequest(head.method, self._base + head.path, headers, b"" if body is None else body.body)
+
+
+def _too_late(head: CallHead, tries: Tries, when: str, *, may_have_run: bool = False) -> DeadlineExceeded:
+    error = DeadlineExceeded(f"the {tries.seconds:g} s of the call have passed {when}", ran=may_have_run)
+    return with_source(error, None, head.request_id)
