@@ -257,5 +257,21 @@ def test_the_package_loads_no_queue():
     assert "penstock.jobs" not in loaded_by(f"import penstock; {modules}")
 
 
+def test_a_client_loads_neither_a_server_nor_an_engine():
+    modules = "print(*[name for name in __import__('sys').modules if name.startswith('penstock.')])"
+    loaded = loaded_by(f"from penstock.client import AsyncClient, Client; {modules}")
+    assert "penstock.client.sending" in loaded
+    ours = {name.split(".")[1] for name in loaded if name.startswith("penstock.")}
+    assert ours & {"server", "runtime", "transport", "service", "cli", "export"} == set()
+    assert loaded & {"numpy", "pydantic", "httptools", "rich", "prometheus_client"} == set()
+
+
+def test_a_client_without_httpx_says_what_to_install():
+    hidden = "import sys; sys.modules['httpx'] = None; import importlib.util as u; f = u.find_spec"
+    asked = "u.find_spec = lambda name, *more: None if name == 'httpx' else f(name, *more)"
+    told = "\ntry:\n    import penstock.client\nexcept ImportError as error:\n    print(str(error).replace(' ', '_'))"
+    assert "penstock.client_needs_httpx:_pip_install_'penstock[client]'" in loaded_by(f"{hidden}; {asked}{told}")
+
+
 def test_using_a_service_in_process_loads_no_http_server():
     assert loaded_by("import penstock; penstock.Service(len)") & {"httptools", "prometheus_client", "rich"} == set()

@@ -48,10 +48,10 @@ class JobCallMaker:
             body = CallBody(*encode_input(given, content_type))
         query = {name: _parameter(value) for name, value in options.items() if name != "content_type"}
         headers = {}
-        if key.isascii():
+        if key.isascii() and key.isprintable() and key == key.strip():
             headers["idempotency-key"] = key
         else:
-            query["key"] = key  # no header carries it
+            query["key"] = key  # no header carries it as it is
         if body is None and content_type is not None:
             headers["content-type"] = content_type
         path = f"/jobs?{urlencode(query, quote_via=quote)}" if query else "/jobs"

@@ -1,0 +1,118 @@
+"""The retry budget, the flow limit and the line, each against the obvious slow version."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from penstock.client.flow_limit import End, FlowLimit
+from penstock.client.retry_budget import RetryBudget
+from penstock.client.waiting_line import WaitingLine
+
+
+def test_ten_tries_are_always_allowed_and_come_back_after_ten_seconds():
+    budget = RetryBudget()
+    assert [budget.take(1.0) for _ in range(11)] == [True] * 10 + [False]
+    assert (budget.left(10.999), budget.left(11.0)) == (0, 10)
+
+
+def test_ten_requests_allow_one_more_as_long_as_they_are_young():
+    budget = RetryBudget()
+    for _ in range(19):
+        budget.count_request(0.0)
+    assert (budget.left(0.0), budget.left(9.999), budget.left(10.0)) == (11, 11, 10)
+
+
+def test_requests_that_grew_old_do_not_make_the_budget_negative():
+    budget = RetryBudget()
+    for _ in range(10):
+        budget.count_request(0.0)
+    assert all(budget.take(5.0) for _ in range(11))
+    assert (budget.left(10.0), budget.take(10.0)) == (0, False)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_budget_is_as_one_that_forgets_nothing(seed):
+    draw = random.Random(seed)
+    budget, requests, taken = RetryBudget(), [], []
+    now = 0.0
+    for _ in range(500):
+        now += draw.choice([0.0, 0.01, 0.5, 3.0])
+        if draw.random() < 0.6:
+            budget.count_request(now)
+            requests.append(now)
+        else:
+            young = sum(moment > now - 10 for moment in requests)
+            used = sum(moment > now - 10 for moment in taken)
+            allowed = used < 10 + young // 10
+            assert budget.left(now) == max(0, 10 + young // 10 - used)
+            assert budget.take(now) is allowed
+            taken += [now] * allowed
+
+
+def test_the_first_limit_is_eight_or_the_most_there_may_be():
+    assert (FlowLimit(64).limit, FlowLimit(3).limit) == (8, 3)
+
+
+def test_a_limits_worth_of_successes_is_one_more():
+    flow = FlowLimit(64)
+    limits = []
+    for _ in range(8 + 9):
+        flow.end(flow.begin(), End.SUCCESS)
+        limits.append(flow.limit)
+    assert limits == [8] * 7 + [9] * 9 + [10]
+
+
+def test_other_ends_change_nothing():
+    flow = FlowLimit(64)
+    for _ in range(100):
+        flow.end(flow.begin(), End.NEITHER)
+    assert (flow.limit, flow.in_flight) == (8, 0)
+
+
+def test_those_in_flight_when_it_was_halved_change_it_no_more():
+    flow = FlowLimit(64)
+    rounds = [flow.begin() for _ in range(8)]
+    assert not flow.has_room
+    for begun_in in rounds[:4]:
+        flow.end(begun_in, End.REFUSAL)
+    assert (flow.limit, flow.in_flight, flow.has_room) == (4, 4, False)
+    for begun_in in rounds[4:]:
+        flow.end(begun_in, End.SUCCESS)
+    assert (flow.limit, flow.in_flight, flow.has_room) == (4, 0, True)
+    for _ in range(3):
+        flow.end(flow.begin(), End.SUCCESS)
+    flow.end(flow.begin(), End.REFUSAL)
+    assert flow.limit == 2, "and counting begins again"
+
+
+def test_it_stays_between_one_and_the_most():
+    flow = FlowLimit(9)
+    for _ in range(100):
+        flow.end(flow.begin(), End.SUCCESS)
+    assert flow.limit == 9
+    for _ in range(10):
+        flow.end(flow.begin(), End.REFUSAL)
+    assert (flow.limit, flow.has_room) == (1, True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_line_is_as_a_list_that_is_sorted_each_time(seed):
+    draw = random.Random(seed)
+    line, waiting = WaitingLine(), []
+    for arrival in range(400):
+        match draw.choice(["join", "join", "leave", "next"]):
+            case "join":
+                urgency = draw.randrange(3)
+                line.join(f"call {arrival}", urgency, arrival)
+                waiting.append((urgency, arrival))
+            case "leave":
+                gone = draw.choice(waiting)[1] if waiting and draw.random() < 0.8 else 10_000
+                line.leave(gone)
+                waiting = [one for one in waiting if one[1] != gone]
+            case "next":
+                first = min(waiting, default=None)
+                assert line.next() == (None if first is None else f"call {first[1]}")
+                waiting = [one for one in waiting if one != first]
+        assert len(line) == len(waiting)
