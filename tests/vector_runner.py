@@ -246,7 +246,9 @@ def run_sync(vector: Json, server: ScriptedServer) -> None:
                 rig.ends[place] = call.get("at", 0.0)  # it was refused before it began
         finally:
             places[threading.current_thread()][1].set()
+            ended[place].set()
 
+    ended = [threading.Event() for _ in vector["calls"]]
     threads: list[threading.Thread] = []
 
     def begin(place: int, call: Json) -> threading.Event:
@@ -301,7 +303,10 @@ def run_sync(vector: Json, server: ScriptedServer) -> None:
             assert begin(place, call).wait(PATIENCE_SECONDS)
     plain_run(plan())
     plain_run(let_go())
-    until_ended(threads, len(vector["calls"]))
+    for place, end in enumerate(ended):
+        assert end.wait(PATIENCE_SECONDS), f"call {place} has not ended"
+    for thread in threads:
+        thread.join()
     stats = None if "close_at" in vector else plain_run(_stats(client))
     if "close_at" in vector:
         closer.join(PATIENCE_SECONDS)
@@ -311,18 +316,6 @@ def run_sync(vector: Json, server: ScriptedServer) -> None:
 
 async def _stats(client: Client) -> Any:
     return client._core.sender.stats
-
-
-def until_ended(threads: list[threading.Thread], number: int) -> None:
-    """Wait for the ends of all threads, of which some may begin later."""
-    place = 0
-    while place < number:
-        if place < len(threads):
-            threads[place].join(PATIENCE_SECONDS)
-            assert not threads[place].is_alive(), f"call {place} has not ended"
-            place += 1
-        else:
-            threads[-1].join(0.001)
 
 
 # -- what a vector says -----------------------------------------------------------------------------------------------
