@@ -13,7 +13,7 @@ COUNT ?= 300
 SEED ?= 1
 
 # What is tested here is not compiled, so it is the same in both builds, and is tested over the sources alone.
-SOURCES_ONLY := $(addprefix tests/unit/,features graphs artifact export training jobs cli transfer hosting)
+SOURCES_ONLY := $(addprefix tests/unit/,client features graphs artifact export training jobs cli transfer hosting)
 # Tests with whole processes of what is compiled, so it is not the same in both builds: they are run over the sources too.
 COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration/listener \
 	$(patsubst %,tests/integration/test_%.py,current_requests forks) \

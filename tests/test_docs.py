@@ -59,6 +59,7 @@ from waiting import until_now
 import penstock as ps
 import pictures
 from fake_work import Bench, fake_service
+from penstock import client as ps_client
 from penstock import jobs as ps_jobs
 from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Manifest, ProbesEntry
 from penstock.artifact.publishing import publish_artifact
@@ -696,6 +697,48 @@ def test_the_reference_has_every_name_of_the_queue_and_every_argument():
     assert set(JobState) <= named
     assert set(Stats.__struct_fields__) - set(JobState) <= set(re.findall(r"`(\w+)`", told["JobQueue.stats"]))
     assert [scheme for scheme in urls.SCHEMES if f"`{scheme}://" not in text] == []
+
+
+def test_the_reference_has_every_option_call_and_number_of_the_client():
+    text = re.sub(r"\s+", " ", (DOCS / "reference" / "client.md").read_text())
+    (options,) = re.findall(r"`Client\((url[^`]*)\)`", text)
+    for client in (ps_client.Client, ps_client.AsyncClient):
+        assert options.replace("*, ", "") == ", ".join(shown_parameters(client)).replace("'", '"')
+        calls = {f"c.{name}": getattr(client, name) for name in ("predict", "predict_many", "health", "close")}
+        for name, call in calls.items():
+            shown = ", ".join(shown_parameters(call)).replace("'", '"')
+            assert f"`{name}({shown})`" in text.replace("*, ", ""), name
+    for jobs in (ps_client.ClientJobs, ps_client.AsyncClientJobs):
+        for name, call in vars(jobs).items():
+            if inspect.isfunction(call) and not name.startswith("_"):
+                (shown,) = re.findall(rf"`c\.jobs\.{name}\(([^`]*)\)`", text)
+                names = [part.partition("=")[0] for part in shown.replace("*, ", "").split(", ")]
+                assert names == [p for p in inspect.signature(call).parameters if p != "self"], name
+    assert set(inspect.signature(JobQueue.submit).parameters) == set(
+        inspect.signature(ps_client.ClientJobs.submit).parameters
+    )
+    numbers = chapter(DOCS / "reference" / "client.md", "Stats")
+    assert first_column(numbers) == [field.name for field in dataclasses.fields(ps_client.ClientStats)]
+    arguments = chapter(DOCS / "reference" / "client.md", "Options")
+    assert first_column(arguments) == list(inspect.signature(ps_client.Client).parameters)
+
+
+def shown_parameters(call: object) -> list[str]:
+    """The parameters of a call as a page shows them."""
+    parameters = [p for p in inspect.signature(call).parameters.values() if p.name != "self"]
+    return [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
+
+
+def test_the_client_is_one_for_threads_and_for_an_event_loop():
+    for ours, theirs in (
+        (ps_client.Client, ps_client.AsyncClient),
+        (ps_client.ClientJobs, ps_client.AsyncClientJobs),
+    ):
+        public = {name for name in vars(ours) if not name.startswith("_")}
+        assert public == {name for name in vars(theirs) if not name.startswith("_")}
+        for name in public:
+            if inspect.isfunction(vars(ours)[name]):
+                assert shown_parameters(vars(ours)[name]) == shown_parameters(vars(theirs)[name]), name
 
 
 def test_the_reference_has_every_argument_of_saving_and_loading_and_every_member_of_features():

@@ -24,6 +24,7 @@ import httpx
 from penstock.client.client_options import ServerAddress
 from penstock.client.replies import NoReply, Reply
 from penstock.client.wire import OutgoingRequest
+from penstock.errors import ConfigError
 
 KEPT_SECONDS: Final = 5.0
 """How long an idle connection is kept: much shorter than by servers and proxies, which else may close it just when the
@@ -37,6 +38,10 @@ class HttpxWire:
     """Connections to one server, of which up to `most_kept` stay open while they are idle."""
 
     def __init__(self, address: ServerAddress, most_kept: int) -> None:
+        try:
+            httpx.URL(address.base)
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"a server is named by a URL, and {address.base!r} is none: {error}") from None
         self._uds = address.uds
         # A context takes milliseconds to make, and serves every connection.
         self._tls = httpx.create_ssl_context() if address.base.startswith("https://") else False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import multiprocessing
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,12 +43,6 @@ reverse = ps.Service(Reverse, name="reverse")
 double = ps.Service(Double, name="double")
 upper = ps.Service(Upper, name="upper")
 """
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("orders")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +103,28 @@ def test_over_a_unix_socket(serve, tmp_path):
     serve(where=("--uds", str(path)))
     with Client(f"http+unix://{path}") as c:
         assert c.predict({"value": 2.0}) == 2.0
+
+
+def test_over_tls_to_a_server_that_is_trusted(serve, tmp_path, monkeypatch):
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is needed to make certificates")
+    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    named = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", cert)
+    made = ("-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    subprocess.run(["openssl", "req", *made, *named], check=True, capture_output=True)
+    server = serve("--tls-cert", cert, "--tls-key", key)
+    url = f"https://localhost:{server.port}"
+    with Client(url, max_retries=0) as c, pytest.raises(ps.ConnectionFailed, match=r"(?i)certificate") as caught:
+        c.predict({"value": 2.0})
+    assert not caught.value.sent
+    monkeypatch.setenv("SSL_CERT_FILE", cert)
+    with Client(url) as c:
+        assert c.predict({"value": 2.0}) == 2.0
+
+
+def test_a_host_that_no_url_may_have_is_told_at_once():
+    with pytest.raises(ps.ConfigError, match="is none: Invalid IDNA hostname"):
+        Client("http://\u00fc-")
 
 
 def test_the_key_the_tenant_and_the_try_reach_the_server(serve, tmp_path):
