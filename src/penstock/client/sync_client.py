@@ -39,6 +39,11 @@ class CallingThread:
         self._closed = False
         self._process = os.getpid()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What the coroutine returns or raises; an interrupt of this thread cancels it."""
         try:
@@ -130,6 +135,8 @@ class Client:
     @property
     def stats(self) -> ClientStats:
         """What the client has done, and how much it may do."""
+        if self._thread.is_closed:  # nothing changes any more
+            return self._core.sender.stats
         return self._thread.run(_stats(self._core))
 
     def close(self) -> None:

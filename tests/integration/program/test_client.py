@@ -219,6 +219,7 @@ def test_leaving_with_ends_the_calls_of_other_threads_and_withdraws_their_items(
     server.open_gate()
     with pytest.raises(ps.ConfigError, match="the client is closed"):
         c.predict({})
+    assert (c.stats.requests, c.stats.in_flight) == (4, 0)
     c.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 
+import numpy as np
 import pytest
 
 from penstock.client.flow_limit import End, FlowLimit
@@ -42,6 +43,21 @@ async def test_a_call_is_sent_and_answered(Rig):
     stats = rig.sender.stats
     assert (stats.requests, stats.tries, stats.retries, stats.in_flight, stats.budget_left) == (1, 1, 0, 0, 10)
     assert rig.clock.waiting == [], "no timer is left"
+
+
+async def test_an_array_asks_for_an_array_and_other_items_leave_the_answer_to_the_server(Rig):
+    rig = Rig()
+    calls = [rig.begin(np.arange(2)), rig.begin(1), asyncio.ensure_future(rig.client.health())]
+    await rest()
+    told = [(request.headers.get("content-type"), request.headers.get("accept")) for request in rig.wire.sent]
+    assert told == [
+        ("application/x-npy", "application/x-npy, */*;q=0.9"),
+        ("application/json", None),
+        (None, None),
+    ]
+    for _ in calls:
+        rig.wire.answer(ok(b"{}"))
+    assert await asyncio.gather(*calls) == [{}, {}, {}]
 
 
 async def test_a_refused_call_holds_no_place_until_it_is_tried_again(Rig):
