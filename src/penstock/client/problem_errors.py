@@ -6,6 +6,7 @@ that is no problem is a `ServerError`, because something else than the server ha
 Contract
 --------
 * Nothing in an answer is taken on trust: a field of the wrong kind is as one that is not there.
+* An ending that may be retried, of a problem that does not say when, is of an item that has begun: it is not retryable.
 * A type that is not known is its nearest base: `JobError` where its name begins with `job-`, else `RequestError`.
 * Every error has `status`, `request_id`, and where the answer is a problem `problem`.
 """
@@ -18,6 +19,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from penstock.client.replies import NoReply, Reply
+from penstock.client.retry_rules import item_seconds
 from penstock.codec.text import cut_middle, one_line
 from penstock.errors import (
     Cancelled,
@@ -81,14 +83,14 @@ def reply_error(reply: Reply | NoReply, request_id: str) -> PenstockError:
     if problem is None:
         error: PenstockError = ServerError(f"status {reply.status}, and no problem of ours: {_shown(reply)}")
     else:
-        error = _MAKERS.get(kind_of(problem), _nearest)(problem, reply.status)
+        error = _error_of(problem, reply.status)
     return with_source(error, reply.status, known_as, problem)
 
 
 def item_error(problem: Problem, request_id: str) -> PenstockError:
     """The error of one item of a client batch, whose outcome is `problem`."""
     status = _number(problem, "status", 500)
-    error = _MAKERS.get(kind_of(problem), _nearest)(problem, status)
+    error = _error_of(problem, status)
     return with_source(error, status, _text(problem, "request_id") or request_id, problem)
 
 
@@ -122,6 +124,13 @@ def kind_of(problem: Problem) -> str:
     return name.removeprefix(PREFIX) if name.startswith(PREFIX) else ""
 
 
+def _error_of(problem: Problem, status: int) -> PenstockError:
+    error = _MAKERS.get(kind_of(problem), _nearest)(problem, status)
+    if isinstance(error, RequestError) and error.retryable and item_seconds(problem) is None:
+        error.note_begun()
+    return error
+
+
 # -- one for each type ------------------------------------------------------------------------------------------------
 
 
@@ -139,8 +148,8 @@ def _quota_exceeded(problem: Problem, status: int) -> PenstockError:  # noqa: AR
 
 
 def _deadline_exceeded(problem: Problem, status: int) -> PenstockError:  # noqa: ARG001
-    # What waited is told when to come again, and what a stage was at work on is not.
-    waited = "retry_after" in problem
+    # What has not begun is told when to come again.
+    waited = item_seconds(problem) is not None
     error = DeadlineExceeded(_detail(problem), ran=not waited)
     if waited:
         told = _wait(problem)

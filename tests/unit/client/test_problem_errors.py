@@ -51,6 +51,11 @@ def answered(error, *, job=False):
     return Reply(response.status, {"content-type": response.content_type.decode(), **headers}, bytes(response.body))
 
 
+def begun(error):
+    error.note_begun()
+    return error
+
+
 def problem(**members):
     return Reply(503, {"content-type": "application/problem+json"}, msgspec.json.encode(members))
 
@@ -71,6 +76,8 @@ def test_every_type_that_a_server_names_is_known():
         StageFailed("boom", stage="embed", type_name="builtins.ValueError"),
         WorkerLost("died"),
         NotReady("starting", state="starting", retry_after=4),
+        begun(NotReady("stopped", state="draining")),
+        begun(Overloaded("gathered", reason="bytes")),
         errors.Cancelled(),
         RequestError("something"),
     ],
@@ -79,7 +86,7 @@ def test_every_type_that_a_server_names_is_known():
 def test_an_ending_crosses_http(error):
     got = reply_error(answered(error), "ours")
     assert type(got) is type(error)
-    for name in ("path", "reason", "retry_after", "retry_after_ms", "ran", "state"):
+    for name in ("path", "reason", "retry_after", "retry_after_ms", "ran", "state", "begun", "retryable"):
         assert getattr(got, name, None) == getattr(error, name, None), name
     assert (got.status, got.request_id) == (PROBLEMS.status(error), "ours")
     assert got.problem["title"]
