@@ -28,7 +28,7 @@ from waiting import until_now
 ORDERS = Path(__file__).parent / "program" / "orders.py"
 """The services that most of these tests serve."""
 NOTES_AND_GATES = Path(__file__).parent / "notes_and_gates.py"
-PENSTOCK = (sys.executable, "-m", "penstock.cli.main")
+PENSTOCK = (sys.executable, "-m", "penstock")
 START_LIMIT = 40.0
 PATIENCE_SECONDS = 20.0
 """Seconds; only a broken test waits this long."""

@@ -2,8 +2,6 @@
 and `doctor`.
 """
 
-# PYTHON_ARGCOMPLETE_OK: a shell in which every program's completion is switched on looks for this word.
-
 from __future__ import annotations
 
 import argparse
