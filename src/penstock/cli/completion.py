@@ -48,6 +48,7 @@ _NOT_COMPLETED = (
     "host",
     "cors_origin",
     "cpus",
+    "url",
 )
 """What is neither a file nor one of a few words: a digest, a number, an address, most of `penstock jobs`."""
 NUMBERS_OF_WORKERS = ("1", "2", "4", "8")

@@ -1,5 +1,5 @@
-"""The `penstock` command: `serve`, `work`, `worker`, `worker-check`, `check`, `export`, `artifact`, `training`, `jobs`
-and `doctor`.
+"""The `penstock` command: `serve`, `work`, `worker`, `worker-check`, `check`, `export`, `artifact`, `training`, `jobs`,
+`doctor` and `health`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from penstock.cli.ending import end_in_time
 from penstock.cli.external_flags import fields_of_each
 from penstock.cli.find_service import load_service
 from penstock.cli.first_process import leave_first_process
+from penstock.cli.health_command import add_health_command, run_health
 from penstock.cli.jobs_command import add_jobs_command
 from penstock.cli.model_folders import options_of_folders
 from penstock.cli.options import (
@@ -76,7 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     fill_standard_streams()
     given_by_systemd()  # before there is any other process: it is for this one
     leave_first_process()
-    arguments = command_arguments(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["health"]:  # its exit statuses mean something else
+        return run_health(words[1:])
+    arguments = command_arguments(words)
     status = run_command(lambda: int(arguments.run(arguments)))
     if argv is None:
         end_in_time(status)
@@ -218,6 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     add_queue_flags(looking)
     looking.add_argument("--json", action="store_true", help="print one JSON object a line instead of a table")
     looking.set_defaults(run=_look_at_store)
+    add_health_command(commands)
     return parser
 
 

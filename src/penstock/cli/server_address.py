@@ -1,0 +1,86 @@
+"""Decide where the server is that `penstock health` asks: from a URL, or from the variables that the server reads.
+
+No I/O.  What can be no address is a ConfigError, and says why.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from penstock.config import ServerOptions
+from penstock.errors import ConfigError
+from penstock.option_fields import from_environment
+
+READY_PATH = "/readyz"
+_ON_THIS_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where a server listens, and who asks it does not
+"""Where a server is found that listens on every interface."""
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_FORMS = "http://HOST:PORT, https://HOST:PORT, unix:/PATH or http+unix:///PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """Where to connect, and what to ask for there."""
+
+    host: str
+    """With a Unix socket only the name that the request carries."""
+    port: int
+    unix_path: str | None = None
+    tls: bool = False
+    target: str = READY_PATH
+
+    @property
+    def name(self) -> str:
+        """The address as a person writes it."""
+        if self.unix_path is not None:
+            return f"unix:{self.unix_path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
+
+
+def address_from_environment(environ: Mapping[str, str]) -> ServerAddress:
+    """Where a server is that was started with these variables, and without flags that say otherwise."""
+    options = ServerOptions(**from_environment(ServerOptions, environ))
+    tls = options.tls_cert is not None
+    if options.uds is not None:
+        return ServerAddress("localhost", 0, unix_path=options.uds, tls=tls)
+    if not options.port:
+        raise ConfigError("port 0 is one that only the server's log tells: say the URL")
+    return ServerAddress(_ON_THIS_HOST.get(options.host, options.host), options.port, tls=tls)
+
+
+def address_of(url: str) -> ServerAddress:
+    """What `url` names.  A path in it is where the server's routes begin; `/readyz` may stand at its end."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "unix":
+        return _unix_address(rest)
+    if not re.fullmatch(r"[!-~]+", url):
+        raise ConfigError(f"{url!r} is no URL: it has characters that must be written as escapes")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is no URL: {error}") from None
+    if parts.scheme in ("http+unix", "https+unix"):
+        if parts.netloc:
+            raise ConfigError(f"{url!r} has a host: a Unix socket is written with three slashes, http+unix:///PATH")
+        return _unix_address(unquote(parts.path), tls=parts.scheme == "https+unix")
+    if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
+        raise ConfigError(f"{url!r} names no server: write {_FORMS}")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ConfigError(f"{url!r} must have no user, query or fragment")
+    if port == 0:
+        raise ConfigError(f"{url!r}: nobody listens on port 0")
+    target = f"{parts.path.rstrip('/').removesuffix(READY_PATH)}{READY_PATH}"
+    return ServerAddress(
+        parts.hostname, port or _DEFAULT_PORTS[parts.scheme], tls=parts.scheme == "https", target=target
+    )
+
+
+def _unix_address(path: str, *, tls: bool = False) -> ServerAddress:
+    if not path or "\0" in path:
+        raise ConfigError(f"{path!r} can be no path of a Unix socket")
+    return ServerAddress("localhost", 0, unix_path=path, tls=tls)

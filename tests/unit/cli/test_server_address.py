@@ -1,0 +1,108 @@
+"""Where `penstock health` asks: what a URL names, and where the variables have a server listen."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.cli.server_address import ServerAddress, address_from_environment, address_of
+from penstock.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://127.0.0.1:8000", ServerAddress("127.0.0.1", 8000)),
+        ("http://127.0.0.1:8000/", ServerAddress("127.0.0.1", 8000)),
+        ("http://127.0.0.1:8000/readyz", ServerAddress("127.0.0.1", 8000)),
+        ("HTTP://Prices.example", ServerAddress("prices.example", 80)),
+        ("https://prices.example", ServerAddress("prices.example", 443, tls=True)),
+        ("http://[::1]:8000", ServerAddress("::1", 8000)),
+        ("http://a:1/models/prices", ServerAddress("a", 1, target="/models/prices/readyz")),
+        ("http://a:1/models/readyz/", ServerAddress("a", 1, target="/models/readyz")),
+        ("unix:/run/a.sock", ServerAddress("localhost", 0, unix_path="/run/a.sock")),
+        ("unix:a b%20.sock", ServerAddress("localhost", 0, unix_path="a b%20.sock")),
+        ("http+unix:///run/a%20b.sock", ServerAddress("localhost", 0, unix_path="/run/a b.sock")),
+        ("https+unix:///run/a.sock", ServerAddress("localhost", 0, unix_path="/run/a.sock", tls=True)),
+    ],
+)
+def test_a_url_names_where_to_connect_and_what_to_ask_for(url, expected):
+    assert address_of(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "is no URL"),
+        ("prices", "names no server: write http://HOST:PORT, "),
+        ("127.0.0.1:8000", "names no server"),
+        ("localhost:8000", "names no server"),
+        ("ftp://127.0.0.1", "names no server"),
+        ("http://", "names no server"),
+        ("http://:8000", "names no server"),
+        ("http://a:many", "is no URL"),
+        ("http://a:65536", "is no URL"),
+        ("http://a:0", "nobody listens on port 0"),
+        ("http://[::1", "is no URL"),
+        ("http://a b", "characters that must be written as escapes"),
+        ("http://a\nb", "characters that must be written as escapes"),
+        ("http://ä", "characters that must be written as escapes"),
+        ("http://me:secret@a", "must have no user"),
+        ("http://a?deep=1", "must have no user, query"),
+        ("http://a#b", "must have no user, query or fragment"),
+        ("unix:", "can be no path"),
+        ("unix:a\0b", "can be no path"),
+        ("http+unix://", "can be no path"),
+        ("http+unix:///a%00b", "can be no path"),
+        ("http+unix://run/a.sock", "with three slashes"),
+    ],
+)
+def test_what_names_no_server_is_told_why(url, words):
+    with pytest.raises(ConfigError) as refused:
+        address_of(url)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected", "name"),
+    [
+        ({}, ServerAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
+        ({"PENSTOCK_PORT": "81"}, ServerAddress("127.0.0.1", 81), "http://127.0.0.1:81"),
+        ({"PENSTOCK_PORT": ""}, ServerAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
+        ({"PENSTOCK_HOST": "0.0.0.0"}, ServerAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
+        ({"PENSTOCK_HOST": "::"}, ServerAddress("::1", 8000), "http://[::1]:8000"),
+        ({"PENSTOCK_HOST": "10.1.2.3"}, ServerAddress("10.1.2.3", 8000), "http://10.1.2.3:8000"),
+        (
+            {"PENSTOCK_TLS_CERT": "c", "PENSTOCK_TLS_KEY": "k"},
+            ServerAddress("127.0.0.1", 8000, tls=True),
+            "https://127.0.0.1:8000",
+        ),
+        (
+            {"PENSTOCK_UDS": "/run/a.sock", "PENSTOCK_PORT": "81"},
+            ServerAddress("localhost", 0, unix_path="/run/a.sock"),
+            "unix:/run/a.sock",
+        ),
+        (
+            {"PENSTOCK_UDS": "a", "PENSTOCK_TLS_CERT": "c", "PENSTOCK_TLS_KEY": "k"},
+            ServerAddress("localhost", 0, unix_path="a", tls=True),
+            "unix:a",
+        ),
+    ],
+)
+def test_the_variables_of_a_server_say_where_it_is(environ, expected, name):
+    assert address_from_environment(environ) == expected
+    assert expected.name == name
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"PENSTOCK_PORT": "0"}, "say the URL"),
+        ({"PENSTOCK_PORT": "many"}, "port: cannot read 'many' as int"),
+        ({"PENSTOCK_PORT": "65536"}, "port must be at most 65535"),
+        ({"PENSTOCK_TLS_CERT": "c"}, "tls_cert and tls_key go together"),
+    ],
+)
+def test_variables_with_which_no_server_can_be_found_are_told(environ, words):
+    with pytest.raises(ConfigError) as refused:
+        address_from_environment(environ)
+    assert words in str(refused.value)
