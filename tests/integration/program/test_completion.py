@@ -88,6 +88,8 @@ def test_every_shell_is_told_commands_flags_choices_and_services(folder, shell):
     assert ask(folder, "penstock jobs list --state d", shell) == {"dead"}
     assert ask(folder, "penstock jobs submit --json", shell) == {"--json", "--jsonl"}
     assert ask(folder, "penstock jobs status ", shell) == set()
+    assert ask(folder, "penstock hea", shell) == {"health"}
+    assert ask(folder, "penstock health ", shell) == set()
     assert not (folder / "imported").exists(), "a key that is pressed runs nobody's code"
 
 
