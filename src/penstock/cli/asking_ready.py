@@ -18,7 +18,7 @@ import ssl
 import threading
 
 from penstock.cli.readiness import NOT_PENSTOCK, NotPenstock, Readiness, read_readiness
-from penstock.cli.server_address import ServerAddress
+from penstock.cli.server_address import HealthAddress
 
 MOST_BODY_BYTES = 64 * 1024
 
@@ -27,7 +27,7 @@ class Unreachable(Exception):
     """No server of Penstock answers; the text says what came instead."""
 
 
-def ask_ready(address: ServerAddress, timeout: float) -> Readiness:
+def ask_ready(address: HealthAddress, timeout: float) -> Readiness:
     """What the server at `address` says within `timeout` seconds; raises Unreachable."""
     found: list[Readiness | Unreachable] = []
     # In a thread: nothing else bounds the search for a host's address, and each wait for a byte has a limit of its own.
@@ -43,7 +43,7 @@ def ask_ready(address: ServerAddress, timeout: float) -> Readiness:
     return outcome
 
 
-def _ask(address: ServerAddress, timeout: float, found: list[Readiness | Unreachable]) -> None:
+def _ask(address: HealthAddress, timeout: float, found: list[Readiness | Unreachable]) -> None:
     try:
         found.append(read_readiness(*_get(address, timeout)))
     except NotPenstock as error:
@@ -56,7 +56,7 @@ def _ask(address: ServerAddress, timeout: float, found: list[Readiness | Unreach
         found.append(Unreachable(getattr(error, "strerror", None) or str(error)))
 
 
-def _get(address: ServerAddress, timeout: float) -> tuple[int, bytes]:
+def _get(address: HealthAddress, timeout: float) -> tuple[int, bytes]:
     """Status and body of the answer."""
     if address.unix_path is None:
         sock = socket.create_connection((address.host, address.port), timeout)
@@ -72,7 +72,7 @@ def _get(address: ServerAddress, timeout: float) -> tuple[int, bytes]:
             return _ask_over(secured, address)
 
 
-def _ask_over(sock: socket.socket, address: ServerAddress) -> tuple[int, bytes]:
+def _ask_over(sock: socket.socket, address: HealthAddress) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(address.host, address.port or None)
     connection.sock = sock
     connection.request("GET", address.target, headers={"Connection": "close"})

@@ -16,7 +16,6 @@ import signal
 import socket
 from typing import NoReturn
 
-from penstock.hosting.notify_socket import NotifySocket, pass_on
 from penstock.hosting.systemd import given_by_systemd
 
 FIRST_PROCESS = 1
@@ -35,20 +34,25 @@ def leave_first_process() -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     child_handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep the child's status from us
     given = given_by_systemd()
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    relay = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) if given.notify_address else ()
     try:
         child = os.fork()
     except OSError:  # it goes on as process 1, without what the child would gain
         child = 0
     if child:
-        theirs.close()
-        pass_on(ours, NotifySocket.of(given))
+        if relay:
+            # Not before, and not for nothing: it takes Python's logging, and process 1 stays small.
+            from penstock.hosting.notify_socket import NotifySocket, pass_on
+
+            relay[1].close()
+            pass_on(relay[0], NotifySocket.of(given))
         _look_after(child, waited_for)
-    ours.close()
-    if os.getpid() == FIRST_PROCESS:
-        theirs.close()
-    else:
-        given.relay = theirs
+    if relay:
+        relay[0].close()
+        if os.getpid() == FIRST_PROCESS:
+            relay[1].close()
+        else:
+            given.relay = relay[1]
     signal.signal(signal.SIGCHLD, child_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 

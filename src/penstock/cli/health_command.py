@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from penstock.cli.readiness import short_line
-from penstock.cli.server_address import ServerAddress, address_from_environment, address_of
+from penstock.cli.server_address import HealthAddress, address_from_environment, address_of
 from penstock.errors import ConfigError
 from penstock.hosting.stdio import give_up_broken_streams, write_stderr_line
 
@@ -94,7 +94,7 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _ask(address: ServerAddress, timeout: float) -> int:
+def _ask(address: HealthAddress, timeout: float) -> int:
     from penstock.cli.asking_ready import Unreachable, ask_ready  # http.client and ssl: no other command needs them
 
     try:

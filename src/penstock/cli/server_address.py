@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError
 from penstock.option_fields import from_environment
+from penstock.server_names import listening_hosts
 
 READY_PATH = "/readyz"
 _ON_THIS_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where a server listens, and who asks it does not
@@ -22,7 +23,7 @@ _FORMS = "http://HOST:PORT, https://HOST:PORT, unix:/PATH or http+unix:///PATH"
 
 
 @dataclass(frozen=True, slots=True)
-class ServerAddress:
+class HealthAddress:
     """Where to connect, and what to ask for there."""
 
     host: str
@@ -41,18 +42,19 @@ class ServerAddress:
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}"
 
 
-def address_from_environment(environ: Mapping[str, str]) -> ServerAddress:
+def address_from_environment(environ: Mapping[str, str]) -> HealthAddress:
     """Where a server is that was started with these variables, and without flags that say otherwise."""
     options = ServerOptions(**from_environment(ServerOptions, environ))
     tls = options.tls_cert is not None
+    hosts = listening_hosts(options.host, options.uds)
     if options.uds is not None:
-        return ServerAddress("localhost", 0, unix_path=options.uds, tls=tls)
+        return HealthAddress("localhost", 0, unix_path=options.uds, tls=tls)
     if not options.port:
         raise ConfigError("port 0 is one that only the server's log tells: say the URL")
-    return ServerAddress(_ON_THIS_HOST.get(options.host, options.host), options.port, tls=tls)
+    return HealthAddress(_ON_THIS_HOST.get(hosts[0], hosts[0]), options.port, tls=tls)
 
 
-def address_of(url: str) -> ServerAddress:
+def address_of(url: str) -> HealthAddress:
     """What `url` names.  A path in it is where the server's routes begin; `/readyz` may stand at its end."""
     scheme, _, rest = url.partition(":")
     if scheme == "unix":
@@ -75,12 +77,12 @@ def address_of(url: str) -> ServerAddress:
     if port == 0:
         raise ConfigError(f"{url!r}: nobody listens on port 0")
     target = f"{parts.path.rstrip('/').removesuffix(READY_PATH)}{READY_PATH}"
-    return ServerAddress(
+    return HealthAddress(
         parts.hostname, port or _DEFAULT_PORTS[parts.scheme], tls=parts.scheme == "https", target=target
     )
 
 
-def _unix_address(path: str, *, tls: bool = False) -> ServerAddress:
+def _unix_address(path: str, *, tls: bool = False) -> HealthAddress:
     if not path or "\0" in path:
         raise ConfigError(f"{path!r} can be no path of a Unix socket")
-    return ServerAddress("localhost", 0, unix_path=path, tls=tls)
+    return HealthAddress("localhost", 0, unix_path=path, tls=tls)

@@ -23,7 +23,15 @@ def children(pid: int) -> list[int]:
 
 
 def states_of_children(pid: int) -> list[str]:
-    return [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children(pid)]
+    """The letter of each child's state; "" for one that was reaped meanwhile."""
+    return [_state(child) for child in children(pid)]
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 @pytest.fixture(scope="module")

@@ -332,7 +332,7 @@ def test_it_imports_nothing_of_the_server_and_of_other_commands():
     assert {"http.client", "penstock.cli.asking_ready"} <= loaded, "the names are read from what Python prints"
     layers = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("penstock.")}
     assert layers <= {f"penstock.{name}" for name in (
-        "cli", "codec", "config", "core", "errors", "hosting", "option_fields", "spelling", "worker",
+        "cli", "codec", "config", "core", "errors", "hosting", "option_fields", "server_names", "spelling", "worker",
     )}  # fmt: skip
     assert (
         loaded & {"penstock.cli.main", "asyncio", "msgspec", "uvloop", "httptools", "logging", "rich", "numpy"} == set()

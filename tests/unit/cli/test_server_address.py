@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.server_address import ServerAddress, address_from_environment, address_of
+from penstock.cli.server_address import HealthAddress, address_from_environment, address_of
 from penstock.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("http://127.0.0.1:8000", ServerAddress("127.0.0.1", 8000)),
-        ("http://127.0.0.1:8000/", ServerAddress("127.0.0.1", 8000)),
-        ("http://127.0.0.1:8000/readyz", ServerAddress("127.0.0.1", 8000)),
-        ("HTTP://Prices.example", ServerAddress("prices.example", 80)),
-        ("https://prices.example", ServerAddress("prices.example", 443, tls=True)),
-        ("http://[::1]:8000", ServerAddress("::1", 8000)),
-        ("http://a:1/models/prices", ServerAddress("a", 1, target="/models/prices/readyz")),
-        ("http://a:1/models/readyz/", ServerAddress("a", 1, target="/models/readyz")),
-        ("unix:/run/a.sock", ServerAddress("localhost", 0, unix_path="/run/a.sock")),
-        ("unix:a b%20.sock", ServerAddress("localhost", 0, unix_path="a b%20.sock")),
-        ("http+unix:///run/a%20b.sock", ServerAddress("localhost", 0, unix_path="/run/a b.sock")),
-        ("https+unix:///run/a.sock", ServerAddress("localhost", 0, unix_path="/run/a.sock", tls=True)),
+        ("http://127.0.0.1:8000", HealthAddress("127.0.0.1", 8000)),
+        ("http://127.0.0.1:8000/", HealthAddress("127.0.0.1", 8000)),
+        ("http://127.0.0.1:8000/readyz", HealthAddress("127.0.0.1", 8000)),
+        ("HTTP://Prices.example", HealthAddress("prices.example", 80)),
+        ("https://prices.example", HealthAddress("prices.example", 443, tls=True)),
+        ("http://[::1]:8000", HealthAddress("::1", 8000)),
+        ("http://a:1/models/prices", HealthAddress("a", 1, target="/models/prices/readyz")),
+        ("http://a:1/models/readyz/", HealthAddress("a", 1, target="/models/readyz")),
+        ("unix:/run/a.sock", HealthAddress("localhost", 0, unix_path="/run/a.sock")),
+        ("unix:a b%20.sock", HealthAddress("localhost", 0, unix_path="a b%20.sock")),
+        ("http+unix:///run/a%20b.sock", HealthAddress("localhost", 0, unix_path="/run/a b.sock")),
+        ("https+unix:///run/a.sock", HealthAddress("localhost", 0, unix_path="/run/a.sock", tls=True)),
     ],
 )
 def test_a_url_names_where_to_connect_and_what_to_ask_for(url, expected):
@@ -65,25 +65,26 @@ def test_what_names_no_server_is_told_why(url, words):
 @pytest.mark.parametrize(
     ("environ", "expected", "name"),
     [
-        ({}, ServerAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
-        ({"PENSTOCK_PORT": "81"}, ServerAddress("127.0.0.1", 81), "http://127.0.0.1:81"),
-        ({"PENSTOCK_PORT": ""}, ServerAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
-        ({"PENSTOCK_HOST": "0.0.0.0"}, ServerAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
-        ({"PENSTOCK_HOST": "::"}, ServerAddress("::1", 8000), "http://[::1]:8000"),
-        ({"PENSTOCK_HOST": "10.1.2.3"}, ServerAddress("10.1.2.3", 8000), "http://10.1.2.3:8000"),
+        ({}, HealthAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
+        ({"PENSTOCK_PORT": "81"}, HealthAddress("127.0.0.1", 81), "http://127.0.0.1:81"),
+        ({"PENSTOCK_PORT": ""}, HealthAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
+        ({"PENSTOCK_HOST": "0.0.0.0"}, HealthAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
+        ({"PENSTOCK_HOST": "::"}, HealthAddress("::1", 8000), "http://[::1]:8000"),
+        ({"PENSTOCK_HOST": "10.1.2.3"}, HealthAddress("10.1.2.3", 8000), "http://10.1.2.3:8000"),
+        ({"PENSTOCK_HOST": "10.1.2.3, ::1"}, HealthAddress("10.1.2.3", 8000), "http://10.1.2.3:8000"),
         (
             {"PENSTOCK_TLS_CERT": "c", "PENSTOCK_TLS_KEY": "k"},
-            ServerAddress("127.0.0.1", 8000, tls=True),
+            HealthAddress("127.0.0.1", 8000, tls=True),
             "https://127.0.0.1:8000",
         ),
         (
             {"PENSTOCK_UDS": "/run/a.sock", "PENSTOCK_PORT": "81"},
-            ServerAddress("localhost", 0, unix_path="/run/a.sock"),
+            HealthAddress("localhost", 0, unix_path="/run/a.sock"),
             "unix:/run/a.sock",
         ),
         (
             {"PENSTOCK_UDS": "a", "PENSTOCK_TLS_CERT": "c", "PENSTOCK_TLS_KEY": "k"},
-            ServerAddress("localhost", 0, unix_path="a", tls=True),
+            HealthAddress("localhost", 0, unix_path="a", tls=True),
             "unix:a",
         ),
     ],
