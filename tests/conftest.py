@@ -42,6 +42,13 @@ for number in (signal.SIGINT, signal.SIGQUIT):
 hypothesis.settings.register_profile("without a deadline", hypothesis.settings(deadline=None))
 hypothesis.settings.load_profile("without a deadline")
 
+TIMEOUT_REPEAT_SECONDS = 5.0
+"""How long after a test's timeout it is raised again.
+
+What is raised within a callback of an event loop is logged by the loop, and the test would then wait for ever.  The next
+one comes while the loop sleeps, and ends it.
+"""
+
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 if sys.platform == "linux":
@@ -141,3 +148,12 @@ def no_child_left_behind() -> Iterator[None]:
                     os.kill(pid, signal.SIGKILL)
             pytest.fail(f"processes were left running: {left}")
         time.sleep(0.01)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(settings):
+    """Raise a timeout again and again, until the test has ended."""
+    done = yield
+    if settings.method == "signal" and settings.timeout:
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout, TIMEOUT_REPEAT_SECONDS)
+    return done

@@ -85,6 +85,7 @@ async def finish(rig):
         await rest()
 
 
+@pytest.mark.timeout(240)  # each takes 4 s of CPU, and three times as many where branches are counted
 async def test_a_flood_neither_refuses_nor_delays_those_who_stay_below_half_their_share(make_rig):
     rig = await make_rig(stage(math.sqrt, batch=Batch(max_size=SIZE)), max_queued=100).start()
     quiet = [f"quiet{n}" for n in range(4)]
@@ -101,6 +102,7 @@ async def test_a_flood_neither_refuses_nor_delays_those_who_stay_below_half_thei
     await finish(rig)
 
 
+@pytest.mark.timeout(240)
 async def test_two_floods_are_served_by_their_weights_within_one_batch(make_rig, tmp_path):
     path = tmp_path / "tenants.toml"
     path.write_text("[tenants.gold]\nweight = 3\n[tenants.iron]\nweight = 1")
