@@ -20,7 +20,7 @@ COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst demo-external test test-others test-compiled test-sources test-export bytecode frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node services systemd mutants clean
+.PHONY: help demo demo-burst demo-external test test-others test-compiled test-sources test-export bytecode frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node proxies services systemd mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -147,6 +147,10 @@ browsers:  ## install what the tests of the page at /docs need: Chromium, by apt
 
 node:  ## install what the tests of the worker in Node need: Node, by apt-get, as root
 	command -v node >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs; }
+
+proxies:  ## install what the tests of files for proxies need: HAProxy and nginx, by apt-get, as root; none is started
+	command -v haproxy >/dev/null && command -v nginx >/dev/null || { apt-get update -qq && \
+		RUNLEVEL=1 apt-get install -y -qq --no-install-recommends haproxy nginx-light; }
 
 services:  ## install what the tests of the job queue need: a Redis server, by apt-get, as root; none is started
 	command -v redis-server >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends redis-server; }

@@ -1,5 +1,5 @@
 """The `penstock` command: `serve`, `work`, `worker`, `worker-check`, `check`, `export`, `artifact`, `training`, `jobs`,
-`doctor` and `health`.
+`config`, `doctor` and `health`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import penstock
 from penstock.cli.artifact_commands import add_artifact_commands
+from penstock.cli.config_command import add_config_command
 from penstock.cli.ending import end_in_time
 from penstock.cli.external_flags import fields_of_each
 from penstock.cli.find_service import load_service
@@ -213,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     add_artifact_commands(commands)
     add_training_command(commands)
     add_jobs_command(commands)
+    add_config_command(commands)
     add_worker_check_command(commands)
     looking = commands.add_parser(
         "doctor",
