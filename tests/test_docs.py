@@ -51,6 +51,7 @@ from typing import get_args, get_type_hints
 
 import httpx
 import pytest
+import yaml
 from programs import MarkedProgram
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -64,6 +65,7 @@ from penstock import jobs as ps_jobs
 from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Manifest, ProbesEntry
 from penstock.artifact.publishing import publish_artifact
 from penstock.cli import queue_url
+from penstock.cli.config_files.keda_object import ScalingDescription, scaled_object
 from penstock.cli.main import _parser
 from penstock.cli.options import CommandOptions
 from penstock.codec import media_types
@@ -473,15 +475,18 @@ def test_every_command_a_page_names_exists(page):
         assert make is None or make[1] in targets, f"`{line}` is no target of the Makefile"
         command = re.match(r"penstock ([^\s:]+)", line)  # the title of what `check` prints has a colon behind it
         assert command is None or command[1] in {*commands, "--version", "--help"}, line
-        own = re.match(r"penstock (jobs|artifact|training) ([a-z]+)", line)
+        own = re.match(r"penstock (jobs|artifact|training|config) ([a-z0-9]+)", line)
         assert own is None or own[2] in commands_of(commands[own[1]]), line
         if line.startswith(
-            ("penstock serve", "penstock work", "penstock jobs", "penstock art", "penstock tr", "ExecStart=", "--")
+            (
+                *("penstock serve", "penstock work", "penstock jobs", "penstock art", "penstock tr", "penstock config"),
+                *("ExecStart=", "--"),
+            )
         ):
             told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
             started = re.match(r"ExecStart=\S*penstock (\w+)", line) or command
             known = known_flags(started and started[1])
-            for name in ("jobs", "artifact", "training"):
+            for name in ("jobs", "artifact", "training", "config"):
                 known |= flags_below(name) if line.startswith((f"penstock {name}", "--")) else set()
             assert told <= known, line
 
@@ -776,9 +781,29 @@ def test_the_reference_has_every_command():
     commands = commands_of(the_parser())
     first = text.partition("\n## ")[0]
     assert set(re.findall(r"^\| `penstock ([\w-]+) [^`]*` \|", first, re.MULTILINE)) == set(commands)
-    for name in ("artifact", "training"):
+    for name in ("artifact", "training", "config"):
         told = chapter(DOCS / "reference" / "commands.md", f"penstock {name}")
         assert set(re.findall(rf"^\| `penstock {name} (\w+) ", told, re.MULTILINE)) == set(commands_of(commands[name]))
+
+
+def test_the_reference_cites_every_field_that_a_scaled_object_has_and_no_other():
+    description = ScalingDescription("prices", "prices", "http://prometheus", 6.0, 60.0, least=1, most=10, fallback=2)
+    found = set(leaves(yaml.safe_load(scaled_object(description))))
+    told = sections(DOCS / "reference" / "commands.md", 3)["KEDA"]
+    rows = re.findall(r"^\| (`[\w.`, ]+`) \|", told, re.MULTILINE)
+    assert {field for row in rows for field in re.findall(r"`([\w.]+)`", row)} == found
+
+
+def leaves(value: object, path: str = "") -> Iterator[str]:
+    """The paths of what is not an object, through lists."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from leaves(each, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for each in value:
+            yield from leaves(each, path)
+    else:
+        yield path
 
 
 def test_the_reference_has_every_call_of_a_run_with_its_arguments():

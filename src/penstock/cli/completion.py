@@ -49,8 +49,20 @@ _NOT_COMPLETED = (
     "cors_origin",
     "cpus",
     "url",
+    "listen",
+    "server",
+    "server_name",
+    "name",
+    "user",
+    "image",
+    "replicas",
+    "min_replicas",
+    "max_replicas",
+    "service_name",
+    "target_seconds",
+    "prometheus",
 )
-"""What is neither a file nor one of a few words: a digest, a number, an address, most of `penstock jobs`."""
+"""What is neither a file nor one of a few words: a digest, a number, a name, an address, most of `penstock jobs`."""
 NUMBERS_OF_WORKERS = ("1", "2", "4", "8")
 
 

@@ -11,22 +11,34 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.options import WronglyCalled, add_flags, server_options, service_fields
-from penstock.cli.printing import print_shown, readable_path
-from penstock.config import ServerOptions, ServiceOptions
+from penstock.cli.options import (
+    CommandOptions,
+    WronglyCalled,
+    add_flags,
+    chosen,
+    flag_name,
+    server_options,
+    service_fields,
+)
+from penstock.config import ArtifactOptions, ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.stdio import fill_standard_streams, write_stderr_line
 
 if TYPE_CHECKING:
     from penstock.cli.config_files.proxied import ProxyDescription
+    from penstock.cli.config_files.started import StartDescription
 
 ADDRESSED: Final = ("host", "port", "uds", "uds_mode")
 """Where a replica listens is said to a proxy by `--server`."""
+NOT_IN_PODS: Final = ("host", "uds", "uds_mode")
+"""A pod listens on its own address, and on every other that it has."""
 Made = tuple[str, Iterable[str]]
 """A file, and sentences on what it cannot promise."""
 _READABLE_FILE: Final = 0o644
@@ -44,6 +56,9 @@ def add_config_command(commands: Any) -> None:
     own = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_proxy(own, "haproxy", _haproxy, "print the file of an HAProxy in front of replicas")
     _add_proxy(own, "nginx", _nginx, "print the file of an nginx in front of replicas")
+    _add_systemd(own)
+    _add_k8s(own)
+    _add_keda(own)
 
 
 def _add(own: Any, name: str, make: Callable[[argparse.Namespace], Made], words: str) -> argparse.ArgumentParser:
@@ -72,6 +87,70 @@ def _add_proxy(own: Any, name: str, make: Callable[[argparse.Namespace], Made], 
     parser.add_argument("--server-name", metavar="NAME", help="the host's name in the certificates of the replicas")
     add_flags(parser, ServerOptions, _SERVER_GROUP, leave_out=ADDRESSED)
     add_flags(parser, ServiceOptions, _SERVICE_GROUP)
+
+
+def _add_systemd(own: Any) -> None:
+    parser = _add_started(own, "systemd", _systemd, "print the unit of systemd that runs a server")
+    parser.add_argument("--directory", metavar="DIR", help="where its modules are (default: the current folder)")
+    parser.add_argument("--program", metavar="PATH", help="the penstock to start (default: this one)")
+    parser.add_argument("--user", metavar="NAME", help="whom it runs as (default: a user that systemd makes for it)")
+    parser.add_argument(
+        "--socket", action="store_true", help="print the unit of its socket instead, on which systemd listens"
+    )
+    parser.add_argument("--by-socket", action="store_true", help="print the unit of a server that gets that socket")
+    add_flags(parser, ServerOptions, "server")
+    _add_other_flags(parser)
+
+
+def _add_k8s(own: Any) -> None:
+    parser = _add_started(own, "k8s", _k8s, "print a Deployment, a Service and a PodDisruptionBudget")
+    parser.add_argument("--image", metavar="NAME", required=True, help="the image, in which `penstock` is on the path")
+    parser.add_argument("--replicas", metavar="N", default="2", help="how many pods (default %(default)s)")
+    add_flags(parser, ServerOptions, "server", leave_out=NOT_IN_PODS)
+    _add_other_flags(parser)
+
+
+def _add_started(
+    own: Any, name: str, make: Callable[[argparse.Namespace], Made], words: str
+) -> argparse.ArgumentParser:
+    parser = _add(own, name, make, words)
+    parser.add_argument("services", nargs="+", metavar="module:service", help="as `penstock serve` takes them")
+    parser.add_argument(
+        "--name", metavar="NAME", help="what it is called (default: as the module of the first service)"
+    )
+    return parser
+
+
+def _add_other_flags(parser: argparse.ArgumentParser) -> None:
+    add_flags(parser, CommandOptions, "command", leave_out=("reload",))
+    add_flags(parser, ArtifactOptions, "artifact (for services that are named by a folder)")
+    add_flags(parser, ServiceOptions, "service (for every service named)")
+
+
+def _add_keda(own: Any) -> None:
+    parser = _add(own, "keda", _keda, "print a ScaledObject that scales by the backlog")
+    parser.add_argument(
+        "--service",
+        metavar="NAME",
+        dest="service_name",
+        required=True,
+        help="the service whose backlog it is, by its name",
+    )
+    parser.add_argument("--prometheus", metavar="URL", required=True, help="the address of Prometheus")
+    parser.add_argument("--name", metavar="NAME", help="the Deployment (default: as the service)")
+    parser.add_argument(
+        "--target",
+        metavar="SECONDS",
+        dest="target_seconds",
+        help="work in hand that a replica should have (default: a tenth of timeout, 6 at most)",
+    )
+    parser.add_argument("--min-replicas", metavar="N", default="1", help="least replicas (default %(default)s)")
+    parser.add_argument("--max-replicas", metavar="N", default="10", help="most replicas (default %(default)s)")
+    parser.add_argument(
+        "--replicas", metavar="N", default="2", help="replicas where Prometheus does not know (default %(default)s)"
+    )
+    others = [f.name for f in fields(ServiceOptions) if f.name != "timeout"]
+    add_flags(parser, ServiceOptions, "service", leave_out=others)
 
 
 # -- what is made -----------------------------------------------------------------------------------------------------
@@ -108,6 +187,85 @@ def _proxy(arguments: argparse.Namespace) -> ProxyDescription:
     )
 
 
+def _systemd(arguments: argparse.Namespace) -> Made:
+    from penstock.cli.config_files.systemd_unit import UnitDescription, service_unit, socket_unit
+
+    if arguments.socket and arguments.by_socket:
+        raise ConfigError("--socket prints one unit and --by-socket the other: call it twice")
+    description = UnitDescription(
+        start=_started(arguments, leave_out=ADDRESSED if arguments.by_socket else ()),
+        program=arguments.program or os.path.abspath(_own_program()),  # noqa: PTH100  # links are kept, as users wrote them
+        directory=arguments.directory or str(Path.cwd()),
+        user=arguments.user,
+        by_socket=arguments.by_socket,
+    )
+    return (socket_unit if arguments.socket else service_unit)(description), ()
+
+
+def _own_program() -> str:
+    """The `penstock` of this environment."""
+    return str(Path(sys.executable).with_name("penstock"))
+
+
+def _k8s(arguments: argparse.Namespace) -> Made:
+    from penstock.cli.config_files.kubernetes_objects import ClusterDescription, cluster_objects, cluster_warnings
+
+    description = ClusterDescription(
+        start=_started(arguments, leave_out=NOT_IN_PODS, first=("--host", "0.0.0.0")),  # noqa: S104  # the pod's own
+        image=arguments.image,
+        replicas=_whole(arguments, "replicas"),
+    )
+    return cluster_objects(description), cluster_warnings(description)
+
+
+def _started(
+    arguments: argparse.Namespace, *, leave_out: Collection[str], first: Sequence[str] = ()
+) -> StartDescription:
+    from penstock.cli.config_files.started import StartDescription, flags_of, name_of
+
+    owners = (ServerOptions, CommandOptions, ArtifactOptions, ServiceOptions)
+    flags = [*first]
+    for owner in owners:
+        given = chosen(arguments, owner, os.environ)
+        owner(**given)  # what can never be is said here, and not by a unit that does not start
+        flags += flags_of(owner, given, leave_out=(*leave_out, "reload"))
+    name = name_of(arguments.services[0]) if arguments.name is None else arguments.name
+    return StartDescription(name, tuple(arguments.services), tuple(flags), server_options(arguments, os.environ))
+
+
+def _keda(arguments: argparse.Namespace) -> Made:
+    from penstock.cli.config_files.keda_object import ScalingDescription, scaled_object, usual_target
+    from penstock.cli.config_files.started import name_of
+
+    timeout = ServiceOptions(**service_fields(arguments, os.environ)).timeout
+    description = ScalingDescription(
+        name=name_of(arguments.service_name) if arguments.name is None else arguments.name,
+        service=arguments.service_name,
+        prometheus=arguments.prometheus,
+        target=usual_target(timeout)
+        if arguments.target_seconds is None
+        else _number(arguments, "target_seconds", float),
+        timeout=timeout,
+        least=_whole(arguments, "min_replicas"),
+        most=_whole(arguments, "max_replicas"),
+        fallback=_whole(arguments, "replicas"),
+    )
+    return scaled_object(description), ()
+
+
+def _whole(arguments: argparse.Namespace, name: str) -> int:
+    return int(_number(arguments, name, int))
+
+
+def _number(arguments: argparse.Namespace, name: str, kind: type[int | float]) -> int | float:
+    """The number that a flag says."""
+    text = getattr(arguments, name)
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(f"{flag_name(name.removesuffix('_seconds'))}: cannot read {text!r} as a number") from None
+
+
 # -- what is written --------------------------------------------------------------------------------------------------
 
 
@@ -122,6 +280,8 @@ def _run(make: Callable[[argparse.Namespace], Made], arguments: argparse.Namespa
     for words in warnings:
         write_stderr_line(f"warning: {words}")
     if arguments.output is None:
+        from penstock.cli.printing import print_shown  # with rich, which takes a while to import
+
         print_shown(text.rstrip("\n"))
     else:
         write_file(arguments.output, text, replace=arguments.force)
@@ -154,9 +314,9 @@ def write_file(path: str, text: str, *, replace: bool) -> None:
         else:
             os.link(part, target)  # fails where something is there, whoever made it in the meantime
     except FileExistsError:
-        raise PenstockError(f"--output {readable_path(path)}: it exists; --force replaces it") from None
+        raise PenstockError(f"--output {path}: it exists; --force replaces it") from None
     except (OSError, ValueError) as error:
-        raise PenstockError(f"--output {readable_path(path)}: {getattr(error, 'strerror', None) or error}") from None
+        raise PenstockError(f"--output {path}: {getattr(error, 'strerror', None) or error}") from None
     finally:
         if part is not None:
             Path(part).unlink(missing_ok=True)

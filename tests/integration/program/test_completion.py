@@ -72,7 +72,11 @@ def ask(folder, line, shell):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_is_told_commands_flags_choices_and_services(folder, shell):
-    assert {"serve", "check", "jobs"} <= ask(folder, "penstock ", shell)
+    assert {"serve", "check", "jobs", "config"} <= ask(folder, "penstock ", shell)
+    assert ask(folder, "penstock config ", shell) == {"haproxy", "nginx", "systemd", "k8s", "keda"}
+    assert ask(folder, "penstock config nginx --listen ", shell) == set()
+    assert ask(folder, "penstock config nginx --listen-cert cer", shell) == {"cert.pem"}
+    assert ask(folder, "penstock config k8s greeter:s", shell) == {"greeter:service"}
     assert ask(folder, "penstock serve --log-f", shell) == {"--log-format"}
     assert ask(folder, "penstock serve --log-format ", shell) == {"text", "json"}
     assert ask(folder, "penstock serve --port ", shell) == set()

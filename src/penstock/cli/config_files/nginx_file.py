@@ -250,6 +250,7 @@ def _replica_tls(description: ProxyDescription) -> list[str]:
         f"proxy_ssl_name {description.replica_name};",
         "proxy_ssl_server_name on;",
         "proxy_ssl_verify on;",
+        *because("A certificate of theirs may stand below two others and a root, as those of clusters do."),
         "proxy_ssl_verify_depth 3;",
         "proxy_ssl_protocols TLSv1.2 TLSv1.3;",
     ]

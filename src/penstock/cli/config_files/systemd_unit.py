@@ -1,0 +1,221 @@
+"""Write the unit of systemd that runs `penstock serve`, and the socket unit that may listen for it.  Pure.
+
+Contract
+--------
+* systemd waits for the end as long as a drain may take, and not less.
+* The words of the command reach `penstock` as they were given: systemd neither splits nor expands them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Final
+
+from penstock.cli.config_files.layout import because
+from penstock.cli.config_files.started import END_MARGIN_SECONDS, StartDescription
+from penstock.config import ServerOptions
+from penstock.errors import ConfigError
+
+START_SECONDS: Final = 300
+"""How long the models may take to load until systemd is told that it takes longer."""
+WATCHDOG_SECONDS: Final = 30
+RESTART_SECONDS: Final = 5
+OTHER_FILES: Final = 2048
+"""Files beside those of clients: channels of workers, logs, connections that are only asked for probes."""
+MOST_FILES: Final = 1_048_576
+"""What the kernel allows any process, unless it is told otherwise (`fs.nr_open`)."""
+_RUN: Final = "/run"
+_USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._/@:+=,~-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class UnitDescription:
+    """A server under systemd."""
+
+    start: StartDescription
+    program: str
+    """The absolute path of `penstock`."""
+    directory: str
+    """The absolute path of the folder to run it in, where its modules are."""
+    user: str | None = None
+    """Whom it runs as; None: a user that systemd makes for as long as it runs."""
+    by_socket: bool = False
+    """Whether systemd listens for it, as the socket unit says."""
+
+    def __post_init__(self) -> None:
+        for what, path in (("--program", self.program), ("--directory", self.directory)):
+            if not PurePosixPath(path).is_absolute() or not path.isprintable() or path != path.strip():
+                raise ConfigError(
+                    f"{what} must be an absolute path of characters that can be printed, without blanks around it, got "
+                    f"{path!r}"
+                )
+            if path.endswith("\\"):
+                raise ConfigError(f"{what} must not end with a backslash, which would join two lines, got {path!r}")
+        if self.user is not None and _USER.fullmatch(self.user) is None:
+            raise ConfigError(f"--user must be the name of a user, got {self.user!r}")
+
+
+def service_unit(description: UnitDescription) -> str:
+    """The unit of the service.
+
+    Raises:
+        ConfigError: a word of the command cannot be written in a unit.
+    """
+    start, server = description.start, description.start.server
+    command = " ".join(map(_word, (description.program, *start.words)))
+    lines = [
+        "# Penstock under systemd, made by `penstock config systemd`.  Make it again when an option changes.",
+        f"# It belongs at /etc/systemd/system/{start.name}.service.",
+        "",
+        "[Unit]",
+        f"Description=Penstock serves {_escaped(' '.join(start.services))}",
+        "After=network-online.target",
+        "Wants=network-online.target",
+        *_socket_wanted(description),
+        "",
+        "[Service]",
+        *because("It is started when the models are loaded, and the server itself says so: nobody else may."),
+        "Type=notify",
+        "NotifyAccess=main",
+        f"WorkingDirectory={_escaped(description.directory)}",
+        f"ExecStart={command}",
+        *because("`systemctl reload` renews certificates and keys."),
+        "ExecReload=/bin/kill -HUP $MAINPID",
+        *_who(description),
+        *because(f"Models may take longer than {START_SECONDS} s to load: while they do, the server asks for more."),
+        f"TimeoutStartSec={START_SECONDS}",
+        *because(
+            f"drain_delay ({server.drain_delay:g} s), drain ({server.drain:g} s), and {END_MARGIN_SECONDS:g} s for the "
+            "end of the processes."
+        ),
+        f"TimeoutStopSec={_seconds(start.end_seconds)}",
+        *because("Only the server is told to end, and ends its workers when it has drained; what is left is killed."),
+        "KillMode=mixed",
+        *because(
+            f"The server gives a sign of life every {WATCHDOG_SECONDS / 2:g} s, as long as its event loop turns and "
+            "/livez is 200.  One that does not is killed and started again."
+        ),
+        f"WatchdogSec={WATCHDOG_SECONDS}",
+        "Restart=on-failure",
+        *because("A model that cannot be loaded is not loaded again and again without a rest."),
+        f"RestartSec={RESTART_SECONDS}",
+        *because(f"max_connections ({server.max_connections}), and {OTHER_FILES} files for everything else."),
+        f"LimitNOFILE={min(server.max_connections + OTHER_FILES, MOST_FILES)}",
+        "NoNewPrivileges=yes",
+        "",
+        "[Install]",
+        "WantedBy=multi-user.target",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def socket_unit(description: UnitDescription) -> str:
+    """The unit of the socket, on which systemd listens also while the service is restarted.
+
+    Raises:
+        ConfigError: systemd cannot listen there.
+    """
+    start, server = description.start, description.start.server
+    mode = [f"SocketMode={server.uds_mode:04o}"] if server.uds is not None else []
+    if server.uds is not None and description.user is not None:
+        mode.append(f"SocketUser={description.user}")
+    lines = [
+        "# The socket of Penstock under systemd, made by `penstock config systemd --socket`.",
+        f"# It belongs at /etc/systemd/system/{start.name}.socket, beside the unit that --by-socket prints.",
+        "",
+        "[Unit]",
+        f"Description=The socket of {_escaped(start.name)}",
+        "",
+        "[Socket]",
+        *(f"ListenStream={_escaped(address)}" for address in _addresses(server)),
+        *mode,
+        *because("Both kinds of addresses, where the address is ::, whatever the kernel's default is."),
+        "BindIPv6Only=both",
+        *because("How many clients may wait while there is no server; the kernel has a limit of its own."),
+        "Backlog=2048",
+        "",
+        "[Install]",
+        "WantedBy=sockets.target",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _socket_wanted(description: UnitDescription) -> list[str]:
+    if not description.by_socket:
+        return []
+    socket = f"{description.start.name}.socket"
+    return [
+        *because("systemd listens, also while the service is restarted, and hands the socket over."),
+        f"Requires={socket}",
+        f"After={socket}",
+    ]
+
+
+def _who(description: UnitDescription) -> list[str]:
+    server = description.start.server
+    if description.user is None:
+        lines = [*because("A user that is nobody else, for as long as it runs; --user names one."), "DynamicUser=yes"]
+    else:
+        lines = [f"User={description.user}"]
+    if description.by_socket:
+        return lines
+    if server.uds is not None:
+        folder = PurePosixPath(server.uds).parent
+        if str(folder.parent) == _RUN and _PLAIN.fullmatch(folder.name):
+            lines += [*because("The folder of the socket."), f"RuntimeDirectory={_escaped(folder.name)}"]
+    elif 0 < server.port < 1024:
+        lines += [
+            *because(f"Port {server.port} is below 1024, where else only root may listen."),
+            "AmbientCapabilities=CAP_NET_BIND_SERVICE",
+        ]
+    return lines
+
+
+def _addresses(server: ServerOptions) -> list[str]:
+    """Where the socket unit listens."""
+    if server.uds is not None:
+        if not server.uds.startswith("/"):
+            raise ConfigError(f"systemd takes absolute paths of sockets alone, got uds {server.uds!r}")
+        return [server.uds]
+    if server.port == 0:
+        raise ConfigError("systemd needs a port to listen on, and port is 0")
+    hosts = [server.host] if isinstance(server.host, str) else list(server.host)
+    return [_address(host, server.port) for host in hosts]
+
+
+def _address(host: str, port: int) -> str:
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        raise ConfigError(
+            f"systemd listens on addresses and not on names: write --host with an address, got {host!r}"
+        ) from None
+    return f"[{found}]:{port}" if found.version == 6 else f"{found}:{port}"
+
+
+def _seconds(seconds: float) -> str:
+    return "infinity" if math.isinf(seconds) else str(math.ceil(seconds))
+
+
+def _escaped(text: str) -> str:
+    """`text` as a value that systemd takes as it is."""
+    if not text.isprintable():
+        raise ConfigError(f"a unit of systemd has only characters that can be printed, got {text!r}")
+    return text.replace("%", "%%")
+
+
+def _word(text: str) -> str:
+    """`text` as one word of a command."""
+    escaped = _escaped(text).replace("$", "$$")
+    if text == ";":
+        raise ConfigError("`;` alone ends a command of systemd, and cannot be a word of it")
+    if _PLAIN.fullmatch(escaped):
+        return escaped
+    return '"' + escaped.replace("\\", "\\\\").replace('"', '\\"') + '"'
