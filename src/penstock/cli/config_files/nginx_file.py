@@ -5,9 +5,14 @@ and `timeout` every request of which nothing was sent yet, because the connectio
 what was sent, where its method may be used twice.  A POST that nginx has begun to send is never passed on: that takes
 one more word, which this file must not have.  Every call of a model, and every new job, is a POST.
 
+Our 503 says that a request never ran, and a replica that starts answers 503 until its models are loaded.  So an answer
+of 503, and no other, is taken for an error page, and the page is asked of the other replicas.  nginx picks a group of
+servers by a variable; there is a group for each replica, without it.
+
 Contract
 --------
-* Nothing that may have run is sent again, and so no POST that was answered 503 either: that goes back to the client.
+* Nothing that may have run is sent again: only a request whose connection was refused, or whose answer is our 503;
+  once, and to another replica.  What is about jobs is not even then, because our 503 may mean that nobody knows.
 * No replica is marked as down: nginx asks none how it is, and one that has just refused a connection may be ready.
 * nginx needs no root for this file, and writes only below the folder that it is started in.
 
@@ -149,7 +154,26 @@ def _replicas(description: ProxyDescription) -> list[str]:
         *(f"server {_address('--server', each)} max_fails=0;" for each in description.replicas),
         *_kept(description),
     ]
-    return ["upstream replicas {", *indented(inside), "}"]
+    return ["upstream replicas {", *indented(inside), "}", *_others(description)]
+
+
+def _others(description: ProxyDescription) -> list[str]:
+    """For each replica the group of the others, and which it is after an answer of that replica."""
+    replicas = description.replicas
+    if len(replicas) == 1:
+        return []
+    lines = ["", *because("Whom a refusal of each replica goes to: the others.")]
+    for number, refused in enumerate(replicas, 1):
+        servers = [f"server {_address('--server', each)} max_fails=0;" for each in replicas if each != refused]
+        lines += [f"upstream others{number} {{", *indented([*servers, *_kept(description)]), "}"]
+    return [
+        *lines,
+        *because("The last of those that were asked, by its address; for one that has only a name it may be itself."),
+        "map $upstream_addr $penstock_others {",
+        *(f'    "~(^|[, ]){re.escape(str(each))}$" others{n};' for n, each in enumerate(replicas, 1)),
+        "    default replicas;",
+        "}",
+    ]
 
 
 def _kept(description: ProxyDescription) -> list[str]:
@@ -176,12 +200,9 @@ def _server(description: ProxyDescription) -> list[str]:
         "",
         *_sent_again(description),
         "",
-        "location / {",
-        f"    proxy_pass {_scheme(description)}://replicas;",
-        "}",
-        *_jobs(description),
+        *_locations(description),
         "",
-        *because("What nginx says itself has the shape of our problems."),
+        *because("What nginx says itself has the shape of our problems, where it cannot hide an answer of ours."),
         *(line for name, own in _OWN_ANSWERS.items() for line in _own_answer(name, *own)),
     ]
     return ["server {", *indented(inside), "}"]
@@ -212,8 +233,8 @@ def _sent_again(description: ProxyDescription) -> list[str]:
     return [
         *because(
             "What is sent again, once, to the next replica: a request whose connection was refused or did not come "
-            "about.  A POST that was sent is not, whatever became of it, and not if the answer is 503: nginx has one "
-            "word for all of that, with which a request may run twice.  Other methods run nothing.  Add nothing here."
+            "about.  A POST that was sent is not, whatever became of it.  Other methods run nothing.  Add nothing: "
+            "with more words a request may run twice."
         ),
         "proxy_next_upstream error timeout;",
         "proxy_next_upstream_tries 2;",
@@ -260,15 +281,35 @@ def _scheme(description: ProxyDescription) -> str:
     return "https" if description.replicas_speak_tls else "http"
 
 
-def _jobs(description: ProxyDescription) -> list[str]:
+def _locations(description: ProxyDescription) -> list[str]:
+    scheme = _scheme(description)
+    everything = [f"proxy_pass {scheme}://replicas;"]
+    another: list[str] = []
+    if len(description.replicas) > 1:
+        everything += [
+            *because(
+                "An answer of 503 is ours, and says that the request never ran: another replica gets it, once.  No "
+                "other status may stand here, but 502, which only nginx itself says."
+            ),
+            "proxy_intercept_errors on;",
+            "error_page 503 = @another;",
+            "error_page 502 @bad_gateway;",
+        ]
+        another = ["location @another {", f"    proxy_pass {scheme}://$penstock_others;", "}"]
     wait = description.job_answer_seconds
-    if wait is None:
-        return []
+    jobs = [
+        f"proxy_pass {scheme}://replicas;",
+        *([] if wait is None else because(f"A client may wait for a job for {wait - ANSWER_MARGIN_SECONDS:g} s.")),
+        *([] if wait is None else [f"proxy_read_timeout {proxy_time(wait)};"]),
+    ]
     return [
-        *because(f"A client may wait for a job for {wait - ANSWER_MARGIN_SECONDS:g} s, which is longer than timeout."),
-        "location /jobs/ {",
-        f"    proxy_pass {_scheme(description)}://replicas;",
-        f"    proxy_read_timeout {proxy_time(wait)};",
+        "location / {",
+        *indented(everything),
+        "}",
+        *another,
+        *because("Where the store of jobs does not answer, 503 does not say whether a job was kept: it is sent once."),
+        "location ~ ^/jobs(/|$) {",
+        *indented(jobs),
         "}",
     ]
 
