@@ -145,6 +145,8 @@ def test_a_socket_unit_listens_in_place_of_the_server():
     assert "AmbientCapabilities" not in by_socket
     assert settings(socket_unit(unit(started(port=80))))["ListenStream"] == "127.0.0.1:80"
     assert settings(socket_unit(unit(started(host="::", port=80))))["ListenStream"] == "[::]:80"
+    several = socket_unit(unit(started(host=("127.0.0.1", "::1"), port=80, uds="/run/a.sock")))
+    assert re.findall("ListenStream=(.*)", several) == ["/run/a.sock", "127.0.0.1:80", "[::1]:80"]
     found = settings(socket_unit(unit(started(uds="/run/a.sock", uds_mode=0o660), user="prices")))
     assert (found["ListenStream"], found["SocketMode"], found["SocketUser"]) == ("/run/a.sock", "0660", "prices")
 

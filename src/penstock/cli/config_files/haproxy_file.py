@@ -169,7 +169,9 @@ def _clients(description: ProxyDescription) -> list[str]:
         "option http-buffer-request",
         *because(f"max_body ({server.max_body} bytes).  A body of unknown length is measured by the replica."),
         f"http-request deny deny_status {TOO_LARGE[0]} {_body(*TOO_LARGE)} if {{ req.body_size gt {largest} }}",
-        *because("The client's address, behind what the client itself has sent in this field: believe the last alone."),
+        *because(
+            "The client's address, behind what the client itself has sent.  Replicas with --trusted-proxies log it."
+        ),
         "option forwardfor",
         *because("One id in both logs: the client's, if it is one that we keep, or else a new one."),
         f"http-request set-header X-Request-ID %[uuid()] unless {kept}",

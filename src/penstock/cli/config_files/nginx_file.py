@@ -215,7 +215,9 @@ def _passed_on() -> list[str]:
         'proxy_set_header Connection "";',
         "proxy_set_header Host $http_host;",
         "proxy_set_header X-Request-ID $penstock_request_id;",
-        *because("The client's address, behind what the client itself has sent in this field: believe the last alone."),
+        *because(
+            "The client's address, behind what the client itself has sent.  Replicas with --trusted-proxies log it."
+        ),
         "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
         "proxy_set_header X-Forwarded-Proto $scheme;",
     ]

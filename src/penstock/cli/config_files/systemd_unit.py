@@ -19,7 +19,10 @@ from penstock.cli.config_files.layout import because
 from penstock.cli.config_files.started import END_MARGIN_SECONDS, StartDescription
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError
+from penstock.option_fields import as_texts
 
+DEFAULT_HOST: Final = "127.0.0.1"
+"""What `penstock serve` listens on that is not told where."""
 START_SECONDS: Final = 300
 """How long the models may take to load until systemd is told that it takes longer."""
 WATCHDOG_SECONDS: Final = 30
@@ -170,7 +173,7 @@ def _who(description: UnitDescription) -> list[str]:
         folder = PurePosixPath(server.uds).parent
         if str(folder.parent) == _RUN and _PLAIN.fullmatch(folder.name):
             lines += [*because("The folder of the socket."), f"RuntimeDirectory={_escaped(folder.name)}"]
-    elif 0 < server.port < 1024:
+    if _hosts(server) and 0 < server.port < 1024:
         lines += [
             *because(f"Port {server.port} is below 1024, where else only root may listen."),
             "AmbientCapabilities=CAP_NET_BIND_SERVICE",
@@ -178,16 +181,22 @@ def _who(description: UnitDescription) -> list[str]:
     return lines
 
 
+def _hosts(server: ServerOptions) -> tuple[str, ...]:
+    """The hosts that the server listens on; with a Unix socket none, unless it is told of one."""
+    if server.host is None:
+        return () if server.uds is not None else (DEFAULT_HOST,)
+    return as_texts("host", server.host)
+
+
 def _addresses(server: ServerOptions) -> list[str]:
     """Where the socket unit listens."""
-    if server.uds is not None:
-        if not server.uds.startswith("/"):
-            raise ConfigError(f"systemd takes absolute paths of sockets alone, got uds {server.uds!r}")
-        return [server.uds]
-    if server.port == 0:
+    hosts = _hosts(server)
+    if server.uds is not None and not server.uds.startswith("/"):
+        raise ConfigError(f"systemd takes absolute paths of sockets alone, got uds {server.uds!r}")
+    if hosts and server.port == 0:
         raise ConfigError("systemd needs a port to listen on, and port is 0")
-    hosts = [server.host] if isinstance(server.host, str) else list(server.host)
-    return [_address(host, server.port) for host in hosts]
+    found = [_address(host, server.port) for host in hosts]
+    return found if server.uds is None else [server.uds, *found]
 
 
 def _address(host: str, port: int) -> str:
