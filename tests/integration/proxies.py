@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 from programs import END_LIMIT, MarkedProgram
 from served import PATIENCE_SECONDS
 from waiting import until_now
@@ -32,6 +33,11 @@ SYSTEM_PROGRAMS = "/usr/sbin:/sbin"
 def proxy_program(name: str) -> str | None:
     """The program, or None where it is not installed."""
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PROGRAMS}")
+
+
+def needs_program(name: str) -> pytest.MarkDecorator:
+    """Skips a test, and names the program, where it is not installed."""
+    return pytest.mark.skipif(proxy_program(name) is None, reason=f"{name} is not installed: make proxies")
 
 
 def unprivileged() -> dict[str, object]:

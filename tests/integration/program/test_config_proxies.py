@@ -14,21 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from proxies import PROXIES, check_command, free_port, open_folder, proxy_program, proxying, unprivileged
+from proxies import PROXIES, free_port, needs_program, open_folder, proxying
 from scripted_replica import SILENCE, Last, Replica, reply, until_checked
-from served import run
 from waiting import until_now
 
 DELAY = ("--drain-delay", "2")
 
 
-def needs(name):
-    return pytest.mark.skipif(proxy_program(name) is None, reason=f"{name} is not installed: make proxies")
-
-
-each_proxy = pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in PROXIES])
-haproxy = needs("haproxy")
-nginx = needs("nginx")
+each_proxy = pytest.mark.parametrize("name", [pytest.param(name, marks=needs_program(name)) for name in PROXIES])
+haproxy = needs_program("haproxy")
+nginx = needs_program("nginx")
 
 
 @pytest.fixture
@@ -69,62 +64,7 @@ def post(proxy, path="/predict", content=b"1", **headers):
         return client.post(path, content=content, headers=headers)
 
 
-# -- the file is one ------------------------------------------------------------------------------------------------
-
-FILES = {
-    "plain": ["--listen", "127.0.0.1:{port}", "--server", "127.0.0.1:8001", *DELAY],
-    "many kinds of addresses": [
-        *(
-            "--listen",
-            "[::]:{port}",
-            "--server",
-            "127.0.0.1:8001",
-            "--server",
-            "[::1]:8001",
-            "--server",
-            "localhost:8001",
-        ),
-        *("--server", "unix:/run/a.sock", "--server", "unix:/run/b c;d{e}#f.sock", *DELAY),
-    ],
-    "the least": [
-        *("--listen", "127.0.0.1:{port}", "--server", "127.0.0.1:8001", "--timeout", "0", "--keep-alive", "0"),
-        *("--max-body", "0", "--max-connections", "1", "--header-timeout", "0.1", "--body-timeout", "0.1"),
-        *("--unread-timeout", "0.1", "--max-header", "64", "--max-header-fields", "1", "--max-target", "1"),
-    ],
-    "the most": [
-        *("--listen", "127.0.0.1:{port}", "--server", "127.0.0.1:8001", "--timeout", "inf", "--keep-alive", "inf"),
-        *(
-            "--max-body",
-            str(10**30),
-            "--max-connections",
-            str(10**30),
-            "--header-timeout",
-            "inf",
-            "--body-timeout",
-            "inf",
-        ),
-        *("--unread-timeout", "inf", "--max-header", str(10**30), "--max-header-fields", str(10**30)),
-        *("--drain-delay", "inf", "--drain", "inf"),
-    ],
-    "other statuses": [
-        *("--listen", "unix:{folder}/front.sock", "--server", "127.0.0.1:8001", "--overload-status", "429", *DELAY),
-        *("--busy-is-unready", "--health-path", "/health_check", "--timeout", "5"),
-    ],
-}
-
-
-@each_proxy
-@pytest.mark.parametrize("flags", FILES.values(), ids=list(FILES))
-def test_the_program_accepts_the_file(name, flags, folder):
-    # nginx listens where the file says also if it only checks it
-    flags = [word.replace("{port}", str(free_port())).replace("{folder}", str(folder)) for word in flags]
-    status, printed = run(folder, "config", name, *flags, "--output", str(folder / "made.conf"))
-    assert status == 0, printed
-    done = subprocess.run(
-        check_command(name, folder / "made.conf"), capture_output=True, text=True, timeout=60, **unprivileged()
-    )
-    assert done.returncode == 0, done.stderr
-    assert "[WARNING]" not in done.stderr
+# -- certificates, folders and rights --------------------------------------------------------------------------------
 
 
 @pytest.fixture

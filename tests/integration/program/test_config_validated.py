@@ -1,4 +1,4 @@
-"""What `penstock config` prints for systemd and Kubernetes, before what says whether it is one."""
+"""What `penstock config` prints, before the programs and schemas that say whether it is one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from proxies import PROXIES, check_command, free_port, needs_program, open_folder, unprivileged
 from served import run
 
 SYSTEMD = ("systemd", "prices:service", "--program", sys.executable, "--directory", "/")
@@ -85,3 +86,69 @@ def test_kubernetes_takes_the_objects(flags, tmp_path):
     found[0]["spec"]["template"]["spec"]["terminationGrace"] = 3
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(found[0], "1.37", strict=True)
+
+
+FILES = {
+    "plain": ["--listen", "127.0.0.1:{port}", "--server", "127.0.0.1:8001", "--drain-delay", "2"],
+    "many kinds of addresses": [
+        *(
+            "--listen",
+            "[::]:{port}",
+            "--server",
+            "127.0.0.1:8001",
+            "--server",
+            "[::1]:8001",
+            "--server",
+            "localhost:8001",
+        ),
+        *("--server", "unix:/run/a.sock", "--server", "unix:/run/b c;d{e}#f.sock", "--drain-delay", "2"),
+    ],
+    "the least": [
+        *("--listen", "127.0.0.1:{port}", "--server", "127.0.0.1:8001", "--timeout", "0", "--keep-alive", "0"),
+        *("--max-body", "0", "--max-connections", "1", "--header-timeout", "0.1", "--body-timeout", "0.1"),
+        *("--unread-timeout", "0.1", "--max-header", "64", "--max-header-fields", "1", "--max-target", "1"),
+    ],
+    "the most": [
+        *("--listen", "127.0.0.1:{port}", "--server", "127.0.0.1:8001", "--timeout", "inf", "--keep-alive", "inf"),
+        *(
+            "--max-body",
+            str(10**30),
+            "--max-connections",
+            str(10**30),
+            "--header-timeout",
+            "inf",
+            "--body-timeout",
+            "inf",
+        ),
+        *("--unread-timeout", "inf", "--max-header", str(10**30), "--max-header-fields", str(10**30)),
+        *("--drain-delay", "inf", "--drain", "inf"),
+    ],
+    "other statuses": [
+        *(
+            "--listen",
+            "unix:{folder}/front.sock",
+            "--server",
+            "127.0.0.1:8001",
+            "--overload-status",
+            "429",
+            "--drain-delay",
+            "2",
+        ),
+        *("--busy-is-unready", "--health-path", "/health_check", "--timeout", "5"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_program(name)) for name in PROXIES])
+@pytest.mark.parametrize("flags", FILES.values(), ids=list(FILES))
+def test_the_program_takes_the_file_of_a_proxy(name, flags):
+    with open_folder() as folder:
+        # nginx listens where the file says also if it only checks it
+        flags = [word.replace("{port}", str(free_port())).replace("{folder}", str(folder)) for word in flags]
+        status, printed = run(folder, "config", name, *flags, "--output", str(folder / "made.conf"))
+        assert status == 0, printed
+        done = subprocess.run(
+            check_command(name, folder / "made.conf"), capture_output=True, text=True, timeout=60, **unprivileged()
+        )
+        assert done.returncode == 0, done.stderr
+        assert "[WARNING]" not in done.stderr
