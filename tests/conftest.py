@@ -45,8 +45,8 @@ hypothesis.settings.load_profile("without a deadline")
 TIMEOUT_REPEAT_SECONDS = 5.0
 """How long after a test's timeout it is raised again.
 
-What is raised within a callback of an event loop is logged by the loop, and the test would then wait for ever.  The next
-one comes while the loop sleeps, and ends it.
+What is raised within a callback of an event loop is logged by the loop, and the test would then wait for ever.  The
+next one comes while the loop sleeps, and ends it.
 """
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

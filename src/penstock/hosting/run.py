@@ -41,8 +41,8 @@ log = guarded_logger("penstock.server")
 LAST_REQUESTS_SECONDS = 0.5
 """How long after a drain delay the request of who has just connected may take to come.
 
-A proxy connects and then sends.  Without this time 0 to 2 of 2,700 requests met a connection that was closed in between,
-in each of eight runs in which two replicas behind nginx were replaced.
+A proxy connects and then sends.  Without this time 0 to 2 of 2,700 requests met a connection that was closed in
+between, in each of eight runs in which two replicas behind nginx were replaced.
 """
 LAST_ANSWERS_SECONDS = 1.0
 """How long the last answers may take to be written after the drain, those included that say NotReady."""

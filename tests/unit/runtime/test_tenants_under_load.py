@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from random import Random
 
+import pytest
+
 from penstock.config import Batch
 from penstock.core.outcome import Result
 from penstock.errors import Overloaded
