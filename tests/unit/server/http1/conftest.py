@@ -21,8 +21,8 @@ from penstock.server.http1.connections import Connections
 class MemoryTransport(asyncio.Transport):
     """`sent` is what the client would have received; `unread` is set by the test, or grows where `stuck`."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, peername=None) -> None:
+        super().__init__({"peername": peername})
         self.sent = bytearray()
         self.unread = 0
         self.stuck = False
@@ -249,9 +249,9 @@ class Rig:
         )
         self.clients: list[Client] = []
 
-    def connect(self, handshake: float = 0.0) -> Client:
+    def connect(self, handshake: float = 0.0, peername=None) -> Client:
         """A new connection, whose socket is ready `handshake` seconds after it was accepted."""
-        client = Client(Connection(self.connections), MemoryTransport())
+        client = Client(Connection(self.connections), MemoryTransport(peername))
         self.now += handshake
         client.connection.connection_made(client.transport)
         self.clients.append(client)

@@ -483,3 +483,18 @@ def test_half_a_blank_line_is_a_head_that_has_begun(rig):
     client.send(GET + b"\r")
     rig.sweep(rig.now + 11.0)
     assert client.statuses() == [200, 408]
+
+
+@pytest.mark.parametrize(
+    ("peername", "peer"),
+    [(("192.0.2.7", 4711), "192.0.2.7"), (("2001:db8::1", 4711, 0, 0), "2001:db8::1"), ("", "unix"), (None, "unix")],
+)
+def test_for_the_access_log_a_request_has_the_peer_of_its_connection(rig_with, peername, peer):
+    rig = rig_with(access_log=True)
+    rig.connect(peername=peername).send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert rig.app.admitted[0].peer == peer
+
+
+def test_without_an_access_log_nobody_asks_who_the_peer_is(rig):
+    rig.connect(peername=("192.0.2.7", 4711)).send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert rig.app.admitted[0].peer == ""
