@@ -6,7 +6,7 @@ import re
 import signal
 
 import pytest
-from served import PATIENCE_SECONDS, PENSTOCK, START_LIMIT, write_module
+from served import PATIENCE_SECONDS, PENSTOCK, START_LIMIT, request, write_module
 from terminal_programs import Terminal
 from waiting import until_now
 
@@ -43,9 +43,8 @@ def test_who_asks_is_told_at_once_and_requests_are_answered_as_before(serve):
 
 def test_what_is_pipelined_is_answered_before_its_connection_ends(serve):
     server = begun(serve("--drain-delay", LONG))
-    wire = server.wire()
-    for n in range(3):
-        wire.post("/predict", {"value": n})
+    # In one piece: a request that came after the answer to the one before it would find its connection closed.
+    wire = server.wire().send(b"".join([request("POST", "/predict", {"value": n}) for n in range(3)]))
     answers = [wire.answer() for _ in range(3)]
     assert [answer.json() for answer in answers] == [0.0, 1.0, 2.0]
     assert answers[-1].headers["connection"] == "close"
