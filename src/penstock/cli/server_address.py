@@ -46,12 +46,12 @@ def address_from_environment(environ: Mapping[str, str]) -> HealthAddress:
     """Where a server is that was started with these variables, and without flags that say otherwise."""
     options = ServerOptions(**from_environment(ServerOptions, environ))
     tls = options.tls_cert is not None
-    hosts = listening_hosts(options.host, options.uds)
     if options.uds is not None:
         return HealthAddress("localhost", 0, unix_path=options.uds, tls=tls)
     if not options.port:
         raise ConfigError("port 0 is one that only the server's log tells: say the URL")
-    return HealthAddress(_ON_THIS_HOST.get(hosts[0], hosts[0]), options.port, tls=tls)
+    host = listening_hosts(options.host, options.uds)[0]
+    return HealthAddress(_ON_THIS_HOST.get(host, host), options.port, tls=tls)
 
 
 def address_of(url: str) -> HealthAddress:
