@@ -224,7 +224,7 @@ raw["age"], raw["rate"] = tf.cast(raw["age"], tf.float64), tf.cast(raw["rate"], 
 found = loaded.signatures["serving_default"](**raw)["probability"]
 np.testing.assert_allclose(np.ravel(found), {expected!r}, rtol=1e-5, atol=1e-5)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=50)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=250)
 
 
 def with_python(function):
@@ -327,6 +327,6 @@ except ps.ConfigError as error:
 """
     environment = {**os.environ, "KERAS_BACKEND": "torch"}
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=50
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=250
     )
     assert "Keras runs on the backend 'torch', and save takes models of the backend 'tensorflow'" in done.stdout
