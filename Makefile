@@ -20,7 +20,7 @@ COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst demo-external test test-others test-compiled test-sources test-export bytecode frameworks check coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node proxies services systemd mutants clean
+.PHONY: help demo demo-burst demo-external test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node proxies services systemd mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -57,7 +57,16 @@ $(VENV)/.demo-external: pyproject.toml | $(BIN)/pip
 test: bytecode  ## run every test, but for those of the frameworks
 	$(BIN)/python -m pytest $(SPREAD) --ignore=tests/export
 
-check: lint types coverage test-others test-compiled test-export  ## every static check, then every test; what an install does, on an install's build
+# Minutes of downloads go on beside the tests that need none of it.
+check:  ## every static check, then every test; what an install does, on an install's build
+	$(MAKE) -j 2 frameworks check-without-frameworks
+	$(MAKE) test-export
+
+check-without-frameworks:  ## the same, but for the tests with models of frameworks
+	$(MAKE) lint types
+	$(MAKE) coverage
+	$(MAKE) test-others
+	$(MAKE) test-compiled
 
 # Tests start hundreds of programs.  Where the environment lets Python write no bytecode, each would compile every module.
 bytecode: $(STAMP)
@@ -78,9 +87,11 @@ test-compiled: compiled  ## the tests of what Penstock does, over the compiled b
 test-sources: bytecode  ## the tests with whole processes of what is compiled, over the sources: what a machine without a compiler runs
 	$(BIN)/python -m pytest $(SPREAD) $(COMPILED_TOO)
 
+# The project first, by itself: what takes minutes writes nothing into the sources then, which tests read meanwhile.
 $(FRAMEWORKS)/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/pip install --quiet -e '.[frameworks]'
+	$(FRAMEWORKS)/bin/pip install --quiet --no-deps -e .
+	$(FRAMEWORKS)/bin/pip install --quiet 'penstock[frameworks]'
 	touch $@
 
 frameworks: $(FRAMEWORKS)/.installed  ## an environment with PyTorch, TensorFlow, Keras and scikit-learn: 3 GB

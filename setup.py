@@ -149,7 +149,9 @@ class BuildModules(build_py):
         folder = Path("src" if self.editable_mode else self.build_lib, "penstock/server/pages/assets")
         folder.mkdir(parents=True, exist_ok=True)
         for name in SWAGGER_UI:
-            shutil.copyfile(Path(found.submodule_search_locations[0], "dist", name), folder / name)
+            part = folder / f"{name}.part"
+            shutil.copyfile(Path(found.submodule_search_locations[0], "dist", name), part)
+            part.replace(folder / name)  # a server, or a test, that reads it meanwhile has the whole file
 
 
 class BuildExtensions(build_ext):
