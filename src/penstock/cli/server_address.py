@@ -61,6 +61,9 @@ def address_of(url: str) -> HealthAddress:
         return _unix_address(rest)
     if not re.fullmatch(r"[!-~]+", url):
         raise ConfigError(f"{url!r} is no URL: it has characters that must be written as escapes")
+    if "@" in url.partition("//")[2].partition("/")[0]:
+        # Said without the URL: a password in it would be kept by whoever keeps what health checks say.
+        raise ConfigError("the URL of a server must have no user")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -72,8 +75,8 @@ def address_of(url: str) -> HealthAddress:
         return _unix_address(unquote(parts.path), tls=parts.scheme == "https+unix")
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
         raise ConfigError(f"{url!r} names no server: write {_FORMS}")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise ConfigError(f"{url!r} must have no user, query or fragment")
+    if parts.query or parts.fragment:
+        raise ConfigError(f"{url!r} must have no query or fragment")
     if port == 0:
         raise ConfigError(f"{url!r}: nobody listens on port 0")
     target = f"{parts.path.rstrip('/').removesuffix(READY_PATH)}{READY_PATH}"

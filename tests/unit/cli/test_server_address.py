@@ -47,8 +47,10 @@ def test_a_url_names_where_to_connect_and_what_to_ask_for(url, expected):
         ("http://a\nb", "characters that must be written as escapes"),
         ("http://ä", "characters that must be written as escapes"),
         ("http://me:secret@a", "must have no user"),
-        ("http://a?deep=1", "must have no user, query"),
-        ("http://a#b", "must have no user, query or fragment"),
+        ("http://me:secret@a:65536", "must have no user"),
+        ("ftp://me:secret@a", "must have no user"),
+        ("http://a?deep=1", "must have no query"),
+        ("http://a#b", "must have no query or fragment"),
         ("unix:", "can be no path"),
         ("unix:a\0b", "can be no path"),
         ("http+unix://", "can be no path"),
@@ -60,6 +62,7 @@ def test_what_names_no_server_is_told_why(url, words):
     with pytest.raises(ConfigError) as refused:
         address_of(url)
     assert words in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
