@@ -17,6 +17,7 @@ from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.unix_sockets import bind_unix
 from penstock.server.http1.binding import raise_file_limit
 from penstock.server.http1.connections import EXCESS_CONNECTIONS
+from penstock.server.http1.last_arrivals import accept_last
 from penstock.server.http1.listener import Listener
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -308,6 +309,47 @@ def test_a_tls_client_that_has_said_nothing_yet_is_seen_out_too(serve, knock, ce
         sock.sendall(GET)
         assert sock.recv(1 << 16).startswith(b"HTTP/1.1 200")
     seeing_out.result(10.0)
+
+
+@pytest.mark.parametrize("way", ["tcp", "unix", "tls"])
+def test_who_is_connected_and_not_yet_accepted_is_seen_out_too(serve, knock, tmp_path, certificate, way):
+    cert, key = certificate
+    options = {"tcp": {}, "unix": {"uds": str(tmp_path / "in.sock")}, "tls": {"tls_cert": cert, "tls_key": key}}[way]
+    server = serve(**options)
+    clients = []
+
+    async def connect_and_see_out():
+        # The event loop does nothing else meanwhile: the kernel keeps these connections.
+        clients.extend(knock(server) for _ in range(20))
+        if way != "tls":
+            for client in clients:
+                client.send(GET)
+        await server.listener.see_out(20.0)
+
+    seeing_out = asyncio.run_coroutine_threadsafe(connect_and_see_out(), server.loop)
+    server.until(lambda: len(clients) == 20)
+    context = ssl.create_default_context(cafile=cert) if way == "tls" else None
+    for client in clients:
+        if context is not None:
+            client.sock = context.wrap_socket(client.sock, server_hostname="localhost")
+            client.send(GET)
+        assert client.answer()[0] == 200
+        client.close()
+    seeing_out.result(10.0)
+
+
+def test_nobody_comes_to_a_unix_socket_behind_those_who_are_accepted_last(tmp_path):
+    path = str(tmp_path / "in.sock")
+    listening = bind_unix(path, 0o600)
+    with socket.socket(socket.AF_UNIX) as before, socket.socket(socket.AF_UNIX) as behind:
+        before.connect(path)
+        (accepted,) = accept_last(listening)
+        with accepted:
+            before.sendall(b"x")
+            assert accepted.recv(10) == b"x"
+        with pytest.raises(ConnectionRefusedError):
+            behind.connect(path)
+    assert listening.fileno() == -1
 
 
 def test_a_listener_on_sockets_of_somebody_else_leaves_them_listening(serve, knock, tmp_path):

@@ -102,6 +102,12 @@ class Handshakes:
                 break
             self._hang_up(sock)
 
+    def begin_later(self, sock: socket.socket) -> None:
+        """Wait for the handshake on `sock`, which was accepted and does not block."""
+        self._silent[sock] = self._clock.now() + self._seconds
+        asyncio.get_running_loop().add_reader(sock, self._begin, sock)
+        self._make_room()
+
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTED_PER_TURN):
             try:
@@ -114,9 +120,7 @@ class Handshakes:
                 self._pause(listening, error)
                 return
             sock.setblocking(False)
-            self._silent[sock] = self._clock.now() + self._seconds
-            asyncio.get_running_loop().add_reader(sock, self._begin, sock)
-            self._make_room()
+            self.begin_later(sock)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         asyncio.get_running_loop().remove_reader(listening)

@@ -23,6 +23,7 @@ from penstock.server.http1.certificate import certificate_expires
 from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
 from penstock.server.http1.handshakes import Handshakes
+from penstock.server.http1.last_arrivals import accept_last
 from penstock.server.http1.refusals import LINGER_SECONDS
 
 SWEEP_INTERVAL_SECONDS = 1.0
@@ -65,6 +66,8 @@ class Listener:
         self._connections: Connections | None = None
         self._limit = options.max_connections
         self._servers: list[asyncio.Server] = []
+        self._bound: list[socket.socket] = []
+        """Those sockets that are ours, while they listen."""
         self._addresses: list[str] = []
         self._sweep: Timer | None = None
         self._file: tuple[int, int] | None = None
@@ -106,6 +109,7 @@ class Listener:
         )
         self._limit = limits.connections
         sockets, self._file = (list(self._given), None) if self._given else bind_sockets(options)
+        self._bound = [] if self._given else list(sockets)
         for sock in self._given:
             bound_unsent_bytes(sock)
         loop = asyncio.get_running_loop()
@@ -185,6 +189,7 @@ class Listener:
         for task in self._beginning:
             task.cancel()
         self._beginning.clear()
+        self._bound.clear()
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
@@ -203,14 +208,23 @@ class Listener:
     async def see_out(self, seconds: float) -> None:
         """Stop accepting, and answer for `seconds` what comes on open connections, each with its last answer.
 
-        It returns sooner where no connection is left.
+        Who is connected and was not accepted yet is one of them: that client sees an open connection, and may have sent
+        a request.  It returns sooner where no connection is left.
         """
+        bound = [sock.dup() for sock in self._bound]  # the event loop closes those that it listens on
         self.stop_accepting()
+        last = [accepted for sock in bound for accepted in accept_last(sock)]
         connections, handshakes = self._connections, self._handshakes
         if connections is None:
             return
         connections.persistent = False
         end = self._clock.now() + seconds
+        for sock in last:
+            if handshakes is not None:
+                handshakes.begin_later(sock)
+            else:
+                make = partial(Connection, connections)
+                await asyncio.get_running_loop().connect_accepted_socket(make, sock)
         await asyncio.sleep(LAST_ACCEPTED_SECONDS)
         while (left := end - self._clock.now()) > 0:
             if await connections.until_empty(left) and not handshakes:
