@@ -117,6 +117,10 @@ def test_haproxy_has_room_for_the_largest_head_and_a_body():
     assert int(small["tune.http.maxhdr"]) > 1
 
 
+def test_no_thread_of_haproxy_uses_idle_connections_of_which_another_one_knows_the_end():
+    assert directives(haproxy_file(described()))["tune.idle-pool.shared"] == "off"
+
+
 def test_the_body_limit_is_that_of_the_replicas():
     assert "req.body_size gt 100 }" in haproxy_file(described(max_body=100))
     assert directives(nginx_file(described(max_body=100)))["client_max_body_size"] == "100"

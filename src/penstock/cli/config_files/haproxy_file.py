@@ -102,6 +102,11 @@ def _global(description: ProxyDescription) -> list[str]:
         f"tune.maxrewrite {ADDED_HEAD}",
         *because(f"max_header_fields ({server.max_header_fields}), and what HAProxy adds: more is for us to refuse."),
         f"tune.http.maxhdr {min(server.max_header_fields + ADDED_FIELDS, MOST_FIELDS)}",
+        *because(
+            "A thread uses no idle connection of another one, which alone is told that a replica has closed it: a "
+            "request that meets such an end is lost."
+        ),
+        "tune.idle-pool.shared off",
         *because("After a reload the old process ends when its last answer has come or never will."),
         f"hard-stop-after {proxy_time(description.answer_seconds)}",
     ]
