@@ -35,6 +35,7 @@ def start(tmp_path):
 
         def begin(name, *flags, **more):
             sockets = stack.enter_context(open_folder())
+            flags = ("--drain-delay", "2", *flags)
             a, b = stack.enter_context(replicating(tmp_path, sockets, *flags, **more))
             servers = ("--server", a.address, "--server", b.address)
             proxy = stack.enter_context(proxying(name, sockets, *servers, *flags))
