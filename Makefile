@@ -20,7 +20,7 @@ COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst demo-external test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node proxies services systemd mutants clean
+.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node proxies services systemd mutants clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,13 @@ demo-external: $(VENV)/.demo-external  ## workers in Python and Node that attach
 
 $(VENV)/.demo-external: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet -e .
+	touch $@
+
+demo-rolling: $(VENV)/.demo-rolling  ## two replicas replaced one after the other behind HAProxy and nginx, under load: 0 failed, 0 run twice
+	@cd examples/rolling && exec ../../$(BIN)/python demo.py
+
+$(VENV)/.demo-rolling: pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet -e '.[client]'
 	touch $@
 
 test: bytecode  ## run every test, but for those of the frameworks
