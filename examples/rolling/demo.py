@@ -36,7 +36,7 @@ def demo(names: list[str], stack: ExitStack) -> int:
         for replica in replicas:
             stack.callback(close, replica)
     for replica in replicas:
-        until(replica.ready)
+        until(replica.ready, lambda: "demo      two replicas start")
     outcomes = [roll(name, folder, replicas, runs, not no_node) for name in names]
     total = Outcome(sum(each.failed for each in outcomes), sum(each.twice for each in outcomes))
     print(total, *(f"({what})" for what in without), flush=True)
