@@ -43,6 +43,8 @@ class ScriptedServer:
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client has left
+        except asyncio.CancelledError:
+            pass  # the program ends; Python 3.11 prints a traceback for each connection whose task is cancelled
         finally:
             writer.close()
 

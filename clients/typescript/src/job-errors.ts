@@ -1,0 +1,71 @@
+/** The errors of jobs, and of the places of their inputs and outputs. */
+
+import { PenstockError } from "./errors.js";
+
+/** Something is wrong with a job, or with the store that keeps it. */
+export class JobError extends PenstockError {
+  override name = "JobError";
+}
+
+/** There is no such job. */
+export class JobNotFound extends JobError {
+  override name = "JobNotFound";
+}
+
+/** The job is not as the call takes it to be. */
+export class JobConflict extends JobError {
+  override name = "JobConflict";
+}
+
+/** The input is larger than a store takes; put it into a file or a bucket, and submit its URL. */
+export class JobTooLarge extends JobError {
+  override name = "JobTooLarge";
+}
+
+/** The job ended, and has no result. */
+export class EndedWithoutResult extends JobError {
+  override name = "EndedWithoutResult";
+  readonly jobId: string;
+
+  constructor(message: string, jobId: string) {
+    super(message);
+    this.jobId = jobId;
+  }
+}
+
+/** The job is dead; `cause` is `input` where its input was not valid, else "". */
+export class JobFailed extends EndedWithoutResult {
+  override name = "JobFailed";
+  override readonly cause: string;
+
+  constructor(message: string, jobId: string, cause: string) {
+    super(message, jobId);
+    this.cause = cause;
+  }
+}
+
+/** The job was cancelled. */
+export class JobCancelled extends EndedWithoutResult {
+  override name = "JobCancelled";
+}
+
+/** The job's deadline passed before it had a result. */
+export class JobExpired extends EndedWithoutResult {
+  override name = "JobExpired";
+}
+
+/** The store of jobs cannot be reached; whether it did what was asked is not known. */
+export class StoreUnavailable extends JobError {
+  override name = "StoreUnavailable";
+  override retryable = true;
+}
+
+/** An input was not fetched, or an output not stored. */
+export class TransferError extends PenstockError {
+  override name = "TransferError";
+}
+
+/** The transfer is not allowed or not possible, and trying again cannot help. */
+export class TransferRefused extends TransferError {
+  override name = "TransferRefused";
+}

@@ -1,0 +1,166 @@
+/** The options of a client and of its calls, checked when they are given. */
+
+import { ConfigError } from "./errors.js";
+
+/** How a try is sent: the `fetch` of Node and of browsers, or one like it. */
+export type Fetch = (url: string, init: RequestInit) => Promise<Response>;
+
+/** What writes and reads MessagePack, such as the packages `@msgpack/msgpack` and `msgpackr`. */
+export interface MessagePackCodec {
+  encode(value: unknown): Uint8Array;
+  decode(bytes: Uint8Array): unknown;
+}
+
+/** How a client behaves. */
+export interface ClientOptions {
+  /** The key that is sent with every request. */
+  readonly apiKey?: string | undefined;
+  /** Milliseconds for a call, every wait and every try included; Infinity is no limit.  30 000 without it. */
+  readonly timeoutMs?: number | undefined;
+  /** Most further tries of a request; 0 is none.  4 without it. */
+  readonly maxRetries?: number | undefined;
+  /** Most requests in flight, however well it goes.  64 without it. */
+  readonly maxConcurrency?: number | undefined;
+  /** The header that names the tenant, as the server's option of this name has it. */
+  readonly tenantHeader?: string | undefined;
+  /** Whether to try again what may have run: the model may run twice then. */
+  readonly retryUnsafe?: boolean | undefined;
+  /** What carries requests; without it the global `fetch`. */
+  readonly fetch?: Fetch | undefined;
+  /** The format of items that are not bytes: `"json"`, or MessagePack by a codec that is handed in. */
+  readonly codec?: "json" | MessagePackCodec | undefined;
+}
+
+/** What one call asks for itself. */
+export interface CallOptions {
+  /** Which service, where the server has several. */
+  readonly service?: string | undefined;
+  /** How soon it is to be served, from 0, first, to 7, last.  3 without it. */
+  readonly urgency?: number | undefined;
+  /** On whose behalf; needs the client's `tenantHeader`. */
+  readonly tenant?: string | undefined;
+  /** Milliseconds, every wait and every try included; without it the client's own. */
+  readonly timeoutMs?: number | undefined;
+  /** What to look for in the server's log; without it one is made. */
+  readonly requestId?: string | undefined;
+  /** Ends the call, and closes its connection, so that the server withdraws the item. */
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** The options of a client with what it has without them; times are in seconds. */
+export interface Settings {
+  readonly base: string;
+  readonly apiKey: string | undefined;
+  readonly timeout: number;
+  readonly maxRetries: number;
+  readonly maxConcurrency: number;
+  readonly tenantHeader: string | undefined;
+  readonly retryUnsafe: boolean;
+  readonly codec: MessagePackCodec | undefined;
+}
+
+/** The options of a call with what it has without them; times are in seconds. */
+export interface CallTerms {
+  readonly service: string;
+  readonly urgency: number;
+  readonly tenant: string;
+  readonly timeout: number;
+  readonly requestId: string | undefined;
+}
+
+export const USUAL_URGENCY = 3;
+const WORST_URGENCY = 7;
+const SERVICE_NAME = /^[A-Za-z0-9._-]+$/;
+const TENANT_NAME = /^[A-Za-z0-9._-]{1,64}$/;
+/** The server takes 128 characters; the parts of a call of many items have a number behind. */
+const REQUEST_ID = /^[A-Za-z0-9._-]{1,120}$/;
+const FIELD_NAME = /^[A-Za-z0-9!#$%&'*+.^_`|~-]+$/;
+const PRINTABLE = /^[ -~]*$/;
+
+/** Check the options of a client.  Throws `ConfigError`. */
+export function readSettings(url: string | URL, options: ClientOptions): Settings {
+  const { apiKey, maxRetries = 4, maxConcurrency = 64, tenantHeader, retryUnsafe = false, codec = "json" } = options;
+  checkWhole("maxRetries", maxRetries, 0);
+  checkWhole("maxConcurrency", maxConcurrency, 1);
+  if (apiKey !== undefined && !(typeof apiKey === "string" && PRINTABLE.test(apiKey))) {
+    throw new ConfigError("apiKey must be ASCII characters that can be printed"); // without the value: it is secret
+  }
+  if (tenantHeader !== undefined && !(typeof tenantHeader === "string" && FIELD_NAME.test(tenantHeader))) {
+    throw new ConfigError(`tenantHeader must be the name of a header, got ${show(tenantHeader)}`);
+  }
+  if (typeof retryUnsafe !== "boolean") {
+    throw new ConfigError(`retryUnsafe must be true or false, got ${show(retryUnsafe)}`);
+  }
+  if (codec !== "json" && !(typeof codec === "object" && "encode" in codec && "decode" in codec)) {
+    throw new ConfigError(`codec must be "json", or an object with encode and decode, got ${show(codec)}`);
+  }
+  return {
+    base: readBase(url),
+    apiKey,
+    timeout: readTimeout(options.timeoutMs ?? 30_000),
+    maxRetries,
+    maxConcurrency,
+    tenantHeader: tenantHeader?.toLowerCase(),
+    retryUnsafe,
+    codec: codec === "json" ? undefined : codec,
+  };
+}
+
+/** Check the options of a call.  Throws `ConfigError`. */
+export function readTerms(options: CallOptions, settings: Settings): CallTerms {
+  const { service = "", urgency = USUAL_URGENCY, tenant = "", requestId } = options;
+  if (service !== "" && (!SERVICE_NAME.test(service) || service === "." || service === "..")) {
+    throw new ConfigError(`a service's name is of letters, digits and ._-, and not . or .., got ${show(service)}`);
+  }
+  if (!Number.isInteger(urgency) || urgency < 0 || urgency > WORST_URGENCY) {
+    throw new ConfigError(`urgency must be a whole number from 0, first, to 7, last, got ${show(urgency)}`);
+  }
+  if (tenant !== "" && !TENANT_NAME.test(tenant)) {
+    throw new ConfigError(`a tenant's name is of 1 to 64 letters, digits and ._-, got ${show(tenant)}`);
+  }
+  if (tenant !== "" && settings.tenantHeader === undefined) {
+    throw new ConfigError("a tenant needs tenantHeader, the header by which this server knows tenants");
+  }
+  if (requestId !== undefined && !REQUEST_ID.test(requestId)) {
+    throw new ConfigError(`requestId must be 1 to 120 of A-Z a-z 0-9 . _ -, got ${show(requestId)}`);
+  }
+  const timeout = options.timeoutMs === undefined ? settings.timeout : readTimeout(options.timeoutMs);
+  return { service, urgency, tenant, timeout, requestId };
+}
+
+/** Throw `ConfigError` where `value` is no whole number of at least `least`. */
+export function checkWhole(name: string, value: unknown, least: number): void {
+  if (!Number.isInteger(value) || (value as number) < least) {
+    throw new ConfigError(`${name} must be a whole number of at least ${least}, got ${show(value)}`);
+  }
+}
+
+/** A value for a message. */
+export function show(value: unknown): string {
+  return typeof value === "string" ? JSON.stringify(value) : String(value);
+}
+
+/** What every path is put behind, without a slash at its end. */
+function readBase(url: string | URL): string {
+  const text = String(url);
+  let parts: URL;
+  try {
+    parts = new URL(text);
+  } catch {
+    throw new ConfigError(`a server is named by a URL such as http://127.0.0.1:8000, got ${show(text)}`);
+  }
+  if (parts.protocol !== "http:" && parts.protocol !== "https:") {
+    throw new ConfigError(`a server is named by http:// or https://, and its address, got ${show(text)}`);
+  }
+  if (parts.search || parts.hash || parts.username || parts.password) {
+    throw new ConfigError("the URL of a server has no query, no fragment and no user; a key is given as apiKey");
+  }
+  return (parts.origin + parts.pathname).replace(/\/+$/, "");
+}
+
+function readTimeout(milliseconds: unknown): number {
+  if (typeof milliseconds !== "number" || !(milliseconds > 0)) {
+    throw new ConfigError(`timeoutMs must be more than 0 milliseconds, or Infinity, got ${show(milliseconds)}`);
+  }
+  return milliseconds / 1000;
+}
