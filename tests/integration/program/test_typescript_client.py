@@ -150,7 +150,10 @@ def test_the_errors_of_a_server_are_those_of_a_call_in_process(node, shared):
     )
     refused = program.line()
     assert refused == {
-        **{"name": "InvalidItem", "status": 422, "requestId": "mine", "retryable": False},
+        "name": "InvalidItem",
+        "status": 422,
+        "requestId": "mine",
+        "retryable": False,
         "message": "not today",
     }
     assert program.line()["name"] == "StageFailed"
