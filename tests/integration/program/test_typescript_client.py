@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ from typescript_package import MISSING, build_package, has_node
 
 pytestmark = [pytest.mark.skipif(not has_node(), reason=MISSING), pytest.mark.timeout(300)]
 
+ROOT = Path(__file__).parents[3]
 FORMATS = """
 import penstock as ps
 
@@ -274,6 +276,35 @@ def test_jobs_are_submitted_waited_for_and_fail(node, tmp_path):
             assert program.end()["name"] == "JobNotFound"
         finally:
             consumer.destroy()
+
+
+PAGE_PROGRAM = re.compile(r"```ts\n(import .*?)```\n\n```text\n(.*?)```", re.DOTALL)
+PRICES = re.compile(r"<!-- file: prices.py -->\n```python\n(.*?)```", re.DOTALL)
+
+
+def test_the_programs_of_the_page_have_right_types_and_print_what_it_says(package, tmp_path):
+    page = (ROOT / "docs" / "how-to" / "call-from-typescript.md").read_text()
+    found = PAGE_PROGRAM.findall(page)
+    assert len(found) == 3
+    (prices,) = re.findall(
+        r"<!-- file: prices.py -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    programs = tmp_path / "programs"
+    (programs / "node_modules").mkdir(parents=True)
+    (programs / "node_modules" / "penstock-client").symlink_to(package)
+    with serving(tmp_path, source=prices) as server:
+        for number, (source, printed) in enumerate(found):
+            path = programs / f"program{number}.mjs"
+            path.write_text(source.replace("http://127.0.0.1:8000", server.address))
+            path.with_suffix(".mts").write_text(source)
+            done = subprocess.run(["node", path], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+            assert (done.stdout, done.stderr) == (printed, "")
+    compiler = package / "node_modules" / ".bin" / "tsc"
+    terms = ("--noEmit", "--strict", "--target", "ES2022", "--module", "NodeNext", "--lib", "ES2022,DOM")
+    done = subprocess.run(
+        [compiler, *terms, *sorted(programs.glob("*.mts"))], capture_output=True, text=True, timeout=60.0, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 # -- in a browser ------------------------------------------------------------------------------------------------------
