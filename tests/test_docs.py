@@ -61,6 +61,7 @@ import penstock as ps
 import pictures
 from fake_work import Bench, fake_service
 from penstock import client as ps_client
+from penstock import errors as ps_errors
 from penstock import jobs as ps_jobs
 from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Manifest, ProbesEntry
 from penstock.artifact.publishing import publish_artifact
@@ -726,6 +727,33 @@ def test_the_reference_has_every_option_call_and_number_of_the_client():
     assert first_column(numbers) == [field.name for field in dataclasses.fields(ps_client.ClientStats)]
     arguments = chapter(DOCS / "reference" / "client.md", "Options")
     assert first_column(arguments) == list(inspect.signature(ps_client.Client).parameters)
+
+
+def test_the_reference_has_every_option_call_error_and_number_of_the_typescript_client():
+    sources = {path.stem: path.read_text() for path in (ROOT / "clients" / "typescript" / "src").glob("*.ts")}
+    page = DOCS / "reference" / "client-typescript.md"
+    named = set(re.findall(r"`([\w.]+)[`(]", page.read_text()))
+
+    def members(file: str, interface: str) -> list[str]:
+        (body,) = re.findall(rf"export interface {interface} .*?{{\n(.*?)\n}}", sources[file], re.DOTALL)
+        return re.findall(r"^  readonly (\w+)", body, re.MULTILINE)
+
+    assert first_column(chapter(page, "Options")) == members("options", "ClientOptions")
+    options = {*members("options", "CallOptions"), *members("client", "ManyOptions")}
+    assert options == set(re.findall(r"^\| `(\w+)` \|", chapter(page, "Calls"), re.MULTILINE))
+    assert set(members("job-calls", "JobOptions")) <= named
+    assert set(members("sending", "ClientStats")) <= named
+    calls = re.findall(r"^  (?:async |get )(\w+)[(<]", sources["client"].partition("class ClientJobs")[0], re.MULTILINE)
+    assert {f"c.{name}" for name in calls} <= named
+    jobs = re.findall(r"^  async (\w+)[(<]", sources["client"].partition("class ClientJobs")[2], re.MULTILINE)
+    assert {f"c.jobs.{name}" for name in jobs} <= named
+    bases = dict(
+        re.findall(r"^export class (\w+) extends (\w+)", sources["errors"] + sources["job-errors"], re.MULTILINE)
+    )
+    assert bases.keys() - {"EndedWithoutResult"} <= named
+    assert bases.pop("PenstockError") == "Error"
+    for name, base in bases.items():
+        assert getattr(ps_errors, name).__bases__[0].__name__ == base
 
 
 def shown_parameters(call: object) -> list[str]:
