@@ -62,7 +62,7 @@ class BatchCall:
         problems: list[dict[str, Any]] = []
         for place, outcome in zip(self._open, outcomes, strict=True):
             problem = outcome.get("error")
-            if problem is None:
+            if not isinstance(problem, dict):
                 self._answers[place] = outcome["result"]
                 continue
             self._answers[place] = item_error(problem, self.head.request_id)

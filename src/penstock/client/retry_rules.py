@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Final
@@ -86,10 +87,12 @@ def told_seconds(headers: Mapping[str, str], wall: float) -> float | None:
     if seconds is not None or told is None:
         return seconds
     try:
-        moment = parsedate_to_datetime(told).timestamp()
+        moment = parsedate_to_datetime(told)
+        if moment.tzinfo is None:  # as in the form of asctime; it is no local time
+            moment = moment.replace(tzinfo=UTC)
+        return max(0.0, moment.timestamp() - wall)
     except (ValueError, OverflowError):
         return None
-    return max(0.0, moment - wall)
 
 
 def pause_seconds(told: float | None, tries: int, chance: float) -> float:

@@ -184,6 +184,12 @@ def test_faults_of_items_are_sent_again_where_that_does_no_harm():
     assert (setback.retry, setback.told, call.body().body) == (Retry.UNASKED, None, b"[1]")
 
 
+def test_an_error_that_is_no_problem_is_as_none():
+    (call,) = maker().predict_many([1, 2], CallTerms(), 10, keep_going=True)
+    outcomes = [{"result": 10, "error": "none"}, {"result": 20, "error": None}]
+    assert call.take(reply(200, {"outcomes": outcomes}), WALL) == Finished([10, 20])
+
+
 def test_giving_up_leaves_each_item_its_own_error_or_gives_all_that_are_open_one():
     call = batch(1, 2, 3)
     busy = item("overloaded", 503, reason="bytes", retry_after=1)

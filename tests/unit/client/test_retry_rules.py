@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 
@@ -94,6 +95,16 @@ def test_an_item_is_sent_again_where_its_problem_says_when(problem, seconds, usu
 )
 def test_what_the_server_says_is_read_or_is_as_nothing(headers, seconds):
     assert told_seconds(headers, WALL) == seconds
+
+
+def test_a_date_without_a_zone_is_no_local_time(monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        assert told_seconds({"retry-after": "Tue Nov 14 22:13:23 2023"}, WALL) == 3.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(
