@@ -3,7 +3,7 @@
  *
  * Contract
  * --------
- * - What JSON cannot say is an `InvalidItem`, and not left out: a NaN, an infinity, a bigint, a function.
+ * - What JSON cannot say is an `InvalidItem`, and not left out: a NaN, an infinity, a bigint, a function, a `Map`.
  * - Inside an item an `ArrayBuffer` or a `Uint8Array` is base64, and any other typed array is a list of its numbers.
  */
 
@@ -39,6 +39,9 @@ function replaced(this: unknown, key: string, value: unknown): unknown {
     return value;
   }
   const given = (this as Record<string, unknown>)[key];
+  if (given instanceof Map || given instanceof Set) {
+    throw new InvalidItem(`the item cannot be written: JSON has no ${given.constructor.name}`);
+  }
   if (given instanceof ArrayBuffer) {
     return base64(new Uint8Array(given));
   }

@@ -1,7 +1,6 @@
 /** A `fetch` for a server at a Unix socket, in Node: `new Client("http://localhost", { fetch: unixFetch("/run/a.sock") })`. */
 
 import { Agent, type IncomingMessage, request } from "node:http";
-import type { Fetch } from "./options.js";
 
 /** How long an idle connection is kept: shorter than by the server, which else may close it under the next request. */
 const KEPT_MS = 4000;
@@ -14,9 +13,9 @@ const WITHOUT_BODY = new Set([204, 205, 304]);
  * It gives the whole answer, follows no redirects, and keeps connections open for a while.  Whatever ends its `signal`
  * closes the connection.
  */
-export function unixFetch(path: string): Fetch {
+export function unixFetch(path: string): (url: string | URL, init?: RequestInit) => Promise<Response> {
   const agent = new Agent({ keepAlive: true, timeout: KEPT_MS });
-  return (url, init) =>
+  return (url, init = {}) =>
     new Promise((resolve, reject) => {
       const { pathname, search } = new URL(url);
       const { method = "GET", body, signal } = init;

@@ -82,16 +82,17 @@ export function readSettings(url: string | URL, options: ClientOptions): Setting
   const { apiKey, maxRetries = 4, maxConcurrency = 64, tenantHeader, retryUnsafe = false, codec = "json" } = options;
   checkWhole("maxRetries", maxRetries, 0);
   checkWhole("maxConcurrency", maxConcurrency, 1);
-  if (apiKey !== undefined && !(typeof apiKey === "string" && PRINTABLE.test(apiKey))) {
+  if (apiKey !== undefined && !matches(PRINTABLE, apiKey)) {
     throw new ConfigError("apiKey must be ASCII characters that can be printed"); // without the value: it is secret
   }
-  if (tenantHeader !== undefined && !(typeof tenantHeader === "string" && FIELD_NAME.test(tenantHeader))) {
+  if (tenantHeader !== undefined && !matches(FIELD_NAME, tenantHeader)) {
     throw new ConfigError(`tenantHeader must be the name of a header, got ${show(tenantHeader)}`);
   }
   if (typeof retryUnsafe !== "boolean") {
     throw new ConfigError(`retryUnsafe must be true or false, got ${show(retryUnsafe)}`);
   }
-  if (codec !== "json" && !(typeof codec === "object" && "encode" in codec && "decode" in codec)) {
+  const hasBoth = typeof codec === "object" && codec !== null && "encode" in codec && "decode" in codec;
+  if (codec !== "json" && !hasBoth) {
     throw new ConfigError(`codec must be "json", or an object with encode and decode, got ${show(codec)}`);
   }
   return {
@@ -109,19 +110,19 @@ export function readSettings(url: string | URL, options: ClientOptions): Setting
 /** Check the options of a call.  Throws `ConfigError`. */
 export function readTerms(options: CallOptions, settings: Settings): CallTerms {
   const { service = "", urgency = USUAL_URGENCY, tenant = "", requestId } = options;
-  if (service !== "" && (!SERVICE_NAME.test(service) || service === "." || service === "..")) {
+  if (service !== "" && (!matches(SERVICE_NAME, service) || service === "." || service === "..")) {
     throw new ConfigError(`a service's name is of letters, digits and ._-, and not . or .., got ${show(service)}`);
   }
   if (!Number.isInteger(urgency) || urgency < 0 || urgency > WORST_URGENCY) {
     throw new ConfigError(`urgency must be a whole number from 0, first, to 7, last, got ${show(urgency)}`);
   }
-  if (tenant !== "" && !TENANT_NAME.test(tenant)) {
+  if (tenant !== "" && !matches(TENANT_NAME, tenant)) {
     throw new ConfigError(`a tenant's name is of 1 to 64 letters, digits and ._-, got ${show(tenant)}`);
   }
   if (tenant !== "" && settings.tenantHeader === undefined) {
     throw new ConfigError("a tenant needs tenantHeader, the header by which this server knows tenants");
   }
-  if (requestId !== undefined && !REQUEST_ID.test(requestId)) {
+  if (requestId !== undefined && !matches(REQUEST_ID, requestId)) {
     throw new ConfigError(`requestId must be 1 to 120 of A-Z a-z 0-9 . _ -, got ${show(requestId)}`);
   }
   const timeout = options.timeoutMs === undefined ? settings.timeout : readTimeout(options.timeoutMs);
@@ -133,6 +134,11 @@ export function checkWhole(name: string, value: unknown, least: number): void {
   if (!Number.isInteger(value) || (value as number) < least) {
     throw new ConfigError(`${name} must be a whole number of at least ${least}, got ${show(value)}`);
   }
+}
+
+/** Whether `value` is a text of this form; programs without types may hand in anything. */
+function matches(form: RegExp, value: unknown): boolean {
+  return typeof value === "string" && form.test(value);
 }
 
 /** A value for a message. */
