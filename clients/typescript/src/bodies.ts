@@ -84,7 +84,7 @@ export function joinItems(items: readonly Bytes[], codec: MessagePackCodec | und
   return { bytes: join([new Uint8Array(head.buffer), ...items]), contentType: MESSAGE_PACK_TYPE };
 }
 
-/** What stands for a result in a body of this media type; a missing one is JSON. */
+/** What stands for a result in a body of this media type; undefined where that is not known, or not there. */
 export function formatOf(contentType: string): Format {
   const [name = "", ...parameters] = contentType.toLowerCase().split(";").map((part) => part.trim());
   const isOtherText = parameters.some((one) => one.startsWith("charset=") && !/^charset="?utf-?8"?$/.test(one));
