@@ -65,7 +65,8 @@ export function writeItemOfBatch(item: unknown, codec: MessagePackCodec | undefi
     return writeJson(item);
   }
   try {
-    return new Uint8Array(codec.encode(item instanceof ArrayBuffer ? new Uint8Array(item) : item)); // it may reuse its memory
+    const written = codec.encode(item instanceof ArrayBuffer ? new Uint8Array(item) : item);
+    return new Uint8Array(written); // a copy: a codec may use its memory again
   } catch (error) {
     throw new InvalidItem(`the item cannot be written: ${String(error)}`);
   }
@@ -115,7 +116,8 @@ export function readResult(
   try {
     return format === "json" ? readJson(body) : codec?.decode(body);
   } catch (error) {
-    throw new UnreadableBody(`a body that is not ${format === "json" ? JSON_TYPE : MESSAGE_PACK_TYPE} (${String(error)})`);
+    const told = format === "json" ? JSON_TYPE : MESSAGE_PACK_TYPE;
+    throw new UnreadableBody(`a body that is not ${told} (${String(error)})`);
   }
 }
 

@@ -82,7 +82,9 @@ export class Client {
       return [];
     }
     const deadline = this.#world.clock.now() + first.head.timeout;
-    const makers = calls.map((call) => (group: AbortSignal) => this.#sendBatch(call, deadline, returnExceptions, group));
+    const makers = calls.map(
+      (call) => (group: AbortSignal) => this.#sendBatch(call, deadline, returnExceptions, group),
+    );
     return (await gatherBounded(makers, this.#settings.maxConcurrency, signal)).flat(1);
   }
 

@@ -36,7 +36,8 @@ export async function exchange(fetch: Fetch, request: OutgoingRequest, signal: A
   let response: Response;
   try {
     // Nothing is sent elsewhere than to this server: an answer that leads elsewhere is no result.
-    response = await untilAborted(fetch(url, { method, headers: { ...headers }, body, signal, redirect: "manual" }), signal);
+    const init: RequestInit = { method, headers: { ...headers }, body, signal, redirect: "manual" };
+    response = await untilAborted(fetch(url, init), signal);
   } catch (error) {
     signal.throwIfAborted();
     const sent = !neverConnected(error);
@@ -84,7 +85,7 @@ async function readBody(response: Response, most: number): Promise<Uint8Array | 
   return whole;
 }
 
-/** Whether an error of `fetch` says that there was no connection.  Node tells by the `cause`, or by the error itself. */
+/** Whether an error of `fetch` says that there was no connection.  Node tells by the `cause` or the error itself. */
 function neverConnected(error: unknown): boolean {
   if (typeof error !== "object" || error === null) {
     return false;

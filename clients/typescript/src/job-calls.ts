@@ -39,7 +39,9 @@ export interface JobOptions {
 }
 
 /** What has come of an ask: the end of a job and its result, or the job, which has not ended. */
-export type Asked = { readonly hasEnded: true; readonly result: unknown } | { readonly hasEnded: false; readonly job: Job };
+export type Asked =
+  | { readonly hasEnded: true; readonly result: unknown }
+  | { readonly hasEnded: false; readonly job: Job };
 
 const JOB_ID = /^[A-Za-z0-9._-]{1,128}$/;
 const MEDIA_TYPE = /^[!-~][ -~]*$/;

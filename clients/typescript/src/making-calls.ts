@@ -1,4 +1,4 @@
-/** Make the calls that users ask for: which request each becomes, and how its answer is read.  Nothing here does I/O. */
+/** Make the calls that users ask for: which request each becomes, and how its answer is read.  There is no I/O here. */
 
 import { BatchCall, type WrittenItem } from "./batch-call.js";
 import { isObject, readResult, UnreadableBody, writeItem, writeItemOfBatch } from "./bodies.js";

@@ -1,4 +1,4 @@
-/** A `fetch` for a server at a Unix socket, in Node: `new Client("http://localhost", { fetch: unixFetch("/run/a.sock") })`. */
+/** A `fetch` for a server at a Unix socket, in Node. */
 
 import { Agent, type IncomingMessage, request } from "node:http";
 
@@ -25,7 +25,8 @@ export function unixFetch(path: string): (url: string | URL, init?: RequestInit)
         fail(undefined);
         return;
       }
-      const sent = request({ socketPath: path, agent, method, path: pathname + search, headers, ...(signal && { signal }) });
+      const target = { socketPath: path, path: pathname + search };
+      const sent = request({ ...target, agent, method, headers, ...(signal && { signal }) });
       sent.on("error", fail);
       sent.on("response", (answer) => {
         readAnswer(answer).then(resolve, fail);

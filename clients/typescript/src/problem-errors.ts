@@ -1,8 +1,8 @@
 /**
  * Turn the answer of a server into the error that it tells of: the one that a call in process would have raised.
  *
- * The `type` of a problem (RFC 9457) chooses the class, never its status: a server may be told to use others.  An answer
- * that is no problem is a `ServerError`, because something else than the server has written it.
+ * The `type` of a problem (RFC 9457) chooses the class, never its status: a server may be told to use others.  An
+ * answer that is no problem is a `ServerError`, because something else than the server has written it.
  *
  * Contract
  * --------

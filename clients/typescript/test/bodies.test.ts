@@ -33,8 +33,9 @@ describe("items", () => {
 
   const loop: unknown[] = [];
   loop.push(loop);
-  const wrong = [undefined, 10n, Symbol("x"), () => 1, NaN, -Infinity, [NaN], { x: () => 1 }, loop, new Float64Array([Infinity])];
-  for (const item of [...wrong, [new Map([[1, 2]])], new Set([1]), new BigInt64Array(1)]) {
+  const numbers = [NaN, -Infinity, [NaN], new Float64Array([Infinity]), 10n, new BigInt64Array(1)];
+  const others = [undefined, Symbol("x"), () => 1, { x: () => 1 }, loop, [new Map([[1, 2]])], new Set([1])];
+  for (const item of [...numbers, ...others]) {
     test(`JSON cannot say ${typeof item === "symbol" ? "a symbol" : Object.prototype.toString.call(item)}`, () => {
       assert.throws(() => writeItem(item, undefined), InvalidItem);
     });
@@ -42,7 +43,8 @@ describe("items", () => {
 
   test("bytes are sent as they are, whatever the codec", () => {
     for (const codec of [undefined, messagePack]) {
-      for (const item of [new Uint8Array([1, 2]), new Uint8Array([1, 2]).buffer, Buffer.from([1, 2]), new Uint8Array([0, 1, 2]).subarray(1)]) {
+      const whole = new Uint8Array([1, 2]);
+      for (const item of [whole, whole.buffer, Buffer.from([1, 2]), new Uint8Array([0, 1, 2]).subarray(1)]) {
         const body = writeItem(item, codec);
         assert.deepEqual([[...body.bytes], body.contentType], [[1, 2], "application/octet-stream"]);
       }
@@ -53,7 +55,8 @@ describe("items", () => {
   test("a client batch is a list", () => {
     const items = [1, "a", new Uint8Array([1])].map((item) => writeItemOfBatch(item, undefined));
     assert.equal(text(joinItems(items, undefined).bytes), '[1,"a","AQ=="]');
-    const packed = joinItems([1, "a", new Uint8Array([1]).buffer].map((item) => writeItemOfBatch(item, messagePack)), messagePack);
+    const written = [1, "a", new Uint8Array([1]).buffer].map((item) => writeItemOfBatch(item, messagePack));
+    const packed = joinItems(written, messagePack);
     assert.deepEqual([...packed.bytes], [0xdd, 0, 0, 0, 3, 1, 0xa1, 0x61, 0xc4, 1, 1]);
     assert.equal(packed.contentType, "application/msgpack");
   });
@@ -105,8 +108,9 @@ test("a date is one of the three forms of RFC 9110, and nothing else", () => {
     assert.equal(readHttpDate(date), moment);
   }
   assert.equal(readHttpDate("Mon, 06-Nov-23 08:49:37 GMT"), Date.UTC(2023, 10, 6, 8, 49, 37) / 1000);
-  const none = ["", "-5", "soon", "2023-11-14", "Sun, 06 Now 1994 08:49:37 GMT", "Sun, 32 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 24:49:37 GMT", "Sun, 06 Nov 1994 08:49:37 PST"];
-  for (const date of none) {
+  const wrong = ["06 Now 1994 08:49:37 GMT", "32 Nov 1994 08:49:37 GMT", "06 Nov 1994 24:49:37 GMT"];
+  const others = ["", "-5", "soon", "2023-11-14", "Sun, 06 Nov 1994 08:49:37 PST"];
+  for (const date of [...others, ...wrong.map((rest) => `Sun, ${rest}`)]) {
     assert.equal(readHttpDate(date), undefined, date);
   }
 });

@@ -46,14 +46,15 @@ describe("options", () => {
 
   for (const url of ["", "/a", "ftp://a", "http+unix:///a.sock", "http://a?b=1", "http://a#b", "http://me:secret@a"]) {
     test(`no server is named by ${JSON.stringify(url)}`, () => {
-      assert.throws(() => new Client(url), (error) => error instanceof ConfigError && !error.message.includes("secret"));
+      const isPlain = (error: unknown): boolean => error instanceof ConfigError && !error.message.includes("secret");
+      assert.throws(() => new Client(url), isPlain);
     });
   }
 
   const calls: unknown[] = [
     { service: "a/b" }, { service: ".." }, { service: null }, { urgency: 8 }, { urgency: -1 }, { urgency: 1.5 },
-    { tenant: "a b" }, { tenant: "gold" }, { tenant: null }, { requestId: "" }, { requestId: "a b" }, { requestId: "a".repeat(121) },
-    { requestId: 5 }, { timeoutMs: 0 }, { chunk: 0 }, { chunk: 1.5 },
+    { tenant: "a b" }, { tenant: "gold" }, { tenant: null }, { timeoutMs: 0 }, { chunk: 0 }, { chunk: 1.5 },
+    { requestId: "" }, { requestId: "a b" }, { requestId: "a".repeat(121) }, { requestId: 5 },
   ];
   for (const options of calls) {
     test(`a call has no ${JSON.stringify(options)}, and nothing is sent`, async () => {
@@ -103,9 +104,10 @@ describe("signals", () => {
   test("a call whose signal is aborted already sends nothing", async () => {
     const { c, sent } = fake(() => 1);
     const signal = AbortSignal.abort(new Error("never"));
-    for (const call of [c.predict(1, { signal }), c.predictMany([1], { signal, returnExceptions: true }), c.health({ signal }), c.jobs.wait(["a"], { signal })]) {
-      await assert.rejects(call, /never/);
-    }
+    await assert.rejects(c.predict(1, { signal }), /never/);
+    await assert.rejects(c.predictMany([1], { signal, returnExceptions: true }), /never/);
+    await assert.rejects(c.health({ signal }), /never/);
+    await assert.rejects(c.jobs.wait(["a"], { signal }), /never/);
     assert.deepEqual([sent, c.stats.requests], [[], 0]);
   });
 
@@ -122,7 +124,8 @@ describe("signals", () => {
 
   test("a fetch that does not heed its signal does not hold the call", async () => {
     const fetch: Fetch = () => new Promise(() => undefined);
-    await assert.rejects(new Client(SERVER, { fetch }).predict(1, { signal: AbortSignal.timeout(5) }), { name: "TimeoutError" });
+    const call = new Client(SERVER, { fetch }).predict(1, { signal: AbortSignal.timeout(5) });
+    await assert.rejects(call, { name: "TimeoutError" });
   });
 });
 

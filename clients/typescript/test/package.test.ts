@@ -21,7 +21,9 @@ test("a program of CommonJS modules requires it", async () => {
 
 test("it depends on nothing, and its lock file names no host", () => {
   const folder = new URL("../../", import.meta.url);
-  const read = (name: string): Record<string, unknown> => JSON.parse(readFileSync(new URL(name, folder), "utf8")) as Record<string, unknown>;
+  const read = (name: string): Record<string, unknown> => {
+    return JSON.parse(readFileSync(new URL(name, folder), "utf8")) as Record<string, unknown>;
+  };
   const { dependencies, peerDependencies, optionalDependencies } = read("package.json");
   assert.deepEqual([dependencies, peerDependencies, optionalDependencies], [undefined, undefined, undefined]);
   assert.ok(!JSON.stringify(read("package-lock.json")).includes("://"), "resolved entries: see .npmrc");

@@ -11,7 +11,10 @@ export interface Running {
 }
 
 /** Serve on a free port, or at the Unix socket `path`. */
-export async function serve(answer: (asked: IncomingMessage, answer: ServerResponse) => void, path?: string): Promise<Running> {
+export async function serve(
+  answer: (asked: IncomingMessage, answer: ServerResponse) => void,
+  path?: string,
+): Promise<Running> {
   const server = createServer(answer);
   server.listen(path === undefined ? { port: 0, host: "127.0.0.1" } : { path });
   await once(server, "listening");

@@ -1,5 +1,6 @@
 // A program of ES modules that uses the package as it was built; it has no types of Node.
-import { Client, type ClientOptions, InvalidItem, type Job, PenstockError, QuotaExceeded, RequestError } from "penstock-client";
+import { Client, type ClientOptions, InvalidItem, type Job, PenstockError } from "penstock-client";
+import { QuotaExceeded, RequestError } from "penstock-client";
 import { unixFetch } from "penstock-client/node";
 
 const options: ClientOptions = { timeoutMs: 10_000, apiKey: undefined, fetch: unixFetch("/nowhere.sock") };
