@@ -100,6 +100,45 @@ describe("items that cannot be written", () => {
   });
 });
 
+test("an input that lies elsewhere has no body, and the type that the caller names", async () => {
+  const job = { id: "j1", state: "waiting" };
+  const headers: Headers[] = [];
+  const fetch: Fetch = async (_, init) => {
+    headers.push(new Headers(init.headers));
+    assert.equal(init.body, null);
+    return Response.json(job);
+  };
+  const c = new Client(SERVER, { fetch });
+  await c.jobs.submit(undefined, { inputUrl: "s3://in/a" });
+  await c.jobs.submit(undefined, { inputUrl: "s3://in/a", contentType: "audio/wav" });
+  assert.deepEqual(headers.map((one) => one.get("content-type")), [null, "audio/wav"]);
+});
+
+test("an input has the type that the caller names", async () => {
+  const types: unknown[] = [];
+  const fetch: Fetch = async (_, init) => {
+    types.push(new Headers(init.headers).get("content-type"));
+    return Response.json({ id: "j1", state: "waiting" });
+  };
+  const { jobs } = new Client(SERVER, { fetch });
+  await jobs.submit(new Uint8Array(1), { contentType: "audio/wav" });
+  await jobs.submit(1, { contentType: "application/json; charset=utf-8" });
+  await jobs.submit(new Uint8Array(1));
+  assert.deepEqual(types, ["audio/wav", "application/json; charset=utf-8", "application/octet-stream"]);
+});
+
+test("a page that is no problem is shown in one line, and only its beginning", async () => {
+  const pages: [page: string, shown: string][] = [
+    ["", "status 502, and no problem of ours: an empty body"],
+    ["<h1>\n  a  proxy</h1>\n", "status 502, and no problem of ours: <h1> a proxy</h1>"],
+    ["x".repeat(500), `status 502, and no problem of ours: ${"x".repeat(300)}…`],
+  ];
+  for (const [page, message] of pages) {
+    const fetch: Fetch = async () => new Response(page, { status: 502 });
+    await assert.rejects(new Client(SERVER, { fetch }).predict(1), { name: "ServerError", message });
+  }
+});
+
 describe("signals", () => {
   test("a call whose signal is aborted already sends nothing", async () => {
     const { c, sent } = fake(() => 1);
