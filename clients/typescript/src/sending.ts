@@ -185,6 +185,7 @@ export class Sender {
 }
 
 function tooLate(head: CallHead, tries: Tries, when: string, ran: boolean): DeadlineExceeded {
-  const error = new DeadlineExceeded(`the ${tries.seconds} s of the call have passed ${when}`, ran);
+  const seconds = Number(tries.seconds.toPrecision(6)); // a difference of two moments has digits that say nothing
+  const error = new DeadlineExceeded(`the ${seconds} s of the call have passed ${when}`, ran);
   return withSource(error, null, head.requestId);
 }

@@ -11,6 +11,7 @@ import { Client } from "../src/client.js";
 import { ConnectionFailed, DeadlineExceeded, ServerError } from "../src/errors.js";
 import { unixFetch } from "../src/node.js";
 import type { Fetch } from "../src/options.js";
+import { type Clock, REAL_WORLD } from "../src/world.js";
 import { type Running, serve } from "./silent-server.js";
 
 const folder = mkdtempSync(join(tmpdir(), "penstock-"));
@@ -74,12 +75,29 @@ for (const [way, open] of Object.entries(WAYS)) {
     });
 
     test("a try that is given up has its connection closed", async () => {
+      const timers = new Set<() => void>();
+      const clock: Clock = {
+        now: () => 0,
+        callLater: (_, callback) => {
+          timers.add(callback);
+          return { cancel: () => timers.delete(callback) };
+        },
+      };
       let closed: Promise<unknown> | undefined;
-      await calling((asked) => (closed = once(asked.socket, "close")), async (c) => {
-        const call = c.predict(1, { timeoutMs: 20 });
-        await assert.rejects(call, (error) => error instanceof DeadlineExceeded && error.ran);
-        await closed;
+      const { running, fetch } = await open((asked) => {
+        closed = once(asked.socket, "close");
+        timers.forEach((ring) => ring()); // its time is up once the server has it
       });
+      try {
+        const call = new Client(running.url, { fetch }, { ...REAL_WORLD, clock }).predict(1, { timeoutMs: 100 });
+        await assert.rejects(call, (error) => {
+          assert.ok(error instanceof DeadlineExceeded && error.ran);
+          return error.message === "the 0.1 s of the call have passed without an answer";
+        });
+        await closed;
+      } finally {
+        await running.stop();
+      }
     });
 
     test("closing the client ends what it has in hand", async () => {
