@@ -62,7 +62,7 @@ export class Client {
   /** The result of one item: bytes, or what can be written as JSON or MessagePack. */
   async predict<R = unknown>(item: unknown, options: CallOptions = {}): Promise<R> {
     const call = this.#maker.predict(item, readTerms(options, this.#settings));
-    return (await this.#sender.send(call, options.signal)) as R;
+    return (await this.#sender.send(call, { signal: options.signal })) as R;
   }
 
   /** The results of many items in their order.  Of what fails, only what may be retried is sent again. */
@@ -76,6 +76,7 @@ export class Client {
   ): Promise<R[]>;
   async predictMany(items: Iterable<unknown>, options: ManyOptions = {}): Promise<unknown[]> {
     const { returnExceptions = false, chunk = 256, signal } = options;
+    this.#sender.check();
     const calls = this.#maker.predictMany(items, readTerms(options, this.#settings), chunk, returnExceptions);
     const [first] = calls;
     if (first === undefined) {
@@ -90,11 +91,12 @@ export class Client {
 
   /** What the server says at `/health`; it never waits for its turn. */
   async health(options: SignalOptions = {}): Promise<Record<string, unknown>> {
-    return this.#sender.send(this.#maker.health(), options.signal);
+    return this.#sender.send(this.#maker.health(), { signal: options.signal });
   }
 
   async #sendBatch(call: BatchCall, deadline: number, keepGoing: boolean, signal: AbortSignal): Promise<unknown[]> {
-    const answers: readonly Answer[] = call.unsendable ?? (await this.#sender.send(call, signal, deadline));
+    const sending = { signal, deadline, isPart: true };
+    const answers: readonly Answer[] = call.unsendable ?? (await this.#sender.send(call, sending));
     return answers.map((answer) => {
       if ("result" in answer) {
         return answer.result;
@@ -129,12 +131,12 @@ export class ClientJobs {
    */
   async submit(input: unknown, options: JobOptions & SignalOptions = {}): Promise<Job> {
     const call = this.#calls.submit(input, options, options.key ?? this.#world.newKey());
-    return this.#sender.send(call, options.signal);
+    return this.#sender.send(call, { signal: options.signal });
   }
 
   /** The job as it is now. */
   async get(job: Job | string, options: SignalOptions = {}): Promise<Job> {
-    return this.#sender.send(this.#calls.get(job), options.signal);
+    return this.#sender.send(this.#calls.get(job), { signal: options.signal });
   }
 
   /** Wait until all of `jobs` have ended, however they end, and give them in their order. */
@@ -149,6 +151,6 @@ export class ClientJobs {
 
   /** End a job that nobody runs; have the holder of another one end it.  The job as it is then. */
   async cancel(job: Job | string, options: SignalOptions = {}): Promise<Job> {
-    return this.#sender.send(this.#calls.cancel(job), options.signal);
+    return this.#sender.send(this.#calls.cancel(job), { signal: options.signal });
   }
 }

@@ -1,7 +1,6 @@
 /** Wait for the ends of jobs, by asking again and again. */
 
 import { ConfigError, DeadlineExceeded } from "./errors.js";
-import { sleepOn } from "./interruption.js";
 import type { Job } from "./job.js";
 import { Asking } from "./job-asking.js";
 import { idOf, type JobCallMaker, mayLieElsewhere } from "./job-calls.js";
@@ -26,11 +25,9 @@ export class JobWaiting {
 
   /** The result of a job, once it has ended; of one with an output the output's URL. */
   async result(job: Job | string, timeoutMs: number | undefined, signal: AbortSignal | undefined): Promise<unknown> {
+    this.#sender.check();
     const result = await this.#end(job, new Asking(timeoutMs, this.#clock.now()), signal);
-    if (mayLieElsewhere(result) && (await this.#sender.send(this.#calls.get(job), signal)).output !== null) {
-      return result.output;
-    }
-    return result;
+    return mayLieElsewhere(result) && (await this.#get(job, signal)).output !== null ? result.output : result;
   }
 
   /** The jobs as they are once all have ended, however they end. */
@@ -42,6 +39,7 @@ export class JobWaiting {
     if (typeof jobs === "string" || !(Symbol.iterator in jobs)) {
       throw new ConfigError("wait takes several jobs or ids, got one: write [job]");
     }
+    this.#sender.check();
     const ids = Array.from(jobs, idOf);
     const now = this.#clock.now();
     const makers = new Map(
@@ -63,7 +61,11 @@ export class JobWaiting {
         throw error;
       }
     }
-    return this.#sender.send(this.#calls.get(id), signal);
+    return this.#get(id, signal);
+  }
+
+  async #get(job: Job | string, signal: AbortSignal | undefined): Promise<Job> {
+    return this.#sender.send(this.#calls.get(job), { signal, isPart: true });
   }
 
   /** The result as it came. */
@@ -71,7 +73,8 @@ export class JobWaiting {
     for (;;) {
       const began = this.#clock.now();
       const wait = asking.waitSeconds(began);
-      const found = await this.#sender.send(this.#calls.ask(job, wait), signal, asking.deadline(began));
+      const call = this.#calls.ask(job, wait);
+      const found = await this.#sender.send(call, { signal, deadline: asking.deadline(began), isPart: true });
       if (found.hasEnded) {
         return found.result;
       }
@@ -81,7 +84,7 @@ export class JobWaiting {
         throw new DeadlineExceeded(`job ${found.job.id} is ${found.job.state} after ${asking.timeout} s`, false);
       }
       if (pause > 0) {
-        await sleepOn(this.#clock, pause, signal);
+        await this.#sender.pause(pause, call.head, signal);
       }
     }
   }

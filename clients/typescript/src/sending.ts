@@ -47,6 +47,22 @@ interface Course<T> {
   readonly arrival: number;
 }
 
+/** What there is to end where the client is closed. */
+interface InHand {
+  readonly head: CallHead;
+  readonly done: Promise<unknown>;
+}
+
+/** How a call is sent. */
+export interface Sending {
+  /** Ends it. */
+  readonly signal?: AbortSignal | undefined;
+  /** When its result is worthless; without it its own time limit counts from now. */
+  readonly deadline?: number | undefined;
+  /** Whether it belongs to a call that has begun already: where the client was closed meanwhile, it is `Cancelled`. */
+  readonly isPart?: boolean;
+}
+
 /** Sends the calls of one client. */
 export class Sender {
   readonly #settings: Settings;
@@ -55,7 +71,7 @@ export class Sender {
   readonly #limit: FlowLimit;
   readonly #gate: Gate;
   readonly #budget = new RetryBudget();
-  readonly #inHand = new Map<Interruption, Promise<unknown>>();
+  readonly #inHand = new Map<Interruption, InHand>();
   #requests = 0;
   #tries = 0;
   #retries = 0;
@@ -84,40 +100,64 @@ export class Sender {
     };
   }
 
-  /** What comes of `call`, by `deadline`; without one its own time limit counts from now.  `signal` ends it. */
-  async send<T>(call: Call<T>, signal: AbortSignal | undefined, deadline?: number): Promise<T> {
+  /** Throws `ConfigError` where the client is closed. */
+  check(): void {
     if (this.#closed) {
       throw new ConfigError("the client is closed");
     }
+  }
+
+  /** What comes of `call`. */
+  async send<T>(call: Call<T>, { signal, deadline, isPart = false }: Sending = {}): Promise<T> {
     signal?.throwIfAborted();
+    if (this.#closed && isPart) {
+      return call.giveUp(closedError(call.head));
+    }
+    this.check();
     const now = this.#world.clock.now();
     const tries = new Tries(now, deadline ?? now + call.head.timeout, this.#settings.maxRetries, this.#budget);
     const ended = new Interruption(this.#world.clock, signal);
     const arrival = this.#requests;
     this.#requests += 1;
     this.#budget.countRequest(now);
-    const outcome = this.#tryUntilDone({ call, tries, ended, arrival });
-    this.#inHand.set(ended, outcome.catch(() => undefined));
     try {
-      return await outcome;
+      return await this.#hold(call.head, ended, this.#tryUntilDone({ call, tries, ended, arrival }));
     } catch (error) {
       if (error instanceof PenstockError && !ended.isOuter) {
         return call.giveUp(error);
       }
       throw error;
-    } finally {
-      ended.end();
-      this.#inHand.delete(ended);
     }
+  }
+
+  /** Pause between two requests of one call, of which `head` is that of the first. */
+  async pause(seconds: number, head: CallHead, signal: AbortSignal | undefined): Promise<void> {
+    if (this.#closed) { // in the turn in which the first one ended
+      throw closedError(head);
+    }
+    const ended = new Interruption(this.#world.clock, signal);
+    await this.#hold(head, ended, sleepOn(this.#world.clock, seconds, ended.signal));
   }
 
   /** End every call with `Cancelled`; may be called any number of times. */
   async close(): Promise<void> {
     this.#closed = true;
-    for (const ended of this.#inHand.keys()) {
-      ended.interrupt(new Cancelled("the client was closed before there was a result"));
+    const inHand = [...this.#inHand];
+    for (const [ended, { head }] of inHand) {
+      ended.interrupt(closedError(head));
     }
-    await Promise.all(this.#inHand.values());
+    await Promise.all(inHand.map(([, { done }]) => done));
+  }
+
+  /** What `work` gives, which `ended` ends where the client is closed. */
+  async #hold<T>(head: CallHead, ended: Interruption, work: Promise<T>): Promise<T> {
+    this.#inHand.set(ended, { head, done: work.catch(() => undefined) });
+    try {
+      return await work;
+    } finally {
+      ended.end();
+      this.#inHand.delete(ended);
+    }
   }
 
   async #tryUntilDone<T>(course: Course<T>): Promise<T> {
@@ -182,6 +222,10 @@ export class Sender {
       body: body?.bytes,
     };
   }
+}
+
+function closedError(head: CallHead): Cancelled {
+  return withSource(new Cancelled("the client was closed before there was a result"), null, head.requestId);
 }
 
 function tooLate(head: CallHead, tries: Tries, when: string, ran: boolean): DeadlineExceeded {

@@ -31,6 +31,7 @@ class ClientCore:
 
     async def send_many(self, calls: Sequence[BatchCall], *, keep_going: bool) -> list[Any]:
         """The answers to all items in order; without `keep_going` the first error ends all, and is raised."""
+        self.sender.check()
         if not calls:
             return []
         deadline = self.world.clock.now() + calls[0].head.timeout
@@ -41,7 +42,7 @@ class ClientCore:
     async def _send_batch(self, call: BatchCall, deadline: float, *, keep_going: bool) -> list[Any]:
         answers = call.unsendable
         if answers is None:
-            answers = await self.sender.send(call, deadline)
+            answers = await self.sender.send(call, deadline, is_part=True)
         if not keep_going:
             for answer in answers:
                 if isinstance(answer, PenstockError):

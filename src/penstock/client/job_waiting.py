@@ -13,7 +13,6 @@ from penstock.client.many_calls import gather_bounded
 from penstock.client.sending import Sender
 from penstock.core.clock import Clock
 from penstock.errors import ConfigError, DeadlineExceeded, EndedWithoutResult
-from penstock.hosting.loop_clock import sleep_on
 from penstock.jobs.job import Job
 
 
@@ -28,15 +27,15 @@ class JobWaiting:
 
     async def result(self, job: Job | str, timeout: float | None) -> Any:
         """The result of a job, once it has ended; of one with an output the output's URL."""
+        self._sender.check()
         result = await self._end(job, Asking(timeout, self._clock.now()))
-        if may_lie_elsewhere(result) and (await self._sender.send(self._calls.get(job))).output is not None:
-            return result["output"]
-        return result
+        return result["output"] if may_lie_elsewhere(result) and (await self._get(job)).output is not None else result
 
     async def wait(self, jobs: Iterable[Job | str], timeout: float | None) -> list[Job]:
         """The jobs as they are once all have ended, however they end."""
         if isinstance(jobs, (str, Job)):
             raise ConfigError("wait takes several jobs or ids, got one: write [job]")
+        self._sender.check()
         ids = [id_of(job) for job in jobs]
         now = self._clock.now()
         asked = {job_id: Asking(timeout, now) for job_id in ids}
@@ -47,7 +46,10 @@ class JobWaiting:
     async def _ended_job(self, job_id: str, asking: Asking) -> Job:
         with contextlib.suppress(EndedWithoutResult):  # that is an end, too
             await self._end(job_id, asking)
-        return await self._sender.send(self._calls.get(job_id))
+        return await self._get(job_id)
+
+    async def _get(self, job: Job | str) -> Job:
+        return await self._sender.send(self._calls.get(job), is_part=True)
 
     async def _end(self, job: Job | str, asking: Asking) -> Any:
         """The result as it came."""
@@ -55,11 +57,12 @@ class JobWaiting:
         while True:
             began = now()
             wait = asking.wait_seconds(began)
-            found = await self._sender.send(self._calls.ask(job, wait), asking.deadline(began))
+            call = self._calls.ask(job, wait)
+            found = await self._sender.send(call, asking.deadline(began), is_part=True)
             if isinstance(found, Ended):
                 return found.result
             pause = asking.pause_seconds(wait, now() - began, now())
             if pause is None:
                 raise DeadlineExceeded(f"job {found.id} is {found.state.value} after {asking.timeout:g} s")
             if pause:
-                await sleep_on(self._clock, pause)
+                await self._sender.pause(pause, call.head)

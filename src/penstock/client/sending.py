@@ -11,6 +11,8 @@ Contract
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
@@ -67,7 +69,7 @@ class Sender:
         self._budget = RetryBudget()
         self._arrivals = count()
         self._requests = self._tries = self._retries = self._unasked = 0
-        self._in_hand: set[Interruption] = set()
+        self._in_hand: dict[Interruption, CallHead] = {}
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._none_left: asyncio.Future[None] | None = None
@@ -87,39 +89,8 @@ class Sender:
             budget_left=self._budget.left(self._clock.now()),
         )
 
-    async def send(self, call: Call[T], deadline: float | None = None) -> T:
-        """What comes of `call`, by `deadline`; without one its own time limit counts from now."""
-        self._check()
-        now = self._clock.now()
-        end = now + call.head.timeout if deadline is None else deadline
-        tries = Tries(now, end, self._options.max_retries, self._budget)
-        self._requests += 1
-        self._budget.count_request(now)
-        ended = Interruption(self._clock)
-        self._in_hand.add(ended)
-        try:
-            with ended:
-                return await self._try_until_done(call, tries, ended)
-        except PenstockError as error:
-            return call.give_up(error)
-        finally:
-            self._in_hand.discard(ended)
-            if self._none_left is not None and not self._in_hand and not self._none_left.done():
-                self._none_left.set_result(None)
-
-    async def close(self) -> None:
-        """End every call with `Cancelled`, and close every connection; may be called any number of times."""
-        if self._closed:
-            return
-        self._closed = True
-        for ended in list(self._in_hand):
-            ended.interrupt(Cancelled("the client was closed before there was a result"))
-        if self._in_hand:
-            self._none_left = asyncio.get_running_loop().create_future()
-            await self._none_left
-        await self._wire.close()
-
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise ConfigError where the client is closed, or belongs to another event loop."""
         if self._closed:
             raise ConfigError("the client is closed")
         loop = asyncio.get_running_loop()
@@ -129,6 +100,58 @@ class Sender:
             raise ConfigError(
                 "the client was used on another event loop, which its connections belong to; make another"
             )
+
+    async def send(self, call: Call[T], deadline: float | None = None, *, is_part: bool = False) -> T:
+        """What comes of `call`, by `deadline`; without one its own time limit counts from now.
+
+        `is_part` says that it belongs to a call that has begun already: where the client was closed meanwhile, it is
+        `Cancelled`.
+        """
+        if self._closed and is_part:
+            return call.give_up(_closed(call.head))
+        self.check()
+        now = self._clock.now()
+        end = now + call.head.timeout if deadline is None else deadline
+        tries = Tries(now, end, self._options.max_retries, self._budget)
+        self._requests += 1
+        self._budget.count_request(now)
+        try:
+            with self._holding(call.head) as ended:
+                return await self._try_until_done(call, tries, ended)
+        except PenstockError as error:
+            return call.give_up(error)
+
+    async def pause(self, seconds: float, head: CallHead) -> None:
+        """Pause between two requests of one call, of which `head` is that of the first."""
+        if self._closed:  # in the turn in which the first one ended
+            raise _closed(head)
+        with self._holding(head):
+            await sleep_on(self._clock, seconds)
+
+    async def close(self) -> None:
+        """End every call with `Cancelled`, and close every connection; may be called any number of times."""
+        if self._closed:
+            return
+        self._closed = True
+        for ended, head in list(self._in_hand.items()):
+            ended.interrupt(_closed(head))
+        if self._in_hand:
+            self._none_left = asyncio.get_running_loop().create_future()
+            await self._none_left
+        await self._wire.close()
+
+    @contextmanager
+    def _holding(self, head: CallHead) -> Iterator[Interruption]:
+        """What is awaited inside ends where the client is closed."""
+        ended = Interruption(self._clock)
+        self._in_hand[ended] = head
+        try:
+            with ended:
+                yield ended
+        finally:
+            del self._in_hand[ended]
+            if self._none_left is not None and not self._in_hand and not self._none_left.done():
+                self._none_left.set_result(None)
 
     async def _try_until_done(self, call: Call[T], tries: Tries, ended: Interruption) -> T:
         arrival = next(self._arrivals)
@@ -179,6 +202,10 @@ class Sender:
             if body.accept:
                 headers["accept"] = body.accept
         return OutgoingRequest(head.method, self._base + head.path, headers, b"" if body is None else body.body)
+
+
+def _closed(head: CallHead) -> Cancelled:
+    return with_source(Cancelled("the client was closed before there was a result"), None, head.request_id)
 
 
 def _too_late(head: CallHead, tries: Tries, when: str, *, may_have_run: bool = False) -> DeadlineExceeded:

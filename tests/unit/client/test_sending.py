@@ -165,6 +165,31 @@ async def test_closing_ends_every_call_in_whatever_it_is(Rig):
         await rig.begin()
 
 
+async def test_closing_ends_the_chunks_of_a_call_that_have_not_begun(Rig):
+    rig = Rig(max_concurrency=1)
+    many = rig.begin_many([1, 2, 3], keep_going=True, request_id="r")
+    await rest()
+    await rig.sender.close()
+    answers = await many
+    assert [(type(one), one.request_id) for one in answers] == [(Cancelled, "r-0")] * 2 + [(Cancelled, "r-1")]
+    assert len(rig.wire.sent) == 1
+
+
+async def test_closing_ends_the_pause_between_two_asks_for_a_job(Rig):
+    rig = Rig()
+    asked = asyncio.ensure_future(rig.client.jobs.result("j1"))
+    await rest()
+    rig.wire.answer(Reply(202, JSON, b'{"id": "j1", "queue": "q", "state": "waiting", "created": 0}'))
+    await rest()
+    assert len(rig.clock.waiting) == 1
+    await rig.sender.close()
+    with pytest.raises(Cancelled, match="closed"):
+        await asked
+    assert rig.clock.waiting == []
+    with pytest.raises(Cancelled, match="closed"):  # one that begins in the turn in which the client is closed
+        await rig.sender.pause(1.0, rig.core.jobs.get("j1").head)
+
+
 async def test_a_client_with_nothing_in_hand_closes_at_once(Rig):
     rig = Rig()
     await rig.sender.close()
