@@ -19,7 +19,7 @@ def judge(asked: Asked) -> str:
         return f"{asked.answer['status']}" if asked.status == 200 else "unhealthy"
     if asked.status == 200:
         return "ok" if asked.answer == {"result": asked.number**2} else "wrong"
-    return {400: "rejected", 500: "error"}.get(asked.status, "unexpected")
+    return {400: "rejected", 429: "rejected", 500: "error", 504: "error"}.get(asked.status, "unexpected")
 
 
 def what(asked: Asked) -> str:
@@ -29,9 +29,9 @@ def what(asked: Asked) -> str:
     return f"{asked.status}, {asked.answer['detail' if asked.number else 'status']}"
 
 
-def run(title: str, command: str, mount: str = "") -> str:
+def run(title: str, command: str, mount: str = "", program: tuple[str, ...] = (sys.executable, "-m")) -> str:
     """Run a server and the burst, draw what happened, and return it in a line."""
-    with Server([sys.executable, "-m", *command.split()]) as server:
+    with Server([*program, *command.split()]) as server:
         start, asked = burst(server.port(), mount)
     asked.sort(key=lambda each: (not each.number, each.number, each.begun))
     spans = [

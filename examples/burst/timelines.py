@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 CELLS_PER_SECOND = 10
-COLOURS = {200: "green", 400: "yellow", 500: "red"}
+COLOURS = {200: "green", 400: "yellow", 429: "yellow", 500: "red"}
 
 
 class Span(NamedTuple):
