@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FRAMEWORKS := .venv-frameworks
 NODE := .venv-node
+NODE_FRONT := examples/node_front
 # What `make node` has installed is found by every target.
 export PATH := $(CURDIR)/$(NODE)/programs:$(PATH)
 # One more than a small machine has cores: for a third of their time tests wait.
@@ -23,7 +24,7 @@ COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node proxies services systemd mutants clean
+.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -62,6 +63,13 @@ demo-rolling: $(VENV)/.demo-rolling  ## two replicas replaced one after the othe
 
 $(VENV)/.demo-rolling: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet -e '.[client]'
+	touch $@
+
+demo-node-front: $(VENV)/.demo-burst $(NODE_FRONT)/dist/.built  ## the same burst for a front in Node that queues, makes batches, and runs Python behind it
+	@cd examples/burst && exec ../../$(BIN)/python in_node.py
+
+$(NODE_FRONT)/dist/.built: $(foreach folder,$(NODE_FRONT) clients/typescript,$(wildcard $(folder)/*.json $(folder)/src/*.ts $(folder)/test/*.ts)) | node
+	cd $(NODE_FRONT) && npm ci && npm run build
 	touch $@
 
 test: bytecode  ## run every test, but for those of the frameworks
@@ -189,4 +197,5 @@ pictures: $(STAMP)  ## draw the pictures of the documentation from the sources
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) $(FRAMEWORKS) $(NODE) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info \
-		src/penstock/server/pages/assets clients/typescript/node_modules clients/typescript/dist clients/typescript/build
+		src/penstock/server/pages/assets clients/typescript/node_modules clients/typescript/dist clients/typescript/build \
+		$(NODE_FRONT)/node_modules $(NODE_FRONT)/dist

@@ -1,6 +1,7 @@
 /** The routes. */
 
 import express, { type Express, type NextFunction, type Request, type Response } from "express";
+import { RequestError } from "penstock-client";
 import { answerOf, BadRequest } from "./answers.js";
 import type { Front } from "./front.js";
 
@@ -19,6 +20,9 @@ export function makeApp(front: Front, health: Health, bodyLimit: number): Expres
     const gone = new AbortController();
     response.on("close", () => gone.abort());
     const outcome = await front.predict(data, gone.signal);
+    if (gone.signal.aborted) {
+      return; // nobody is there
+    }
     if ("error" in outcome) {
       throw outcome.error;
     }
@@ -43,7 +47,7 @@ export function makeApp(front: Front, health: Health, bodyLimit: number): Expres
   // Express knows by the four parameters that it is told of errors.
   app.use((error: unknown, _request: Request, response: Response, _next: NextFunction) => {
     const { status, headers, problem } = answerOf(ofBody(error, bodyLimit));
-    if (status === 500) {
+    if (status === 500 && !(error instanceof RequestError)) { // else the log of Python has it
       console.error("front:", error);
     }
     response.set(headers).type("application/problem+json");
@@ -52,9 +56,6 @@ export function makeApp(front: Front, health: Health, bodyLimit: number): Expres
   return app;
 
   function send(response: Response, status: number, body: unknown): void {
-    if (response.destroyed) {
-      return; // nobody is there
-    }
     if (front.isDraining) {
       response.set("Connection", "close");
     }
