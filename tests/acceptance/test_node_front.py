@@ -174,7 +174,8 @@ def test_a_second_signal_ends_everything_at_once(fronting, short):
 
 def test_python_ends_with_a_front_that_is_killed(fronting):
     with fronting() as (program, client):
-        ready(program, client)
+        pid = ready(program, client)
+        assert os.getpgid(pid) == pid  # so that Ctrl-C at a terminal reaches the front alone
         program.process.kill()
         until_now(lambda: not program.survivors(), "the end of Python and its worker")
         program.read_to_end()
