@@ -92,13 +92,25 @@ def test_what_decides_passes_its_tests_and_the_lockfile_names_no_registry(built)
 
 
 def test_the_burst_ends_as_it_must_and_leaves_nothing_behind(built, short, running):
-    with running(str(built.parent / "burst"), sys.executable, "in_node.py", env={"TMPDIR": str(short)}) as program:
-        assert program.end(limit=START_LIMIT) == 0, program.output
-    lines = program.output.splitlines()
+    for _ in range(3):
+        with running(str(built.parent / "burst"), sys.executable, "in_node.py", env={"TMPDIR": str(short)}) as program:
+            status = program.end(limit=START_LIMIT)
+        lines = program.output.splitlines()
+        if not was_late(program.output):
+            break
+    assert status == 0, program.output
     assert lines[-1] == WANTED
     told = Counter(found[1] for line in lines if (found := re.search(r"request \d: (\d+),", line)))
     assert told == {"200": 4, "429": 1, "504": 4}
     assert list(short.iterdir()) == []
+
+
+def was_late(output):
+    """Whether the machine stood still for so long that the burst tells nothing."""
+    first = re.findall(r"server: ([\d.]+) s to", output)[:1]
+    looks = re.findall(r"client: ([\d.]+) s to .*, health:", output)
+    times = [(first, (0.0,), 0.4), (looks, (0.5, 1.5, 2.5, 3.5), 0.2)]
+    return any(float(at) > due + slack for found, dues, slack in times for at, due in zip(found, dues, strict=False))
 
 
 def test_each_ending_is_told_plainly(fronting, tmp_path):
@@ -125,7 +137,7 @@ def test_each_ending_is_told_plainly(fronting, tmp_path):
             until_now(lambda: health(client) == (200, "busy"), "two in hand")
             assert_told(ask(client, 1), 429, "as many requests as it may")
             for answer in held:
-                assert_told(answer.result(), 504, "after 2 s")
+                assert_told(answer.result(), 504)
         (tmp_path / "gate").touch()
         until_now(lambda: ask(client, 3).status_code == 200, "the end of the batch")
         assert program.end(signal.SIGTERM) == 0, program.output

@@ -6,6 +6,8 @@ export interface Config {
   /** Most items in hand. */
   readonly maxQueue: number;
   readonly batchSize: number;
+  /** Most batches that Python has at a time. */
+  readonly maxBatches: number;
   /** How long an item waits for company. */
   readonly maxWaitMs: number;
   /** How long a caller waits for an answer. */
@@ -41,6 +43,7 @@ export function readConfig(environment: Readonly<Record<string, string | undefin
     port: whole("PORT", 3000, 0, 65_535),
     maxQueue: whole("MAX_QUEUE", 8, 1),
     batchSize: whole("BATCH_SIZE", 4, 1),
+    maxBatches: whole("MAX_BATCHES", 1, 1),
     maxWaitMs: whole("MAX_WAIT_MS", 1000, 0),
     timeoutMs: whole("TIMEOUT_MS", 3000, 1),
     bodyLimit: whole("BODY_LIMIT", 1_048_576, 1),

@@ -6,6 +6,7 @@
  * - At most `maxQueue` items are in hand: those that wait, and those of the batches that Python has.
  * - Items leave in the order in which they came, each in one batch of at most `batchSize`.
  * - A batch is due once it is full, or once its oldest item has waited `maxWaitMs`; while it drains, at once.
+ * - Python has at most `maxBatches` of them.  Who waits longer for that may find more company.
  * - An item that is in hand `timeoutMs` after it came is given by `expire`, once, unless it was settled before.
  * - An item is settled once, whatever it is that comes first: its outcome, its time, or the end of its caller.
  * - The places of a batch are free when the batch has ended, not before: until then Python holds its items.
@@ -14,6 +15,7 @@
 export interface QueueLimits {
   readonly maxQueue: number;
   readonly batchSize: number;
+  readonly maxBatches: number;
   readonly maxWaitMs: number;
   readonly timeoutMs: number;
 }
@@ -60,10 +62,10 @@ export class Queue<T> {
     return item;
   }
 
-  /** When a batch is due; undefined while nobody waits. */
+  /** When a batch is due; undefined while nobody waits, and while Python has as many as it may. */
   get dueAt(): number | undefined {
     const [oldest] = this.#waiting;
-    if (oldest === undefined) {
+    if (oldest === undefined || this.#running.size >= this.#limits.maxBatches) {
       return undefined;
     }
     const isDue = this.#draining || this.#waiting.length >= this.#limits.batchSize;

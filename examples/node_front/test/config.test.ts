@@ -5,8 +5,8 @@ import { test } from "node:test";
 import { ConfigError, readConfig } from "../src/config.js";
 
 test("without variables the options are those of the burst", () => {
-  const { port, maxQueue, batchSize, maxWaitMs, timeoutMs } = readConfig({});
-  assert.deepEqual([port, maxQueue, batchSize, maxWaitMs, timeoutMs], [3000, 8, 4, 1000, 3000]);
+  const { port, maxQueue, batchSize, maxBatches, maxWaitMs, timeoutMs } = readConfig({});
+  assert.deepEqual([port, maxQueue, batchSize, maxBatches, maxWaitMs, timeoutMs], [3000, 8, 4, 1, 1000, 3000]);
 });
 
 test("a variable sets its option", () => {

@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { Client, InvalidItem, NotReady } from "penstock-client";
 import { Front, type Outcome } from "../src/front.js";
 
-const LIMITS = { maxQueue: 8, batchSize: 2, maxWaitMs: 100_000, timeoutMs: 200_000 };
+const LIMITS = { maxQueue: 8, batchSize: 2, maxBatches: 4, maxWaitMs: 100_000, timeoutMs: 200_000 };
 
 interface Sent {
   readonly url: string;

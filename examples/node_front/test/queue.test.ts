@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { type Batch, type Item, Queue, type QueueLimits } from "../src/queue.js";
 
-const LIMITS: QueueLimits = { maxQueue: 8, batchSize: 4, maxWaitMs: 1000, timeoutMs: 3000 };
+const LIMITS: QueueLimits = { maxQueue: 8, batchSize: 4, maxBatches: 2, maxWaitMs: 1000, timeoutMs: 3000 };
 
 function offer(queue: Queue<number>, count: number, now: number): Item<number>[] {
   return Array.from({ length: count }, (_, value) => {
@@ -45,6 +45,19 @@ test("who comes when as many are in hand as may be finds no room, until a batch 
   queue.end(batch);
   assert.equal(queue.inHand, 4);
   assert(queue.offer(9, 0) !== undefined);
+});
+
+test("while Python has as many batches as it may the next one waits, and may find more company", () => {
+  const queue = new Queue<number>({ ...LIMITS, maxBatches: 1 });
+  offer(queue, 6, 0);
+  const batch = queue.take(0);
+  assert(batch !== undefined);
+  assert.equal(queue.nextMoment, 3000);
+  assert.equal(queue.take(2000), undefined);
+  offer(queue, 1, 2000);
+  queue.end(batch);
+  assert.equal(queue.nextMoment, 1000);
+  assert.deepEqual(values(queue.take(2000)?.items), [4, 5, 0]);
 });
 
 test("an item is too late once, wherever it is, and never after it was settled", () => {
@@ -104,6 +117,7 @@ test("clear gives those who wait, and leaves the batches that Python has", () =>
 class Plain {
   items: { value: number; arrived: number; batch: number; settled: boolean }[] = [];
   batches = 0;
+  atPython = 0;
   readonly limits: QueueLimits;
 
   constructor(limits: QueueLimits) {
@@ -121,10 +135,11 @@ class Plain {
   take(now: number): number[] | undefined {
     const waiting = this.waiting();
     const isFull = waiting.length >= this.limits.batchSize;
-    if (waiting.length === 0 || !(isFull || now >= waiting[0]!.arrived + this.limits.maxWaitMs)) {
+    if (waiting.length === 0 || this.atPython === this.limits.maxBatches || !(isFull || now >= waiting[0]!.arrived + this.limits.maxWaitMs)) {
       return undefined;
     }
     this.batches += 1;
+    this.atPython += 1;
     const taken = waiting.slice(0, this.limits.batchSize);
     taken.forEach((item) => (item.batch = this.batches));
     return taken.map((item) => item.value);
@@ -148,7 +163,7 @@ class Plain {
   nextMoment(): number | undefined {
     const waiting = this.waiting();
     const moments = this.items.filter((item) => !item.settled).map((item) => item.arrived + this.limits.timeoutMs);
-    if (waiting.length > 0) {
+    if (waiting.length > 0 && this.atPython < this.limits.maxBatches) {
       const isFull = waiting.length >= this.limits.batchSize;
       moments.push(waiting[0]!.arrived + (isFull ? 0 : this.limits.maxWaitMs));
     }
@@ -170,7 +185,8 @@ function chances(seed: number): (below: number) => number {
 test("in random histories it answers as a plain list does", () => {
   for (let seed = 1; seed <= 200; seed += 1) {
     const below = chances(seed);
-    const limits = { maxQueue: 1 + below(9), batchSize: 1 + below(5), maxWaitMs: below(20), timeoutMs: 1 + below(40) };
+    const sizes = { maxQueue: 1 + below(9), batchSize: 1 + below(5), maxBatches: 1 + below(3) };
+    const limits = { ...sizes, maxWaitMs: below(20), timeoutMs: 1 + below(40) };
     const queue = new Queue<number>(limits);
     const plain = new Plain(limits);
     const items: Item<number>[] = [];
@@ -208,6 +224,7 @@ test("in random histories it answers as a plain list does", () => {
           const [batch] = batches.splice(below(batches.length + 1), 1);
           if (batch !== undefined) {
             queue.end(batch);
+            plain.atPython -= 1;
             plain.items = plain.items.filter((one) => !batch.items.some((item) => item.value === one.value));
           }
           break;
