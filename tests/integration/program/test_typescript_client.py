@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from browser import browsing, chromium
+from calling_in_chaos import CALL_SECONDS, CALLERS, CHAOS, IN_JAVASCRIPT, SOURCE, read_found
 from served import PATIENCE_SECONDS, PENSTOCK, Program, serving
 from web_servers import web_server
 
@@ -240,6 +241,13 @@ def test_a_full_server_gets_fewer_requests_and_answers_all(node, serve):
         server.address,
     )
     assert program.end() == [True, True, 0]
+
+
+def test_in_chaos_every_answer_is_right_and_nearly_every_call_has_one(node, serve):
+    server = serve("--chaos", CHAOS, source=SOURCE)
+    terms = f"300, {CALLERS}, {CALL_SECONDS * 1000}"
+    program = node(f"{IN_JAVASCRIPT} told(await callInChaos(Client, RequestError, url, {terms}));", server.address)
+    read_found(program.end()).check(300)
 
 
 def test_jobs_are_submitted_waited_for_and_fail(node, tmp_path):

@@ -1,4 +1,4 @@
-"""Twenty clients of fifty callers before a server with room for 64, in virtual time: it is kept busy, and asked little."""
+"""Twenty clients of fifty callers before a server with room for 64, in virtual time: it is busy, and asked little."""
 
 from __future__ import annotations
 
