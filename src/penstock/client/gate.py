@@ -9,13 +9,16 @@ import asyncio
 
 from penstock.client.flow_limit import End, FlowLimit
 from penstock.client.waiting_line import WaitingLine
+from penstock.core.clock import Clock, Timer
 
 
 class Gate:
     """The gate of one client."""
 
-    def __init__(self, limit: FlowLimit) -> None:
+    def __init__(self, limit: FlowLimit, clock: Clock) -> None:
         self._limit = limit
+        self._clock = clock
+        self._pause: Timer | None = None
         self._line: WaitingLine[asyncio.Future[int]] = WaitingLine()
 
     @property
@@ -37,9 +40,22 @@ class Gate:
                 self.leave(let_in.result(), End.NEITHER)
             raise
 
-    def leave(self, begun_in: int, how: End) -> None:
-        """A request has ended."""
-        self._limit.end(begun_in, how)
+    def leave(self, begun_in: int, how: End, pause_seconds: float = 0.0) -> None:
+        """A request has ended; after a refusal, `pause_seconds` is how long a pause is to be, if one begins."""
+        if self._limit.end(begun_in, how):
+            self._pause = self._clock.call_later(pause_seconds, self._go_on)
+        self._let_in()
+
+    def close(self) -> None:
+        """Forget the pause: nobody comes any more."""
+        if self._pause is not None:
+            self._pause.cancel()
+
+    def _go_on(self) -> None:
+        self._limit.go_on()
+        self._let_in()
+
+    def _let_in(self) -> None:
         while self._limit.has_room and (let_in := self._line.next()) is not None:
             if not let_in.done():
                 let_in.set_result(self._limit.begin())

@@ -109,6 +109,15 @@ def pause_seconds(told: float | None, tries: int, chance: float) -> float:
     return min(LONGEST_PAUSE_SECONDS, doubled) * (0.75 + 0.25 * chance)
 
 
+def shared_pause_seconds(told: float | None) -> float:
+    """How long a client sends nothing that is refused again though it sends one request at a time.
+
+    It is never longer than the wait of the refused request, and at most `LONGEST_PAUSE_SECONDS`: also those wait for it
+    who have not been told anything.
+    """
+    return min(LONGEST_PAUSE_SECONDS, pause_seconds(told, 1, 0.0))
+
+
 def _number(text: str | None) -> float | None:
     if text is None or _NUMBER.fullmatch(text.strip()) is None:
         return None

@@ -23,7 +23,7 @@ from penstock.client.gate import Gate
 from penstock.client.interruption import Interruption
 from penstock.client.problem_errors import with_source
 from penstock.client.retry_budget import RetryBudget
-from penstock.client.retry_rules import Retry
+from penstock.client.retry_rules import Retry, shared_pause_seconds
 from penstock.client.single_call import Call, CallHead, Finished
 from penstock.client.tries import Setback, Tries
 from penstock.client.wire import OutgoingRequest
@@ -65,7 +65,7 @@ class Sender:
         self._clock = world.clock
         self._wire = world.connect(address, options.max_concurrency)
         self._limit = FlowLimit(options.max_concurrency)
-        self._gate = Gate(self._limit)
+        self._gate = Gate(self._limit, self._clock)
         self._budget = RetryBudget()
         self._arrivals = count()
         self._requests = self._tries = self._retries = self._unasked = 0
@@ -133,6 +133,7 @@ class Sender:
         if self._closed:
             return
         self._closed = True
+        self._gate.close()
         for ended, head in list(self._in_hand.items()):
             ended.interrupt(_closed(head))
         if self._in_hand:
@@ -173,15 +174,15 @@ class Sender:
             return await self._send_once(call, tries, ended)
         ended.interrupt_at(tries.deadline, _too_late(head, tries, "while it waited for its turn in the client"))
         begun_in = await self._gate.enter(head.urgency, arrival)
-        how = End.NEITHER
+        how, pause = End.NEITHER, 0.0
         try:
             outcome = await self._send_once(call, tries, ended)
             if isinstance(outcome, Finished):
                 how = End.SUCCESS
             elif outcome.is_refusal:
-                how = End.REFUSAL
+                how, pause = End.REFUSAL, shared_pause_seconds(outcome.told)
         finally:
-            self._gate.leave(begun_in, how)
+            self._gate.leave(begun_in, how, pause)
         return outcome
 
     async def _send_once(self, call: Call[T], tries: Tries, ended: Interruption) -> Finished[T] | Setback:

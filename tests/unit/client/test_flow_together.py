@@ -20,9 +20,9 @@ from penstock.testing.virtual_clock import VirtualClock
 CLIENTS, CALLERS = 20, 50
 MOST_QUEUED, BATCH, BATCH_SECONDS = 64, 16, 0.1
 RATE = BATCH / BATCH_SECONDS
-WAY_SECONDS = 0.005
-"""A request takes up to so long to the server, and its answer back.  Were it no time at all, a client would ask for all
-of its callers before anything else happens."""
+WAY_SECONDS = 0.001
+"""A request takes up to so long to the server, and its answer back: so short that a client could be refused a hundred
+times while a batch runs."""
 WARMUP, SECONDS = 2.0, 3.0
 
 

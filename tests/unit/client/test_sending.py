@@ -290,7 +290,7 @@ async def test_only_some_of_many_run_at_a_time_and_their_results_keep_the_order(
 
 
 async def test_one_who_is_let_in_and_cancelled_in_the_same_turn_gives_the_place_back():
-    gate = Gate(FlowLimit(1))
+    gate = Gate(FlowLimit(1), VirtualClock())
     place = await gate.enter(3, 0)
     second = asyncio.ensure_future(gate.enter(3, 1))
     third = asyncio.ensure_future(gate.enter(3, 2))
@@ -304,7 +304,7 @@ async def test_one_who_is_let_in_and_cancelled_in_the_same_turn_gives_the_place_
 
 
 async def test_one_who_is_cancelled_before_the_place_is_free_is_passed_over():
-    gate = Gate(FlowLimit(1))
+    gate = Gate(FlowLimit(1), VirtualClock())
     place = await gate.enter(3, 0)
     second, third = (asyncio.ensure_future(gate.enter(3, arrival)) for arrival in (1, 2))
     await rest()
@@ -313,6 +313,22 @@ async def test_one_who_is_cancelled_before_the_place_is_free_is_passed_over():
     assert await third == 0
     with pytest.raises(asyncio.CancelledError):
         await second
+
+
+async def test_a_pause_ends_at_its_moment_and_is_forgotten_where_the_gate_is_closed():
+    clock = VirtualClock()
+    gate = Gate(FlowLimit(1), clock)
+    gate.leave(await gate.enter(3, 0), End.REFUSAL, 5.0)  # the first refusal is no reason for a pause
+    gate.leave(await gate.enter(3, 1), End.REFUSAL, 5.0)
+    third = asyncio.ensure_future(gate.enter(3, 2))
+    await clock.advance(4.999)
+    assert (gate.waiting, third.done()) == (1, False)
+    await clock.advance(0.001)
+    gate.leave(await third, End.REFUSAL, 5.0)
+    assert clock.waiting == [5.0]
+    gate.close()
+    gate.close()
+    assert clock.waiting == []
 
 
 async def test_an_interruption_ends_what_is_awaited_with_its_error():

@@ -94,6 +94,35 @@ def test_it_stays_between_one_and_the_most():
     assert flow.limit == 9
     for _ in range(10):
         flow.end(flow.begin(), End.REFUSAL)
+    assert flow.limit == 1
+
+
+def test_a_refusal_at_a_limit_of_one_behind_another_refusal_begins_a_pause():
+    flow = FlowLimit(2)
+    assert flow.end(flow.begin(), End.REFUSAL) is False, "it is halved"
+    assert (flow.limit, flow.has_room) == (1, True)
+    assert flow.end(flow.begin(), End.NEITHER) is False
+    assert flow.end(flow.begin(), End.REFUSAL) is True
+    assert (flow.limit, flow.has_room) == (1, False)
+    flow.go_on()
+    assert flow.has_room
+    assert flow.end(flow.begin(), End.REFUSAL) is True, "it is asked once between two pauses"
+    flow.go_on()
+    assert flow.end(flow.begin(), End.SUCCESS) is False
+    assert (flow.limit, flow.has_room) == (2, True)
+
+
+def test_a_success_between_two_refusals_at_a_limit_of_one_keeps_the_pause_away():
+    flow = FlowLimit(1)
+    for end in (End.REFUSAL, End.SUCCESS, End.REFUSAL):
+        assert flow.end(flow.begin(), end) is False
+    assert flow.has_room
+
+
+def test_who_was_in_flight_when_it_was_halved_begins_no_pause():
+    flow = FlowLimit(3)
+    rounds = [flow.begin() for _ in range(3)]
+    assert [flow.end(begun_in, End.REFUSAL) for begun_in in rounds] == [False] * 3
     assert (flow.limit, flow.has_room) == (1, True)
 
 
