@@ -38,26 +38,26 @@ CHAOS_CALLS = 5000
 MOST_QUEUED = 64
 CAPACITY_CONNECTIONS = 48
 """Less than there is room for, so that none is refused, and more than three batches, so that the stage never waits."""
-CAPACITY_SECONDS = 4.0
-WARMUP_SECONDS, SECONDS = 4.0, 10.0
+CAPACITY_SECONDS = 3.0
+WARMUP_SECONDS, SECONDS = 3.0, 8.0
 """Behind the warm-up every client has found its limit."""
 LONGEST_SECONDS = 300.0
 ONE = Exchange(b"21", b"42")
 """Item and answer, for whoever sends always the same."""
 SCENES = tuple(dict.fromkeys(figure.scene for figure in FIGURES))
+PACKAGE = ROOT / "clients" / "typescript"
 PROGRAMS = {
     "python": [sys.executable, str(HERE / "client_load.py")],
     "typescript": ["node", str(HERE / "client_load.mjs")],
 }
-BUILT = ROOT / "clients" / "typescript" / "dist" / "esm" / "index.js"
 
 
 def lacking() -> str | None:
     """What the TypeScript client lacks to be measured, or None."""
     if shutil.which("node") is None:
         return "Node is not installed: make node"
-    if not BUILT.exists():
-        return "it is not built: npm ci && npm run build in clients/typescript"
+    if not (PACKAGE / "dist" / "esm" / "index.js").exists():
+        return f"it is not built: npm ci && npm run build in {PACKAGE}"
     return None
 
 
