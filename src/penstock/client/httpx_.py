@@ -4,13 +4,15 @@ Contract
 --------
 * A connection that cannot be had is `NoReply` with ``sent=False``, any that is lost later is `NoReply` with
   ``sent=True``: what was sent may have run.
-* Whoever is cancelled leaves no connection with a request on it: it is closed, and the server withdraws the item.
+* Whoever is cancelled, at whatever point, leaves no connection open: the server withdraws the item, and nobody later
+  waits for a connection that is in nobody's hands.
 * An answer has at most `LARGEST_RESULT_BYTES`, and one that is no success `LARGEST_PAGE_BYTES`; the connection of a
   larger one is closed.
 
 Requests go straight to httpx's transports, without what a browser needs: no redirects, no cookies, no proxies from the
 environment.  Each transport has one connection, since the pool of httpcore looks at every connection for each request:
-with twenty of them that took more than twice the time.
+with twenty of them that took more than twice the time.  A transport whose request was cancelled is never used again:
+httpcore may keep its connection as one that is busy, and then every later request of that transport would wait for it.
 """
 
 from __future__ import annotations
@@ -53,10 +55,13 @@ class HttpxWire:
         """The answer, over a connection that is idle or a new one."""
         transport = self._idle.pop()[1] if self._idle else self._new()
         try:
-            return await _exchange(transport, request)
-        finally:
-            self._idle.append((time.monotonic(), transport))
-            await self._close_old()
+            found = await _exchange(transport, request)
+        except BaseException:
+            await transport.aclose()
+            raise
+        self._idle.append((time.monotonic(), transport))
+        await self._close_old()
+        return found
 
     async def close(self) -> None:
         """Close every connection, of which none is in use."""
