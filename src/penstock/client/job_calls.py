@@ -95,7 +95,7 @@ def _parameter(value: Any) -> str:
 def _read_job(reply: Reply) -> Job:
     try:
         return _decode_job(reply.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableBody(f"a body that is no job ({error})") from None
 
 

@@ -62,7 +62,8 @@ def judge_item(problem: Mapping[str, object], *, harmless: bool) -> Retry:
     """
     if item_seconds(problem) is not None:
         return Retry.ASKED
-    return Retry.UNASKED if harmless and problem.get("status") in _RETRIED_IF_HARMLESS else Retry.NEVER
+    status = problem.get("status")
+    return Retry.UNASKED if harmless and isinstance(status, int) and status in _RETRIED_IF_HARMLESS else Retry.NEVER
 
 
 def item_seconds(problem: Mapping[str, object]) -> float | None:

@@ -269,7 +269,9 @@ def test_a_job_is_read_or_the_answer_is_no_answer(verb, method):
     call = getattr(job_calls(), verb)("j1")
     assert (call.head.method, call.head.path, call.body()) == (method, "/jobs/j1", None)
     assert call.take(reply(200, job("leased")), WALL).value.id == "j1"
-    for wrong in (reply(200, {"id": "j1"}), reply(200, job("eaten")), Reply(200, {}, b"{"), Reply(200, {}, b'"\xff"')):
+    deep = b'{"x":' + b"[" * 100_000
+    texts = (b'{"id":"j1"}', msgspec.json.encode(job("eaten")), b"{", b'"\xff"', deep)
+    for wrong in (Reply(200, {}, text) for text in texts):
         setback = call.take(wrong, WALL)
         assert (type(setback.error), setback.retry) == (ServerError, Retry.NEVER)
 

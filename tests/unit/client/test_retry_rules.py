@@ -63,6 +63,7 @@ def test_a_connection_that_never_was_is_tried_again_and_a_lost_one_only_where_it
         ({"status": 504}, None, NEVER, UNASKED),
         ({"status": 422}, None, NEVER, NEVER),
         ({"status": "500"}, None, NEVER, NEVER),
+        ({"status": [500]}, None, NEVER, NEVER),
         ({}, None, NEVER, NEVER),
     ],
 )
