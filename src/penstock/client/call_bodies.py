@@ -115,10 +115,7 @@ def read_outcomes(body: bytes, content_type: str, count: int) -> Iterable[dict[s
 
 
 def _is_outcome(outcome: object) -> bool:
-    if not isinstance(outcome, dict):
-        return False
-    error = outcome.get("error")
-    return "result" in outcome if error is None else isinstance(error, dict)
+    return isinstance(outcome, dict) and ("result" in outcome or isinstance(outcome.get("error"), dict))
 
 
 def _read_array(body: bytes) -> Any:
