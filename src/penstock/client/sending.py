@@ -129,10 +129,18 @@ class Sender:
             await sleep_on(self._clock, seconds)
 
     async def close(self) -> None:
-        """End every call with `Cancelled`, and close every connection; may be called any number of times."""
+        """End every call with `Cancelled`, and close every connection; may be called any number of times.
+
+        What an event loop that is closed has left of them is gone with it.
+        """
         if self._closed:
             return
+        loop_ended = self._loop is not None and self._loop.is_closed()
+        if not loop_ended:
+            self.check()
         self._closed = True
+        if loop_ended:
+            return
         self._gate.close()
         for ended, head in list(self._in_hand.items()):
             ended.interrupt(_closed(head))

@@ -211,6 +211,20 @@ def test_a_client_belongs_to_one_event_loop(Rig):
     assert asyncio.run(call()) == 5
     with pytest.raises(ConfigError, match="another event loop"):
         asyncio.run(refused())
+    asyncio.run(rig.sender.close())
+    assert rig.wire.closed == 0, "its connections are gone with their loop"
+    with pytest.raises(ConfigError, match="the client is closed"):
+        asyncio.run(refused())
+
+
+async def test_a_client_is_closed_on_the_event_loop_that_it_belongs_to(Rig):
+    rig = Rig()
+    begun = rig.begin()
+    await rest()
+    with pytest.raises(ConfigError, match="another event loop"):
+        await asyncio.to_thread(asyncio.run, rig.sender.close())
+    rig.wire.answer(ok())
+    assert await begun == 5
 
 
 # -- many -------------------------------------------------------------------------------------------------------------
