@@ -41,8 +41,8 @@ class HttpxWire:
 
     def __init__(self, address: ServerAddress, most_kept: int) -> None:
         try:
-            httpx.URL(address.base)
-        except httpx.InvalidURL as error:
+            httpx.URL(address.base).host  # noqa: B018  # read: that is where a host that is no name is found
+        except (httpx.InvalidURL, UnicodeError) as error:
             raise ConfigError(f"a server is named by a URL, and {address.base!r} is none: {error}") from None
         self._uds = address.uds
         # A context takes milliseconds to make, and serves every connection.

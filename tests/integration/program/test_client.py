@@ -125,6 +125,8 @@ def test_over_tls_to_a_server_that_is_trusted(serve, tmp_path, monkeypatch):
 def test_a_host_that_no_url_may_have_is_told_at_once():
     with pytest.raises(ps.ConfigError, match="is none: Invalid IDNA hostname"):
         Client("http://\u00fc-")
+    with pytest.raises(ps.ConfigError, match="is none: "):
+        Client("http://xn--a.example")
 
 
 def test_the_key_the_tenant_and_the_try_reach_the_server(serve, tmp_path):
