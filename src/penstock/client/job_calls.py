@@ -40,6 +40,8 @@ class JobCallMaker:
 
     def submit(self, given: Any, options: Mapping[str, Any], key: str) -> SingleCall[Job]:
         """A job of the input `given`, msgspec.UNSET where the options name its URL; `key` makes it the same job."""
+        if not isinstance(key, str):
+            raise ConfigError(f"key must be a text, got {key!r}")
         content_type = options.get("content_type")
         if content_type is not None and not (isinstance(content_type, str) and content_type.isascii()):
             raise ConfigError(f"content_type must be a media type such as application/json, got {content_type!r}")

@@ -238,6 +238,11 @@ def test_a_key_that_no_header_carries_stands_in_the_query():
         assert "idempotency-key" not in call.head.headers
 
 
+def test_a_key_that_is_no_text_is_told():
+    with pytest.raises(ConfigError, match="key must be a text, got 7"):
+        job_calls().submit(1, {}, 7)
+
+
 def test_an_input_elsewhere_has_no_body_and_may_have_a_type():
     call = job_calls().submit(msgspec.UNSET, {"input_url": "s3://b/a", "content_type": "audio/wav"}, "k1")
     assert (call.body(), call.head.path) == (None, "/jobs?input_url=s3%3A%2F%2Fb%2Fa")
