@@ -17,6 +17,8 @@ from penstock.errors import ConfigError
 
 FIRST_DESCRIPTOR: Final = 3
 """The number of the first descriptor that systemd gives; the others follow it."""
+ENDLESS: Final = 2**64 - 1
+"""How systemd writes a time without an end, as that of ``WatchdogSec=infinity``."""
 VARIABLES: Final = (
     *("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"),
     *("LISTEN_FDS", "LISTEN_PID", "LISTEN_PIDFDID", "LISTEN_FDNAMES"),
@@ -60,6 +62,8 @@ class GivenBySystemd:
         if not text or not self._is_for_us("WATCHDOG_PID", where_missing=True):
             return None
         microseconds = _number("WATCHDOG_USEC", text)
+        if microseconds == ENDLESS:
+            return None
         if microseconds == 0:
             raise ConfigError("the variable WATCHDOG_USEC is 0, and no sign of life comes as often")
         return microseconds / 1e6
@@ -112,6 +116,6 @@ def given_by_systemd() -> GivenBySystemd:
 
 
 def _number(variable: str, text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > len(str(2**63)):
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(ENDLESS)):
         raise ConfigError(f"the variable {variable} should be a number, and is {text!r}")
     return int(text)

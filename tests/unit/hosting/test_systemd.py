@@ -90,6 +90,7 @@ def test_a_number_of_descriptors_that_cannot_be_is_an_error(text, words):
         ({"WATCHDOG_USEC": "1500000", "WATCHDOG_PID": "1"}, None),
         ({"WATCHDOG_USEC": "0", "WATCHDOG_PID": "1"}, None),
         ({"WATCHDOG_PID": "4711"}, None),
+        ({"WATCHDOG_USEC": "18446744073709551615"}, None),
     ],
 )
 def test_a_watchdog_waits_for_the_process_that_it_names(variables, seconds):
