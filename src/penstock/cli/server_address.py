@@ -16,8 +16,11 @@ from penstock.option_fields import from_environment
 from penstock.server_names import listening_hosts
 
 READY_PATH = "/readyz"
-_ON_THIS_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where a server listens, and who asks it does not
-"""Where a server is found that listens on every interface."""
+_ON_THIS_HOST = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}  # noqa: S104  # where a server listens, not who asks it
+"""Where a server is found that listens on every interface.
+
+With ``::`` it takes IPv4 too, and a container often has an address of that version alone.
+"""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORMS = "http://HOST:PORT, https://HOST:PORT, unix:/PATH or http+unix:///PATH"
 

@@ -72,7 +72,7 @@ def test_what_names_no_server_is_told_why(url, words):
         ({"PENSTOCK_PORT": "81"}, HealthAddress("127.0.0.1", 81), "http://127.0.0.1:81"),
         ({"PENSTOCK_PORT": ""}, HealthAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
         ({"PENSTOCK_HOST": "0.0.0.0"}, HealthAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
-        ({"PENSTOCK_HOST": "::"}, HealthAddress("::1", 8000), "http://[::1]:8000"),
+        ({"PENSTOCK_HOST": "::"}, HealthAddress("127.0.0.1", 8000), "http://127.0.0.1:8000"),
         ({"PENSTOCK_HOST": "10.1.2.3"}, HealthAddress("10.1.2.3", 8000), "http://10.1.2.3:8000"),
         ({"PENSTOCK_HOST": "10.1.2.3, ::1"}, HealthAddress("10.1.2.3", 8000), "http://10.1.2.3:8000"),
         (
