@@ -6,6 +6,7 @@ and may be anything.  So the field is read from its end, and only as far as each
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, TypeAlias
@@ -16,6 +17,9 @@ MOST_PROXIES: Final = 16
 """How many addresses of the field are looked at, from its end."""
 
 Address: TypeAlias = IPv4Address | IPv6Address
+
+_INTERFACE: Final = re.compile(r"[!-~]{1,15}")
+"""What may stand behind the % of an address of IPv6: no more than a name of an interface, and one word of the log."""
 
 
 class TrustedProxies:
@@ -62,4 +66,8 @@ def _address(text: bytes) -> Address | None:
         found = ip_address(host)
     except ValueError:
         return None
-    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
+    if not isinstance(found, IPv6Address):
+        return found
+    if found.scope_id is not None and _INTERFACE.fullmatch(found.scope_id) is None:
+        return None
+    return found.ipv4_mapped or found

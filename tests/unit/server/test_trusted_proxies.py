@@ -33,6 +33,10 @@ OURS = ("10.0.0.0/8", "2001:db8::1")
         ("in a test", b"198.51.100.1", "unknown"),
         ("10.1.2.3", b"1\n2.3.4.5", "10.1.2.3"),
         ("10.1.2.3", b"\xff\xff", "10.1.2.3"),
+        ("10.1.2.3", b"fe80::1%eth0", "fe80::1%eth0"),
+        ("10.1.2.3", b"fe80::1%x attempt=9 client=192.0.2.7", "10.1.2.3"),  # more than one word of the log
+        ("10.1.2.3", b"[fe80::1%x\ty]:80", "10.1.2.3"),
+        ("10.1.2.3", b"fe80::1%" + b"x" * 16, "10.1.2.3"),
     ],
 )
 def test_the_client_is_the_last_address_that_somebody_trusted_has_written(peer, forwarded, client):
