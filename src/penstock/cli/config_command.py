@@ -10,7 +10,9 @@ Exit status: 0 well; 1 where the file cannot be written; 2 wrongly called.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -294,7 +296,7 @@ def write_file(path: str, text: str, *, replace: bool) -> None:
     Args:
         path: the file.
         text: what is to be in it.
-        replace: whether a file that is there is replaced.
+        replace: whether a file that is there is replaced; a device, such as /dev/null, or a folder never is.
 
     Raises:
         PenstockError: a file is there and is not to be replaced, or it cannot be written.
@@ -302,6 +304,10 @@ def write_file(path: str, text: str, *, replace: bool) -> None:
     target = Path(path)
     part: str | None = None
     try:
+        for find in (os.lstat, os.stat):  # a link is replaced, but none that leads to what must not be
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_IFMT(find(target).st_mode) not in (stat.S_IFREG, stat.S_IFLNK):
+                    raise PenstockError(f"--output {path}: what is there is no file, and cannot be replaced")
         handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
         with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123  # of a descriptor
             file.write(text)

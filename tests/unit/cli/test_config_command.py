@@ -77,6 +77,19 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path):
     assert not (tmp_path / "made").is_symlink()
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_what_is_no_file_is_never_replaced_and_no_link_to_it_is(tmp_path, replace):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "made").symlink_to("pipe")
+    # A pipe stands for a device: where this fails as root, /dev/null would be gone.
+    for path in (str(tmp_path / "pipe"), str(tmp_path / "made"), str(tmp_path)):
+        before = os.lstat(path)
+        with pytest.raises(PenstockError, match="what is there is no file, and cannot be replaced"):
+            write_file(path, "ours", replace=replace)
+        assert (os.lstat(path).st_ino, os.lstat(path).st_mode) == (before.st_ino, before.st_mode)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["made", "pipe"]
+
+
 @pytest.mark.parametrize("path", ["no/such/folder/made", "folder", "a\0b"])
 def test_what_cannot_be_written_is_a_failure_that_leaves_nothing(config, path, tmp_path):
     (tmp_path / "folder").mkdir()
