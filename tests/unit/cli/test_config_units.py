@@ -153,7 +153,13 @@ def test_a_socket_unit_listens_in_place_of_the_server():
 
 @pytest.mark.parametrize(
     ("server", "words"),
-    [({"port": 0}, "port is 0"), ({"host": "localhost"}, "addresses and not"), ({"uds": "a.sock"}, "absolute")],
+    [
+        ({"port": 0}, "port is 0"),
+        ({"host": "localhost"}, "addresses and not"),
+        ({"uds": "a.sock"}, "absolute"),
+        ({"uds": "/run/a\\"}, "ends with no backslash"),  # the mode on the next line would be a part of the path
+        ({"uds": "/run/a "}, "no blanks around it"),
+    ],
 )
 def test_where_systemd_cannot_listen_no_socket_unit_is_made(server, words):
     with pytest.raises(ConfigError, match=words):
@@ -166,6 +172,11 @@ def test_paths_in_a_unit_are_absolute_and_one_line(path):
         UnitDescription(started(), path, "/")
     with pytest.raises(ConfigError, match="--directory"):
         UnitDescription(started(), "/p", path)
+
+
+def test_a_service_that_would_join_two_lines_of_a_unit_is_refused():
+    with pytest.raises(ConfigError, match="ends with no backslash"):
+        service_unit(unit(StartDescription("a", ("a\\",), (), ServerOptions())))
 
 
 @pytest.mark.parametrize("user", ["", "a b", "9", "a\nb", "%u", "-a", "a" * 40])

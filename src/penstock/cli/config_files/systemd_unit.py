@@ -76,7 +76,7 @@ def service_unit(description: UnitDescription) -> str:
         f"# It belongs at /etc/systemd/system/{start.name}.service.",
         "",
         "[Unit]",
-        f"Description=Penstock serves {_escaped(' '.join(start.services))}",
+        f"Description=Penstock serves {_value(' '.join(start.services))}",
         "After=network-online.target",
         "Wants=network-online.target",
         *_socket_wanted(description),
@@ -85,7 +85,7 @@ def service_unit(description: UnitDescription) -> str:
         *because("It is started when the models are loaded, and the server itself says so: nobody else may."),
         "Type=notify",
         "NotifyAccess=main",
-        f"WorkingDirectory={_escaped(description.directory)}",
+        f"WorkingDirectory={_value(description.directory)}",
         f"ExecStart={command}",
         *because("`systemctl reload` renews certificates and keys."),
         "ExecReload=/bin/kill -HUP $MAINPID",
@@ -133,10 +133,10 @@ def socket_unit(description: UnitDescription) -> str:
         f"# It belongs at /etc/systemd/system/{start.name}.socket, beside the unit that --by-socket prints.",
         "",
         "[Unit]",
-        f"Description=The socket of {_escaped(start.name)}",
+        f"Description=The socket of {_value(start.name)}",
         "",
         "[Socket]",
-        *(f"ListenStream={_escaped(address)}" for address in _addresses(server)),
+        *(f"ListenStream={_value(address)}" for address in _addresses(server)),
         *mode,
         *because("Both kinds of addresses, where the address is ::, whatever the kernel's default is."),
         "BindIPv6Only=both",
@@ -172,7 +172,7 @@ def _who(description: UnitDescription) -> list[str]:
     if server.uds is not None:
         folder = PurePosixPath(server.uds).parent
         if str(folder.parent) == _RUN and _PLAIN.fullmatch(folder.name):
-            lines += [*because("The folder of the socket."), f"RuntimeDirectory={_escaped(folder.name)}"]
+            lines += [*because("The folder of the socket."), f"RuntimeDirectory={_value(folder.name)}"]
     if _hosts(server) and 0 < server.port < 1024:
         lines += [
             *because(f"Port {server.port} is below 1024, where else only root may listen."),
@@ -213,8 +213,15 @@ def _seconds(seconds: float) -> str:
     return "infinity" if math.isinf(seconds) else str(math.ceil(seconds))
 
 
+def _value(text: str) -> str:
+    """`text` as a whole value: a backslash at its end would join the next line to it, and blanks around it are lost."""
+    if text.endswith("\\") or text != text.strip():
+        raise ConfigError(f"a value of systemd ends with no backslash, and has no blanks around it, got {text!r}")
+    return _escaped(text)
+
+
 def _escaped(text: str) -> str:
-    """`text` as a value that systemd takes as it is."""
+    """`text` as a part of a value that systemd takes as it is."""
     if not text.isprintable():
         raise ConfigError(f"a unit of systemd has only characters that can be printed, got {text!r}")
     return text.replace("%", "%%")
