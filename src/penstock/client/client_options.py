@@ -72,9 +72,8 @@ class ClientOptions:
     def __post_init__(self) -> None:
         check_options(self)
         check_timeout(self.timeout)
-        key = self.api_key
-        if key is not None and (not isinstance(key, str) or not key.isascii() or not key.isprintable()):
-            raise ConfigError("api_key must be ASCII characters that can be printed")  # without the value: it is secret
+        if self.api_key is not None and not is_field_value(self.api_key):  # said without the value: it is secret
+            raise ConfigError("api_key must be ASCII characters that can be printed, without blanks around them")
         header = self.tenant_header
         if header is not None and (not isinstance(header, str) or _FIELD_NAME.fullmatch(header) is None):
             raise ConfigError(f"tenant_header must be the name of a header, got {header!r}")
@@ -102,6 +101,11 @@ class CallTerms:
         known_as = self.request_id
         if known_as is not None and (not isinstance(known_as, str) or _REQUEST_ID.fullmatch(known_as) is None):
             raise ConfigError(f"request_id must be 1 to 120 of A-Z a-z 0-9 . _ -, got {known_as!r}")
+
+
+def is_field_value(text: object) -> bool:
+    """Whether `text` can be the value of a header field, as it is."""
+    return isinstance(text, str) and text.isascii() and text.isprintable() and text == text.strip()
 
 
 def check_timeout(timeout: object) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from penstock.client.call_bodies import CallBody, UnreadableBody, read_result_body
+from penstock.client.client_options import is_field_value
 from penstock.client.making_calls import CallMaker
 from penstock.client.replies import Reply
 from penstock.client.single_call import SingleCall
@@ -43,14 +44,14 @@ class JobCallMaker:
         if not isinstance(key, str):
             raise ConfigError(f"key must be a text, got {key!r}")
         content_type = options.get("content_type")
-        if content_type is not None and not (isinstance(content_type, str) and content_type.isascii()):
+        if content_type is not None and not is_field_value(content_type):
             raise ConfigError(f"content_type must be a media type such as application/json, got {content_type!r}")
         body = None
         if given is not msgspec.UNSET:
             body = CallBody(*encode_input(given, content_type))
         query = {name: _parameter(value) for name, value in options.items() if name != "content_type"}
         headers = {}
-        if key.isascii() and key.isprintable() and key == key.strip():
+        if is_field_value(key):
             headers["idempotency-key"] = key
         else:
             query["key"] = key  # no header carries it as it is

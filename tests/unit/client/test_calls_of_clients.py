@@ -253,9 +253,9 @@ def test_a_content_type_says_how_the_input_is_written():
     call = job_calls().submit([1], {"content_type": "application/msgpack"}, "k1")
     assert (call.body().body, call.body().content_type) == (b"\x91\x01", "application/msgpack")
     assert "content-type" not in call.head.headers
-    for wrong in (5, "\u00e4"):
+    for wrong in (5, "\u00e4", "a/b\nc", "a/b "):
         with pytest.raises(ConfigError, match="content_type must be"):
-            job_calls().submit([1], {"content_type": wrong}, "k1")
+            job_calls().submit(b"1", {"content_type": wrong}, "k1")
 
 
 def test_a_job_is_named_by_itself_or_by_its_id():

@@ -73,6 +73,8 @@ def test_the_defaults_are_those_of_the_clients():
         ({"api_key": "sec\nret"}, "api_key must be ASCII"),
         ({"api_key": "s\u00e9cret"}, "api_key must be ASCII"),
         ({"api_key": 5}, "api_key must be ASCII"),
+        ({"api_key": "secret "}, "without blanks around"),
+        ({"api_key": " secret"}, "without blanks around"),
     ],
 )
 def test_an_option_that_cannot_be_is_told_and_a_key_is_not_shown(options, words):
