@@ -9,10 +9,12 @@ import socket
 import ssl
 import stat
 import subprocess
+import time
 
 import httpx
 import pytest
 from served import run
+from waiting import until_now
 
 KEY, OTHER = "s3cr3t-key-of-ann", "s3cr3t-key-of-bob"
 
@@ -204,6 +206,21 @@ def test_the_access_log_has_a_line_for_each_request_and_none_unless_asked(serve)
     silent.wire().post("/predict", {"value": 1}, X_Request_ID="third").answer()
     silent.stop()
     assert "third" not in silent.output
+
+
+def test_a_connection_ends_with_an_answer_once_it_has_its_age_and_not_before(serve):
+    server = serve("--connection-age", "1")
+    began = time.monotonic()
+    old = server.wire()
+
+    def said():
+        answer = old.post("/predict", {"value": 1}).answer()
+        assert answer.status == 200
+        return answer.headers.get("connection")
+
+    until_now(lambda: said() == "close", "the last answer")
+    assert time.monotonic() - began > 0.9, "a tenth sooner than its age at the soonest"
+    assert old.ended()
 
 
 @pytest.mark.parametrize(
