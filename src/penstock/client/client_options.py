@@ -54,7 +54,8 @@ def read_server_address(url: object) -> ServerAddress:
         raise ConfigError(f"a server is named by http://, https:// or {UNIX}, and its address, got {url!r}")
     if parts.query or parts.fragment or parts.username is not None:
         raise ConfigError("the URL of a server has no query, no fragment and no user; a key is given as api_key")
-    return ServerAddress(url.rstrip("/"))
+    # In small letters, as everything that asks for the scheme writes it: `HTTPS://` means TLS, too.
+    return ServerAddress(f"{parts.scheme}{url[len(parts.scheme) :]}".rstrip("/"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,9 +114,11 @@ def test_over_tls_to_a_server_that_is_trusted(serve, tmp_path, monkeypatch):
     subprocess.run(["openssl", "req", *made, *named], check=True, capture_output=True)
     server = serve("--tls-cert", cert, "--tls-key", key)
     url = f"https://localhost:{server.port}"
-    with Client(url, max_retries=0) as c, pytest.raises(ps.ConnectionFailed, match=r"(?i)certificate") as caught:
-        c.predict({"value": 2.0})
-    assert not caught.value.sent
+    for written in (url, url.replace("https", "HTTPS")):
+        with Client(written, max_retries=0) as c:
+            with pytest.raises(ps.ConnectionFailed, match=r"(?i)certificate") as caught:
+                c.predict({"value": 2.0})
+            assert not caught.value.sent
     monkeypatch.setenv("SSL_CERT_FILE", cert)
     with Client(url) as c:
         assert c.predict({"value": 2.0}) == 2.0

@@ -17,6 +17,7 @@ from penstock.errors import ConfigError
         ("http://127.0.0.1:8000/", "http://127.0.0.1:8000", None),
         ("https://models.example/a/b/", "https://models.example/a/b", None),
         ("http://[::1]:8000", "http://[::1]:8000", None),
+        ("HTTPS://Models.example/A", "https://Models.example/A", None),
         ("http+unix:///run/a.sock", "http://localhost", "/run/a.sock"),
     ],
 )
