@@ -194,6 +194,7 @@ PROXY = b"<html>503 Service Unavailable</html>"
         (b"HTTP/1.1 200 OK\r\na: " + b"b" * 100_000, NO_HTTP),
         (b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"state":"ready"}', NO_HTTP),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nmany\r\n", NO_HTTP),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc", NO_HTTP),
         (b"HTTP/1.1 200 OK\r\nContent-Length: none\r\n\r\nOK", "it gives status 200"),
         (answered("200 OK", b"OK"), "it gives status 200"),
         (answered("200 OK", b'{"status":"UP"}'), "it gives status 200"),
