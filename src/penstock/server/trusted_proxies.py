@@ -18,7 +18,7 @@ MOST_PROXIES: Final = 16
 
 Address: TypeAlias = IPv4Address | IPv6Address
 
-_INTERFACE: Final = re.compile(r"[!-~]{1,15}")
+_INTERFACE: Final = re.compile(r"[A-Za-z0-9._-]{1,15}")
 """What may stand behind the % of an address of IPv6: no more than a name of an interface, and one word of the log."""
 
 
