@@ -84,8 +84,9 @@ _FIELDS_IN_USE = frozenset(
     (
         *("accept", "accept-encoding", "authorization", "connection", "content-encoding", "content-length"),
         *("content-type", "cookie", "date", "expect", "grpc-timeout", "host", "idempotency-key", "keep-alive"),
-        *("origin", "priority"),
+        *("access-control-request-headers", "access-control-request-method", "origin", "priority"),
         *("proxy-authorization", "range", "te", "trailer", "transfer-encoding", "upgrade", "via", "x-api-key"),
+        *("x-attempt", "x-forwarded-for"),
         *("x-envoy-expected-rq-timeout-ms", "x-request-id", "x-request-timeout"),
     )
 )
