@@ -190,7 +190,7 @@ def _proxy(arguments: argparse.Namespace) -> ProxyDescription:
 
 
 def _systemd(arguments: argparse.Namespace) -> Made:
-    from penstock.cli.config_files.systemd_unit import UnitDescription, service_unit, socket_unit
+    from penstock.cli.config_files.systemd_unit import UnitDescription, service_unit, socket_unit, unit_warnings
 
     if arguments.socket and arguments.by_socket:
         raise ConfigError("--socket prints one unit and --by-socket the other: call it twice")
@@ -201,7 +201,9 @@ def _systemd(arguments: argparse.Namespace) -> Made:
         user=arguments.user,
         by_socket=arguments.by_socket,
     )
-    return (socket_unit if arguments.socket else service_unit)(description), ()
+    if arguments.socket:
+        return socket_unit(description), ()
+    return service_unit(description), unit_warnings(description)
 
 
 def _own_program() -> str:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from penstock.cli.config_files.keda_object import ScalingDescription, scaled_object, usual_target
 from penstock.cli.config_files.kubernetes_objects import ClusterDescription, cluster_objects, cluster_warnings
 from penstock.cli.config_files.started import StartDescription, flags_of, name_of
-from penstock.cli.config_files.systemd_unit import UnitDescription, service_unit, socket_unit
+from penstock.cli.config_files.systemd_unit import UnitDescription, service_unit, socket_unit, unit_warnings
 from penstock.cli.config_files.yaml_text import yaml_text
 from penstock.cli.main import command_arguments
 from penstock.config import ServerOptions
@@ -137,6 +137,25 @@ def test_a_low_port_and_the_folder_of_a_socket_need_leave():
     assert settings(service_unit(unit(started(uds="/run/prices/a.sock", port=80))))["RuntimeDirectory"] == "prices"
     for uds in ("/srv/a.sock", "/run/a.sock", "/run/a/b/c.sock", "/run/a b/c.sock"):
         assert "RuntimeDirectory" not in service_unit(unit(started(uds=uds)))
+
+
+@pytest.mark.parametrize(
+    ("server", "more", "words"),
+    [
+        ({"uds": "/run/a/b.sock", "uds_mode": 0o666}, {}, []),
+        ({"uds": "/run/b.sock", "uds_mode": 0o666}, {}, ["a folder of its own"]),
+        ({"uds": "b.sock", "uds_mode": 0o666}, {}, ["a folder of its own"]),
+        ({"uds": "/run/a/b.sock"}, {}, ["uds_mode is 0600"]),
+        ({"uds": "/run/b.sock", "uds_mode": 0o660}, {}, ["a folder of its own", "uds_mode is 0660"]),
+        ({"uds": "/run/b.sock"}, {"user": "prices"}, []),
+        ({"uds": "/run/b.sock"}, {"by_socket": True}, []),
+        ({}, {}, []),
+    ],
+)
+def test_a_unix_socket_that_nobody_could_make_or_reach_is_told(server, more, words):
+    told = list(unit_warnings(unit(started(**server), **more)))
+    assert len(told) == len(words)
+    assert all(wanted in sentence for wanted, sentence in zip(words, told, strict=True))
 
 
 def test_a_socket_unit_listens_in_place_of_the_server():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
@@ -32,6 +33,8 @@ OTHER_FILES: Final = 2048
 MOST_FILES: Final = 1_048_576
 """What the kernel allows any process, unless it is told otherwise (`fs.nr_open`)."""
 _RUN: Final = "/run"
+_OTHERS_WRITE: Final = 0o002
+"""Who connects to a socket needs leave to write to it."""
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._/@:+=,~-]+")
 
@@ -61,6 +64,23 @@ class UnitDescription:
                 raise ConfigError(f"{what} must not end with a backslash, which would join two lines, got {path!r}")
         if self.user is not None and _USER.fullmatch(self.user) is None:
             raise ConfigError(f"--user must be the name of a user, got {self.user!r}")
+
+
+def unit_warnings(description: UnitDescription) -> Iterator[str]:
+    """Sentences on why a server by the unit of the service cannot be reached."""
+    server = description.start.server
+    if server.uds is None or description.by_socket or description.user is not None:
+        return
+    if _runtime_folder(server.uds) is None:
+        yield (
+            f"uds is {server.uds}: the user that systemd makes may write only into a folder of its own. Write --uds "
+            f"/run/{description.start.name}/x.sock, or --user NAME, or have systemd listen (--socket, --by-socket)"
+        )
+    if not server.uds_mode & _OTHERS_WRITE:
+        yield (
+            f"uds_mode is {server.uds_mode:04o}: nobody else is the user that systemd makes, so only root may connect. "
+            "Write --uds-mode 666, or --user NAME"
+        )
 
 
 def service_unit(description: UnitDescription) -> str:
@@ -170,15 +190,21 @@ def _who(description: UnitDescription) -> list[str]:
     if description.by_socket:
         return lines
     if server.uds is not None:
-        folder = PurePosixPath(server.uds).parent
-        if str(folder.parent) == _RUN and _PLAIN.fullmatch(folder.name):
-            lines += [*because("The folder of the socket."), f"RuntimeDirectory={_value(folder.name)}"]
+        folder = _runtime_folder(server.uds)
+        if folder is not None:
+            lines += [*because("The folder of the socket."), f"RuntimeDirectory={_value(folder)}"]
     if _hosts(server) and 0 < server.port < 1024:
         lines += [
             *because(f"Port {server.port} is below 1024, where else only root may listen."),
             "AmbientCapabilities=CAP_NET_BIND_SERVICE",
         ]
     return lines
+
+
+def _runtime_folder(uds: str) -> str | None:
+    """The folder below /run that systemd is asked to make for the socket at `uds`; None where it is elsewhere."""
+    folder = PurePosixPath(uds).parent
+    return folder.name if str(folder.parent) == _RUN and _PLAIN.fullmatch(folder.name) else None
 
 
 def _hosts(server: ServerOptions) -> tuple[str, ...]:
