@@ -34,7 +34,8 @@ class CallingThread:
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
-        self._lock = threading.Lock()
+        # A finalizer or a signal handler may close the client in the middle of a call of the same thread.
+        self._lock = threading.RLock()
         self._thread: LoopThread | None = None
         self._closed = False
         self._process = os.getpid()
@@ -66,6 +67,9 @@ class CallingThread:
         with self._lock:
             thread, self._thread, self._closed = self._thread, None, True
         if thread is None:
+            return
+        if thread.is_current:  # a finalizer that it happens to run: to wait here would be to wait for itself
+            thread.end_after(self._core.sender.close())
             return
         with contextlib.suppress(NotReady):  # an error has ended the thread, or the interpreter ends
             thread.submit(self._core.sender.close()).result()

@@ -295,6 +295,20 @@ def test_a_call_in_the_clients_own_thread_is_told(shared):
             c._thread.run(ask_in_the_loop())
 
 
+def test_a_client_that_a_finalizer_closes_in_its_own_thread_ends_all_the_same(shared):
+    with Client(shared.address) as c, ThreadPoolExecutor(1) as pool:
+
+        async def finalize():
+            c.close()
+
+        assert c.predict({"value": 1.0}) == 1.0
+        thread = c._thread._thread
+        pool.submit(c._thread.run, finalize()).result(PATIENCE_SECONDS)
+        with pytest.raises(ps.ConfigError, match="the client is closed"):
+            c.predict({})
+        until_now(lambda: not thread._thread.is_alive(), "the end of its thread")
+
+
 # -- jobs --------------------------------------------------------------------------------------------------------------
 
 
