@@ -536,6 +536,7 @@ def test_what_was_moved_is_found_where_the_table_of_moves_says():
 
 def test_every_private_name_and_class_a_page_for_developers_names_exists():
     files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), ROOT / "setup.py"]
+    files += (ROOT / "clients" / "typescript" / "src").rglob("*.ts")
     sources = "\n".join(path.read_text() for path in files)
     for page in (DOCS / "contributing.md", DOCS / "explanation" / "design.md"):
         for name in present(page):

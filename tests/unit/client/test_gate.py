@@ -9,7 +9,9 @@ import pytest
 
 from penstock.client.flow_limit import End, FlowLimit
 from penstock.client.gate import Gate
-from penstock.testing.virtual_clock import rest
+from penstock.testing.virtual_clock import VirtualClock, rest
+
+PAUSE_SECONDS = 1.0
 
 
 def split(callers):
@@ -22,7 +24,8 @@ def split(callers):
 async def test_no_place_is_lost_by_callers_who_are_cancelled_at_any_moment(seed):
     draw = random.Random(seed)
     limit = FlowLimit(12)
-    gate = Gate(limit)
+    clock = VirtualClock()
+    gate = Gate(limit, clock)
     callers = []
     for arrival in range(1500):
         callers.append(asyncio.ensure_future(gate.enter(draw.randrange(3), arrival)))
@@ -32,18 +35,21 @@ async def test_no_place_is_lost_by_callers_who_are_cancelled_at_any_moment(seed)
         if inside and draw.random() < 0.5:
             gone = draw.choice(inside)
             callers.remove(gone)
-            gate.leave(gone.result(), draw.choice(list(End)))
+            gate.leave(gone.result(), draw.choice(list(End)), PAUSE_SECONDS)
         if draw.random() < 0.5:
+            await clock.advance(PAUSE_SECONDS)
             await rest()
             inside, waiting = split(callers)
             callers = inside + waiting
             assert (limit.in_flight, gate.waiting) == (len(inside), len(waiting))
             assert not waiting or not limit.has_room, "nobody waits while there is room"
     while callers:
+        await clock.advance(PAUSE_SECONDS)
         await rest()
         inside, waiting = split(callers)
         assert inside or not waiting, "whoever waits is let in"
         for caller in inside:
             gate.leave(caller.result(), End.SUCCESS)
         callers = waiting
-    assert (limit.in_flight, gate.waiting) == (0, 0)
+    await clock.advance(PAUSE_SECONDS)
+    assert (limit.in_flight, gate.waiting, clock.waiting) == (0, 0, [])
