@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 FRAMEWORKS := .venv-frameworks
 NODE := .venv-node
 NODE_FRONT := examples/node_front
+TYPESCRIPT := clients/typescript
 # What `make node` has installed is found by every target.
 export PATH := $(CURDIR)/$(NODE)/programs:$(PATH)
 # One more than a small machine has cores: for a third of their time tests wait.
@@ -58,7 +59,9 @@ $(VENV)/.demo-external: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet -e .
 	touch $@
 
+# Without Node it goes on with Python alone, and says so.
 demo-rolling: $(VENV)/.demo-rolling  ## two replicas replaced one after the other behind HAProxy and nginx, under load: 0 failed, 0 run twice
+	-@$(MAKE) --no-print-directory $(TYPESCRIPT)/dist/.built
 	@cd examples/rolling && exec ../../$(BIN)/python demo.py
 
 $(VENV)/.demo-rolling: pyproject.toml | $(BIN)/pip
@@ -68,7 +71,11 @@ $(VENV)/.demo-rolling: pyproject.toml | $(BIN)/pip
 demo-node-front: $(VENV)/.demo-burst $(NODE_FRONT)/dist/.built  ## the same burst for a front in Node that queues, makes batches, and runs Python behind it
 	@cd examples/burst && exec ../../$(BIN)/python in_node.py
 
-$(NODE_FRONT)/dist/.built: $(foreach folder,$(NODE_FRONT) clients/typescript,$(wildcard $(folder)/*.json $(folder)/src/*.ts $(folder)/test/*.ts)) | node
+$(TYPESCRIPT)/dist/.built: $(wildcard $(TYPESCRIPT)/*.json $(TYPESCRIPT)/src/*.ts) | node
+	cd $(TYPESCRIPT) && npm ci --silent && npm run --silent build
+	touch $@
+
+$(NODE_FRONT)/dist/.built: $(foreach folder,$(NODE_FRONT) $(TYPESCRIPT),$(wildcard $(folder)/*.json $(folder)/src/*.ts $(folder)/test/*.ts)) | node
 	cd $(NODE_FRONT) && npm ci && npm run build
 	touch $@
 
