@@ -48,12 +48,18 @@ def _ask(address: HealthAddress, timeout: float, found: list[Readiness | Unreach
         found.append(read_readiness(*_get(address, timeout)))
     except NotPenstock as error:
         found.append(Unreachable(str(error)))
+    except http.client.HTTPException as error:  # before OSError, which one of them is as well
+        found.append(_no_http(error))
     except TimeoutError:
         found.append(Unreachable(f"no answer within {timeout:g} s"))
     except (OSError, UnicodeError) as error:  # a name too long to be looked up is a UnicodeError
         found.append(Unreachable(getattr(error, "strerror", None) or str(error)))
-    except (http.client.HTTPException, ValueError) as error:  # a chunk of a length below 0 is a ValueError
-        found.append(Unreachable(f"{NOT_PENSTOCK}: it breaks off, sends too much or speaks no HTTP ({error!r})"))
+    except ValueError as error:  # a chunk of a length below 0
+        found.append(_no_http(error))
+
+
+def _no_http(error: Exception) -> Unreachable:
+    return Unreachable(f"{NOT_PENSTOCK}: it breaks off, sends too much or speaks no HTTP ({error!r})")
 
 
 def _get(address: HealthAddress, timeout: float) -> tuple[int, bytes]:
