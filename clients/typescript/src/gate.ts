@@ -2,14 +2,18 @@
 
 import type { End, FlowLimit } from "./flow-limit.js";
 import { WaitingLine } from "./waiting-line.js";
+import type { Clock, Timer } from "./world.js";
 
 /** The gate of one client. */
 export class Gate {
   readonly #limit: FlowLimit;
+  readonly #clock: Clock;
+  #pause: Timer | undefined;
   readonly #line = new WaitingLine<() => void>();
 
-  constructor(limit: FlowLimit) {
+  constructor(limit: FlowLimit, clock: Clock) {
     this.#limit = limit;
+    this.#clock = clock;
   }
 
   /** How many wait. */
@@ -40,9 +44,23 @@ export class Gate {
     });
   }
 
-  /** A request has ended. */
-  leave(begunIn: number, how: End): void {
-    this.#limit.end(begunIn, how);
+  /** A request has ended; after a refusal, `pauseSeconds` is how long a pause is to be, if one begins. */
+  leave(begunIn: number, how: End, pauseSeconds: number): void {
+    if (this.#limit.end(begunIn, how)) {
+      this.#pause = this.#clock.callLater(pauseSeconds, () => {
+        this.#limit.goOn();
+        this.#letIn();
+      });
+    }
+    this.#letIn();
+  }
+
+  /** Forget the pause: nobody comes any more. */
+  close(): void {
+    this.#pause?.cancel();
+  }
+
+  #letIn(): void {
     while (this.#limit.hasRoom) {
       const letIn = this.#line.next();
       if (letIn === undefined) {

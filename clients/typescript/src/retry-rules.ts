@@ -100,6 +100,16 @@ export function pauseSeconds(told: number | undefined, tries: number, chance: nu
   return Math.min(LONGEST_PAUSE_SECONDS, doubled) * (0.75 + 0.25 * chance);
 }
 
+/**
+ * How long a client sends nothing that is refused again though it sends one request at a time.
+ *
+ * It is never longer than the wait of the refused request, and at most `LONGEST_PAUSE_SECONDS`: also those wait for it
+ * who have not been told anything.
+ */
+export function sharedPauseSeconds(told: number | undefined): number {
+  return Math.min(LONGEST_PAUSE_SECONDS, pauseSeconds(told, 1, 0));
+}
+
 function readNumber(text: string | undefined): number | undefined {
   return text !== undefined && NUMBER.test(text.trim()) ? Number(text) : undefined;
 }

@@ -17,6 +17,7 @@ import { Interruption, sleepOn } from "./interruption.js";
 import type { Fetch, Settings } from "./options.js";
 import { withSource } from "./problem-errors.js";
 import { RetryBudget } from "./retry-budget.js";
+import { sharedPauseSeconds } from "./retry-rules.js";
 import { type Setback, Tries } from "./tries.js";
 import type { World } from "./world.js";
 
@@ -83,7 +84,7 @@ export class Sender {
     this.#world = world;
     this.#fetch = fetch;
     this.#limit = new FlowLimit(settings.maxConcurrency);
-    this.#gate = new Gate(this.#limit);
+    this.#gate = new Gate(this.#limit, world.clock);
   }
 
   /** The numbers of this moment. */
@@ -147,6 +148,7 @@ export class Sender {
       ended.interrupt(closedError(head));
     }
     await Promise.all(inHand.map(([, { done }]) => done));
+    this.#gate.close();
   }
 
   /** What `work` gives, which `ended` ends where the client is closed. */
@@ -185,16 +187,18 @@ export class Sender {
     ended.interruptAt(tries.deadline, () => tooLate(head, tries, "while it waited for its turn in the client", false));
     const begunIn = await this.#gate.enter(head.urgency, arrival, ended.signal);
     let how: End = "neither";
+    let pause = 0;
     try {
       const outcome = await this.#sendOnce(course);
       if (outcome.kind === "finished") {
         how = "success";
       } else if (outcome.isRefusal) {
         how = "refusal";
+        pause = sharedPauseSeconds(outcome.told);
       }
       return outcome;
     } finally {
-      this.#gate.leave(begunIn, how);
+      this.#gate.leave(begunIn, how, pause);
     }
   }
 

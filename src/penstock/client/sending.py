@@ -141,12 +141,12 @@ class Sender:
         self._closed = True
         if loop_ended:
             return
-        self._gate.close()
         for ended, head in list(self._in_hand.items()):
             ended.interrupt(_closed(head))
         if self._in_hand:
             self._none_left = asyncio.get_running_loop().create_future()
             await self._none_left
+        self._gate.close()
         await self._wire.close()
 
     @contextmanager
