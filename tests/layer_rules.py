@@ -23,7 +23,9 @@ FRONT = "__init__.py"
 LEVELS = {
     "errors": 0,
     "spelling": 0,
+    "chaos_text": 0,
     "config": 0,
+    "log_level_text": 0,
     "option_fields": 0,
     "server_names": 0,
     "core": 0,

@@ -222,7 +222,18 @@ def test_a_worker_from_outside_needs_no_event_loop():
 def test_the_package_itself_is_these_modules():
     names = "print(*['MODULE:' + name for name in __import__('sys').modules if name.startswith('penstock')])"
     found = {word.removeprefix("MODULE:") for word in loaded_by(f"import penstock; {names}") if "MODULE:" in word}
-    own = {"config", "core", "core.state", "errors", "option_fields", "server_names", "spelling", "worker"}
+    own = {
+        "chaos_text",
+        "config",
+        "core",
+        "core.state",
+        "errors",
+        "log_level_text",
+        "option_fields",
+        "server_names",
+        "spelling",
+        "worker",
+    }
     own.add("worker.stage")
     assert found == {"penstock", *(f"penstock.{name}" for name in own)}
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
+from penstock.chaos_text import read_chaos
 from penstock.errors import ConfigError
+from penstock.log_level_text import read_log_levels
 from penstock.option_fields import (
     AUTO,
     AUTO_OR_SECONDS,
@@ -293,102 +295,6 @@ class LogOptions:
 
 
 IN_A_PROGRAM = LogOptions()
-
-
-LOG_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
-"""The levels by name, as numbers of Python's `logging`."""
-ALL_LOGGERS = ""
-"""The key of the level that is for every logger without one of its own."""
-OWN_LOGGERS = "penstock"
-"""The logger above all of Penstock's own."""
-ACCESS_LOGGER = "penstock.access"
-"""The logger of the access log."""
-
-
-def read_log_levels(text: str) -> dict[str, int]:
-    """The level of each logger that the option `log_level` names, and under `ALL_LOGGERS` that of the others.
-
-    The text is a list with commas between its entries.  A level alone is that of every logger that is not named; it
-    stands once at most, and without it that is `info`.  Levels may be written in upper or lower case, and spaces around
-    a name or a level count for nothing.
-
-    Raises:
-        ConfigError: the text cannot be read; it says what can be.
-    """
-    found: dict[str, int] = {}
-    for entry in text.split(","):
-        name, equals, level = (part.strip() for part in entry.rpartition("="))
-        if equals and not name:
-            raise ConfigError(f"log_level: {entry.strip()!r} names no logger; write NAME=LEVEL, or LEVEL for all")
-        if level.lower() not in LOG_LEVELS:
-            raise ConfigError(f"log_level: there is no level {level!r}; the levels are {', '.join(LOG_LEVELS)}")
-        if name in found:
-            raise ConfigError(f"log_level: {f'the level of {name!r}' if name else 'a level for all'} is there twice")
-        found[name] = LOG_LEVELS[level.lower()]
-    return {ALL_LOGGERS: LOG_LEVELS["info"], **found}
-
-
-def own_log_levels(levels: Mapping[str, int]) -> dict[str, int]:
-    """Those of `levels` that are for Penstock's own loggers; `OWN_LOGGERS` is always there."""
-    own = {name: level for name, level in levels.items() if name == OWN_LOGGERS or name.startswith(f"{OWN_LOGGERS}.")}
-    return {OWN_LOGGERS: levels[ALL_LOGGERS], **own}
-
-
-CHAOS_KINDS = ("error", "delay", "kill", "drop")
-"""The faults that can be caused on purpose."""
-CHAOS_EXAMPLE = "seed=7,error=0.05,delay=0.1:0.5,kill=0.001,drop=0.01"
-LONGEST_CHAOS_DELAY = 3600.0
-"""The longest delay, an hour: longer ones are slips, as of milliseconds for seconds."""
-_CHAOS_THAT_CAN_BE = (
-    f"write {CHAOS_EXAMPLE}, or some of it: seed is a whole number, the others are fractions from 0 to 1, and delay is "
-    f"a fraction and after a colon seconds, {LONGEST_CHAOS_DELAY:g} at most"
-)
-
-
-def read_chaos(text: str) -> dict[str, float]:
-    """What the option `chaos` says: `seed`, the fraction of each kind, and `seconds`, those of a delay.
-
-    Raises:
-        ConfigError: the text cannot be read; it says what can be.
-    """
-    found: dict[str, float] = {}
-    for entry in text.split(","):
-        name, _, value = (part.strip() for part in entry.partition("="))
-        if name in found:
-            raise ConfigError(f"chaos: {name!r} is there twice")
-        if name == "seed":
-            found[name] = _chaos_seed(entry, value)
-        elif name == "delay":
-            fraction, _, seconds = value.partition(":")
-            found[name] = _chaos_number(entry, fraction, 1.0)
-            found["seconds"] = _chaos_number(entry, seconds, LONGEST_CHAOS_DELAY)
-        elif name in CHAOS_KINDS:
-            found[name] = _chaos_number(entry, value, 1.0)
-        else:
-            raise _unreadable_chaos(entry)
-    if not found.keys() - {"seed"}:
-        raise ConfigError(f"chaos: {text!r} names no fault; {_CHAOS_THAT_CAN_BE}")
-    return found
-
-
-def _unreadable_chaos(entry: str) -> ConfigError:
-    return ConfigError(f"chaos: cannot read {entry.strip()!r}; {_CHAOS_THAT_CAN_BE}")
-
-
-def _chaos_seed(entry: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise _unreadable_chaos(entry)
-    return int(text)
-
-
-def _chaos_number(entry: str, text: str, most: float) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        raise _unreadable_chaos(entry) from None
-    if not 0 <= number <= most:  # neither is NaN
-        raise _unreadable_chaos(entry)
-    return number
 
 
 @checked_fields

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from penstock.config import LOG_LEVELS, own_log_levels, read_log_levels
 from penstock.errors import ConfigError
+from penstock.log_level_text import LOG_LEVELS, own_log_levels, read_log_levels
 
 
 @pytest.mark.parametrize(

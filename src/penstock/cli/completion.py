@@ -19,8 +19,9 @@ import argcomplete
 
 from penstock.cli.model_folders import holds_model
 from penstock.codec.formats import MEDIA_TYPES
-from penstock.config import FORMATS, LOG_LEVELS, ServerOptions, ServiceOptions
+from penstock.config import FORMATS, ServerOptions, ServiceOptions
 from penstock.jobs.rules.job_states import JobState
+from penstock.log_level_text import LOG_LEVELS
 
 DEEPEST_FOLDER = 3
 """How many folders below the current one are looked into: ``a.b.c.module:service``."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from penstock.config import CHAOS_KINDS, read_chaos
+from penstock.chaos_text import CHAOS_KINDS, read_chaos
 
 
 @dataclass(frozen=True, slots=True)

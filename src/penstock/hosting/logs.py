@@ -15,11 +15,12 @@ from typing import IO, Any, TypeGuard
 import msgspec
 
 from penstock.codec.text import utf8
-from penstock.config import OWN_LOGGERS, LogFormat, own_log_levels, read_log_levels
+from penstock.config import LogFormat
 from penstock.errors import PenstockError, StartFailed
 from penstock.hosting.fault_log import list_ids
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.line_streams import LineStream
+from penstock.log_level_text import OWN_LOGGERS, own_log_levels, read_log_levels
 
 log = guarded_logger("penstock.server")
 

@@ -12,10 +12,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from penstock.config import ACCESS_LOGGER, LogOptions, read_log_levels
+from penstock.config import LogOptions
 from penstock.hosting.handing_over import HandingOver
 from penstock.hosting.logs import TEXT, JsonLines, StageLines, lines_to, object_line, set_levels
 from penstock.hosting.untaken_records import UntakenRecords
+from penstock.log_level_text import ACCESS_LOGGER, read_log_levels
 
 
 def take_users_lines(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.config import ACCESS_LOGGER
 from penstock.hosting.guarded_log import guarded_logger
+from penstock.log_level_text import ACCESS_LOGGER
 from penstock.server.application import ATTEMPT, FORWARDED_FOR, HttpRequest
 from penstock.server.trusted_proxies import TrustedProxies
 

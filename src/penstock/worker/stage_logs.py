@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from penstock.config import ALL_LOGGERS, LogOptions, read_log_levels
+from penstock.config import LogOptions
 from penstock.hosting.guarded_log import enable_loggers
 from penstock.hosting.handing_over import HandingOver
 from penstock.hosting.logs import object_line, set_levels
 from penstock.hosting.users_lines import take_users_lines
+from penstock.log_level_text import ALL_LOGGERS, read_log_levels
 from penstock.transport.messages import Launch
 from penstock.worker.current_call import current_requests
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.config import CHAOS_EXAMPLE, CHAOS_KINDS, ServerOptions
+from penstock.chaos_text import CHAOS_EXAMPLE, CHAOS_KINDS
+from penstock.config import ServerOptions
 from penstock.core.chaos import Chaos
 from penstock.errors import ConfigError
 
