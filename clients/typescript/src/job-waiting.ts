@@ -6,6 +6,7 @@ import { Asking } from "./job-asking.js";
 import { idOf, type JobCallMaker, mayLieElsewhere } from "./job-calls.js";
 import { EndedWithoutResult } from "./job-errors.js";
 import { gatherBounded } from "./many-calls.js";
+import { withSource } from "./problem-errors.js";
 import type { Sender } from "./sending.js";
 import type { Clock } from "./world.js";
 
@@ -81,7 +82,8 @@ export class JobWaiting {
       const now = this.#clock.now();
       const pause = asking.pauseSeconds(wait, now - began, now);
       if (pause === undefined) {
-        throw new DeadlineExceeded(`job ${found.job.id} is ${found.job.state} after ${asking.timeout} s`, false);
+        const text = `job ${found.job.id} is ${found.job.state} after ${asking.timeout} s`;
+        throw withSource(new DeadlineExceeded(text, false), null, call.head.requestId);
       }
       if (pause > 0) {
         await this.#sender.pause(pause, call.head, signal);

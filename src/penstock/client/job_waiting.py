@@ -10,6 +10,7 @@ from typing import Any
 from penstock.client.job_asking import Asking
 from penstock.client.job_calls import Ended, JobCallMaker, id_of, may_lie_elsewhere
 from penstock.client.many_calls import gather_bounded
+from penstock.client.problem_errors import with_source
 from penstock.client.sending import Sender
 from penstock.core.clock import Clock
 from penstock.errors import ConfigError, DeadlineExceeded, EndedWithoutResult
@@ -63,6 +64,7 @@ class JobWaiting:
                 return found.result
             pause = asking.pause_seconds(wait, now() - began, now())
             if pause is None:
-                raise DeadlineExceeded(f"job {found.id} is {found.state.value} after {asking.timeout:g} s")
+                late = DeadlineExceeded(f"job {found.id} is {found.state.value} after {asking.timeout:g} s")
+                raise with_source(late, None, call.head.request_id)
             if pause:
                 await self._sender.pause(pause, call.head)
