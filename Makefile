@@ -25,7 +25,7 @@ COMPILED_TOO := $(wildcard tests/integration/test_engine_*.py) tests/integration
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
+.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export bench-clients hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -167,6 +167,9 @@ bench-jobs: compiled  ## measure the job queue against a floor that only claims 
 
 bench-export: $(FRAMEWORKS)/.installed compiled  ## measure a served artifact against a hand-written stage, and encoding: a minute
 	PYTHONPATH=$(CURDIR)/build/compiled $(FRAMEWORKS)/bin/python bench/export.py --rounds $(ROUNDS)
+
+bench-clients: compiled  ## measure both clients against faults, and twenty of them before a full server: eight minutes
+	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/clients.py --rounds $(ROUNDS)
 
 hops: compiled  ## the CPU budget of a request, hop by hop
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/hops.py --loaded

@@ -114,7 +114,8 @@ class Load:
             asyncio.ensure_future(self._call_on(client)) for client in self._clients for _ in range(self._plan.callers)
         ]
         ending = asyncio.gather(*callers)  # ends with the first caller that fails
-        await asyncio.wait([ending], timeout=self._plan.warmup)
+        if self._plan.warmup:  # else the callers would begin before the first look
+            await asyncio.wait([ending], timeout=self._plan.warmup)
         before = self._seen()
         await asyncio.wait([ending], timeout=None if self._plan.requests else self._plan.seconds)
         after = self._seen()
