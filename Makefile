@@ -168,7 +168,9 @@ bench-jobs: compiled  ## measure the job queue against a floor that only claims 
 bench-export: $(FRAMEWORKS)/.installed compiled  ## measure a served artifact against a hand-written stage, and encoding: a minute
 	PYTHONPATH=$(CURDIR)/build/compiled $(FRAMEWORKS)/bin/python bench/export.py --rounds $(ROUNDS)
 
+# Without Node it measures the client in Python alone, and says so.
 bench-clients: compiled  ## measure both clients against faults, and twenty of them before a full server: eight minutes
+	-@$(MAKE) --no-print-directory $(TYPESCRIPT)/dist/.built
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/clients.py --rounds $(ROUNDS)
 
 hops: compiled  ## the CPU budget of a request, hop by hop
