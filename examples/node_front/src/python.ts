@@ -106,6 +106,7 @@ export class Python {
    *
    * It leads a group of its own, since else Ctrl-C would reach it too, and it would end before the front has drained.
    * `setpriv` has the kernel send it SIGTERM where this process ends without having ended it, by `kill -9` for example.
+   * It may be sent again for each thread of this process, which ends Python at once.  Nobody waits for an answer by then.
    */
   #spawn(): Promise<string> {
     const { penstock, service, serviceFolder } = this.#config;
