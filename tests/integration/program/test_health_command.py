@@ -333,7 +333,8 @@ def test_it_imports_nothing_of_the_server_and_of_other_commands():
     assert {"http.client", "penstock.cli.asking_ready"} <= loaded, "the names are read from what Python prints"
     layers = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("penstock.")}
     assert layers <= {f"penstock.{name}" for name in (
-        "cli", "codec", "config", "core", "errors", "hosting", "option_fields", "server_names", "spelling", "worker",
+        "chaos_text", "cli", "codec", "config", "core", "errors", "hosting", "log_level_text", "option_fields",
+        "server_names", "spelling", "worker",
     )}  # fmt: skip
     assert (
         loaded & {"penstock.cli.main", "asyncio", "msgspec", "uvloop", "httptools", "logging", "rich", "numpy"} == set()
