@@ -10,9 +10,7 @@ Exit status: 0 well; 1 where the file cannot be written; 2 wrongly called.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import stat
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -306,10 +304,8 @@ def write_file(path: str, text: str, *, replace: bool) -> None:
     target = Path(path)
     part: str | None = None
     try:
-        for find in (os.lstat, os.stat):  # a link is replaced, but none that leads to what must not be
-            with contextlib.suppress(FileNotFoundError):
-                if stat.S_IFMT(find(target).st_mode) not in (stat.S_IFREG, stat.S_IFLNK):
-                    raise PenstockError(f"--output {path}: what is there is no file, and cannot be replaced")
+        if target.exists() and not target.is_file():  # a link to a file is replaced, one to anything else is not
+            raise PenstockError(f"--output {path}: what is there is no file, and cannot be replaced")
         handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
         with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123  # of a descriptor
             file.write(text)
