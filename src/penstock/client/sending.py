@@ -135,12 +135,11 @@ class Sender:
         """
         if self._closed:
             return
-        loop_ended = self._loop is not None and self._loop.is_closed()
-        if not loop_ended:
-            self.check()
-        self._closed = True
-        if loop_ended:
+        if self._loop is not None and self._loop.is_closed():
+            self._closed = True
             return
+        self.check()
+        self._closed = True
         for ended, head in list(self._in_hand.items()):
             ended.interrupt(_closed(head))
         if self._in_hand:
