@@ -31,6 +31,7 @@ from payload import Exchange
 from procfs import machine_busy
 from report import keep
 from run import machine
+from scene_arguments import scene_arguments
 from servers import Server, ServerFailed, Subject, penstock_command
 
 CHAOS = "seed=1,error=0.03,drop=0.03,kill=0.002,delay=0.05:0.2"
@@ -121,16 +122,12 @@ def subjects(build: Build) -> tuple[Subject, Subject]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure the clients in chaos, and before a full server.")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each scene (default: 5)")
-    parser.add_argument("--only", default=",".join(SCENES), help=f"of: {', '.join(SCENES)}")
-    parser.add_argument("--plain", action="store_true", help="run the sources of the server, not the compiled build")
-    chosen = parser.parse_args()
-    chosen.only = chosen.only.split(",")
-    unknown = [name for name in chosen.only if name not in SCENES]
-    if unknown or chosen.rounds < 1:
-        parser.error(f"no scene {unknown[0]!r}" if unknown else "--rounds must be above 0")
-    return chosen
+    return scene_arguments(
+        "Measure the clients in chaos, and before a full server.",
+        SCENES,
+        rounds="measurements of each scene",
+        plain="run the sources of the server, not the compiled build",
+    )
 
 
 def take_all(chosen: argparse.Namespace, clients: list[str]) -> list[ClientRound]:

@@ -33,6 +33,7 @@ from loadgen import LoadFailed
 from payload import Exchange
 from report import keep
 from run import machine
+from scene_arguments import scene_arguments
 from servers import ServerFailed, Subject, penstock_command
 
 CONNECTIONS = 256
@@ -131,16 +132,12 @@ def calls_of(side: Callable[[], object]) -> int:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure a served artifact, and the encoding of features.")
-    parser.add_argument("--rounds", type=int, default=5, help="ratios taken of each scene (default: 5)")
-    parser.add_argument("--only", default=",".join(SCENES), help=f"of: {', '.join(SCENES)}")
-    parser.add_argument("--plain", action="store_true", help="run the sources instead of the compiled build")
-    chosen = parser.parse_args()
-    chosen.only = chosen.only.split(",")
-    unknown = [name for name in chosen.only if name not in SCENES]
-    if unknown or chosen.rounds < 1:
-        parser.error(f"no scene {unknown[0]!r}" if unknown else "--rounds must be above 0")
-    return chosen
+    return scene_arguments(
+        "Measure a served artifact, and the encoding of features.",
+        SCENES,
+        rounds="ratios taken of each scene",
+        plain="run the sources instead of the compiled build",
+    )
 
 
 def tell(taken: ExportRound, rounds: int) -> ExportRound:
