@@ -7,7 +7,6 @@ import json
 import subprocess
 
 import pytest
-from browser import browsing, chromium
 from calling_in_chaos import (
     CALL_SECONDS,
     CALLERS,
@@ -19,7 +18,7 @@ from calling_in_chaos import (
     read_found,
 )
 from served import serving
-from web_servers import web_server
+from typescript_pages import showing
 
 from typescript_package import MISSING, build_package, has_node
 
@@ -94,20 +93,6 @@ def test_the_client_in_node(in_chaos, package):
 
 
 def test_the_client_in_a_page_of_another_origin(in_chaos, package, tmp_path):
-    program = chromium()
-    if program is None:
-        pytest.skip("Chromium is needed to call from a page: `make browsers` installs it")
-
-    def answer(asked):
-        if asked.target == "/":
-            asked.answer(body=(PAGE % (IN_JAVASCRIPT, TERMS)).encode(), Content_Type="text/html")
-        elif asked.target.startswith("/esm/"):
-            path = package / "dist" / asked.target.removeprefix("/")
-            asked.answer(body=path.read_bytes(), Content_Type="text/javascript")
-        else:
-            asked.answer(404)
-
-    with web_server(answer) as site, browsing(program, tmp_path / "profile") as browser:
-        browser.go(f"{site.url}/", 1280)
-        browser.until("document.title === 'loaded'")
-        in_chaos(lambda server: call_in_chromium(server, browser), "--cors-origin", site.url)
+    page = (PAGE % (IN_JAVASCRIPT, TERMS)).encode()
+    with showing(page, package, tmp_path / "profile") as (browser, origin):
+        in_chaos(lambda server: call_in_chromium(server, browser), "--cors-origin", origin)

@@ -9,10 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from browser import browsing, chromium
 from calling_in_chaos import CALL_SECONDS, CALLERS, CHAOS, IN_JAVASCRIPT, SOURCE, read_found
 from served import PATIENCE_SECONDS, PENSTOCK, Program, serving
-from web_servers import web_server
+from typescript_pages import showing
 
 from typescript_package import MISSING, build_package, has_node
 
@@ -294,9 +293,7 @@ def test_the_programs_of_the_page_have_right_types_and_print_what_it_says(packag
     page = (ROOT / "docs" / "how-to" / "call-from-typescript.md").read_text()
     found = PAGE_PROGRAM.findall(page)
     assert len(found) == 3
-    (prices,) = re.findall(
-        r"<!-- file: prices.py -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
-    )
+    (prices,) = PRICES.findall((ROOT / "README.md").read_text())
     programs = tmp_path / "programs"
     (programs / "node_modules").mkdir(parents=True)
     (programs / "node_modules" / "penstock-client").symlink_to(package)
@@ -327,23 +324,8 @@ document.title = "loaded";
 @pytest.fixture
 def page(package, tmp_path):
     """A browser that shows a page of another origin, which has loaded the package; and that origin."""
-    program = chromium()
-    if program is None:
-        pytest.skip("Chromium is needed to call from a page: `make browsers` installs it")
-
-    def answer(asked):
-        if asked.target == "/":
-            asked.answer(body=PAGE, Content_Type="text/html")
-        elif asked.target.startswith("/esm/"):
-            path = package / "dist" / asked.target.removeprefix("/")
-            asked.answer(body=path.read_bytes(), Content_Type="text/javascript")
-        else:
-            asked.answer(404)
-
-    with web_server(answer) as site, browsing(program, tmp_path / "profile") as browser:
-        browser.go(f"{site.url}/", 1280)
-        browser.until("document.title === 'loaded'")
-        yield browser, site.url
+    with showing(PAGE, package, tmp_path / "profile") as shown:
+        yield shown
 
 
 def test_in_chromium_a_page_predicts_reads_refusals_and_withdraws(serve, page):
