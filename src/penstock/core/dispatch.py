@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from penstock.core.item import Item, ItemState
+from penstock.core.payload import Payload
 
 SETTLED: Final = ItemState.SETTLED  # a constant costs nothing once compiled, a member of an enum is looked up
 
@@ -29,10 +30,11 @@ class SentFrame:
     """A batch that a worker holds; one without items is an examination: the worker runs an example.
 
     `unsettled` is how many of its items have no outcome yet.  Who settles an item counts it down.  `back` is how many
-    of them are of BACK.  `moment` is when it was sent.
+    of them are of BACK.  `moment` is when it was sent.  `views` are the payloads that the worker reads where they lie:
+    they must stay there until it has answered, or has ended, whatever becomes of the items.
     """
 
-    __slots__ = ("back", "frame_id", "holder", "items", "moment", "unsettled")
+    __slots__ = ("back", "frame_id", "holder", "items", "moment", "unsettled", "views")
 
     def __init__(
         self, frame_id: int, items: list[Item], holder: FrameHolder, back: int = 0, moment: float = 0.0
@@ -43,6 +45,7 @@ class SentFrame:
         self.unsettled = len(items)
         self.back = back
         self.moment = moment
+        self.views: list[Payload] = []
 
     @property
     def running(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.clock import Timer
-from penstock.core.payload import Buffer, Payload, payload_pieces, payload_size
+from penstock.core.payload import Buffer, Payload, payload_buffers, payload_size
 from penstock.server.app import App
 from penstock.server.application import HttpRequest, Response
 from penstock.server.fields import RequestRefused, judge_encoding, read_length
@@ -58,7 +58,7 @@ def answer_pieces(request: HttpRequest, response: Response) -> list[Buffer]:
 def cut_pieces(body: Payload) -> list[Buffer]:
     """`body` in pieces of at most `SEND_BYTES`, none of them empty."""
     pieces: list[Buffer] = []
-    for piece in payload_pieces(body):
+    for piece in payload_buffers(body):
         if len(piece) > SEND_BYTES:
             view = memoryview(piece)
             pieces += [view[at : at + SEND_BYTES] for at in range(0, len(view), SEND_BYTES)]

@@ -10,7 +10,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final
 
-from penstock.core.payload import Buffer, Payload, payload_pieces
+from penstock.core.payload import Buffer, Payload, payload_buffers
 from penstock.server.application import Response
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -64,7 +64,7 @@ class AnswerHeads:
         if type(body) is bytes and nbytes <= JOINED_BODY_BYTES:
             return b"".join((start, _LENGTH, length, named, request_id, extra, end_of_head, body))
         head = b"".join((start, _LENGTH, length, named, request_id, extra, end_of_head))
-        pieces = payload_pieces(body)
+        pieces = payload_buffers(body)
         return b"".join((head, *pieces)) if nbytes <= JOINED_BODY_BYTES else [head, *pieces]
 
     def _start(self, status: int, content_type: bytes) -> bytes:

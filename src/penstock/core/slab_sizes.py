@@ -1,0 +1,35 @@
+"""How large the slabs of a service are, by what its options say and what the machine allows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.slab_allocator import PAGE_BYTES
+from penstock.errors import ConfigError
+
+DEFAULT_BYTES: Final = 256 * 1024 * 1024
+"""Of each slab, where nobody has set `slab_bytes` and the machine is large enough."""
+DEFAULT_SHARE: Final = 4
+"""All slabs together take one part in so many of the limit, at most, where nobody has set `slab_bytes`.
+
+The pages of a slab count as the memory of a container.  One that starts without slabs is to start with them too.
+"""
+
+
+def slab_bytes_each(wanted: int | None, memories: int, limit: int | None) -> int:
+    """The bytes of each of `memories` slabs, whole pages; 0 means that there is to be no slab.
+
+    `wanted` is `slab_bytes` of a service, None where nobody has set it.  `memories` are the slab for what arrives and
+    one for each stage whose workers are processes of ours.  `limit` is the memory that the machine or the cgroup
+    allows, in bytes, None where it is not known.  Raises ConfigError where what was set is more than the limit.
+    """
+    if wanted is None:
+        most = DEFAULT_BYTES if limit is None else min(DEFAULT_BYTES, limit // DEFAULT_SHARE // memories)
+        return most - most % PAGE_BYTES
+    together = wanted * memories
+    if limit is not None and together > limit:
+        raise ConfigError(
+            f"slab_bytes={wanted} for each of {memories} slabs is {together} bytes, and the machine, or the cgroup, "
+            f"allows {limit} bytes of memory: set at most {limit // memories}, or 0 for no shared memory"
+        )
+    return wanted - wanted % PAGE_BYTES
