@@ -34,6 +34,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MIB = 1024 * 1024
+SMALLEST_PIECE = 4096
+"""In bytes: shared memory is given out in whole pages, so a smaller body would take as much."""
 LONGEST_SOCKET_PATH = 107
 """In bytes: the kernel has 108 for the path of a Unix socket, with the null byte at its end."""
 
@@ -215,6 +217,16 @@ class ServiceOptions:
         "most bytes held of what comes in (queued payloads, half-received bodies; one item always passes), and most of "
         "finished answers that clients have not read",
         minimum=1,
+    )
+    slab_bytes: int | None = option(
+        None,
+        "bytes of shared memory for large bodies, and as many for the results of each stage; without it 256 MiB, or "
+        "less on a small machine; 0: none",
+        minimum=0,
+        kind=int,
+    )
+    slab_from: int = option(
+        64 * 1024, "bodies and results of so many bytes or more lie in shared memory", minimum=SMALLEST_PIECE
     )
     timeout: float = option(60.0, "longest a request may take, waiting for room included; inf: no limit", minimum=0)
     admission: Literal["room", "deadline"] = option(

@@ -68,21 +68,28 @@ def option(
     maximum: float | None = None,
     choices: tuple[Any, ...] = (),
     limit: Limit | None = None,
+    kind: type | None = None,
     unit: str | None = None,
     repeated: bool = False,
 ) -> Any:
     """A dataclass field that carries its explanation and its limits.
 
-    Where the default is no integer, `inf` is admitted above `maximum` too.  `unit` is what the command line calls the
-    value; without it an integer is N, and a float SECONDS.  A `repeated` one is a text or several: its flag may be
-    repeated, and in a flag or a variable commas stand between them.
+    `kind` is the type of a value.  Without it that is the type of the default; where the default is None, it is float
+    with a `minimum`, and else str.  Where it is not int, `inf` is admitted above `maximum` too.  `unit` is what the
+    command line calls the value; without it an integer is N, and a float SECONDS.  A `repeated` one is a text or
+    several: its flag may be repeated, and in a flag or a variable commas stand between them.
     """
+    if kind is None:
+        kind = type(default)
+        if default is None:
+            kind = str if minimum is None else float
     metadata = {
         "help": help,
         "minimum": minimum,
         "maximum": maximum,
         "choices": choices,
         "limit": limit,
+        "kind": kind,
         "unit": unit,
         "repeated": repeated,
     }
@@ -118,7 +125,7 @@ def _check_number(f: Field[Any], value: Any, minimum: float) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or (isinstance(value, float) and math.isnan(value)):
         raise ConfigError(f"{f.name} must be a number, got {value!r}")
-    whole = isinstance(f.default, int)
+    whole = f.metadata["kind"] is int
     if whole and not isinstance(value, int):
         raise ConfigError(f"{f.name} must be a whole number, got {value!r}")
     if value < minimum:
@@ -147,9 +154,7 @@ def parse_option(f: Field[Any], text: str) -> Any:
     """Make the value of field `f` from `text`, as the command line and the environment give it."""
     if f.metadata.get("repeated"):
         return tuple(part.strip() for part in text.split(","))
-    kind: type[Any] = type(f.default)
-    if f.default is None:
-        kind = str if f.metadata.get("minimum") is None else float
+    kind: type[Any] = f.metadata["kind"]
     try:
         if kind is bool:
             return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]

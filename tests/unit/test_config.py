@@ -42,6 +42,8 @@ DEFAULTS = {
     ServiceOptions: {
         "max_queued": 1024,
         "max_queued_bytes": 256 * MIB,
+        "slab_bytes": None,
+        "slab_from": 65536,
         "timeout": 60.0,
         "admission": "room",
         "order": "arrival",
@@ -100,6 +102,8 @@ LIMITS = {
     ServiceOptions: {
         "max_queued": 1,
         "max_queued_bytes": 1,
+        "slab_bytes": 0,
+        "slab_from": 4096,
         "timeout": 0,
         "min_free_memory": 0,
         "stall_unready": 0.1,
@@ -216,7 +220,7 @@ def test_a_number_must_be_one(owner, name, limit, value):
 
 @pytest.mark.parametrize(("owner", "name", "limit"), LIMITED)
 def test_a_count_must_be_whole_and_a_time_need_not(owner, name, limit):
-    if isinstance(DEFAULTS[owner][name], int):
+    if isinstance(DEFAULTS[owner][name], int) or name == "slab_bytes":
         for value in (limit + 0.5, float(limit), math.inf):
             with pytest.raises(ConfigError, match=f"{name} must be a whole number, got {value!r}"):
                 owner(**{name: value})
@@ -484,7 +488,7 @@ def test_a_certificate_and_its_key_go_together(one):
 @pytest.mark.parametrize(("owner", "f"), OPTIONS, ids=lambda value: getattr(value, "name", None))
 def test_every_option_has_a_variable_that_is_read(owner, f):
     texts = {bool: ("yes", True), int: ("503", 503), float: ("2.5", 2.5), str: ("json", "json")}
-    kind = {"max_gap": float}.get(f.name, str if f.default is None else type(f.default))
+    kind = {"max_gap": float, "slab_bytes": int}.get(f.name, str if f.default is None else type(f.default))
     text, value = ("640", 0o640) if f.name.endswith("_mode") else texts.get(kind, texts[str])
     value = (value,) if f.metadata["repeated"] else value
     assert from_environment(owner, {f"PENSTOCK_{f.name.upper()}": text}) == {f.name: value}
@@ -536,6 +540,15 @@ def test_a_switch_is_read_as_people_write_it(text, value):
 def test_a_variable_that_cannot_be_read_is_refused_with_its_text(name, text, reason):
     with pytest.raises(ConfigError, match=reason):
         from_environment(ServerOptions, {name: text})
+
+
+def test_a_number_without_a_default_is_read_as_the_number_that_it_is():
+    assert from_environment(ServiceOptions, {"PENSTOCK_SLAB_BYTES": "0"}) == {"slab_bytes": 0}
+    large = str(2**53 + 1)  # no float is this number
+    assert from_environment(ServiceOptions, {"PENSTOCK_SLAB_BYTES": large}) == {"slab_bytes": 2**53 + 1}
+    for text in ("1e9", "256M", "0.5"):
+        with pytest.raises(ConfigError, match=f"^slab_bytes: cannot read {text!r} as int$"):
+            from_environment(ServiceOptions, {"PENSTOCK_SLAB_BYTES": text})
 
 
 def test_permissions_are_octal_with_or_without_a_prefix():

@@ -99,7 +99,7 @@ def _completer(action: argparse.Action) -> Any:
         if f.name == action.dest:
             if choices := f.metadata["choices"]:
                 return partial(_complete_choice, choices)
-            return argcomplete.completers.SuppressCompleter() if isinstance(f.default, int | float) else None
+            return argcomplete.completers.SuppressCompleter() if f.metadata["kind"] in (int, float) else None
     return argcomplete.completers.SuppressCompleter() if action.dest == "timeout" else None
 
 

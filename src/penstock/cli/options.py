@@ -171,7 +171,7 @@ def _metavar(f: Field[Any]) -> str:
     choices = f.metadata["choices"]
     if choices:
         return "{" + ",".join(map(str, choices)) + "}"
-    return f.metadata["unit"] or {int: "N", float: "SECONDS"}.get(type(f.default), "TEXT")
+    return f.metadata["unit"] or {int: "N", float: "SECONDS"}.get(f.metadata["kind"], "TEXT")
 
 
 def _shown(f: Field[Any]) -> str:

@@ -1,4 +1,4 @@
-"""What memory is available, from files as the kernel writes them."""
+"""What memory is available, and how much there can be, from files as the kernel writes them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from pathlib import PurePosixPath
 import pytest
 
 from penstock.hosting import available_memory as module
-from penstock.hosting.available_memory import MemoryFiles, available_memory, read_cgroup_name, read_mem_available
+from penstock.hosting.available_memory import (
+    MemoryFiles,
+    available_memory,
+    memory_limit,
+    read_cgroup_name,
+    read_meminfo,
+)
 
 MEMINFO = "MemTotal:       16384000 kB\nMemFree:          102400 kB\nMemAvailable:    2048000 kB\nBuffers:  1 kB\n"
 OF_MEMINFO = 2_048_000 * 1024
+ALL_OF_MEMINFO = 16_384_000 * 1024
+NO_LIMIT_OF_VERSION_1 = 0x7FFF_FFFF_FFFF_F000
 
 
 @pytest.fixture
@@ -91,11 +99,101 @@ def test_the_cgroup_is_named_below_what_the_process_sees(text, name):
 
 @pytest.mark.parametrize("text", ["", "MemFree: 1 kB\n", "MemAvailable:\n", "MemAvailable: x kB\n"])
 def test_a_kernel_may_not_tell_what_is_available(text):
-    assert read_mem_available(text) is None
+    assert read_meminfo(text, "MemAvailable") is None
 
 
 def test_this_machine_is_asked_unless_told_otherwise(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "HERE", MemoryFiles(tmp_path, tmp_path))
-    assert available_memory() is None
+    assert (available_memory(), memory_limit()) == (None, None)
     (tmp_path / "meminfo").write_text(MEMINFO)
-    assert available_memory() == OF_MEMINFO
+    assert (available_memory(), memory_limit()) == (OF_MEMINFO, ALL_OF_MEMINFO)
+
+
+# -- the limit --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limit_of(tmp_path):
+    """The limit of a machine whose process is in the cgroups that `own` says; `limits` has files and what they say."""
+
+    def limit_of(own, limits, meminfo=MEMINFO):
+        (tmp_path / "proc/self").mkdir(parents=True)
+        (tmp_path / "proc/self/cgroup").write_text(own)
+        (tmp_path / "proc/meminfo").write_text(meminfo)
+        for name, most in limits.items():
+            file = tmp_path / "cgroup" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{most}\n")
+        return MemoryFiles(tmp_path / "proc", tmp_path / "cgroup").limit()
+
+    return limit_of
+
+
+OF_VERSION_1 = "9:name=systemd:/x\n4:cpu,memory:/a/b\n1:cpu,cpuacct:/y\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [
+        ({"a/b/memory.max": 1000}, 1000),
+        ({"a/b/memory.max": 1000, "a/memory.max": 900}, 900),
+        ({"a/b/memory.max": "max", "a/memory.max": 900, "memory.max": 800}, 800),
+        ({"memory.max": 800}, 800),
+        ({"a/b/memory.max": 1000, "a/b/memory.current": 999}, 1000),
+        ({"a/b/memory.max": 0}, 0),
+        ({"a/b/memory.max": ALL_OF_MEMINFO + 1}, ALL_OF_MEMINFO),
+        ({"a/b/memory.max": "max"}, ALL_OF_MEMINFO),
+        ({"a/b/memory.max": ""}, ALL_OF_MEMINFO),
+        ({"other/memory.max": 10}, ALL_OF_MEMINFO),
+        ({}, ALL_OF_MEMINFO),
+    ],
+)
+def test_the_limit_is_the_smallest_of_the_machine_and_its_cgroups(limit_of, limits, limit):
+    assert limit_of("0::/a/b\n", limits) == limit
+
+
+@pytest.mark.parametrize(
+    ("limits", "limit"),
+    [
+        ({"memory/a/b/memory.limit_in_bytes": 1000}, 1000),
+        ({"memory/a/b/memory.limit_in_bytes": 1000, "memory/a/memory.limit_in_bytes": 900}, 900),
+        ({"memory/a/b/memory.limit_in_bytes": NO_LIMIT_OF_VERSION_1, "memory/memory.limit_in_bytes": 800}, 800),
+        ({"memory/memory.limit_in_bytes": 800}, 800),
+        ({"memory/a/b/memory.limit_in_bytes": 1000, "memory.max": 700}, 700),
+        ({"memory/a/b/memory.limit_in_bytes": NO_LIMIT_OF_VERSION_1}, ALL_OF_MEMINFO),
+        ({"memory/y/memory.limit_in_bytes": 10, "a/b/memory.limit_in_bytes": 10, "a/b/memory.max": 10}, ALL_OF_MEMINFO),
+    ],
+)
+def test_cgroups_of_version_1_have_limits_too(limit_of, limits, limit):
+    assert limit_of(OF_VERSION_1, limits) == limit
+
+
+def test_no_limit_of_version_1_is_none_where_the_machine_does_not_tell(limit_of):
+    assert limit_of(OF_VERSION_1, {"memory/a/b/memory.limit_in_bytes": NO_LIMIT_OF_VERSION_1}, meminfo="") is None
+
+
+def test_a_limit_is_known_where_the_machine_does_not_tell(limit_of):
+    assert limit_of(OF_VERSION_1, {"memory/a/b/memory.limit_in_bytes": 1000}, meminfo="") == 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("4:memory:/x\n0::/a/b.slice\n", "x"),
+        ("4:cpu,memory:/x/y\n", "x/y"),
+        ("4:memory:/../x\n", "x"),
+        ("4:memory:/\n", "."),
+        ("4:memory:/a:b\n", "a:b"),
+        ("0::/a\n", None),
+        ("0:memory:/a\n", None),
+        ("4:memory_recursiveprot:/a\n4:name=memory:/a\n", None),
+        ("4:memory\nmemory\n", None),
+    ],
+)
+def test_the_cgroup_of_version_1_is_the_one_that_has_memory(text, name):
+    assert read_cgroup_name(text, "memory") == (None if name is None else PurePosixPath(name))
+
+
+@pytest.mark.parametrize("text", ["0:\n", "0::\n", "0::a\n", "4::/a\n", "0:memory:/a\n"])
+def test_a_line_of_another_form_names_no_cgroup(text):
+    assert read_cgroup_name(text) is None
