@@ -14,20 +14,31 @@ deadline is that moment plus its remaining time, however long the frame lay in t
 its request ids have, which are one text (`core.request_ids`).  In an ANSWERS, `seconds` is the time spent computing,
 and `calls` counts the calls of `predict` that it took.  A payload of ALIGN_FROM_BYTES or more
 starts at a multiple of 64 in the body, so that an array can be used without a copy.
+
+Between the coordinator and its own workers a payload may lie in a slab, which is shared memory.  The frame then has its
+handle in place of its bytes, and the highest bit of its length is set:
+
+    handle   slab u64, offset u64, serial u64
+
+A frame that has handles, or is about slabs, is of version 5; every other is of version 4.  A decoder takes version 5
+only where it is told to, so that a worker from outside can name no memory and need not know of any.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final
 
-from penstock.core.payload import Payload, alignment_gap, payload_pieces, payload_size
+from penstock.core.payload import Handle, Payload, alignment_gap, payload_buffers, payload_size
 from penstock.errors import ProtocolError
 
 VERSION = 4
+"""That of the frames which every worker reads."""
+SLAB_VERSION = 5
+"""That of the frames which only our own workers read: those that name pieces of slabs."""
 MAX_BODY_BYTES = 1 << 40
 """Most bytes of a body.  No real frame is longer, so a header that says more is damaged."""
 MAX_ITEMS = (1 << 32) - 1
@@ -45,6 +56,9 @@ The buffer of a longer body doubles while the bytes come, so that a damaged leng
 """
 
 _HEADER = struct.Struct("<2sBBIIQdQ")
+_HANDLE = struct.Struct("<3Q")
+_NAMED: Final = 1 << 63
+"""The bit of a length that says: here is a handle, and the length is that of what it names."""
 MAGIC = b"PS"
 """How each frame begins."""
 
@@ -72,6 +86,13 @@ class Kind(IntEnum):
     """Worker to coordinator: `health` returned; a payload says what it raised."""
     DETACH = 11
     """Worker from outside to coordinator: send nothing more; it answers what it holds, and closes."""
+    RELEASED = 12
+    """Coordinator to worker: nobody reads these results of it any more; a `Released`."""
+    KEPT = 13
+    """Worker to coordinator, before an ANSWERS: which inputs its stage keeps views of, and which no more;
+    a `Kept`."""
+    TRIM = 14
+    """Coordinator to worker: give pages back to the system that it has not written to for a while; a `Trim`."""
 
 
 class Status(IntEnum):
@@ -94,8 +115,10 @@ class Frame:
         "codecs_in",
         "codecs_out",
         "frame_id",
+        "handles",
         "ids",
         "kind",
+        "nbytes",
         "payloads",
         "remaining",
         "seconds",
@@ -104,6 +127,8 @@ class Frame:
 
     def __init__(self, kind: Kind, frame_id: int, seconds: float, calls: int) -> None:
         self.kind = kind
+        self.nbytes = 0
+        """The length of its body."""
         self.frame_id = frame_id
         self.seconds = seconds
         self.calls = calls
@@ -113,6 +138,8 @@ class Frame:
         self.codecs_in: tuple[int, ...] = ()
         self.codecs_out: tuple[int, ...] = ()
         self.statuses: tuple[int, ...] = ()
+        self.handles: list[tuple[int, Handle]] = []
+        """The payloads that lie in a slab: the place of each, and where it lies.  In `payloads` it has no bytes yet."""
         self._body: memoryview | None = None
         self._request_ids_bytes = 0
 
@@ -164,10 +191,17 @@ def encode_batch(
     codecs_in: Sequence[int],
     codecs_out: Sequence[int],
     request_ids: bytes = b"",
+    handles: Mapping[int, Handle] | None = None,
 ) -> list[Any]:
-    """The buffers of a BATCH, to be written in order; `lengths` are those of `payloads`."""
-    columns = _batch_columns(len(ids)).pack(*ids, *lengths, *remaining, *codecs_in, *codecs_out)
-    return _assemble(Kind.BATCH, frame_id, sent, len(request_ids), columns + request_ids, lengths, payloads)
+    """The buffers of a BATCH, to be written in order; `lengths` are those of `payloads`.
+
+    `handles` says by their places which payloads are named in place of being sent.
+    """
+    version, named = VERSION, lengths
+    if handles:
+        version, named, lengths, payloads = _put_handles(handles, lengths, payloads)
+    columns = _batch_columns(len(ids)).pack(*ids, *named, *remaining, *codecs_in, *codecs_out)
+    return _assemble(version, Kind.BATCH, frame_id, sent, len(request_ids), columns + request_ids, lengths, payloads)
 
 
 def encode_answers(
@@ -177,11 +211,20 @@ def encode_answers(
     ids: Sequence[int],
     payloads: Sequence[Payload],
     statuses: Sequence[int],
+    lengths: Sequence[int] | None = None,
+    handles: Mapping[int, Handle] | None = None,
 ) -> list[Any]:
-    """The buffers of an ANSWERS, to be written in order."""
-    lengths = [payload_size(p) for p in payloads]
-    columns = _answer_columns(len(ids)).pack(*ids, *lengths, *statuses)
-    return _assemble(Kind.ANSWERS, frame_id, seconds, calls, columns, lengths, payloads)
+    """The buffers of an ANSWERS, to be written in order.
+
+    `lengths` are those of `payloads`, which are measured without them; `handles` as in `encode_batch`.
+    """
+    if lengths is None:
+        lengths = [payload_size(p) for p in payloads]
+    version, named = VERSION, lengths
+    if handles:
+        version, named, lengths, payloads = _put_handles(handles, lengths, payloads)
+    columns = _answer_columns(len(ids)).pack(*ids, *named, *statuses)
+    return _assemble(version, Kind.ANSWERS, frame_id, seconds, calls, columns, lengths, payloads)
 
 
 def encode_control(kind: Kind, payload: bytes, frame_id: int = 0) -> list[Any]:
@@ -189,7 +232,25 @@ def encode_control(kind: Kind, payload: bytes, frame_id: int = 0) -> list[Any]:
     return [_HEADER.pack(MAGIC, VERSION, kind, 1, 0, frame_id, 0.0, len(payload)) + payload]
 
 
+def encode_slab_note(kind: Kind, payload: bytes) -> bytes:
+    """A frame about slabs: RELEASED, KEPT or TRIM."""
+    return _HEADER.pack(MAGIC, SLAB_VERSION, kind, 1, 0, 0, 0.0, len(payload)) + payload
+
+
+def _put_handles(
+    handles: Mapping[int, Handle], lengths: Sequence[int], payloads: Sequence[Payload]
+) -> tuple[int, list[int], list[int], list[Payload]]:
+    """The version of a frame with `handles`, its column of lengths, and what it has in place of the payloads."""
+    named, sizes, sent = list(lengths), list(lengths), list(payloads)
+    for place, handle in handles.items():
+        named[place] = handle.nbytes | _NAMED
+        sizes[place] = _HANDLE.size
+        sent[place] = _HANDLE.pack(handle.slab, handle.offset, handle.serial)
+    return SLAB_VERSION, named, sizes, sent
+
+
 def _assemble(
+    version: int,
     kind: Kind,
     frame_id: int,
     seconds: float,
@@ -210,7 +271,7 @@ def _assemble(
                 parts.append(bytes(gap))
             parts.append(payload)
             offset += gap + length
-    header = _HEADER.pack(MAGIC, VERSION, kind, len(lengths), calls, frame_id, seconds, offset)
+    header = _HEADER.pack(MAGIC, version, kind, len(lengths), calls, frame_id, seconds, offset)
     buffers = [header, columns, *_flat(parts)]
     return [b"".join(buffers)] if offset < JOIN_BELOW_BYTES else buffers
 
@@ -218,7 +279,7 @@ def _assemble(
 def _flat(parts: list[Any]) -> list[Any]:
     if list not in map(type, parts):
         return parts
-    return [buffer for part in parts for buffer in payload_pieces(part)]
+    return [buffer for part in parts for buffer in payload_buffers(part)]
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -232,7 +293,7 @@ class FrameDecoder:
     so that a payload can be decoded a second time.
 
     `max_body` and `max_items` are the most that a frame may claim.  `first_claim` is the most bytes that are allocated
-    for a body before they have come.
+    for a body before they have come.  Only with `slabs` may a frame name pieces of them.
     """
 
     def __init__(
@@ -242,11 +303,13 @@ class FrameDecoder:
         max_items: int = MAX_ITEMS,
         first_claim: int = FIRST_CLAIM_BYTES,
         readonly: bool = False,
+        slabs: bool = False,
     ) -> None:
         self._max_body = max_body
         self._max_items = max_items
         self._first_claim = first_claim
         self._readonly = readonly
+        self._slabs = slabs
         self._scratch = bytearray(SCRATCH_BYTES)
         self._start = 0
         self._end = 0
@@ -322,9 +385,9 @@ class FrameDecoder:
         magic, version, kind, n, _, _, _, length = header
         if magic != MAGIC:
             raise ProtocolError(f"not a frame: it begins with {magic!r}")
-        if version != VERSION:
+        if version != VERSION and not (version == SLAB_VERSION and self._slabs):
             raise ProtocolError(f"the other end speaks version {version} of the protocol, this one version {VERSION}")
-        if kind not in _KINDS:
+        if kind not in _KINDS or (kind >= _FIRST_SLAB_KIND and version != SLAB_VERSION):
             raise ProtocolError(f"unknown kind of frame: {kind}")
         if length > self._max_body or n > self._max_items or n * 9 > max(length, 9):
             hint = ": its numbers have to be little-endian" if length >= MAX_BODY_BYTES << 8 else ""
@@ -352,6 +415,7 @@ class FrameDecoder:
 _KINDS: Final = {int(kind): kind for kind in Kind}
 _BATCH: Final = Kind.BATCH
 _ANSWERS: Final = Kind.ANSWERS
+_FIRST_SLAB_KIND: Final = int(Kind.RELEASED)
 
 
 def _read_frame(header: tuple[Any, ...], body: bytearray, readonly: bool) -> Frame:
@@ -359,6 +423,7 @@ def _read_frame(header: tuple[Any, ...], body: bytearray, readonly: bool) -> Fra
     n: int = header[3]
     calls: int = header[4]
     frame = Frame(_KINDS[header[2]], header[5], header[6], calls)
+    frame.nbytes = header[7]
     view = memoryview(body).toreadonly() if readonly else memoryview(body)
     if frame.kind is _BATCH:
         columns = _columns(_batch_columns, n, body)
@@ -369,13 +434,13 @@ def _read_frame(header: tuple[Any, ...], body: bytearray, readonly: bool) -> Fra
         frame.codecs_out = columns[4 * n :]
         frame.calls = 0
         frame.put_request_ids(view, calls)
-        frame.payloads = _slice(view, _BATCH_RECORD_BYTES * n + calls, lengths)
+        frame.payloads = _slice(view, _BATCH_RECORD_BYTES * n + calls, lengths, frame.handles, header[1])
     elif frame.kind is _ANSWERS:
         columns = _columns(_answer_columns, n, body)
         frame.ids = columns[:n]
         lengths = columns[n : 2 * n]
         frame.statuses = columns[2 * n :]
-        frame.payloads = _slice(view, _ANSWER_RECORD_BYTES * n, lengths)
+        frame.payloads = _slice(view, _ANSWER_RECORD_BYTES * n, lengths, frame.handles, header[1])
     else:
         frame.payloads = [view[: header[7]]]
     return frame
@@ -388,15 +453,32 @@ def _columns(layout: Any, n: int, body: bytearray) -> tuple[Any, ...]:
         raise ProtocolError(f"a frame of {len(body)} bytes is too short for its {n} records") from None
 
 
-def _slice(view: memoryview, offset: int, lengths: Sequence[int]) -> list[memoryview]:
-    payloads = []
+def _slice(
+    view: memoryview, offset: int, lengths: Sequence[int], handles: list[tuple[int, Handle]], version: int
+) -> list[memoryview]:
+    """The payloads of a frame; those that it names are put into `handles`, and are empty."""
+    payloads: list[memoryview] = []
     total = len(view)
     for length in lengths:
-        begin = offset + alignment_gap(offset) if length >= ALIGN_FROM_BYTES else offset
-        offset = begin + length
+        named = length >= _NAMED and version == SLAB_VERSION
+        nbytes = _HANDLE.size if named else length
+        begin = offset + alignment_gap(offset) if nbytes >= ALIGN_FROM_BYTES else offset
+        offset = begin + nbytes
         if offset > total:
             raise ProtocolError(f"a frame is shorter than its payloads{_PLACES}")
-        payloads.append(view[begin:offset])
+        if named:
+            handles.append((len(payloads), _read_handle(view, begin, length - _NAMED)))
+            payloads.append(_NOTHING)
+        else:
+            payloads.append(view[begin:offset])
     if offset != total:
         raise ProtocolError(f"a frame has {total - offset} bytes too many{_PLACES}")
     return payloads
+
+
+_NOTHING: Final = memoryview(b"")
+
+
+def _read_handle(view: memoryview, begin: int, nbytes: int) -> Handle:
+    slab, offset, serial = _HANDLE.unpack_from(view, begin)
+    return Handle(slab, offset, nbytes, serial)

@@ -13,7 +13,7 @@ import msgspec
 from penstock.codec.formats import Codec
 from penstock.config import LogOptions, StageOptions
 from penstock.errors import InvalidItem, ProtocolError, StageFailed
-from penstock.transport.framing import VERSION
+from penstock.transport.framing import SLAB_VERSION
 
 M = TypeVar("M", bound=msgspec.Struct)
 
@@ -31,7 +31,7 @@ class Hello(msgspec.Struct, frozen=True):
     """A worker's first message."""
 
     pid: int
-    version: int = VERSION
+    version: int = SLAB_VERSION
 
 
 class StageRef(msgspec.Struct, frozen=True):
@@ -45,6 +45,27 @@ class StageRef(msgspec.Struct, frozen=True):
     qualname: str
     main_path: bytes | None = None
     main_module: str | None = None
+
+
+class SlabOrder(msgspec.Struct, frozen=True):
+    """Which shared memory a worker reads its inputs from, and which it writes its results to.
+
+    Each is the number of a slab, or -1 where there is none; the descriptors are on its command line.
+    """
+
+    inputs: int
+    input_bytes: int
+    """How large the slab of its inputs is."""
+    results: int
+    part_offset: int
+    """Where its part of the slab of results begins."""
+    part_bytes: int
+    held: list[tuple[int, int, int]]
+    """Results of the worker before it in its place that are still read: offset, bytes and serial number of each."""
+    next_serial: int
+    """From where it numbers its own."""
+    least: int
+    """Results of so many bytes or more go there."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -74,6 +95,32 @@ class Launch(msgspec.Struct, frozen=True):
     """The format of its results, where it is not last."""
     served: bool
     """Whether every caller comes over HTTP: a result that only pickle carries is then of no use to anybody."""
+    slabs: SlabOrder | None = None
+    """None where everything travels in frames."""
+
+
+class Released(msgspec.Struct, frozen=True):
+    """Results that nobody reads any more, by their serial numbers: their pages may be written to again."""
+
+    serials: list[int]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a stage does with the inputs that lie in a slab, by their serial numbers."""
+
+    kept: list[int]
+    """Those of the batch that is answered next of which it keeps views."""
+    ended: list[int]
+    """Those of earlier batches whose last view is gone."""
+
+
+class Trim(msgspec.Struct, frozen=True):
+    """What of a worker's memory nobody has used for a while."""
+
+    runs: list[tuple[int, int]]
+    """Ranges of its part, as offset and bytes."""
+    heap: bool = False
+    """Whether it has been idle, so that what its C library keeps for the next batch is of no use."""
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ class SocketChannel(asyncio.BufferedProtocol):
     async def open(cls, sock: socket.socket, sink: FrameSink) -> SocketChannel:
         """Take over the connected socket `sock`."""
         loop = asyncio.get_running_loop()
-        _, channel = await loop.create_unix_connection(lambda: cls(sink), sock=sock)
+        _, channel = await loop.create_unix_connection(lambda: cls(sink, FrameDecoder(slabs=True)), sock=sock)
         channel._sock = sock
         keep_from_forks(channel)
         return channel
@@ -89,4 +89,9 @@ class SocketChannel(asyncio.BufferedProtocol):
                 self._decoder.end()
             except ProtocolError as error:
                 self._error = error
-        self._sink.channel_ended(self._error or exc)
+        ended = self._error or exc
+        if ended is not None:
+            # Its frames refer to what was being sent, and to whoever keeps the error: only the cycle collector would
+            # free that.
+            ended.__traceback__ = None
+        self._sink.channel_ended(ended)

@@ -18,12 +18,13 @@ MAX_BUFFERS = 1024
 class SocketWorkerEnd:
     """The worker's end, over a blocking socket.  Payloads are read-only, so that a batch can be run again.
 
-    `max_body` is the most bytes of a frame's body, until `bound` says otherwise.
+    `max_body` is the most bytes of a frame's body, until `bound` says otherwise.  With `slabs` frames may name pieces
+    of slabs.
     """
 
-    def __init__(self, sock: socket.socket, *, max_body: int = MAX_BODY_BYTES) -> None:
+    def __init__(self, sock: socket.socket, *, max_body: int = MAX_BODY_BYTES, slabs: bool = False) -> None:
         self._sock = sock
-        self._decoder = FrameDecoder(max_body=max_body, readonly=True)
+        self._decoder = FrameDecoder(max_body=max_body, readonly=True, slabs=slabs)
         self._frames: deque[Frame] = deque()
         self.ended = False
         """Whether the end of the stream was read, be it inside a frame."""
