@@ -49,12 +49,15 @@ def freed_memory_returned(
 
 
 def resident_bytes() -> int:
-    """The memory that this process occupies; 0 where the system does not tell."""
+    """The memory that this process occupies alone; 0 where the system does not tell.
+
+    Files and slabs are not counted, which it shares: of these the C library has nothing to give back.
+    """
     try:
-        pages = Path("/proc/self/statm").read_bytes().split()[1]
+        _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
     except OSError:
         return 0
-    return int(pages) * os.sysconf("SC_PAGESIZE")
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGESIZE")
 
 
 def trim_heap() -> None:

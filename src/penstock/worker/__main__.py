@@ -44,6 +44,8 @@ def main() -> None:
     parser.add_argument("--lifeline", type=int, default=None)
     parser.add_argument("--stacks", type=int, default=None)
     parser.add_argument("--erase", action="store_true")
+    parser.add_argument("--inputs", type=int, default=-1)
+    parser.add_argument("--results", type=int, default=-1)
     arguments = parser.parse_args()
     _ignore_signals()
     if arguments.stacks is not None:
@@ -60,24 +62,33 @@ def main() -> None:
         # The watch of the parent is a thread, and needs the interpreter.
         tie_to_lifeline(arguments.lifeline)
     _watch_parent(arguments.parent)
-    _work(sock, f"worker {arguments.index} of stage {arguments.stage!r}", erases=arguments.erase)
+    name = f"worker {arguments.index} of stage {arguments.stage!r}"
+    _work(sock, name, (arguments.inputs, arguments.results), erases=arguments.erase)
 
 
-def _work(sock: socket.socket, name: str, *, erases: bool) -> None:
+def _work(sock: socket.socket, name: str, slab_descriptors: tuple[int, int], *, erases: bool) -> None:
     # Imported late: libraries read the environment, which is complete only now.
     from penstock.hosting.handing_over import begin_handing_over
+    from penstock.hosting.malloc_thresholds import keep_large_blocks
     from penstock.transport.worker_socket import SocketWorkerEnd
     from penstock.worker.loop import work
     from penstock.worker.stage_life import freeze_model
     from penstock.worker.stage_logs import StageLogs
 
+    keep_large_blocks(os.environ)
     logs = StageLogs(name)
     # No gathering: what a stage prints is most wanted when its worker crashes right after.
     lines = begin_handing_over(logs.dropped_notice, gather=0.0, erases=erases)
-    end = SocketWorkerEnd(sock)
+    end = SocketWorkerEnd(sock, slabs=True)
     status = 0
     try:
-        work(end, on_launch=partial(logs.begin, lines), on_loaded=logs.loaded, on_ready=freeze_model)
+        work(
+            end,
+            on_launch=partial(logs.begin, lines),
+            on_loaded=logs.loaded,
+            on_ready=freeze_model,
+            slab_descriptors=slab_descriptors,
+        )
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
         # The coordinator has gone, perhaps in the middle of a frame.
         status = 1

@@ -29,6 +29,7 @@ from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.runner import Runner
 from penstock.worker.stage import WorkerInfo, make_stage
 from penstock.worker.stage_life import check_health, tear_down, warm_up_stage
+from penstock.worker.worker_slabs import WorkerSlabs
 
 
 def work(
@@ -38,10 +39,12 @@ def work(
     on_launch: Callable[[Launch], None] = lambda _: None,
     on_loaded: Callable[[], None] = lambda: None,
     on_ready: Callable[[], None] = lambda: None,
+    slab_descriptors: tuple[int, int] = (-1, -1),
 ) -> None:
     """Work until the coordinator ends the stream.
 
-    A worker thread is given its `target`; a process imports it.  `on_launch` is called before any user code runs,
+    A worker thread is given its `target`; a process imports it.  `slab_descriptors` are those that a process has
+    inherited: of its inputs and of its results.  `on_launch` is called before any user code runs,
     `on_loaded` once the stage's module is imported and again after `setup`, `on_ready` once the stage is warmed up.
     """
     end.send(encode_control(Kind.HELLO, pack(Hello(os.getpid()))))
@@ -50,10 +53,11 @@ def work(
         return
     launch = unpack(_expect(frame, Kind.LAUNCH).payloads[0], Launch)
     on_launch(launch)
+    slabs = WorkerSlabs.of(launch.slabs, *slab_descriptors)
     stage = None
     on_examples = False
     try:
-        stage, runner, types = _prepare(launch, target, on_loaded)
+        stage, runner, types = _prepare(launch, target, on_loaded, slabs)
         on_examples = True
         _warm_up(launch, stage, runner, types)
     except USER_ERRORS as error:
@@ -63,16 +67,28 @@ def work(
     on_ready()
     end.send(encode_control(Kind.READY, b""))
     while (frame := end.receive()) is not None:
-        if frame.kind is Kind.EXAMINE:
+        if frame.kind is Kind.BATCH:
+            slabs.open(frame)
+            named = bool(frame.handles)
+            answers = runner.run(frame)
+            frame = None  # and with it its views: those that are left are the stage's
+            if named or slabs.keeps:
+                # First: a result that is a view of an input is none that the stage keeps.
+                answers = [b"".join(answers)]
+                answers = [*slabs.tell(), *answers]
+            end.send(answers)
+        elif frame.kind is Kind.EXAMINE:
             end.send(encode_control(Kind.EXAMINED, _examine(runner, stage), frame.frame_id))
         elif frame.kind is Kind.CHECK:
             end.send(encode_control(Kind.CHECKED, _check(stage), frame.frame_id))
-        else:
-            end.send(runner.run(_expect(frame, Kind.BATCH)))
+        elif not slabs.note(frame):
+            _expect(frame, Kind.BATCH)
     tear_down(stage, launch.stage)
 
 
-def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tuple[Any, Runner, Signature]:
+def _prepare(
+    launch: Launch, target: Any, on_loaded: Callable[[], None], slabs: WorkerSlabs
+) -> tuple[Any, Runner, Signature]:
     if target is None:
         sys.path[:] = map(os.fsdecode, launch.sys_path)
         target = import_target(launch.ref)
@@ -96,6 +112,8 @@ def _prepare(launch: Launch, target: Any, on_loaded: Callable[[], None]) -> tupl
         validates=launch.validate and launch.first,
         behind=launch.behind,
         current=current,
+        place=slabs.put,
+        place_from=0 if launch.slabs is None else launch.slabs.least,
     )
     announce(runner.current, launch.service, launch.stage, launch.index)
     stage.setup(**arguments)

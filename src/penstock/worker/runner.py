@@ -6,7 +6,7 @@ The runner reads no channel, and is told the time by a function, so that a test 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
@@ -14,7 +14,7 @@ from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.codec.text import cut_middle
 from penstock.config import StageOptions
-from penstock.core.payload import join_payload
+from penstock.core.payload import Handle, Payload, join_payload, payload_size
 from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
 from penstock.transport.messages import MESSAGE_BYTES, Problem, pack
@@ -29,6 +29,9 @@ from penstock.worker.problems import (
     note_single_item,
 )
 from penstock.worker.stage import wants_pre
+
+PlaceResults: TypeAlias = Callable[[Payload, int], Handle | None]
+"""Puts a result of so many bytes into a slab; None where there is no room."""
 
 
 class _Work:
@@ -90,6 +93,8 @@ class Runner:
         behind: str = "",
         current: CurrentCall | None = None,
         write: Callable[[Problem], bytes] = pack,
+        place: PlaceResults | None = None,
+        place_from: int = 0,
     ) -> None:
         # `write` makes the payload of an answer that failed.
         self.current = CurrentCall(now) if current is None else current
@@ -103,6 +108,10 @@ class Runner:
         self._now = now
         self._validates = validates
         self._write = write
+        self._place = place
+        """Puts large results where they are named and not sent; None where all are sent."""
+        self._place_from = place_from
+        """The size from which on a result is large, in bytes."""
         self._behind = behind
         """The external stage whose results are the items; "" where there is none."""
         self._preprocess: Callable[..., Any] | None = getattr(stage, "preprocess", None)
@@ -126,7 +135,22 @@ class Runner:
             self._run_singles(work, places, values)
         self.current.over()
         seconds = self._now() - started
-        return encode_answers(frame.frame_id, seconds, calls, frame.ids, work.payloads, work.statuses)
+        lengths = [payload_size(payload) for payload in work.payloads]
+        handles = None
+        if self._place is not None and max(lengths) >= self._place_from:
+            handles = self._placed(work, lengths, self._place)
+        return encode_answers(frame.frame_id, seconds, calls, frame.ids, work.payloads, work.statuses, lengths, handles)
+
+    def _placed(self, work: _Work, lengths: list[int], place: PlaceResults) -> dict[int, Handle]:
+        """Put the large results of `work` where the coordinator finds them; returns the handles by their places."""
+        handles: dict[int, Handle] = {}
+        for i, nbytes in enumerate(lengths):
+            if nbytes >= self._place_from and work.statuses[i] == Status.OK:
+                handle = place(work.payloads[i], nbytes)
+                if handle is not None:
+                    handles[i] = handle
+                    work.payloads[i] = b""
+        return handles
 
     def warm_up(self, examples: list[Any], max_size: int, formats: Sequence[Codec] = ()) -> list[str]:
         """Run `examples` one by one and, for a batched stage, as a full batch; raises what the stage raises.

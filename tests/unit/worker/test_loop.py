@@ -14,7 +14,7 @@ import pytest
 from penstock.codec.formats import Codec
 from penstock.config import LogOptions, StageOptions
 from penstock.errors import ProtocolError
-from penstock.transport.framing import VERSION, FrameDecoder, Kind, Status, encode_batch, encode_control
+from penstock.transport.framing import SLAB_VERSION, FrameDecoder, Kind, Status, encode_batch, encode_control
 from penstock.transport.messages import Hello, Launch, Problem, StageRef, pack, unpack
 from penstock.worker.loop import work
 from penstock.worker.stage import Stage, WorkerInfo
@@ -97,7 +97,7 @@ def test_a_worker_greets_is_set_up_works_and_tears_down(log):
     end = ScriptedEnd(launch(setup={"a": 1}), batch(7, 1), batch(8, 2))
     work(end, target=Recorded)
     assert kinds(end) == [Kind.HELLO, Kind.READY, Kind.ANSWERS, Kind.ANSWERS]
-    assert unpack(end.sent[0].payloads[0], Hello) == Hello(os.getpid(), VERSION)
+    assert unpack(end.sent[0].payloads[0], Hello) == Hello(os.getpid(), SLAB_VERSION)
     assert [frame.frame_id for frame in end.sent[2:]] == [7, 8]
     assert log == [
         ("setup", {"a": 1}, WorkerInfo("embed", 1, 3)),
