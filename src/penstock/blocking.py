@@ -16,7 +16,7 @@ from penstock.calls import Calls, Terms, is_failure
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.core.tenants import USUAL_URGENCY
-from penstock.errors import ConfigError, NotReady
+from penstock.errors import ConfigError, InvalidItem, NotReady
 from penstock.hosting.loop_thread import LoopThread
 from penstock.streaming import InHand
 
@@ -190,7 +190,7 @@ class BlockingService:
                     failure = error
                     break
                 answers = self._submit(self._calls.answers([packed], terms, wait=True, lane=Lane.BULK))
-                in_hand.put(answers, len(packed) if isinstance(packed, bytes) else 0)
+                in_hand.put(answers, 0 if isinstance(packed, InvalidItem) else len(packed))
             while len(in_hand):
                 yield _take_first(in_hand, return_exceptions)
                 self._check_process()

@@ -25,6 +25,7 @@ from penstock.config import ServiceOptions
 from penstock.core.clock import Clock
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
+from penstock.core.payload import Buffer
 from penstock.core.state import State
 from penstock.core.tenants import BEST_URGENCY, USUAL_URGENCY, WORST_URGENCY, check_tenant_name
 from penstock.errors import ConfigError, InvalidItem, NotReady, RequestError
@@ -76,14 +77,20 @@ class Calls:
         self._service_name = service_name
         self._options = options
         self._formats = formats
-        self.pack = formats.pack
-        """Copies an item into one payload, or says why it cannot."""
         self.clock = clock
         self._now = clock.now
         self._engine: HostedEngine | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = 0
         """The process that started the service."""
+
+    def pack(self, x: Any) -> Packed:
+        """Copy an item into one payload, or say why that cannot be; in whatever thread has the item."""
+        return self._formats.pack(x, self._lease)
+
+    def _lease(self, nbytes: int) -> memoryview | None:
+        engine = self._engine
+        return None if engine is None else engine.piece(nbytes)
 
     @property
     def is_copy(self) -> bool:
@@ -151,14 +158,16 @@ class Calls:
 
     async def answers(self, packed: list[Packed], terms: Terms, *, wait: bool, lane: Lane) -> list[Any]:
         """The answers to items that were packed already."""
-        payloads = [payload for payload in packed if isinstance(payload, bytes)]
+        payloads = [payload for payload in packed if not isinstance(payload, InvalidItem)]
+        invalid = [item if isinstance(item, InvalidItem) else None for item in packed]
+        del packed  # the engine has the payloads, and lets go of each when a stage is done with it
         submitted = self._submit(payloads, terms, wait=wait, lane=lane)
         try:
             outcomes = iter(await submitted.outcomes)
         except asyncio.CancelledError:
             submitted.cancel()
             raise
-        return [item if isinstance(item, InvalidItem) else self._unpack(next(outcomes)) for item in packed]
+        return [self._unpack(next(outcomes)) if item is None else item for item in invalid]
 
     async def stream(
         self,
@@ -180,6 +189,7 @@ class Calls:
             while (oldest := await in_hand.first()) is not None:
                 answer = oldest if isinstance(oldest, InvalidItem) else self._unpack((await oldest.outcomes)[0])
                 in_hand.drop_first()
+                del oldest  # it has the bytes of the result, and the caller may take its time with the answer
                 if is_failure(answer) and not return_exceptions:
                     raise answer
                 yield answer
@@ -223,7 +233,7 @@ class Calls:
         else:
             in_hand.put(self._submit([packed], terms, wait=True, lane=Lane.BULK), len(packed))
 
-    def _submit(self, payloads: list[bytes], terms: Terms, *, wait: bool, lane: Lane) -> Submitted:
+    def _submit(self, payloads: list[Buffer], terms: Terms, *, wait: bool, lane: Lane) -> Submitted:
         self.check_process()
         terms.check()
         loop = asyncio.get_running_loop()

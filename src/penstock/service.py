@@ -210,6 +210,7 @@ class Service:
         from penstock.hosting.load_lines import loading_logged
         from penstock.runtime.engine import Engine
         from penstock.runtime.incarnation import ProcessIncarnation, ThreadIncarnation
+        from penstock.runtime.slabs import open_slabs
 
         self._check_import()
         self._calls.check_process()
@@ -233,6 +234,7 @@ class Service:
             logs=self.logs,
             served=self.served,
             rules=self.tenant_rules,
+            open_slabs=None if self.inline else open_slabs,
         )
         self._calls.connect(self.engine, self._loop)
         with loading_logged(self, clock):

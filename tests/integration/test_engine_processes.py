@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 from pathlib import Path
 
@@ -60,6 +61,18 @@ async def test_each_worker_gets_its_own_environment_on_top_of_ours(monkeypatch):
         found = {f["env"]["GPU"]: f["env"] for f in await service.predict_many([("facts",)] * 50)}
     assert found["0"]["FROM_OUTSIDE"] == "1"
     assert "1" not in found or found["1"]["FROM_OUTSIDE"] == "2"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told what to keep")
+async def test_copies_of_large_bodies_cost_a_worker_no_page_faults_unless_the_user_says_so(monkeypatch):
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    body = bytes(600_000)
+    ours = ps.stage(stages.faults_of_copies, name="ours")
+    theirs = ps.stage(stages.faults_of_copies, name="theirs", env={"MALLOC_TRIM_THRESHOLD_": "131072"})
+    async with ps.Service(ours) as kept, ps.Service(theirs) as given_back:
+        assert await kept.predict(body) < 500
+        assert await given_back.predict(body) > 5000
 
 
 async def test_each_worker_sees_its_gpus_before_it_imports_anything(monkeypatch):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from penstock.codec.annotations import Signature
 from penstock.codec.formats import Codec
 from penstock.config import Batch, LogOptions, ServiceOptions
+from penstock.core.arriving import ArrivingBody
 from penstock.core.counters import ServiceCounters, StageCounters
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
@@ -90,6 +91,26 @@ class StageView(Protocol):
         """Its pool."""
 
 
+class SlabView(Protocol):
+    """One shared memory of a service as `/metrics` shows it."""
+
+    @property
+    def name(self) -> str:
+        """What lies there: `arrivals`, or the results of the stage of this name."""
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it has, in whole pages."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the pages that somebody holds."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Those of them that a stage keeps although their items are settled."""
+
+
 class HostedEngine(Protocol):
     """The running half of a service.  Every call is made on the event loop's thread."""
 
@@ -148,6 +169,14 @@ class HostedEngine(Protocol):
     @property
     def stages(self) -> Sequence[StageView]:
         """The running stages, in order."""
+
+    @property
+    def slabs(self) -> Sequence[SlabView]:
+        """The shared memories: that of arrivals, then those of the stages; none where there is no shared memory."""
+
+    @property
+    def inline_reasons(self) -> Mapping[str, int]:
+        """How many payloads of `slab_from` or more travelled inline, by `INLINE_REASONS`; empty without `slabs`."""
 
     def refusal(
         self,
@@ -222,11 +251,27 @@ class HostedEngine(Protocol):
     def abandon(self) -> None:
         """End every worker at once, without an answer to anybody."""
 
+    def piece(self, nbytes: int) -> memoryview | None:
+        """A place in shared memory for a body or an input of `nbytes`, to be written to and then submitted.
+
+        None where it is to be submitted as any other bytes.  Any thread may ask.  The place is free again when nobody
+        has a view of it.
+        """
+
     def hold(self, nbytes: int) -> None:
         """Count bytes that are held besides those of payloads; a negative number gives them back."""
 
     def hold_answer(self, nbytes: int) -> None:
         """Count bytes of a finished answer; a negative number gives them back."""
+
+    def piece_for(self, body: ArrivingBody) -> memoryview | None:
+        """A piece for a body in arrival, whose first bytes came: a writable view of `body.announced` bytes.
+
+        None where it goes on inline.  Once it is whole, or will not come, `arrived` is told.
+        """
+
+    def arrived(self, body: ArrivingBody) -> None:
+        """A body that was given a piece is in arrival no more; harmless where that is known."""
 
     async def worker_stacks(self) -> Mapping[str, str]:
         """The stacks of each worker process, by what the worker is called; those that cannot be had are left out."""

@@ -21,7 +21,7 @@ from penstock.codec import pickle_
 from penstock.core.clock import Clock
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure, Outcome, Result
-from penstock.core.payload import Payload, join_payload, payload_size
+from penstock.core.payload import Payload, copy_to_piece, join_payload, payload_size
 from penstock.errors import (
     DeadlineExceeded,
     InvalidItem,
@@ -221,7 +221,7 @@ class Steps:
             return
         try:
             job.ticket = engine.submit(
-                (payload,),
+                [copy_to_piece(payload, engine.piece) or payload],
                 target.crossing.sent_in(formats.codec_in),
                 target.crossing.given_in(formats.codec_out),
                 deadline,

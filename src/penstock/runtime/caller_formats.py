@@ -16,24 +16,41 @@ from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.codec.text import cut_middle
-from penstock.core.payload import Payload, join_payload
+from penstock.core.payload import (
+    Buffer,
+    LeasePiece,
+    Payload,
+    copy_to_piece,
+    handle_of,
+    join_payload,
+)
 from penstock.errors import InvalidItem, StageFailed
 from penstock.runtime.crossings import crossings
 from penstock.runtime.spec import StageSpec
 from penstock.transport.messages import MESSAGE_BYTES, stage_failure
 from penstock.worker.problems import describe_error
 
-Packed: TypeAlias = bytes | InvalidItem
+Packed: TypeAlias = Buffer | InvalidItem
 """An input as it is submitted: its payload, or the reason why it has none."""
 
 
-def pack_item(x: Any) -> Packed:
-    """Copy `x` into one payload, pickled."""
+def no_piece(_nbytes: int) -> memoryview | None:
+    """A place for a payload where there is no slab: none."""
+    return None
+
+
+def pack_item(x: Any, lease: LeasePiece = no_piece) -> Packed:
+    """Copy `x` into one payload, pickled; where it lies is for `lease` to say."""
     try:
         payload = pickle_.dumps(x)
     except ValueError as error:
         return _invalid(str(error), error.__cause__)
-    return bytes(join_payload(payload))
+    return _copied(payload, lease)
+
+
+def _copied(payload: Payload, lease: LeasePiece) -> Buffer:
+    piece = copy_to_piece(payload, lease)
+    return bytes(join_payload(payload)) if piece is None else piece
 
 
 class CallerFormats:
@@ -61,7 +78,7 @@ class CallerFormats:
         self.codec_in = codec_in
         self.codec_out = codec_out
         self.pack = pack_item if codec_in is Codec.PICKLE else self._write
-        """Copies an item into one payload, or says why it cannot."""
+        """Copies an item into one payload, which lies where a lease says, or says why it cannot."""
         self._last_stage = last_stage
         self._encode = ItemEncoder(item, allow_nan=allow_nan, subject="the input").encode
         self._decode = ItemDecoder(result).decode
@@ -87,17 +104,20 @@ class CallerFormats:
     def unpack(self, payload: Payload) -> Any:
         """The result in `payload`; a StageFailed, not raised, where it cannot be read."""
         try:
+            buffer = join_payload(payload)
+            if handle_of(buffer) is not None:
+                buffer = bytearray(buffer)  # the result is its caller's, who may keep it, and write to it
             if self.codec_out is Codec.PICKLE:
-                return pickle_.loads(join_payload(payload))
-            return self._decode(self.codec_out, join_payload(payload))
+                return pickle_.loads(buffer)
+            return self._decode(self.codec_out, buffer)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # the checks of a type are the user's code: SystemExit, too
             return self._unreadable(error)
 
-    def _write(self, x: Any) -> Packed:
+    def _write(self, x: Any, lease: LeasePiece = no_piece) -> Packed:
         try:
-            return bytes(join_payload(self._encode(self.codec_in, x)))
+            return _copied(self._encode(self.codec_in, x), lease)
         except KeyboardInterrupt:
             raise
         except EncodeFailed as error:

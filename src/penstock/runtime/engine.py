@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.codec.formats import Codec
 from penstock.config import IN_A_PROGRAM, LogOptions, ServiceOptions
+from penstock.core.arriving import ArrivingBody
 from penstock.core.clock import Clock, calling_later
 from penstock.core.counters import ServiceCounters
 from penstock.core.item import Done, Request
@@ -31,6 +32,7 @@ from penstock.errors import (
     StartFailed,
 )
 from penstock.hosting.available_memory import available_memory
+from penstock.hosting.servable import SlabView
 from penstock.hosting.tenants_file import read_tenants
 from penstock.runtime.affinity import pin
 from penstock.runtime.external_door import ExternalDoor
@@ -39,6 +41,8 @@ from penstock.runtime.flow import Flow
 from penstock.runtime.incarnation import StartIncarnation
 from penstock.runtime.launching import plan as plan_workers
 from penstock.runtime.memory_watch import MemoryWatch
+from penstock.runtime.shared_memory import SharedMemory
+from penstock.runtime.slabs import OpenSlabs
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import BatchSent, StageDriver
 
@@ -53,7 +57,7 @@ class Engine:
     time, and `start_incarnation` starts its workers; `inline` says that those are threads of this process.  `logs` is
     how workers in processes of their own write their log lines.  `served` says that every caller comes over HTTP.
     `rules` is what the file of tenants says, None where nobody has read it yet.  `read_memory` tells how many bytes of
-    memory are available, for `min_free_memory`.
+    memory are available, for `min_free_memory`.  `open_slabs` makes the shared memory; without it all travels inline.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class Engine:
         served: bool = False,
         rules: TenantRules | None = None,
         read_memory: Callable[[], int | None] = available_memory,
+        open_slabs: OpenSlabs | None = None,
     ) -> None:
         self.name = name
         self.options = options
@@ -100,6 +105,7 @@ class Engine:
             self._memory_watch = MemoryWatch(
                 name, options.min_free_memory, read=read_memory, clock=clock, changed=self._flow.set_memory_short
             )
+        self._memory = SharedMemory(name, self._specs, options, self.stages, clock, open_slabs)
         self._affinity_before: frozenset[int] | None = None
         self._pinned_by = 0
         """The thread that was pinned."""
@@ -306,6 +312,23 @@ class Engine:
         for stage in self.stages:
             stage.on_sent = sent
 
+    def piece(self, nbytes: int) -> memoryview | None:  # noqa: D102  # see `HostedEngine`
+        return self._memory.piece(nbytes)
+
+    def piece_for(self, body: ArrivingBody) -> memoryview | None:  # noqa: D102  # see `HostedEngine`
+        return self._memory.piece_for(body)
+
+    def arrived(self, body: ArrivingBody) -> None:  # noqa: D102  # see `HostedEngine`
+        self._memory.arrived(body)
+
+    @property
+    def slabs(self) -> Sequence[SlabView]:  # noqa: D102  # see `HostedEngine`
+        return self._memory.slabs
+
+    @property
+    def inline_reasons(self) -> dict[str, int]:  # noqa: D102  # see `HostedEngine`
+        return self._memory.inline_reasons
+
     def hold(self, nbytes: int) -> None:  # noqa: D102  # see `HostedEngine`
         self._flow.hold(nbytes)
 
@@ -340,10 +363,9 @@ class Engine:
             logs=self._logs,
             served=self._served,
         )
-        if self._memory_watch is not None:
-            self._memory_watch.start()
-        self._pin(plan.allowed)
         self._loop = asyncio.get_running_loop()
+        self._begin_memory(self._loop)
+        self._pin(plan.allowed)
         self._flow.begin(self._loop)
         self._phase = State.READY
         try:
@@ -360,6 +382,15 @@ class Engine:
             raise
         finally:
             self._started = None
+
+    def _begin_memory(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            self._memory.start(loop)
+            if self._memory_watch is not None:
+                self._memory_watch.start()
+        except ConfigError:
+            self._end_memory()
+            raise
 
     def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
         """Look again at what the service's workers allow."""
@@ -467,12 +498,16 @@ class Engine:
         self._flow.forget_deadlines()
         for stage in self.stages:
             stage.forget_timers()
-        if self._memory_watch is not None:
-            self._memory_watch.stop()
         self._close_door()
+        self._end_memory()
         if self._started is not None and not self._started.done():
             self._started.set_exception(self._stopped_early())
         self._unpin()
+
+    def _end_memory(self) -> None:
+        if self._memory_watch is not None:
+            self._memory_watch.stop()
+        self._memory.stop()
 
     def _stopped_early(self) -> StartFailed:
         return StartFailed(f"service {self.name!r} was stopped while it was starting")

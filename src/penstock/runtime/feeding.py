@@ -122,7 +122,10 @@ class Feeding:
     def _offer_next(self, request: Request) -> Item:
         """Make the next payload of `request` an item of the first stage; who calls counts it as fed."""
         index = request.fed
-        payload = request.payloads[index]
+        payloads = request.payloads
+        payload = payloads[index]
+        if isinstance(payloads, list):
+            payloads[index] = b""  # the item has it now, and lets go of it before the request ends
         item = Item(next(self._item_ids), payload, payload_size(payload), request, index)
         if len(request.items) > self._kept_items:
             request.items = [i for i in request.items if i.state is not SETTLED]

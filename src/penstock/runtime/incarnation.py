@@ -47,6 +47,8 @@ class WorkerStart:
     cores: frozenset[int]
     env: Mapping[str, str]
     """The whole environment of its process."""
+    slabs: tuple[int, int] = (-1, -1)
+    """The descriptors of the slabs of its inputs and of its results; -1 where there is none."""
 
 
 class IncarnationOwner(Protocol):
@@ -136,6 +138,7 @@ class ProcessIncarnation:
                 child_socket=theirs,
                 cores=start.cores,
                 env=start.env,
+                slabs=start.slabs,
                 on_exit=self._process_ended,
             )
         except (OSError, ValueError):

@@ -113,14 +113,18 @@ class WorkerProcess:
         cores: frozenset[int],
         env: Mapping[str, str],
         on_exit: Callable[[], None],
+        slabs: tuple[int, int] = (-1, -1),
     ) -> WorkerProcess:
-        """Start the worker `label` (service, stage, index); OSError if the system refuses."""
+        """Start the worker `label` (service, stage, index); OSError if the system refuses.
+
+        `slabs` are the descriptors of its inputs and of its results.
+        """
         # The worker ends when the last process that has `ours` open closes it.  If that is killed, the kernel does so.
         theirs, ours = os.pipe()
         memory = None
         try:
             memory = StackMemory.make()
-            popen = _spawn(label, child_socket.fileno(), theirs, memory, cores, env)
+            popen = _spawn(label, child_socket.fileno(), theirs, memory, cores, env, slabs)
         except (OSError, ValueError):
             os.close(ours)
             _close(memory)
@@ -258,6 +262,7 @@ def _spawn(
     memory: StackMemory | None,
     cores: frozenset[int],
     env: Mapping[str, str],
+    slabs: tuple[int, int],
 ) -> subprocess.Popen[bytes]:
     """The process of worker `label`, with these descriptors; OSError or ValueError if the system refuses."""
     service, stage, index = label
@@ -267,6 +272,10 @@ def _spawn(
     if memory is not None:
         command += ["--stacks", str(memory.fd)]
         inherited.append(memory.fd)
+    for name, descriptor in zip(("--inputs", "--results"), slabs, strict=True):
+        if descriptor >= 0:
+            command += [name, str(descriptor)]
+            inherited.append(descriptor)
     if line_is_shown():
         command.append("--erase")
     # The names come last, behind the end of the options: a user may choose a name that looks like an option.

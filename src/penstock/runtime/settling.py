@@ -101,6 +101,8 @@ class Settling:
         self._admission.drop_unfed(request)
         n = len(request.payloads) - request.fed
         request.outcomes[request.fed :] = [failure] * n
+        if isinstance(request.payloads, list):
+            request.payloads[request.fed :] = [b""] * n
         request.fed += n
         _count_failure(self._counters, failure.error, n)
         request.unsettled -= n

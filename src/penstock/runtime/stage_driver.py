@@ -7,6 +7,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final, Protocol, TypeAlias
 
+from msgspec.structs import replace
+
 from penstock.codec.formats import Codec
 from penstock.config import ServiceOptions
 from penstock.core.abandonment import Abandonment
@@ -28,8 +30,10 @@ from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.idle_rounds import IdleRounds
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
+from penstock.runtime.slabs import NO_SLAB, StageSlabs
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_failures import fault_kind, first_error, short_reason, start_failure, start_words
+from penstock.runtime.stage_memory import StageMemory, released_note
 from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control
@@ -78,6 +82,9 @@ class Hub(Protocol):
 
 class StageDriver:
     """One running stage."""
+
+    memory: StageMemory | None = None
+    """What of its inputs and results lies in slabs; None where nothing does."""
 
     def __init__(
         self,
@@ -302,41 +309,65 @@ class StageDriver:
                 if item.request.lane != BACK:
                     item.request.tenant.waited += now - item.arrived
         n = len(items)
+        lengths = [item.nbytes for item in items]
+        memory = self.memory
+        handles = None
+        if memory is not None and max(lengths) >= memory.least:
+            handles = memory.name_inputs(sent, self.kept_bytes)
         codec_in, codec_out = self.codec_in, self.codec_out
         self.in_flight += n
         self.back_in_flight += batch.back
         self.counters.batches += 1
         self.counters.batch_size.add(n)
         self.counters.cuts[batch.reason] = self.counters.cuts.get(batch.reason, 0) + 1
-        worker.send(
-            sent,
-            encode_batch(
-                sent.frame_id,
-                now,
-                [item.id for item in items],
-                [item.payload for item in items],
-                [item.nbytes for item in items],
-                [item.deadline - now for item in items],
-                [item.request.codec_in for item in items] if codec_in is None else [codec_in] * n,
-                [item.request.codec_out for item in items] if codec_out is None else [codec_out] * n,
-                join_ids(items),
-            ),
+        buffers = encode_batch(
+            sent.frame_id,
             now,
+            [item.id for item in items],
+            [item.payload for item in items],
+            lengths,
+            [item.deadline - now for item in items],
+            [item.request.codec_in for item in items] if codec_in is None else [codec_in] * n,
+            [item.request.codec_out for item in items] if codec_out is None else [codec_out] * n,
+            join_ids(items),
+            handles,
         )
+        if worker.part is not None and worker.part.any_ended:
+            buffers.insert(0, released_note(worker.part))
+        worker.send(sent, buffers, now)
         if self.on_sent is not None:
             kill = None if self.inline else worker.strike
             self.on_sent(kill, [item.request.id for item in items if item.request.lane != BACK])
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of inputs of which the stage keeps views."""
+        return sum([worker.kept_bytes for worker in self.workers])
+
+    def keeps_inputs(self, worker: WorkerSlot) -> None:  # noqa: D102  # see `SlotOwner`
+        assert self.memory is not None, "only a worker that reads a slab keeps anything of it"
+        if not self.memory.told_kept:
+            self.memory.told_kept = True
+            log.warning(
+                "%s keeps views of its inputs after it has answered, and their memory is not used again before they "
+                "are gone; copy what is to be kept, by bytes(x) or x.copy()",
+                worker,
+            )
 
     # -- from workers -----------------------------------------------------------------------------------------------
 
     def start_of(self, index: int) -> WorkerStart:
         """Where and how worker `index` starts.  Its environment is made of this process's at this moment."""
         env = worker_environment(self._threads[index], self.spec.environment_of(index))
-        return WorkerStart(self.service, self.name, index, self.spec.target, self._cores[index], env)
+        slabs = (NO_SLAB, NO_SLAB) if self.memory is None else self.memory.slabs.descriptors()
+        return WorkerStart(self.service, self.name, index, self.spec.target, self._cores[index], env, slabs)
 
     def launch_of(self, index: int) -> bytes:  # noqa: D102  # see `SlotOwner`
         assert self._launch is not None, "the stage was never started"
-        return pack(self._launch(index))
+        launch = self._launch(index)
+        if self.memory is not None:
+            launch = replace(launch, slabs=self.memory.slabs.order(index))
+        return pack(launch)
 
     def launch_in(self) -> float:
         """At once: a worker that may not serve yet is not started."""
@@ -358,6 +389,8 @@ class StageDriver:
         counters.computed.add(frame.seconds)
         if frame.calls > 1 and self.spec.batch is not None:
             counters.bisected += 1
+        if self.memory is not None and frame.nbytes >= self.memory.least:
+            self.memory.count_unplaced(frame)
         if frame.calls:
             self.queue.ran(frame.seconds, back=sent.back == len(sent.items))
         if self._abandonment is not None:
@@ -507,6 +540,7 @@ class StageDriver:
 
     def _reclaim(self, frames: list[SentFrame], *, innocent: bool, hung: bool) -> None:
         for sent in frames:
+            sent.views = []  # nobody reads there any more; items that wait for their turn still refer to the frame
             self.in_flight -= len(sent.items)
             self.back_in_flight -= sent.back
         found = reclaim(frames, innocent=innocent or self.stopping, retry=self.spec.options.retry and not self.inline)
@@ -525,6 +559,22 @@ class StageDriver:
         self.queue.put_back([item for item in items if not item.suspect])
 
     # -- life ---------------------------------------------------------------------------------------------------
+
+    def use_slabs(self, slabs: StageSlabs, inline_reasons: dict[str, int]) -> None:
+        """Have workers that start from now on read and write large payloads in shared memory.
+
+        What travels inline all the same is counted in `inline_reasons`.
+        """
+        self.memory = StageMemory(slabs, inline_reasons)
+        for worker, part in zip(self.workers, slabs.parts, strict=True):
+            worker.part = part
+
+    def forget_slabs(self) -> None:
+        """Let go of them after the last worker has ended; one that was abandoned may still name what lies there."""
+        if self.memory is not None and all(worker.pid is None for worker in self.workers):
+            self.memory = None
+            for worker in self.workers:
+                worker.part = None
 
     def start(self, launch: Callable[[int], Launch], cores: list[frozenset[int]], threads: list[int]) -> None:
         """Start every worker.

@@ -15,11 +15,13 @@ from penstock.core.abandonment import Abandonment, warning_after
 from penstock.core.clock import FOREVER_SECONDS, Clock, Timer
 from penstock.core.dispatch import FrameHolder, SentFrame
 from penstock.core.moves import Move
+from penstock.core.payload import Payload, handle_of, payload_size
 from penstock.core.state import WorkerState
 from penstock.core.supervision import WorkerHealth
 from penstock.errors import ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.incarnation import Incarnation, StartIncarnation, WorkerStart
+from penstock.runtime.slabs import ResultPart
 from penstock.runtime.slot_states import (
     ABANDON,
     BECOME_READY,
@@ -32,8 +34,8 @@ from penstock.runtime.slot_states import (
     STOP,
     SlotState,
 )
-from penstock.transport.framing import VERSION, Frame, Kind, encode_control
-from penstock.transport.messages import Hello, Problem, unpack
+from penstock.transport.framing import SLAB_VERSION, Frame, Kind, Status, encode_control
+from penstock.transport.messages import Hello, Kept, Problem, unpack
 from penstock.worker.problems import describe_error
 
 log = guarded_logger("penstock.runtime")
@@ -46,6 +48,7 @@ LEAVE_SECONDS: Final = 10.0
 NOT_BELIEVED: Final = "it sent what no worker sends"
 
 READY: Final = SlotState.READY  # asked for each batch: a constant costs nothing once compiled
+OK: Final = int(Status.OK)
 AT_WORK: Final = (SlotState.READY, SlotState.LEAVING)
 
 
@@ -81,6 +84,9 @@ class SlotOwner(Protocol):
 
     def abandoned(self, worker: WorkerSlot) -> None:
         """The worker is being killed, because it went on with a batch that nobody waits for."""
+
+    def keeps_inputs(self, worker: WorkerSlot) -> None:
+        """The stage keeps views of inputs beyond the answers to them."""
 
     def worker_ready(self, worker: WorkerSlot) -> None:
         """The worker reached READY."""
@@ -158,6 +164,10 @@ class WorkerSlot(FrameHolder):
         self.health = health
         self.tried = False
         """History: whether its first start has come to READY or to an end."""
+        self.part: ResultPart | None = None
+        """Where its results are read, as far as they are not sent."""
+        self.kept: dict[int, Payload] = {}
+        """The inputs that its stage keeps views of, by their serial numbers."""
         self._owner = owner
         self._timeout = timeout
         self._abandonment = abandonment
@@ -335,6 +345,11 @@ class WorkerSlot(FrameHolder):
             self._watch()
         self._incarnation.send(buffers)
 
+    def tell(self, note: bytes) -> None:
+        """Send the worker, which is ready, something that it does not answer."""
+        assert self._incarnation is not None
+        self._incarnation.send([note])
+
     def check(self, frame_id: int, now: float) -> None:
         """Have the worker, which is idle, run `health`."""
         self._check = SentFrame(frame_id, [], self)
@@ -351,6 +366,8 @@ class WorkerSlot(FrameHolder):
                 self._examined(frame)
             elif frame.kind is Kind.CHECKED:
                 self._checked(frame)
+            elif frame.kind is Kind.KEPT:
+                self._note_kept(unpack(frame.payloads[0], Kept))
             else:
                 self._handshake(frame)
         except ProtocolError as error:
@@ -369,9 +386,38 @@ class WorkerSlot(FrameHolder):
         if sent is None or sent.frame_id != frame.frame_id or n == 0 or n != len(sent.items):
             raise ProtocolError("the worker answered a batch it does not hold")
         self._owner.check_answers(sent, frame)
+        if frame.handles:
+            self._read_results(frame)
         now = self._finish_first()
         self._has_answered = True
         self._owner.answered(self, sent, frame, now)
+
+    def _read_results(self, frame: Frame) -> None:
+        """Put views in place of the results that the worker names."""
+        for place, handle in frame.handles:
+            if self.part is None or frame.statuses[place] != OK:
+                raise ProtocolError("the worker named memory where it has to send bytes")
+            frame.payloads[place] = self.part.read(handle)
+
+    def _note_kept(self, note: Kept) -> None:
+        """The stage keeps inputs of the batch that is answered next, or keeps others no more."""
+        views = self.frames[0].views if self.frames else []
+        held = {handle.serial: view for view in views if (handle := handle_of(view)) is not None}
+        for serial in note.kept:
+            view = held.get(serial)
+            if view is None:
+                raise ProtocolError(f"the worker keeps input {serial}, which it does not have")
+            self.kept[serial] = view
+        for serial in note.ended:
+            if self.kept.pop(serial, None) is None:
+                raise ProtocolError(f"the worker gave input {serial} back, which it did not keep")
+        if note.kept:
+            self._owner.keeps_inputs(self)
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of the inputs that its stage keeps views of."""
+        return sum(map(payload_size, self.kept.values())) if self.kept else 0
 
     def _examined(self, frame: Frame) -> None:
         sent = self.frames[0] if self.frames else None
@@ -400,8 +446,8 @@ class WorkerSlot(FrameHolder):
     def _handshake(self, frame: Frame) -> None:
         if frame.kind is Kind.HELLO and not self._greeted:
             hello = unpack(frame.payloads[0], Hello)
-            if hello.version != VERSION:
-                raise ProtocolError(f"the worker speaks version {hello.version}, the coordinator {VERSION}")
+            if hello.version != SLAB_VERSION:
+                raise ProtocolError(f"the worker speaks version {hello.version}, the coordinator {SLAB_VERSION}")
             self._greeted = True
             if self._incarnation is not None:
                 self._launch_when_due()
@@ -470,6 +516,7 @@ class WorkerSlot(FrameHolder):
             self._disbelieved,
         )
         self.frames = deque()
+        self.kept = {}
         self._owner.worker_ended(self, end)
 
     # -- what runs too long -------------------------------------------------------------------------------------

@@ -10,19 +10,22 @@
     await rest()
     workers[0].answer([b"4"])
 
-Frames pass both ways as bytes, encoded and decoded as on a socket.
+Frames pass both ways as bytes, encoded and decoded as on a socket.  Where the engine has slabs, a fake worker reads and
+writes them as a process would.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from penstock.core.payload import Payload
+from penstock.core.payload import Handle, Payload, payload_size
 from penstock.runtime.incarnation import IncarnationOwner, WorkerStart
 from penstock.transport.framing import Frame, FrameDecoder, Kind, Status, encode_answers, encode_control
 from penstock.transport.messages import Hello, Launch, Problem, pack, unpack
+from penstock.worker.worker_slabs import WorkerSlabs
 
 _pids = count(1)
 
@@ -47,8 +50,9 @@ class FakeIncarnation:
         self.stack = ""
         """What it tells of its threads."""
         self._owner = owner
-        self._to_worker = FrameDecoder(readonly=True)
-        self._to_coordinator = FrameDecoder()
+        self._slabs = WorkerSlabs()
+        self._to_worker = FrameDecoder(readonly=True, slabs=True)
+        self._to_coordinator = FrameDecoder(slabs=True)
 
     def __repr__(self) -> str:
         return f"<FakeIncarnation {self.start.stage} {self.start.index}>"
@@ -63,9 +67,13 @@ class FakeIncarnation:
             if frame.kind is Kind.LAUNCH:
                 assert self.launch is None, f"{self} was launched twice"
                 self.launch = unpack(frame.payloads[0], Launch)
-            else:
+                inputs, results = [os.dup(fd) if fd >= 0 else fd for fd in self.start.slabs]
+                self._slabs = WorkerSlabs.of(self.launch.slabs, inputs, results)
+            elif not self._slabs.note(frame):
                 assert frame.kind in (Kind.BATCH, Kind.EXAMINE, Kind.CHECK), frame.kind
                 self.frames.append(frame)
+                if len(self.frames) == 1:
+                    self._slabs.open(frame)
 
     def close(self) -> None:
         """Asked to end in good order."""
@@ -146,7 +154,27 @@ class FakeIncarnation:
         frame = self.frames.pop(0)
         given: list[Payload] = list(frame.payloads) if payloads is None else list(payloads)
         how = [Status.OK] * len(given) if statuses is None else list(statuses)
-        self._deliver(encode_answers(frame.frame_id, seconds, calls, frame.ids, given, how))
+        handles = self._placed(given, how)
+        # As the loop of a worker does: results that are views of inputs are copied, and the batch is let go of.
+        answers = b"".join(encode_answers(frame.frame_id, seconds, calls, frame.ids, given, how, handles=handles))
+        frame.payloads = []
+        notes = self._slabs.tell()
+        if self.frames:
+            self._slabs.open(self.frames[0])  # as a worker, which reads the next one when it has answered
+        self._deliver([*notes, answers])
+
+    def _placed(self, given: list[Payload], how: Sequence[int]) -> dict[int, Handle]:
+        """Put large results where a worker does, and return their handles."""
+        handles: dict[int, Handle] = {}
+        put = self._slabs.put
+        if put is not None and self.launch is not None and self.launch.slabs is not None:
+            for place, (payload, status) in enumerate(zip(given, how, strict=True)):
+                nbytes = payload_size(payload)
+                handle = put(payload, nbytes) if nbytes >= self.launch.slabs.least and status == Status.OK else None
+                if handle is not None:
+                    handles[place] = handle
+                    given[place] = b""
+        return handles
 
     def fail(self, message: str = "broken", *, seconds: float = 0.0) -> None:
         """Answer the oldest batch: each of its items failed."""

@@ -17,6 +17,7 @@ from penstock.config import ServiceOptions
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.state import State
 from penstock.runtime.engine import Engine
+from penstock.runtime.slabs import ServiceSlabs
 from penstock.runtime.spec import StageSpec, stage
 from penstock.testing.fake_workers import FakeWorkers
 from penstock.testing.virtual_clock import VirtualClock, rest
@@ -42,6 +43,11 @@ class Call:
         (outcomes,) = self.told
         return [bytes(o.payload) if isinstance(o, Result) else type(o.error) for o in outcomes]
 
+    def forget(self) -> None:
+        """Let go of the results."""
+        for outcomes in self.told:
+            outcomes.clear()
+
     @property
     def error(self) -> Exception:
         """The failure of a request of one item."""
@@ -60,6 +66,7 @@ class Rig:
         inline: bool = False,
         cpus=None,
         read_memory=lambda: None,
+        slab_bytes=0,
         **options,
     ) -> None:
         self.clock = VirtualClock()
@@ -74,7 +81,10 @@ class Rig:
             cpus=cpus,
             inline=inline,
             read_memory=read_memory,
+            open_slabs=self._open_slabs if slab_bytes else None,
         )
+        self._slab_bytes = slab_bytes
+        self.slabs: ServiceSlabs | None = None
         self.calls: list[Call] = []
 
     async def start(self) -> Rig:
@@ -96,7 +106,7 @@ class Rig:
         call = Call()
         self.calls.append(call)
         deadline = self.clock.now() + within
-        call.request = self.engine.submit(payloads or (b"1",), Codec.JSON, Codec.JSON, deadline, call, **how)
+        call.request = self.engine.submit(list(payloads) or [b"1"], Codec.JSON, Codec.JSON, deadline, call, **how)
         return call
 
     async def call(self, *payloads: bytes, **how) -> Call:
@@ -104,6 +114,25 @@ class Rig:
         call = self.submit(*payloads, **how)
         await rest()
         return call
+
+    def _open_slabs(self, service, specs, options, now) -> ServiceSlabs:
+        self.slabs = ServiceSlabs.make([spec.workers for spec in specs], self._slab_bytes, options.slab_from, now)
+        return self.slabs
+
+    @property
+    def used_bytes(self) -> list[int]:
+        """What is used of each slab: of that of arrivals, and of each stage's."""
+        if self.slabs is None:
+            return []
+        arrivals, stages = self.slabs.arrivals, self.slabs.stages
+        return [arrivals.used_bytes, *[sum(part.used_bytes for part in stage.parts) for stage in stages]]
+
+    def body(self, mark: bytes, nbytes: int) -> memoryview:
+        """A body of `nbytes` in a piece, as a connection has it once it is whole."""
+        piece = self.engine.piece(nbytes)
+        assert piece is not None, "there is no room"
+        piece[:] = mark * nbytes
+        return piece
 
     async def stop(self, drain: float = 0) -> None:
         """Stop, letting time pass until it has ended."""
@@ -131,6 +160,9 @@ class Rig:
         assert self.engine.queued == 0
         assert self.engine.held_bytes == 0, "nothing is held once everything is settled"
         assert self.clock.waiting == [], "no timer outlives the engine"
+        for call in self.calls:
+            call.forget()
+        assert not any(self.used_bytes), "no piece of a slab outlives its holders"
         counters = self.engine.counters
         endings = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away", "displaced")
         assert counters.accepted == sum(getattr(counters, ending) for ending in endings)

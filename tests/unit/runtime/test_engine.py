@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from penstock.config import Batch
+from penstock.core.arriving import ArrivingBody
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import ConfigError, NotReady, Overloaded, StartFailed
@@ -43,6 +44,13 @@ async def test_it_tells_the_stacks_of_each_worker_that_has_some_under_its_name(m
         f"worker 0 of stage 'a' (pid {first.pid})": "in predict",
         f"worker 0 of stage 'b' (pid {other.pid})": "in setup",
     }
+
+
+def test_no_body_gets_a_piece(make_rig):
+    engine = make_rig(spec()).engine
+    body = ArrivingBody(1024 * 1024)
+    assert engine.piece_for(body) is None
+    engine.arrived(body)
 
 
 # -- start ------------------------------------------------------------------------------------------------------------

@@ -48,8 +48,8 @@ class Owner:
 class FakeProcess:
     """A worker process; `socket` is its end of the channel, and a test says when it ends."""
 
-    def __init__(self, label, *, child_socket, cores, env, on_exit) -> None:
-        self.started_as = (label, cores, env)
+    def __init__(self, label, *, child_socket, cores, env, on_exit, slabs) -> None:
+        self.started_as = (label, cores, env, slabs)
         self.socket = child_socket.dup()
         self.pid = 4711
         self.exit_reason = "exit status 0"
@@ -111,7 +111,7 @@ async def life(monkeypatch):
 
 async def test_a_process_is_started_as_its_slot_says(life):
     await life.start()
-    assert life.process.started_as == (("service", "stage", 3), frozenset({0}), {"ROLE": "test"})
+    assert life.process.started_as == (("service", "stage", 3), frozenset({0}), {"ROLE": "test"}, (-1, -1))
     assert life.incarnation.pid == 4711
     assert life.owner.told == []
 

@@ -374,7 +374,7 @@ async def test_nothing_is_believed_of_a_worker_that_said_what_no_worker_says(cap
 async def test_a_worker_of_another_version_is_killed(caplog):
     rig = await Rig(obedient=False).started()
     rig.worker.say(Kind.HELLO, pack(Hello(1, version=99)))
-    await broken(rig, caplog, "the worker speaks version 99, the coordinator 4")
+    await broken(rig, caplog, "the worker speaks version 99, the coordinator 5")
 
 
 async def test_a_worker_of_another_version_that_greets_before_its_start_returns_is_killed_too(caplog):
