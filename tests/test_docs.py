@@ -72,7 +72,7 @@ from penstock.cli.options import CommandOptions
 from penstock.codec import media_types
 from penstock.config import ArtifactOptions
 from penstock.core.batching import Reason
-from penstock.core.counters import NOT_READY
+from penstock.core.counters import INLINE_REASONS, NOT_READY
 from penstock.core.state import State
 from penstock.errors import REFUSAL_REASONS
 from penstock.features.kinds import Kind
@@ -999,6 +999,7 @@ def test_the_words_for_states_reasons_and_endings_are_those_of_the_code():
     states = sections(DOCS / "reference" / "python.md", 3)["State"]
     assert set(first_column(states)) == set(State)
     assert first_column(chapter(DOCS / "reference" / "metrics.md", "Endings")) == list(ENDINGS)
+    assert first_column(chapter(DOCS / "reference" / "metrics.md", "Shared memory")) == list(INLINE_REASONS)
 
 
 def test_the_reference_and_the_page_for_operators_have_every_reason_of_a_refusal():

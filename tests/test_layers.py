@@ -84,7 +84,12 @@ HEAVY = {
     "skl2onnx": {"export/sklearn_boosting.py", "export/sklearn_model.py"},
     "onnx": {"export/sklearn_graph.py"},
     "pydantic": {"codec/pydantic_.py"},
-    "prometheus_client": {"hosting/service_metrics.py", "jobs/job_metrics.py", "server/pages/metrics.py"},
+    "prometheus_client": {
+        "hosting/service_metrics.py",
+        "hosting/slab_metrics.py",
+        "jobs/job_metrics.py",
+        "server/pages/metrics.py",
+    },
     "httpx": {"client/httpx_.py"},
     "httptools": {"server/http1/heads.py"},
     "uvloop": {"hosting/loop_thread.py", "hosting/run.py", "cli/reload.py"},

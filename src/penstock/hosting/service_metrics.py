@@ -23,6 +23,7 @@ from penstock.hosting.build import is_compiled
 from penstock.hosting.handing_over import dropped_lines
 from penstock.hosting.servable import HostedEngine, Servable, StageView
 from penstock.hosting.service_health import state_of, version
+from penstock.hosting.slab_metrics import slab_families
 
 STAGE = ("service", "stage")
 
@@ -50,6 +51,7 @@ class ServiceCollector(Collector):
         running = [(service, engine) for service in self._services if (engine := service.engine) is not None]
         yield from _service_families(running)
         yield from _tenant_families(running)
+        yield from slab_families(running)
         stages = [(service.name, stage) for service, engine in running for stage in engine.stages]
         yield from _stage_gauges(stages)
         yield from _stage_counters(stages)

@@ -64,10 +64,13 @@ class FakeEngine:
         self.held_bytes = 0
         self.answer_bytes = 0
         self.memory_short, self.memory_available = False, None
+        self.slabs: list[Any] = []
+        self.inline_reasons: dict[str, int] = {}
         self.refused: Exception | None = None
         self.full: Exception | None = None
         self.submissions: list[Submission] = []
         self.cancelled: list[Submission] = []
+        self.arriving: list[Any] = []
         self.allowances: dict[str, Any] = {}
         self.refused_tenants: list[str] = []
         self.tenants: list[Any] = []
@@ -138,6 +141,13 @@ class FakeEngine:
 
     def tenant_rows(self):
         return self.tenants
+
+    def piece_for(self, body):
+        self.arriving.append(body)
+        return memoryview(bytearray(body.announced))
+
+    def arrived(self, body):
+        self.arriving.remove(body)
 
     def hold(self, nbytes):
         self.held_bytes += nbytes

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
-from penstock.core.counters import StageCounters
+from penstock.core.counters import INLINE_REASONS, StageCounters
 from penstock.core.state import State, WorkerState
 from penstock.errors import REFUSAL_REASONS
 from penstock.hosting.build import is_compiled
@@ -145,6 +145,25 @@ def test_available_memory_is_told_of_services_that_look_at_it(fakes):
     watching.engine.memory_available = 4096
     found = scrape(fakes, fakes.app(watching, other))["penstock_memory_available_bytes"]
     assert [(sample.labels, sample.value) for sample in found.samples] == [({"service": "watching"}, 4096)]
+
+
+def test_each_shared_memory_tells_its_size_and_what_is_used_of_it(fakes):
+    service, other = fakes.Service(name="ours"), fakes.Service(name="other")
+    service.engine.slabs = [
+        SimpleNamespace(name="arrivals", nbytes=40960, used_bytes=8192, kept_bytes=4096),
+        SimpleNamespace(name="embed", nbytes=20480, used_bytes=0, kept_bytes=0),
+    ]
+    service.engine.inline_reasons = dict.fromkeys(INLINE_REASONS, 0) | {"full": 3, "chunked": 1}
+    found = scrape(fakes, fakes.app(service, other))
+    for name, arrivals, embed in (("", 40960, 20480), ("used_", 8192, 0), ("kept_", 4096, 0)):
+        samples = found[f"penstock_slab_{name}bytes"].samples
+        assert [(s.labels, s.value) for s in samples] == [
+            ({"service": "ours", "memory": "arrivals"}, arrivals),
+            ({"service": "ours", "memory": "embed"}, embed),
+        ]
+    inline = found["penstock_slab_inline"].samples
+    assert {s.labels["reason"]: s.value for s in inline} == {"full": 3, "kept": 0, "chunked": 1, "moved": 0}
+    assert {(s.name, s.labels["service"]) for s in inline} == {("penstock_slab_inline_total", "ours")}
 
 
 @pytest.mark.parametrize("state", State)

@@ -1,0 +1,47 @@
+"""The shared memory of services as metrics for Prometheus, read and named at scrape time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from penstock.hosting.servable import HostedEngine, Servable
+
+
+def slab_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Iterator[Metric]:
+    """Every family once; without samples for a service that has no shared memory."""
+    labels = ("service", "memory")
+    size = GaugeMetricFamily(
+        "penstock_slab_bytes",
+        "Bytes of shared memory for large payloads (slab_bytes), by what lies there: arrivals, or the results of the "
+        "stage of that name.",
+        labels=labels,
+    )
+    used = GaugeMetricFamily(
+        "penstock_slab_used_bytes",
+        "Bytes of it that somebody holds, in whole pages. Near the size: what is large is copied through a socket.",
+        labels=labels,
+    )
+    kept = GaugeMetricFamily(
+        "penstock_slab_kept_bytes",
+        "Those of them that a stage keeps although their items are settled: it has stored a view of an input. Beyond a "
+        "quarter of the size, what is large is copied for that stage.",
+        labels=labels,
+    )
+    inline = CounterMetricFamily(
+        "penstock_slab_inline",
+        "Large payloads that did not stay in shared memory, by reason, and were copied through a socket. full: there "
+        "was no room. kept: a stage keeps too much. chunked: the client did not tell the length. moved: a slow client "
+        "made way for another.",
+        labels=("service", "reason"),
+    )
+    for service, engine in running:
+        for slab in engine.slabs:
+            label = (service.name, slab.name)
+            size.add_metric(label, slab.nbytes)
+            used.add_metric(label, slab.used_bytes)
+            kept.add_metric(label, slab.kept_bytes)
+        for reason, count in engine.inline_reasons.items():
+            inline.add_metric((service.name, reason), count)
+    yield from (size, used, kept, inline)
