@@ -60,7 +60,10 @@ class RaisesAny(ps.Stage):
 
 
 class LeavesAThread(ps.Stage):
-    """Starts a thread that never ends, and breaks the worker around itself: it can answer once and no more."""
+    """Starts a thread that never ends; with its second item it breaks the worker around itself, which cannot answer."""
+
+    def setup(self) -> None:
+        self.calls = 0
 
     def predict(self, x: Any) -> Any:
         from penstock.transport.worker_socket import SocketWorkerEnd
@@ -68,8 +71,11 @@ class LeavesAThread(ps.Stage):
         def broken(*_: Any) -> None:
             raise RuntimeError("the worker cannot answer")
 
-        threading.Thread(target=time.sleep, args=(1000,)).start()
-        SocketWorkerEnd.send = broken  # type: ignore[method-assign]
+        self.calls += 1
+        if self.calls == 1:
+            threading.Thread(target=time.sleep, args=(1000,)).start()
+        else:
+            SocketWorkerEnd.send = broken  # type: ignore[method-assign]
         return x
 
 

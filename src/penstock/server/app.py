@@ -28,6 +28,7 @@ from itertools import count
 import msgspec
 
 from penstock.config import ServerOptions
+from penstock.core.arriving import ArrivingBody
 from penstock.core.chaos import Chaos
 from penstock.core.clock import Clock
 from penstock.core.counters import count_refusal
@@ -325,6 +326,17 @@ class App:
         count_refusal(engine.counters, error)
         engine.note_refused(request.tenant)
         return self._completed(request, self.problems.answer(error, request))
+
+    def piece_for(self, request: HttpRequest, body: ArrivingBody) -> memoryview | None:
+        """A piece for the body of `request`, where its route passes the body on as it came and its engine gives one."""
+        engine, route = _engine(request), request.route
+        return None if engine is None or not route.passes_body_on else engine.piece_for(body)
+
+    def arrived(self, request: HttpRequest, body: ArrivingBody) -> None:
+        """Tell the engine of `request` that a body with a piece is in arrival no more."""
+        engine = _engine(request)
+        if engine is not None:
+            engine.arrived(body)
 
     def body_due(self, request: HttpRequest) -> float:
         """When a body must be complete: at the deadline of its request, because no item is run after that."""

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeAlias
 
+from penstock.core.arriving import ArrivingBody
 from penstock.core.payload import Payload
 from penstock.core.tenants import USUAL_URGENCY
 
@@ -161,6 +162,21 @@ class Application(Protocol):
         """The answer that refuses the rest of a body, or None where the body may grow further.
 
         Asked after `hold`; `own` is how many bytes of this body are held.
+        """
+        ...
+
+    def piece_for(self, request: HttpRequest, body: ArrivingBody) -> memoryview | None:
+        """A piece for a body of which the first bytes came, or all of it: a writable view of `body.announced` bytes.
+
+        None where it goes on inline: it is too small, it came in chunks, there is no room, or nothing of `request` lies
+        in shared memory.  Asked at most once for each body, and only for those of 4096 bytes or more.
+        """
+        ...
+
+    def arrived(self, request: HttpRequest, body: ArrivingBody) -> None:
+        """A body that was given a piece is in arrival no more: it is whole, or will not come.
+
+        Told before `handle`.  The piece lives on for as long as anybody has a view of it.
         """
         ...
 

@@ -34,6 +34,7 @@ from penstock.hosting.loop_clock import LoopClock
 from penstock.hosting.servable import Servable
 from penstock.server.app import App
 from penstock.server.application import DROPPED, HttpRequest, Response
+from penstock.server.body_parts import BodyParts
 from penstock.server.fields import join_fields
 from penstock.server.gateway import GatewayCall, answer_fields, answer_pieces, judge_head, judge_size
 from penstock.server.status import CLIENT_LEFT
@@ -150,6 +151,7 @@ class _Call(GatewayCall):
         self._receive = receive
         self._send = send
         self._held = 0
+        self._parts = BodyParts(app, request)
         self._waiting: asyncio.Task[Any] | None = None
         """The task of the call, while it waits for what `_interrupt` may end: its body, or that its answer is sent."""
         self._interrupted = False
@@ -177,10 +179,12 @@ class _Call(GatewayCall):
 
     async def _serve(self) -> Response:
         try:
-            self._request.body = await self._read_body()
+            await self._read_body()
+            self._request.body = self._parts.whole()
         except _RefusedError as refused:
             return refused.response
         finally:
+            self._parts.drop()
             self._app.hold(self._request, -self._held)
         answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
@@ -216,19 +220,18 @@ class _Call(GatewayCall):
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def _read_body(self) -> bytes:
+    async def _read_body(self) -> None:
         request = self._request
         allowed = self._app.body_due(request) - request.arrived
         left = max(0.0, request.arrived + allowed - self._app.clock.now())
         try:
             with calling_later(self._app.clock, left, self._interrupt), self._interruptible():
-                return await self._gather_body()
+                await self._gather_body()
         except _InterruptedError:
             detail = f"the body was not whole within {allowed:g} s, the time this request has"
             raise _RefusedError(self._app.refuse(408, detail, request)) from None
 
-    async def _gather_body(self) -> bytes:
-        pieces: list[bytes] = []
+    async def _gather_body(self) -> None:
         while True:
             try:
                 message = await self._receive()
@@ -242,9 +245,9 @@ class _Call(GatewayCall):
                 raise _RefusedError(refusal)
             self._held += len(piece)
             self._app.hold(self._request, len(piece))
-            pieces.append(piece)
+            self._parts.add(piece)
             if not message.get("more_body", False):
-                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                return
             refusal = self._app.overfull(self._request, self._held)
             if refusal is not None:
                 raise _RefusedError(refusal)

@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 from penstock.core.payload import Buffer, payload_size
 from penstock.errors import NotReady
 from penstock.server.application import DROPPED, HttpRequest, Response
+from penstock.server.body_parts import BodyParts
 from penstock.server.gateway import GatewayCall, answer_fields, answer_pieces, judge_head, judge_size
 from penstock.server.status import CLIENT_LEFT, phrase
 from penstock.server.wsgi_environ import Environ, body_length
@@ -61,6 +62,8 @@ class WsgiCall(GatewayCall):
         """When the first piece of a small body was asked for."""
         self._read_ended = 0.0
         """When a small body was whole."""
+        self._small_body = b""
+        """A small body."""
         self._cut_off = False
         """Whether a small body has ended too early."""
         self._whole = False
@@ -74,6 +77,8 @@ class WsgiCall(GatewayCall):
         """Whether nobody waits for an answer any more."""
         self._held = 0
         """Bytes of the body that are held."""
+        self._parts = BodyParts(services.app, request)
+        """What came of the body."""
         self._refusal: Response | None = None
         """Why the rest of the body is not taken."""
         self._cut = False
@@ -134,7 +139,7 @@ class WsgiCall(GatewayCall):
                 return
             body += piece
         self._read_ended = now()
-        self._request.body = body
+        self._small_body = body
 
     def _read_large(self, length: int | None) -> Response | None:
         """Read a body in pieces that count as held, one in chunks where `length` is None; the answer that refuses it.
@@ -144,7 +149,6 @@ class WsgiCall(GatewayCall):
         if length is None and not self._environ.get("wsgi.input_terminated"):
             return self._refuse(411, "the server in front does not tell where a body in chunks ends; send a length")
         read, limit = self._environ["wsgi.input"].read, self._app.options.max_body
-        pieces: list[bytes] = []
         got = 0
         while length is None or got < length:
             # One byte over the limit is enough to refuse a body in chunks.
@@ -156,13 +160,11 @@ class WsgiCall(GatewayCall):
             got += len(piece)
             if got > limit:
                 return self._ask(partial(self._judge_length, got))
-            pieces.append(piece)
-            self._services.thread.tell(partial(self._hold, len(piece)))
+            self._services.thread.tell(partial(self._take, piece))
             if self._refusal is not None:
                 return self._ask(partial(self._reply, self._refusal))
             if self._app.clock.now() > self._due:
                 return self._refuse(408, self._lateness())
-        self._request.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         return None
 
     def _lateness(self) -> str:
@@ -231,7 +233,8 @@ class WsgiCall(GatewayCall):
     def _judge_and_handle(self) -> None:
         refusal = self._judge_head() or self._judge_small()
         if refusal is None:
-            self._app.handle(self._request, self._reply)
+            self._parts.add(self._small_body)
+            self._handle()
         else:
             self._reply(refusal)
 
@@ -244,13 +247,16 @@ class WsgiCall(GatewayCall):
             return self._app.refuse(408, self._lateness(), self._request)
         return None
 
-    def _hold(self, nbytes: int) -> None:
-        self._held += nbytes
-        self._app.hold(self._request, nbytes)
+    def _take(self, part: bytes) -> None:
+        self._parts.add(part)
+        self._held += len(part)
+        self._app.hold(self._request, len(part))
         if self._refusal is None:
             self._refusal = self._app.overfull(self._request, self._held)
 
     def _handle(self) -> None:
+        self._request.body = self._parts.whole()
+        self._parts.drop()
         self._give_body_back()
         self._app.handle(self._request, self._reply)
 
@@ -276,6 +282,7 @@ class WsgiCall(GatewayCall):
         self._end()
 
     def _end(self) -> None:
+        self._parts.drop()
         if self._held:
             self._give_body_back()
         self._let_go()

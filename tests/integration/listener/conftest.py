@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import socket
 import ssl
 import subprocess
 import threading
+import weakref
 
 import pytest
 import uvloop
@@ -25,10 +27,22 @@ from penstock.server.http1.listener import Listener
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
+class Pages(bytearray):
+    """The pages of a piece.  A weak reference tells when the last view of them is gone."""
+
+
 class SmallApp:
-    """`/echo` answers its body, `/big` 32 MiB, `/later` only when `release` is called; `/no` is refused."""
+    """`/echo` answers its body, `/big` 32 MiB, `/later` only when `release` is called; `/no` is refused.
+
+    Bodies of `slab_from` bytes or more get pieces.
+    """
 
     def __init__(self) -> None:
+        self.slab_from = math.inf
+        self.arriving = []
+        self.pieces = []
+        self.kinds = []
+        """The types of the bodies that were handled."""
         self.big = bytes(32 * 1024 * 1024)
         self.waiting = []
         self.cancelled = []
@@ -43,6 +57,7 @@ class SmallApp:
         return self.refuse(404, "no", request) if request.path == b"/no" else None
 
     def handle(self, request, reply):
+        self.kinds.append(type(request.body))
         if request.path == b"/later":
             self.waiting.append(reply)
         else:
@@ -58,6 +73,21 @@ class SmallApp:
 
     def refuse(self, status, detail, request=None):
         return Response(status, b"text/plain", detail.encode())
+
+    def piece_for(self, request, body):
+        if body.chunked or body.announced < self.slab_from:
+            return None
+        pages = Pages(body.announced)
+        self.pieces.append(weakref.ref(pages))
+        self.arriving.append(body)
+        return memoryview(pages)
+
+    def arrived(self, request, body):
+        self.arriving.remove(body)
+
+    def lying(self):
+        """How many pieces somebody holds."""
+        return sum(piece() is not None for piece in self.pieces)
 
     def hold_answer(self, request, nbytes):
         self.hold(request, nbytes)
@@ -83,11 +113,11 @@ class SmallApp:
 class Server:
     """A listener that runs in another thread."""
 
-    def __init__(self, options: ServerOptions, sockets=()) -> None:
+    def __init__(self, options: ServerOptions, sockets=(), new_loop=uvloop.new_event_loop) -> None:
         self.options = options
         self.app = SmallApp()
         self.listener = Listener(self.app, options, LoopClock(), sockets=sockets)
-        self.loop = uvloop.new_event_loop()
+        self.loop = new_loop()
         self.problems = []
         self.loop.set_exception_handler(lambda loop, context: self.problems.append(context))
         self.thread = threading.Thread(target=self.loop.run_forever)
@@ -123,6 +153,8 @@ class Server:
         gc.collect()
         assert self.problems == []
         assert self.app.held == 0
+        assert self.app.arriving == []
+        assert self.app.lying() == 0
 
     def _end_loop(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -177,8 +209,8 @@ def serve():
     """Starts servers with these options; they are stopped, and checked, when the test is over."""
     servers = []
 
-    def start(sockets=(), **options):
-        servers.append(Server(ServerOptions(**{"port": 0, **options}), sockets))
+    def start(sockets=(), new_loop=uvloop.new_event_loop, **options):
+        servers.append(Server(ServerOptions(**{"port": 0, **options}), sockets, new_loop))
         return servers[-1]
 
     yield start

@@ -10,6 +10,7 @@ import weakref
 import pytest
 
 from penstock.codec.formats import Codec
+from penstock.core.arriving import ArrivingBody
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import (
@@ -588,6 +589,37 @@ def test_finished_answers_are_counted_by_the_service_they_belong_to(fakes):
     app.hold_answer(mine, 1)
     assert app.any_answers_overfull()
     assert (app.answers_overfull(mine), app.answers_overfull(other), app.answers_overfull(None)) == (True, False, False)
+
+
+def test_the_body_of_one_item_gets_its_piece_from_the_engine_of_its_service(fakes):
+    one, two = fakes.Service(name="one"), fakes.Service(name="two")
+    app = fakes.app(one, two)
+    call = fakes.call(app, path="/two/predict")
+    body = ArrivingBody(5000)
+    assert len(app.piece_for(call.request, body)) == 5000
+    assert (one.engine.arriving, two.engine.arriving) == ([], [body])
+    app.arrived(call.request, body)
+    assert two.engine.arriving == []
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/batch"), ("GET", "/docs"), ("GET", "/nowhere")])
+def test_what_is_no_item_as_it_came_gets_no_piece(fakes, method, path):
+    service = fakes.Service()
+    app = fakes.app(service)
+    request = fakes.call(app, method, path, body=b"[[1.0]]").request
+    assert app.piece_for(request, ArrivingBody(5000)) is None
+    assert service.engine.arriving == []
+
+
+def test_where_no_engine_has_given_a_piece_none_is_told(fakes):
+    app = fakes.app(fakes.Service())
+    app.arrived(fakes.call(app, "GET", "/docs").request, ArrivingBody(5000))
+
+
+def test_once_the_engine_has_the_body_the_request_lets_go_of_it(fakes):
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service), body=b"[1]")
+    assert (service.engine.submissions[0].payloads, call.request.body) == ([b"[1]"], b"")
 
 
 def test_pages_have_a_bound_of_their_own(fakes):

@@ -1,11 +1,11 @@
-"""Take bodies out of a stream of bytes: of a known length, or in chunks.  No socket, no parser.
+"""Take bodies in chunks out of a stream of bytes.  No socket, no parser.
 
 Contract
 --------
-* `feed(data, at)` reads from `at` and returns the position where it stopped: the body's end, or the data's.  `done`
-  tells which; the bytes gather in `body`.  A `ChunkedBody` may stop before either, after `CHUNKS_PER_FEED` chunks.
+* `feed(data, at)` reads from `at` and returns the position where it stopped: the body's end, or the data's, or after
+  `CHUNKS_PER_FEED` chunks.  `done` tells of the end; the bytes gather in `body`.
 * The outcome does not depend on how the bytes were divided into pieces.
-* What a `ChunkedBody` accepts, h11 reads as the same bytes with the same end.
+* What is accepted, h11 reads as the same bytes with the same end.
 """
 
 from __future__ import annotations
@@ -24,25 +24,6 @@ _NEVER_TRAILING = frozenset(
 CHUNKS_PER_FEED: Final = 256
 """So many chunks are read in one go, in half a millisecond or so.  Chunks may be as small as a byte."""
 _MAX_CHUNK_LINE_BYTES = 1024  # extensions may follow the size; they are read and dropped, so they need not be long
-
-
-class SizedBody:
-    """A body of `length` bytes."""
-
-    __slots__ = ("body", "done", "length")
-
-    def __init__(self, length: int) -> None:
-        # It grows as bytes come and is not made at full size: a client may announce any length and send nothing.
-        self.body = bytearray()
-        self.length = length
-        self.done = length == 0
-
-    def feed(self, data: bytes | bytearray, at: int) -> int:
-        """Read `data` from `at`."""
-        stop = min(len(data), at + self.length - len(self.body))
-        self.body += memoryview(data)[at:stop]
-        self.done = len(self.body) == self.length
-        return stop
 
 
 class ChunkedBody:

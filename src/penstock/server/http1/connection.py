@@ -20,6 +20,8 @@ Contract
 * A connection that came when there were too many is answered one probe, and 503 to anything else unless there is room
   by then.  With that answer it ends.
 * A table in `refusals.py` says what becomes of the connection after a refusal; a table in `states.py` has its states.
+* A large body that gets a piece is received into it: `large_bodies.py`.  Once it is whole, `Exchange.body` has the only
+  view of it here, until the application takes that or answers.
 * The bytes of half-received bodies are reported to `Application.hold` and given back.  To `Application.hold_answer` go
   those of answers that wait for earlier ones, and of answers that the client has not read.
 """
@@ -37,7 +39,8 @@ from penstock.server.fields import RequestRefused
 from penstock.server.http1.answers import BODILESS, CLOSING, CONTINUE, KEEP_ALIVE, KEEP_ALIVE_1_0
 from penstock.server.http1.connections import ABORTED, EXCESS, Connections
 from penstock.server.http1.heads import END_OF_HEAD, Head
-from penstock.server.http1.intake import BodyIntake
+from penstock.server.http1.intake import LARGE_BODY_BYTES, BodyIntake
+from penstock.server.http1.large_bodies import LargeBodies
 from penstock.server.http1.reading import ReadingFlow
 from penstock.server.http1.refusals import (
     CLOSE_AFTER,
@@ -142,6 +145,8 @@ class Connection(asyncio.Protocol):
         """The requests in hand, in their order."""
         self._reading = ReadingFlow(connections.options.max_pipelined, self._now)
         self._intake = BodyIntake(self._app, connections.options)
+        self._large: LargeBodies | None = None
+        """What the transport is given while large bodies come; made for the first of them."""
         self._discarded_bytes = 0
         """History: how much came after the last request."""
         self._fresh = True
@@ -189,6 +194,7 @@ class Connection(asyncio.Protocol):
         self._leave()
         self._unread.charge(0)
         self._transport = None
+        self._large = None  # the two refer to each other
         self._connections.leave(self)
 
     def pause_writing(self) -> None:
@@ -289,7 +295,9 @@ class Connection(asyncio.Protocol):
         if refusal is not None:
             self._refuse_request(exchange, refusal)
         elif 0 <= length <= len(data) - stop:
-            if length:
+            if length >= LARGE_BODY_BYTES:
+                exchange.body = self._intake.take_at_once(exchange, data, stop, length, exchange.arrived)
+            elif length:
                 exchange.body = data[stop : stop + length]
             self._complete(exchange)
             return stop + length
@@ -321,15 +329,39 @@ class Connection(asyncio.Protocol):
         if self._state is AWAITING_TURN:
             self._state = EXPECT[self._state]
         self._reading.sign_of_life()
-        refusal = intake.feed(exchange, data, at)
+        refusal = intake.feed(exchange, data, at, self._reading.waiting_since)
         self._reading.more = intake.position < len(data)
+        self._end_body(exchange, refusal)
+        if intake.large():
+            self._receive_large()
+        return intake.position
+
+    def _end_body(self, exchange: Exchange, refusal: Response | None) -> None:
+        """Pass on `exchange` if its body is whole, or answer it with `refusal`."""
         if refusal is not None:
             self._refuse_request(exchange, refusal)
-        elif intake.whole():
-            exchange.body = intake.take(exchange)
+        elif self._intake.whole():
+            exchange.body = self._intake.take(exchange)
             self._state = END_BODY[self._state]
             self._complete(exchange)
-        return intake.position
+
+    def _receive_large(self) -> None:
+        """Have the rest of the body in arrival received where it is to lie."""
+        transport = self._transport
+        assert transport is not None
+        if self._large is None:
+            self._large = LargeBodies(self, self._intake, self._reading, self._connections.head_room)
+        if transport.get_protocol() is self:
+            transport.set_protocol(self._large)
+
+    def body_received(self, nbytes: int) -> None:  # noqa: D102  # see `PlainProtocol`
+        reading, exchange = self._reading, self._queue[-1]
+        reading.sign_of_life()
+        self._end_body(exchange, self._intake.received(exchange, nbytes, reading.waiting_since))
+
+    def plain_again(self) -> None:  # noqa: D102  # see `PlainProtocol`
+        assert self._transport is not None
+        self._transport.set_protocol(self)
 
     def _skip_body(self, data: bytes | bytearray, at: int) -> int:
         """Let a refused body pass; returns where it, or `data`, ends."""

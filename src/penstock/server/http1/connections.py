@@ -17,6 +17,7 @@ from penstock.core.idleness import Guest, IdleOrder
 from penstock.server.application import PROBES, Application
 from penstock.server.http1.answers import AnswerHeads
 from penstock.server.http1.heads import HeadReader
+from penstock.server.http1.large_bodies import HEAD_ROOM_BYTES
 from penstock.server.http1.time_limits import TimeLimits
 from penstock.server.overdue import cut_overdue
 
@@ -106,6 +107,8 @@ class Connections:
         self.probes = PROBES if options.health_path is None else PROBES | {options.health_path.encode()}
         """The paths that are answered also to a connection in excess."""
         self.heads = HeadReader(options)
+        self.head_room = memoryview(bytearray(HEAD_ROOM_BYTES))
+        """For the heads of large bodies, of one connection at a time."""
         self.answers = AnswerHeads()
         self.answers.renew(wall_time())
         self.open: set[OpenConnection] = set()

@@ -23,6 +23,7 @@ class PredictRoute(ServiceRoute):
     """Takes one item, and answers with its result alone."""
 
     verb: ClassVar[str] = "predict"
+    passes_body_on = True
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Give the body to the engine as it came."""
@@ -35,7 +36,7 @@ class PredictRoute(ServiceRoute):
             # This is a `partial`, because a compiled nested function makes two objects for each request.  Nothing is
             # given by its name: the engine is any that is hosted, and reading names would cost 0.1 us.
             request.ticket = engine.submit(
-                (request.body,),
+                [request.body],
                 formats.codec_in,
                 formats.codec_out,
                 self.deadline(request),
@@ -46,6 +47,7 @@ class PredictRoute(ServiceRoute):
             )
         except RequestError as error:
             reply(self.problems.answer(error, request))
+        request.body = b""  # it is the item's, which may be done with it long before the answer is written
 
     def _finish(self, request: HttpRequest, reply: Reply, media: bytes, outcomes: list[Outcome]) -> None:
         request.ticket = None  # the ticket refers to this call: a cycle would wait for the collector

@@ -77,6 +77,8 @@ class Route:
     """Whether this path asks for an API key on a server that has keys."""
     bounded = False
     """Whether it is refused while too many bytes of pages lie unread."""
+    passes_body_on = False
+    """Whether a body becomes an item as it came, so that it may lie in shared memory."""
 
     def __init__(self, method: str, service: str, path: str) -> None:
         self.method = method

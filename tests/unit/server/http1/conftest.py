@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
 
 from penstock.config import ServerOptions
+from penstock.core.arriving import ArrivingBody
 from penstock.server.application import HttpRequest, Response
 from penstock.server.http1.connection import Connection
 from penstock.server.http1.connections import Connections
@@ -23,6 +25,9 @@ class MemoryTransport(asyncio.Transport):
 
     def __init__(self, peername=None) -> None:
         super().__init__({"peername": peername})
+        self.protocol = None
+        self.exchanges = 0
+        """How often the protocol was exchanged."""
         self.sent = bytearray()
         self.unread = 0
         self.stuck = False
@@ -54,6 +59,14 @@ class MemoryTransport(asyncio.Transport):
         assert not self.encrypted
         self.half_closed = True
 
+    def get_protocol(self):
+        return self.protocol
+
+    def set_protocol(self, protocol):
+        assert protocol is not self.protocol
+        self.protocol = protocol
+        self.exchanges += 1
+
     def pause_reading(self):
         assert self.reading
         assert not self.closed
@@ -74,10 +87,21 @@ class MemoryTransport(asyncio.Transport):
         return self.closed
 
 
+class Pages(bytearray):
+    """The pages of a piece.  A weak reference tells when the last view of them is gone."""
+
+
 class MemoryApp:
-    """Echoes bodies at once, or keeps requests until `answer` where `patient`."""
+    """Echoes bodies at once, or keeps requests until `answer` where `patient`; gives pieces where it `has_pieces`."""
 
     def __init__(self) -> None:
+        self.has_pieces = False
+        self.asked: list[ArrivingBody] = []
+        """The bodies for which a piece was wanted."""
+        self.arriving: list[ArrivingBody] = []
+        """Those in arrival that have got one."""
+        self.pieces: list[weakref.ref[Pages]] = []
+        self.handled_types: list[type] = []
         self.patient = False
         self.patience = math.inf
         """Seconds a body may take in all."""
@@ -104,6 +128,7 @@ class MemoryApp:
 
     def handle(self, request, reply):
         self.handled.append(request)
+        self.handled_types.append(type(request.body))
         self.bodies[id(request)] = bytes(request.body)
         self.replies[id(request)] = reply
         if not self.patient:
@@ -141,6 +166,26 @@ class MemoryApp:
         assert own == self.held[id(request)]
         return self.full
 
+    def piece_for(self, request, body):
+        assert request in self.admitted
+        assert body.came or body.chunked
+        self.asked.append(body)
+        if body.chunked or not self.has_pieces:
+            return None
+        pages = Pages(body.announced)
+        self.pieces.append(weakref.ref(pages))
+        self.arriving.append(body)
+        return memoryview(pages)
+
+    def arrived(self, request, body):
+        assert request in self.admitted
+        assert request not in self.handled
+        self.arriving.remove(body)
+
+    def lying(self):
+        """How many pieces somebody holds."""
+        return sum(piece() is not None for piece in self.pieces)
+
     def body_due(self, request):
         return request.arrived + self.patience
 
@@ -166,14 +211,29 @@ class Client:
     def send(self, *pieces: bytes) -> None:
         for piece in pieces:
             if not self.transport.closed:
-                self.connection.data_received(piece)
+                self.deliver(piece)
+
+    def deliver(self, data: bytes) -> None:
+        """Hand `data` over as an event loop does, to whichever protocol is set."""
+        while data and not self.transport.closed:
+            protocol = self.transport.protocol
+            if not isinstance(protocol, asyncio.BufferedProtocol):
+                protocol.data_received(data)
+                return
+            room = protocol.get_buffer(-1)
+            nbytes = min(len(room), len(data))
+            assert nbytes
+            room[:nbytes] = data[:nbytes]
+            del room
+            protocol.buffer_updated(nbytes)
+            data = data[nbytes:]
 
     def send_bytewise(self, data: bytes) -> None:
         self.send(*(data[i : i + 1] for i in range(len(data))))
 
     def leave(self) -> None:
-        self.connection.eof_received()
-        self.connection.connection_lost(None)
+        self.transport.protocol.eof_received()
+        self.transport.protocol.connection_lost(None)
 
     def answers(self, heads_of: tuple[int, ...] = ()) -> list[Answer]:
         """What was received; the answers numbered in `heads_of` have no body, whatever length they announce."""
@@ -252,6 +312,7 @@ class Rig:
     def connect(self, handshake: float = 0.0, peername=None) -> Client:
         """A new connection, whose socket is ready `handshake` seconds after it was accepted."""
         client = Client(Connection(self.connections), MemoryTransport(peername))
+        client.transport.protocol = client.connection
         self.now += handshake
         client.connection.connection_made(client.transport)
         self.clients.append(client)
@@ -271,6 +332,8 @@ class Rig:
         assert ended == Counter(id(request) for request in self.app.admitted)
         assert not {owner: held for owner, held in self.app.held.items() if held}
         assert self.app.answer_bytes == 0
+        assert self.app.arriving == []
+        assert self.app.lying() == 0
 
 
 @pytest.fixture
