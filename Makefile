@@ -27,7 +27,7 @@ COMPILED_TOO := $(MODELS) $(wildcard tests/integration/test_engine_*.py) tests/i
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-jobs bench-export bench-clients hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
+.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-beside bench-jobs bench-export bench-clients hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -163,6 +163,10 @@ bench-quick: compiled $(VENV)/.bench  ## the same, in about one
 bench-against: compiled  ## measure against the commit REF=..., interleaved, within limits, ONLY=log-1,log-256 or all: ten minutes
 	$(if $(REF),,$(error say which commit: make bench-against REF=HEAD))
 	$(BIN)/python bench/against.py $(REF) --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
+
+bench-beside: compiled  ## the echo beside bodies of 16 MB, against the commit REF=...: four minutes
+	$(if $(REF),,$(error say which commit: make bench-beside REF=HEAD))
+	$(BIN)/python bench/beside.py $(REF) --rounds $(ROUNDS)
 
 bench-jobs: compiled  ## measure the job queue against a floor that only claims and commits, and its promises: ten minutes
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/jobs.py --rounds $(ROUNDS)

@@ -32,7 +32,7 @@ from comparison import Comparison, Round, summarise
 from loadgen import Loader, LoadFailed
 from report import keep
 from run import machine
-from servers import BYTES, LOGGED, SUBJECTS, WITH_TERMS, Server, ServerFailed, Subject
+from servers import BYTES, LARGE, LOGGED, SUBJECTS, WITH_TERMS, Server, ServerFailed, Subject
 
 SLICE_SECONDS = 0.05
 """How long a slice takes the commit.
@@ -98,6 +98,9 @@ WORKS = (
     # Each connection has four requests in a slice, which is 0.2 s here.  The rate hardly varies.
     Work("accelerator", SUBJECTS["accelerator"], 256, slices=SLICES // 4),
     Work("bytes", BYTES, 32),
+    Work("large-32", LARGE["large-memoryview"], 32),
+    # As `accelerator`: four requests of each connection take most of a second.
+    Work("large-256", LARGE["large-memoryview"], 256, slices=SLICES // 4),
 )
 
 

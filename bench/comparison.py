@@ -43,6 +43,9 @@ LIMITS = {
     # Against a commit without tenants and urgency, for which they are two header fields more.
     ("terms-256", "cpu"): Limit(1.25, at_least=False),
     ("terms-256", "rate"): Limit(0.80),
+    # A worker's RSS has the shared pages that it mapped.  They are the coordinator's, and are held to a limit there.
+    ("large-32", "workers"): Limit(None),
+    ("large-256", "workers"): Limit(None),
 }
 """The limits of works that have their own."""
 

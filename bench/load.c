@@ -4,7 +4,9 @@
  * loop, so latency is connections / rate; compare it only at equal connections).  Every answer is checked: status 200,
  * a Content-Length, and, with --expect-file, a body equal byte for byte.  An answer that fails a check, and a
  * connection that breaks, is an error; after MAX_ERRORS of them, or STALL_SECONDS without any answer, the run stops
- * and exits 1.  With --number-at no two requests are equal: the ten bytes there are the request's number.
+ * and exits 1.  With --number-at no two requests are equal: the ten bytes there are the request's number.  With
+ * --back-at the same ten bytes must be there in the answer's body, with --back-inverted each bit of them turned: an
+ * answer that belongs to another request is then an error.
  *
  * With --on-command the connections are kept for many runs.  Each line on stdin, a number of requests, starts one: so
  * many are sent, all are answered, and one JSON object tells of this run alone, of which all is measured.  The first
@@ -30,11 +32,13 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
-    ANSWER_SPACE = 1 << 16,        /* bytes of one whole answer, head included */
+    LEAST_ANSWER_SPACE = 1 << 16,
+    HEAD_SPACE = 1 << 14,          /* bytes of the head of an answer */
     MICROSECONDS = 2 * 1000 * 1000, /* the histogram has one bucket each; longer latencies count in the last */
     MAX_ERRORS = 100,
     STALL_SECONDS = 10,
@@ -48,14 +52,17 @@ typedef struct {
     size_t got;      /* bytes of the answer read so far */
     size_t need;     /* bytes of the whole answer, 0 while its head is incomplete */
     uint64_t started;
-    char *request;   /* with --number-at its own copy, for they differ; otherwise that of all connections */
     char *answer;
+    char number[NUMBER_DIGITS]; /* of the request in flight */
 } Connection;
 
 static struct sockaddr_in target;
 static char *request, *expected;
 static size_t request_size, expected_size;
+static size_t answer_space = LEAST_ANSWER_SPACE; /* bytes of one whole answer, head included */
 static size_t number_at; /* where in the request its ten-digit number belongs; 0: nowhere */
+static size_t back_at = SIZE_MAX; /* where in the answer's body that number comes back; SIZE_MAX: nowhere */
+static char back_turned; /* the bits that are turned in what comes back */
 static int epoll_fd;
 static uint32_t latencies[MICROSECONDS];
 static uint64_t slowest, measured, completed, errors;
@@ -126,10 +133,28 @@ static void watch(Connection *c, int operation)
 
 static void reopen(Connection *c);
 
-/* Write what is left of the request; the rest waits for EPOLLOUT. */
+/* Write what is left of the request, as much as there is room for.  All connections send the same bytes but for the
+ * number: with copies of a large request the load generator would read its bytes from memory, not from the cache. */
+static ssize_t send_some(Connection *c)
+{
+    if (!number_at)
+        return send(c->fd, request + c->sent, request_size - c->sent, MSG_NOSIGNAL);
+    size_t after = number_at + NUMBER_DIGITS, skip = c->sent;
+    struct iovec parts[] = {{request, number_at}, {c->number, NUMBER_DIGITS}, {request + after, request_size - after}};
+    for (int i = 0; i < 3; i++) {
+        size_t gone = skip < parts[i].iov_len ? skip : parts[i].iov_len;
+        parts[i].iov_base = (char *)parts[i].iov_base + gone;
+        parts[i].iov_len -= gone;
+        skip -= gone;
+    }
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 3};
+    return sendmsg(c->fd, &message, MSG_NOSIGNAL);
+}
+
+/* Write what there is room for; the rest waits for EPOLLOUT. */
 static void send_rest(Connection *c)
 {
-    ssize_t n = send(c->fd, c->request + c->sent, request_size - c->sent, MSG_NOSIGNAL);
+    ssize_t n = send_some(c);
     if (n < 0 && errno != EAGAIN) {
         count_error("send: %s", strerror(errno));
         reopen(c);
@@ -150,7 +175,7 @@ static void send_request(Connection *c)
     c->sent = c->got = c->need = 0;
     if (number_at) {
         uint64_t left = ++number;
-        for (char *digit = c->request + number_at + NUMBER_DIGITS; digit-- > c->request + number_at; left /= 10)
+        for (char *digit = c->number + NUMBER_DIGITS; digit-- > c->number; left /= 10)
             *digit = (char)('0' + left % 10);
     }
     c->started = now_ns();
@@ -220,17 +245,29 @@ static int read_head(Connection *c)
         return 0;
     }
     c->need = (size_t)(end + 2 - c->answer) + body;
-    if (body > ANSWER_SPACE || c->need > ANSWER_SPACE) {
-        count_error("an answer with a body of %zu bytes, at most %d are read in all", body, ANSWER_SPACE);
+    if (body > answer_space || c->need > answer_space) {
+        count_error("an answer with a body of %zu bytes, at most %zu are read in all", body, answer_space);
         return 0;
     }
     return 1;
 }
 
+/* Whether the body is the expected one, with the number of the request where that comes back. */
+static int is_expected(const Connection *c, const char *body)
+{
+    if (back_at == SIZE_MAX)
+        return !memcmp(body, expected, expected_size);
+    size_t after = back_at + NUMBER_DIGITS;
+    for (int i = 0; i < NUMBER_DIGITS; i++)
+        if (body[back_at + i] != (char)(c->number[i] ^ back_turned))
+            return 0;
+    return !memcmp(body, expected, back_at) && !memcmp(body + after, expected + after, expected_size - after);
+}
+
 static void finish(Connection *c, int measuring)
 {
     last_answer = now_ns();
-    if (expected && memcmp(c->answer + c->need - expected_size, expected, expected_size)) {
+    if (expected && !is_expected(c, c->answer + c->need - expected_size)) {
         count_error("another body: %.100s", c->answer + c->need - expected_size);
         return;
     }
@@ -247,7 +284,7 @@ static void finish(Connection *c, int measuring)
 
 static void on_readable(Connection *c, int measuring)
 {
-    ssize_t n = recv(c->fd, c->answer + c->got, ANSWER_SPACE - c->got, 0);
+    ssize_t n = recv(c->fd, c->answer + c->got, answer_space - c->got, 0);
     if (n < 0 && errno == EAGAIN)
         return;
     if (n <= 0) {
@@ -256,12 +293,12 @@ static void on_readable(Connection *c, int measuring)
         return;
     }
     c->got += (size_t)n;
-    c->answer[c->got] = 0; /* there is one byte more than ANSWER_SPACE: strtoull and strspn stop here */
+    c->answer[c->got] = 0; /* there is one byte more than answer_space: strtoull and strspn stop here */
     if (!c->need && !read_head(c)) {
         reopen(c);
         return;
     }
-    if (!c->need && c->got == ANSWER_SPACE) {
+    if (!c->need && c->got == answer_space) {
         count_error("an answer without end of head");
         reopen(c);
     } else if (c->need && c->got >= c->need) {
@@ -364,7 +401,8 @@ int main(int argc, char **argv)
     static const struct option options[] = {
         {"host", 1, 0, 'h'},   {"port", 1, 0, 'p'},    {"connections", 1, 0, 'c'}, {"seconds", 1, 0, 's'},
         {"warmup", 1, 0, 'w'}, {"requests", 1, 0, 'n'}, {"request-file", 1, 0, 'r'}, {"expect-file", 1, 0, 'e'},
-        {"number-at", 1, 0, 'a'}, {"on-command", 0, 0, 'o'}, {0, 0, 0, 0}};
+        {"number-at", 1, 0, 'a'}, {"back-at", 1, 0, 'b'}, {"back-inverted", 0, 0, 'i'}, {"on-command", 0, 0, 'o'},
+        {0, 0, 0, 0}};
     int connections = 256, port = 0, on_command = 0, option;
     double seconds = 5, warmup = 1;
     uint64_t limit = 0;
@@ -380,6 +418,8 @@ int main(int argc, char **argv)
         case 'r': request = read_file(optarg, &request_size); break;
         case 'e': expected = read_file(optarg, &expected_size); break;
         case 'a': number_at = strtoull(optarg, NULL, 10); break;
+        case 'b': back_at = strtoull(optarg, NULL, 10); break;
+        case 'i': back_turned = (char)0xff; break;
         case 'o': on_command = 1; break;
         default: exit(2);
         }
@@ -392,16 +432,19 @@ int main(int argc, char **argv)
         die("--request-file, --port and --connections (1 to 100000) are needed");
     if (number_at && number_at + NUMBER_DIGITS > request_size)
         die("--number-at lies outside the request");
+    if (back_at != SIZE_MAX && (!number_at || !expected || back_at + NUMBER_DIGITS > expected_size))
+        die("--back-at needs --number-at, and lies inside the expected body");
 
     struct rlimit files;
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (expected_size + HEAD_SPACE > answer_space)
+        answer_space = expected_size + HEAD_SPACE;
     Connection *all = calloc((size_t)connections, sizeof *all);
     for (int i = 0; i < connections; i++) {
-        all[i].answer = malloc(ANSWER_SPACE + 1);
-        all[i].request = number_at ? memcpy(malloc(request_size), request, request_size) : request;
+        all[i].answer = malloc(answer_space + 1);
         open_connection(&all[i]);
     }
     if (on_command)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 from typing import Self
 
@@ -49,7 +50,7 @@ def build() -> Path:
         PROGRAM.parent.mkdir(exist_ok=True)
         compiler = os.environ.get("CC", "gcc")
         flags = ["-O2", "-std=gnu11", "-Wall", "-Wextra"]
-        fresh = PROGRAM.with_name(f"load.{os.getpid()}")
+        fresh = PROGRAM.with_name(f"load.{os.getpid()}.{threading.get_ident()}")
         subprocess.run([compiler, *flags, "-o", str(fresh), str(SOURCE)], check=True)
         fresh.replace(PROGRAM)  # at once: another process may be about to run it
     return PROGRAM
@@ -68,7 +69,7 @@ def run_load(
 ) -> LoadResult:
     """Load `path` on the loopback's `port`; `requests` ends the run earlier, 0 does not.
 
-    With `numbered` each request carries an id of its own, so that no two heads are equal.
+    With `numbered` each request carries an id of its own, so that no two heads are equal; its body then has no number.
 
     Raises LoadFailed if a single answer was not the expected one.
     """
@@ -134,14 +135,22 @@ def _command(
     request_file, expect_file = folder / "request", folder / "expected"
     request_file.write_bytes(wire)
     expect_file.write_bytes(exchange.answer)
-    return [
+    command = [
         str(build()),
         f"--port={port}",
         f"--connections={connections}",
         f"--request-file={request_file}",
         f"--expect-file={expect_file}",
-        f"--number-at={wire.find(NUMBER) if numbered else 0}",
     ]
+    if numbered:
+        command.append(f"--number-at={wire.find(NUMBER)}")
+    elif exchange.number_at is not None:
+        command.append(f"--number-at={len(wire) - len(exchange.body) + exchange.number_at}")
+        if exchange.back_at is not None:
+            command.append(f"--back-at={exchange.back_at}")
+        if exchange.inverted:
+            command.append("--back-inverted")
+    return command
 
 
 def _read(line: str) -> LoadResult:

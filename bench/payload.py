@@ -8,7 +8,7 @@ else would be found out by the load generator.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 BODY = b"[0.226709,0.962452,0.126098,0.706211,0.523417,0.178352,0.804726,0.345129]"
 
@@ -22,6 +22,12 @@ class Exchange:
     media_type: str = "application/json"
     fields: str = ""
     """Further header fields, each with its end of line."""
+    number_at: int | None = None
+    """Where in the body the load generator writes the number of each request, in ten digits; None for nowhere."""
+    back_at: int | None = None
+    """Where in the answer that number must be; None where it does not come back."""
+    inverted: bool = False
+    """Whether each bit of it is turned then."""
 
 
 FLOATS = Exchange()
@@ -29,8 +35,20 @@ TERMS = Exchange(fields="Priority: u=1\r\nX-Tenant: gold\r\n")
 """The same floats, of a tenant and with an urgency."""
 
 _BLOB = random.Random(600).randbytes(600_000)
-BLOB = Exchange(_BLOB, _BLOB[:4096], "application/octet-stream")
-"""600 KB of which nothing repeats, as of an image; the answer is its first 4 KB."""
+_NUMBER_AT = 1000
+_OCTETS = "application/octet-stream"
+BLOB = Exchange(_BLOB, _BLOB[:4096], _OCTETS, number_at=_NUMBER_AT, back_at=_NUMBER_AT)
+"""600 KB of which nothing repeats, as of an image; the answer is its first 4 KB, with the number of the request."""
+RECEIVED = replace(BLOB, back_at=None)
+"""The same, where the answer was made beforehand."""
+INVERTED = replace(BLOB, answer=bytes(255 - byte for byte in _BLOB), inverted=True)
+"""The same, and as much back: each byte inverted."""
+SIXTEEN_MB = Exchange(bytes(16_000_000), b"16000000", _OCTETS)
+"""The answer is how long the body is."""
+_NPY_FIELDS = b"{'descr': '|u1', 'fortran_order': False, 'shape': (%d,), }" % len(_BLOB)
+_NPY_HEAD = b"\x93NUMPY\x01\x00\x76\x00" + _NPY_FIELDS.ljust(117) + b"\n"
+ARRAY = replace(BLOB, body=_NPY_HEAD + _BLOB, media_type="application/x-npy", number_at=len(_NPY_HEAD) + _NUMBER_AT)
+"""The same as an array of bytes, whose first 4 KB are the answer."""
 
 
 NUMBER = b"0000000000"

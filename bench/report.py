@@ -8,7 +8,7 @@ both, and the ratio hardly moves.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -48,7 +48,7 @@ class Measurement(msgspec.Struct, frozen=True):
     def line(self) -> str:
         """The measurement in one line, for whoever watches."""
         return (
-            f"{self.subject:17} {self.load.rps:10,.0f} requests/s  p99 {self.load.p99_us / 1000:.1f} ms  "
+            f"{self.subject:21} {self.load.rps:10,.0f} requests/s  p99 {self.load.p99_us / 1000:.1f} ms  "
             f"server {self.server_us:.1f} us/request  others {self.others_cores:.2f} cores"
         )
 
@@ -121,6 +121,25 @@ def _of_ideal(ours: Measurement) -> float:
     return ours.load.rps / IDEAL_ACCELERATOR
 
 
+def _large_targets() -> Iterator[Target]:
+    """Those of the scene `large`, over each number of connections."""
+    look = (None, None)
+    for ours, theirs, bounds in (
+        ("large-memoryview", "large-mosec", (2.5, 2.3)),
+        ("large-npy", "large-mosec", (2.5, 2.3)),
+        ("large-bytes", "large-mosec", (1.6, 1.6)),
+        ("large-memoryview", "large-mosec-malloc", look),
+        ("large-bytes", "large-mosec-malloc", look),
+        ("large-memoryview", "large-receive", (0.5, 0.5)),
+        ("large-out", "large-out-mosec", (3.0, 3.0)),
+        ("large-out", "large-out-receive", (0.6, 0.6)),
+        ("large-two", "large-two-mosec", (3.0, 3.0)),
+    ):
+        for connections, bound in zip((32, 256), bounds, strict=True):
+            pair = f"{ours}@{connections}", f"{theirs}@{connections}"
+            yield Target(f"requests/s, {ours} / {theirs}, {connections} connections", pair, _rate, Limit(bound))
+
+
 OUTSIDE = ("penstock-external", "penstock")
 """The echo with a worker that attached from outside, beside the echo with one of ours."""
 
@@ -136,6 +155,7 @@ TARGETS = (
     Target("requests/s, penstock / mosec-128", ("penstock", "mosec-128"), _rate, Limit(1.5)),
     Target("server CPU, penstock / floor", ("penstock", "floor"), _cpu, Limit(3.0, at_least=False)),
     Target("requests/s, accelerator / ideal", ("accelerator",), _of_ideal, Limit(0.95)),
+    *_large_targets(),
 )
 
 

@@ -24,7 +24,11 @@ from pathlib import Path
 from loadgen import LoadFailed, run_load
 from procfs import machine_busy
 from report import Measurement, Run, keep, summarise
-from servers import SUBJECTS, Server, ServerFailed
+from servers import LARGE, SUBJECTS, Server, ServerFailed
+
+EVERYTHING = {**SUBJECTS, **LARGE}
+SCENES = {"large": list(LARGE)}
+"""What `--only` takes besides the names of servers: those of several."""
 
 
 def measure(server: Server, number: int, *, connections: int, seconds: float, warmup: float) -> Measurement:
@@ -46,7 +50,7 @@ def measure(server: Server, number: int, *, connections: int, seconds: float, wa
     worker_cpu = workers.cpu - workers_before.cpu
     others = machine_busy() - busy_before - coordinator_cpu - worker_cpu - load.load_cpu_seconds
     return Measurement(
-        subject=subject.name,
+        subject=f"{subject.name}@{connections}" if subject.loads else subject.name,
         round=number,
         load=load,
         coordinator_us=coordinator_cpu / load.completed * 1e6,
@@ -95,11 +99,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=4.0, help="length of one measurement (default: 4)")
     parser.add_argument("--warmup", type=float, default=0.5, help="seconds before each, not counted (default: 0.5)")
     parser.add_argument("--connections", type=int, default=256, help="keep-alive connections (default: 256)")
-    parser.add_argument("--only", default=",".join(SUBJECTS), help=f"of: {', '.join(SUBJECTS)}")
+    parser.add_argument("--only", default=",".join(EVERYTHING), help=f"of: large, {', '.join(EVERYTHING)}")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
     chosen = parser.parse_args()
-    chosen.only = chosen.only.split(",")
-    unknown = [name for name in chosen.only if name not in SUBJECTS]
+    chosen.only = [name for word in chosen.only.split(",") for name in SCENES.get(word, [word])]
+    unknown = [name for name in chosen.only if name not in EVERYTHING]
     if unknown or chosen.rounds < 1 or chosen.seconds <= 0:
         parser.error(f"no server {unknown[0]!r}" if unknown else "--rounds and --seconds must be above 0")
     return chosen
@@ -111,18 +115,19 @@ def take_all(chosen: argparse.Namespace) -> list[Measurement]:
     with ExitStack() as stack:
         servers = []
         for name in chosen.only:
-            server = Server(SUBJECTS[name])
+            server = Server(EVERYTHING[name])
             stack.callback(server.stop)
             server.wait_ready()
             servers.append(server)
         for number in range(chosen.rounds):
             turn = number % len(servers)
             for server in servers[turn:] + servers[:turn]:
-                measurement = measure(
-                    server, number, connections=chosen.connections, seconds=chosen.seconds, warmup=chosen.warmup
-                )
-                taken.append(measurement)
-                print(f"round {number + 1}/{chosen.rounds}  {measurement.line()}", file=sys.stderr, flush=True)
+                for connections in server.subject.loads or (chosen.connections,):
+                    measurement = measure(
+                        server, number, connections=connections, seconds=chosen.seconds, warmup=chosen.warmup
+                    )
+                    taken.append(measurement)
+                    print(f"round {number + 1}/{chosen.rounds}  {measurement.line()}", file=sys.stderr, flush=True)
     return taken
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builds import COMPILED, HERE, SOURCES, Build
-from payload import BLOB, FLOATS, TERMS, Exchange
+from payload import ARRAY, BLOB, FLOATS, INVERTED, RECEIVED, TERMS, Exchange
 from procfs import Cost, costs, cpu_seconds, mapped_files, tree
 
 
@@ -47,11 +47,13 @@ class Subject:
     """What its environment has besides."""
     outside: str = ""
     """The stage of the worker that is started beside it and attaches, as `penstock worker` takes it; "" for none."""
+    loads: tuple[int, ...] = ()
+    """Over how many connections it is measured, one after the other; () leaves that to the run."""
 
 
-def penstock_command(target: str, *flags: str) -> Callable[[int], list[str]]:
-    """The command of `penstock serve`, given the port."""
-    return lambda port: ["-m", "penstock.cli.main", "serve", target, "--port", str(port), *flags]
+def penstock_command(*targets_and_flags: str) -> Callable[[int], list[str]]:
+    """The command of `penstock serve`, given the port.  All services come first: it takes none behind a flag."""
+    return lambda port: ["-m", "penstock.cli.main", "serve", *targets_and_flags, "--port", str(port)]
 
 
 def _mosec(batch: int) -> Callable[[int], list[str]]:
@@ -76,6 +78,60 @@ SUBJECTS = {
     )
 }
 """All servers that are sent floats, by name; README.md says what each is."""
+
+LARGE_LOADS = (32, 256)
+
+
+def _large(name: str, target: str, exchange: Exchange) -> Subject:
+    command = penstock_command(f"large_services:{target}")
+    return Subject(name, command, worker_mark="penstock.worker", exchange=exchange, loads=LARGE_LOADS)
+
+
+KEPT_BLOCKS = (
+    ("MALLOC_MMAP_THRESHOLD_", str(32 * 1024 * 1024)),
+    ("MALLOC_TRIM_THRESHOLD_", str(64 * 1024 * 1024)),
+)
+"""Lets glibc keep large blocks that were freed, as a worker of Penstock does by itself."""
+
+
+def _mosec_large(name: str, scene: str, exchange: Exchange, variables: tuple[tuple[str, str], ...] = ()) -> Subject:
+    return Subject(
+        name,
+        lambda port: [
+            str(HERE / "mosec_large.py"), "--scene", scene,
+            "--address", "127.0.0.1", "--port", str(port), "--log-level", "error",
+        ],
+        "/inference",
+        "spawn_main",
+        exchange=exchange,
+        variables=variables,
+        loads=LARGE_LOADS,
+    )  # fmt: skip
+
+
+def _receive(name: str, exchange: Exchange, *flags: str) -> Subject:
+    return Subject(
+        name, lambda port: [str(HERE / "receive.py"), str(port), *flags], exchange=exchange, loads=LARGE_LOADS
+    )
+
+
+LARGE = {
+    s.name: s
+    for s in (
+        _receive("large-receive", RECEIVED),
+        _large("large-memoryview", "viewed", BLOB),
+        _large("large-bytes", "copied", BLOB),
+        _large("large-npy", "array", ARRAY),
+        _mosec_large("large-mosec", "head", BLOB),
+        _mosec_large("large-mosec-malloc", "head", BLOB, KEPT_BLOCKS),
+        _receive("large-out-receive", INVERTED, "--invert"),
+        _large("large-out", "inverted", INVERTED),
+        _mosec_large("large-out-mosec", "inverted", INVERTED),
+        _large("large-two", "two_stages", BLOB),
+        _mosec_large("large-two-mosec", "two", BLOB),
+    )
+}
+"""The servers of the scene `large`: 600 KB in, 4 KB or as much out."""
 
 LOGGED = Subject(
     "logged",

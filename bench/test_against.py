@@ -35,6 +35,12 @@ def test_a_work_with_limits_of_its_own_is_held_to_these() -> None:
     assert not compared(a_round([1.26], [1.0], work="terms-256")).met()
 
 
+@pytest.mark.parametrize("work", ["large-32", "large-256"])
+def test_pages_that_workers_share_are_held_to_a_limit_in_the_coordinator_alone(work: str) -> None:
+    assert compared(a_round([9.0], [1.0], "workers", work)).met()
+    assert not compared(a_round([1.06], [1.0], "coordinator", work)).met()
+
+
 def test_a_machine_that_slows_down_changes_no_ratio() -> None:
     assert a_round([1.1, 2.2, 4.4, 8.8], [1, 2, 4, 8]).ratio("cpu") == pytest.approx(1.1)
 

@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,11 @@ def answering(
     seen: list[bytes] | None = None,
     exchange: Exchange = OK_EXPECTED,
     numbered: bool = False,
+    made: Callable[[bytes], bytes] = lambda _: b"",
 ) -> Iterator[int]:
-    """A server on the loopback that answers every request with `pieces`, sent one by one; yields its port."""
+    """A server on the loopback that answers every request with `pieces`, sent one by one, and then with what is `made`
+    of the request; yields its port.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve(connection: socket.socket) -> None:
@@ -47,6 +51,7 @@ def answering(
                         seen.append(got)
                     for piece in pieces:
                         connection.sendall(piece)
+                    connection.sendall(made(got))
                     if close:
                         return
 
@@ -190,6 +195,67 @@ def test_numbered_requests_differ_and_keep_their_length() -> None:
         run_load(port, "/x", connections=2, seconds=5, warmup=0, requests=20, exchange=OK_EXPECTED, numbered=True)
     assert len(set(seen)) == len(seen) >= 20
     assert min(seen).replace(b"bench-0000000001", b"bench-0000000000") == request("/x", port, numbered=True)
+
+
+ROOM = b"." * 10
+OWN = Exchange(b"a" + ROOM + b"bc", b"z" + ROOM + b"b", number_at=1, back_at=1)
+"""A request whose number comes back between other bytes than those it was sent between."""
+LARGE = replace(OWN, body=b"a" + ROOM + bytes(1_000_000))
+
+
+def given_back(got: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nz" + number_of(got) + b"b"
+
+
+def number_of(got: bytes) -> bytes:
+    return got.partition(b"\r\n\r\n")[2][1:11]
+
+
+@pytest.mark.parametrize("exchange", [OWN, LARGE], ids=["small", "larger than the socket buffers"])
+def test_each_request_has_its_number_in_the_body_where_the_exchange_says(exchange: Exchange) -> None:
+    seen: list[bytes] = []
+    with answering(seen=seen, exchange=exchange, made=given_back) as port:
+        with Loader(port, "/x", connections=2, exchange=exchange) as loader:
+            loader.run(6)
+        assert sorted(map(number_of, seen)) == [b"%010d" % number for number in range(1, 7)]
+        assert {got.replace(number_of(got), ROOM, 1) for got in seen} == {request("/x", port, exchange)}
+
+
+def test_a_number_may_come_back_inverted() -> None:
+    def turned(got: bytes) -> bytes:
+        return given_back(got).replace(number_of(got), bytes(255 - digit for digit in number_of(got)))
+
+    inverted = replace(OWN, inverted=True)
+    with (
+        answering(exchange=inverted, made=turned) as port,
+        Loader(port, "/x", connections=2, exchange=inverted) as loader,
+    ):
+        assert loader.run(6).errors == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda got: given_back(got).replace(number_of(got), b"0000000099"),
+        lambda got: given_back(got).replace(number_of(got), ROOM),
+        lambda got: given_back(got).replace(b"\r\n\r\nz", b"\r\n\r\na"),
+        lambda got: given_back(got)[:-1] + b"c",
+    ],
+    ids=["another's number", "no number", "another byte before", "another byte behind"],
+)
+def test_an_answer_with_another_number_or_another_byte_beside_it_is_an_error(wrong: Callable[[bytes], bytes]) -> None:
+    with (
+        answering(exchange=OWN, made=wrong) as port,
+        pytest.raises(LoadFailed, match="another body"),
+        Loader(port, "/x", connections=2, exchange=OWN) as loader,
+    ):
+        loader.run(6)
+
+
+def test_a_number_that_does_not_come_back_is_not_looked_for() -> None:
+    sent = replace(OWN, answer=b"ok", back_at=None)
+    with answering(OK, exchange=sent) as port, Loader(port, "/x", connections=2, exchange=sent) as loader:
+        assert loader.run(6).errors == 0
 
 
 def test_the_cost_of_a_process_tree_is_read_apart_for_workers() -> None:
