@@ -82,9 +82,15 @@ class FakeEngine:
         self.memory_short = False
         self.refuses = None
         self.tickets = []
+        self.pieces = []
         self.begins = 0
         """How many further tickets a worker takes at the end of the turn in which they come."""
         self.stages = [SimpleNamespace(name="double", counters=StageCounters(), workers=[])]
+
+    def piece(self, nbytes):
+        """A piece of shared memory for each input of a page or more, as is asked for."""
+        self.pieces.append(memoryview(bytearray(nbytes)))
+        return self.pieces[-1]
 
     def submit(self, payloads, codec_in, codec_out, deadline, done, request_id=b"", **more):
         if self.refuses is not None:

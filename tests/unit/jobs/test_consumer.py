@@ -103,6 +103,16 @@ async def test_the_next_batch_is_claimed_as_soon_as_the_model_has_begun_with_thi
     assert len(work.engine.tickets) == 6
 
 
+async def test_a_large_input_is_copied_into_shared_memory_and_a_small_one_is_not(bench):
+    work = await bench(fake_service(max_size=2))
+    work.submit("small", b"5" * 4095)
+    work.submit("large", b"6" * 4096)
+    await work.turn()
+    (piece,) = work.engine.pieces
+    assert bytes(piece) == work.engine.of("large").payload == b"6" * 4096
+    assert work.engine.of("small").payload == b"5" * 4095
+
+
 async def test_a_claim_that_bytes_have_cut_short_is_followed_by_the_next_at_once(bench):
     work = await bench(fake_service(max_size=8), max_held_bytes=10)
     for n in range(4):
