@@ -57,6 +57,24 @@ def test_who_announces_much_and_sends_little_takes_no_room_from_a_good_client(tm
         assert samples(server.wire)["inline full"] >= 200, "no more than two of them fit into half of the memory"
 
 
+@pytest.mark.parametrize("first", [1, 100_000, 3_000_000])
+def test_a_slow_body_that_makes_way_is_whole_all_the_same(tmp_path, first):
+    options = ("--slab-bytes", str(16 << 20), "--body-timeout", "20")
+    slow_bytes = 8 << 20  # all that may be announced at a time
+    with serving(tmp_path, *options, source=SERVICES) as server:
+        for turn in range(3):
+            moved = samples(server.wire)["inline moved"]
+            data = post(turn, slow_bytes)
+            slow = server.wire().send(data[: len(data) - slow_bytes + first])
+            server.until(lambda: samples(server.wire)["used arrivals"] >= slow_bytes, "it to lie in shared memory")
+            with load(server.wire, 2) as others:
+                server.until(lambda moved=moved: samples(server.wire)["inline moved"] > moved, "it to make way")
+                slow.send(data[len(data) - slow_bytes + first :])
+                assert checked(slow.answer(), turn, slow_bytes) == 200
+            assert set(others.statuses) == {200}
+        server.until(lambda: nothing_is_held(server.wire), "nothing to be held")
+
+
 def test_who_leaves_half_way_or_stalls_leaves_nothing_behind(tmp_path):
     rng = random.Random(14)
     whole = post(1)
