@@ -49,7 +49,7 @@ class Back(ps.Stage):
 
 
 def is_held(body) -> bool:
-    return body[4] == 1313 % 256 and body[5] == 1313 // 256
+    return bytes(body[4:8]) == (1_000_000_000).to_bytes(4, "little")
 
 
 class Pass(ps.Stage):
@@ -71,7 +71,7 @@ class DigestArray(ps.Stage):
         half = len(array) // 2
         read = hashlib.sha256(array[:half])
         if is_held(array):
-            note("reads", 1313)
+            note("reads", "held")
             wait_for(Path("open"))
         read.update(array[half:])
         return read.hexdigest().encode()
@@ -81,7 +81,7 @@ service = ps.Service(Digest, name="digest")
 back = ps.Service(Back, name="back")
 two = ps.Service(Pass, DigestArray, name="two")
 """
-HELD: Final = 1313
+HELD: Final = 1_000_000_000
 """The number of a body that the first stage of service `two` passes on when there is a file `pass`, and of which the
 second one reads the second half when there is a file `open`."""
 
