@@ -154,7 +154,7 @@ faults: $(STAMP)  ## kill and stop consumers of jobs at each fault point, over e
 mutants: $(STAMP)  ## change the code COUNT times, drawn with SEED, and list what no unit test notices: an hour
 	$(BIN)/python tests/mutation/sample.py --count $(COUNT) --seed $(SEED) --jobs $(JOBS)
 
-bench: compiled $(VENV)/.bench  ## measure against the floor and mosec, interleaved: about five minutes
+bench: compiled $(VENV)/.bench  ## measure against the floor and mosec, interleaved: about twenty minutes
 	$(BIN)/python bench/run.py
 
 bench-quick: compiled $(VENV)/.bench  ## the same, in about one

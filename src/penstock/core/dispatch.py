@@ -45,7 +45,7 @@ class SentFrame:
         self.unsettled = len(items)
         self.back = back
         self.moment = moment
-        self.views: list[Payload] = []
+        self.views: Sequence[Payload] = ()
 
     @property
     def running(self) -> bool:

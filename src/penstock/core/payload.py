@@ -58,6 +58,14 @@ def _buffer_size(buffer: Buffer) -> int:
     return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
+def any_large(lengths: list[int], least: int) -> bool:
+    """Whether one of `lengths` is `least` or more.  Compiled, it takes a tenth of the time of `max`."""
+    for length in lengths:  # noqa: SIM110  # `any` would make a generator
+        if length >= least:
+            return True
+    return False
+
+
 def payload_buffers(payload: Payload) -> list[Buffer]:
     """The buffers of `payload`, in order."""
     return payload if isinstance(payload, list) else [payload]

@@ -21,6 +21,7 @@ from penstock.core.dispatch import SentFrame, least_busy, reclaim
 from penstock.core.item import OFFER, SEND, Item, ItemState
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
+from penstock.core.payload import any_large
 from penstock.core.request_ids import join_ids
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
 from penstock.core.tenants import Tenants
@@ -312,7 +313,7 @@ class StageDriver:
         lengths = [item.nbytes for item in items]
         memory = self.memory
         handles = None
-        if memory is not None and max(lengths) >= memory.least:
+        if memory is not None and any_large(lengths, memory.least):
             handles = memory.name_inputs(sent, self.kept_bytes)
         codec_in, codec_out = self.codec_in, self.codec_out
         self.in_flight += n
@@ -540,7 +541,7 @@ class StageDriver:
 
     def _reclaim(self, frames: list[SentFrame], *, innocent: bool, hung: bool) -> None:
         for sent in frames:
-            sent.views = []  # nobody reads there any more; items that wait for their turn still refer to the frame
+            sent.views = ()  # nobody reads there any more; items that wait for their turn still refer to the frame
             self.in_flight -= len(sent.items)
             self.back_in_flight -= sent.back
         found = reclaim(frames, innocent=innocent or self.stopping, retry=self.spec.options.retry and not self.inline)

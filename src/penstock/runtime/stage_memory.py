@@ -47,7 +47,7 @@ class StageMemory:
             handle = handle_of(item.payload)
             if handle is not None and handle.slab == inputs.number:
                 handles[place] = handle
-                sent.views.append(item.payload)
+        sent.views = [sent.items[place].payload for place in handles]
         return handles
 
     def count_unplaced(self, frame: Frame) -> None:

@@ -459,8 +459,9 @@ def _slice(
     """The payloads of a frame; those that it names are put into `handles`, and are empty."""
     payloads: list[memoryview] = []
     total = len(view)
+    may_name = version == SLAB_VERSION
     for length in lengths:
-        named = length >= _NAMED and version == SLAB_VERSION
+        named = may_name and length >= _NAMED
         nbytes = _HANDLE.size if named else length
         begin = offset + alignment_gap(offset) if nbytes >= ALIGN_FROM_BYTES else offset
         offset = begin + nbytes

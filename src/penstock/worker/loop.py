@@ -68,8 +68,9 @@ def work(
     end.send(encode_control(Kind.READY, b""))
     while (frame := end.receive()) is not None:
         if frame.kind is Kind.BATCH:
-            slabs.open(frame)
             named = bool(frame.handles)
+            if named:
+                slabs.open(frame)
             answers = runner.run(frame)
             frame = None  # and with it its views: those that are left are the stage's
             if named or slabs.keeps:

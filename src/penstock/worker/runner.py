@@ -14,7 +14,7 @@ from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.codec.text import cut_middle
 from penstock.config import StageOptions
-from penstock.core.payload import Handle, Payload, join_payload, payload_size
+from penstock.core.payload import Handle, Payload, any_large, join_payload, payload_size
 from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
 from penstock.transport.messages import MESSAGE_BYTES, Problem, pack
@@ -137,7 +137,7 @@ class Runner:
         seconds = self._now() - started
         lengths = [payload_size(payload) for payload in work.payloads]
         handles = None
-        if self._place is not None and max(lengths) >= self._place_from:
+        if self._place is not None and any_large(lengths, self._place_from):
             handles = self._placed(work, lengths, self._place)
         return encode_answers(frame.frame_id, seconds, calls, frame.ids, work.payloads, work.statuses, lengths, handles)
 
