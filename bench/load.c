@@ -37,8 +37,9 @@
 #include <unistd.h>
 
 enum {
-    LEAST_ANSWER_SPACE = 1 << 16,
     HEAD_SPACE = 1 << 14,          /* bytes of the head of an answer */
+    PART_SPACE = 1 << 20,          /* bytes of an answer that are read at a time */
+    SHOWN_BYTES = 100,             /* of a body that is not the expected one */
     MICROSECONDS = 2 * 1000 * 1000, /* the histogram has one bucket each; longer latencies count in the last */
     MAX_ERRORS = 100,
     STALL_SECONDS = 10,
@@ -49,17 +50,22 @@ typedef struct {
     int fd;
     int want_write;  /* whether epoll watches for room to write */
     size_t sent;     /* bytes of the request written so far */
-    size_t got;      /* bytes of the answer read so far */
-    size_t need;     /* bytes of the whole answer, 0 while its head is incomplete */
+    size_t head_got; /* bytes of the head of the answer read so far */
+    int in_body;     /* whether the head is complete */
+    size_t body;     /* bytes of the body */
+    size_t body_got; /* of these, how many were read, and compared, so far */
     uint64_t started;
-    char *answer;
+    char *head;      /* as far as it came without its end */
     char number[NUMBER_DIGITS]; /* of the request in flight */
+    char wrong[SHOWN_BYTES + 1]; /* the part of the body that was not the expected one; empty if there was none */
 } Connection;
 
 static struct sockaddr_in target;
 static char *request, *expected;
 static size_t request_size, expected_size;
-static size_t answer_space = LEAST_ANSWER_SPACE; /* bytes of one whole answer, head included */
+/* What came last, of one connection at a time.  With a buffer for each whole answer the load generator would read and
+ * compare large ones from memory, not from the cache, and the server would lack that time. */
+static char part[PART_SPACE + 1];
 static size_t number_at; /* where in the request its ten-digit number belongs; 0: nowhere */
 static size_t back_at = SIZE_MAX; /* where in the answer's body that number comes back; SIZE_MAX: nowhere */
 static char back_turned; /* the bits that are turned in what comes back */
@@ -172,7 +178,9 @@ static void send_rest(Connection *c)
 static void send_request(Connection *c)
 {
     static uint64_t number;
-    c->sent = c->got = c->need = 0;
+    c->sent = c->head_got = c->body = c->body_got = 0;
+    c->in_body = 0;
+    c->wrong[0] = 0;
     if (number_at) {
         uint64_t left = ++number;
         for (char *digit = c->number + NUMBER_DIGITS; digit-- > c->number; left /= 10)
@@ -227,48 +235,73 @@ static const char *field(const char *head, const char *end, const char *name)
     return NULL;
 }
 
-/* Once the head is there, learn how long the answer is.  Returns 0 if the answer is of no use. */
-static int read_head(Connection *c)
+/* Learn from the first `size` bytes of an answer how long its body is.  Returns how many of them are the head: 0 if its
+ * end is not there, -1 if the answer is of no use. */
+static ssize_t read_head(Connection *c, char *head, size_t size)
 {
-    char *end = memmem(c->answer, c->got, "\r\n\r\n", 4);
+    head[size] = 0; /* strtoull and strspn stop here */
+    char *end = memmem(head, size, "\r\n\r\n", 4);
     if (!end)
-        return 1;
+        return 0;
     end += 2; /* keep the last line's own end */
-    const char *length = field(c->answer, end, "content-length");
-    if (strncmp(c->answer, "HTTP/1.1 200", 12) || !length || !isdigit((unsigned char)*length)) {
-        count_error("answer: %.*s", (int)(end - c->answer), c->answer);
-        return 0;
+    const char *length = field(head, end, "content-length");
+    if (strncmp(head, "HTTP/1.1 200", 12) || !length || !isdigit((unsigned char)*length)) {
+        count_error("answer: %.*s", (int)(end - head), head);
+        return -1;
     }
-    size_t body = strtoull(length, NULL, 10);
-    if (expected && body != expected_size) {
-        count_error("a body of %zu bytes, expected %zu", body, expected_size);
-        return 0;
+    c->body = strtoull(length, NULL, 10);
+    if (expected && c->body != expected_size) {
+        count_error("a body of %zu bytes, expected %zu", c->body, expected_size);
+        return -1;
     }
-    c->need = (size_t)(end + 2 - c->answer) + body;
-    if (body > answer_space || c->need > answer_space) {
-        count_error("an answer with a body of %zu bytes, at most %zu are read in all", body, answer_space);
-        return 0;
-    }
-    return 1;
+    c->in_body = 1;
+    return end + 2 - head;
 }
 
-/* Whether the body is the expected one, with the number of the request where that comes back. */
-static int is_expected(const Connection *c, const char *body)
+/* Take what is of the head from the `n` bytes in `part`.  Returns where the body begins there, -1 if that is of no use. */
+static ssize_t take_head(Connection *c, size_t n)
+{
+    ssize_t size = c->head_got ? 0 : read_head(c, part, n);
+    if (size)
+        return size;
+    size_t before = c->head_got, taken = n < HEAD_SPACE - before ? n : HEAD_SPACE - before;
+    memcpy(c->head + before, part, taken);
+    c->head_got += taken;
+    size = read_head(c, c->head, c->head_got);
+    if (!size && c->head_got == HEAD_SPACE) {
+        count_error("an answer without end of head");
+        return -1;
+    }
+    return size > 0 ? size - (ssize_t)before : size ? size : (ssize_t)n;
+}
+
+/* Whether the expected body has these `n` bytes from `at` on, with the number of the request where that comes back. */
+static int is_expected(const Connection *c, const char *bytes, size_t at, size_t n)
 {
     if (back_at == SIZE_MAX)
-        return !memcmp(body, expected, expected_size);
-    size_t after = back_at + NUMBER_DIGITS;
-    for (int i = 0; i < NUMBER_DIGITS; i++)
-        if (body[back_at + i] != (char)(c->number[i] ^ back_turned))
+        return !memcmp(bytes, expected + at, n);
+    size_t until = at + n, after = back_at + NUMBER_DIGITS;
+    size_t before = back_at < at ? 0 : back_at < until ? back_at - at : n; /* bytes before the number */
+    size_t beyond = after < at ? 0 : after < until ? after - at : n;       /* where those behind it begin */
+    for (size_t i = before; i < beyond; i++)
+        if (bytes[i] != (char)(c->number[at + i - back_at] ^ back_turned))
             return 0;
-    return !memcmp(body, expected, back_at) && !memcmp(body + after, expected + after, expected_size - after);
+    return !memcmp(bytes, expected + at, before) && !memcmp(bytes + beyond, expected + at + beyond, n - beyond);
+}
+
+/* Compare the next `n` bytes of the body, which are no more than are still to come. */
+static void take_body(Connection *c, const char *bytes, size_t n)
+{
+    if (expected && n && !c->wrong[0] && !is_expected(c, bytes, c->body_got, n))
+        snprintf(c->wrong, sizeof c->wrong, "%.*s", (int)(n < SHOWN_BYTES ? n : SHOWN_BYTES), *bytes ? bytes : "\\0");
+    c->body_got += n;
 }
 
 static void finish(Connection *c, int measuring)
 {
     last_answer = now_ns();
-    if (expected && !is_expected(c, c->answer + c->need - expected_size)) {
-        count_error("another body: %.100s", c->answer + c->need - expected_size);
+    if (c->wrong[0]) {
+        count_error("another body: %s", c->wrong);
         return;
     }
     uint64_t took = last_answer - c->started;
@@ -282,31 +315,38 @@ static void finish(Connection *c, int measuring)
     }
 }
 
-static void on_readable(Connection *c, int measuring)
+/* Read once.  Returns whether there may be more of this answer. */
+static int read_part(Connection *c, int measuring)
 {
-    ssize_t n = recv(c->fd, c->answer + c->got, answer_space - c->got, 0);
+    ssize_t n = recv(c->fd, part, PART_SPACE, 0), at = 0;
     if (n < 0 && errno == EAGAIN)
-        return;
+        return 0;
     if (n <= 0) {
         count_error("recv: %s", n ? strerror(errno) : "closed by the server");
         reopen(c);
-        return;
+        return 0;
     }
-    c->got += (size_t)n;
-    c->answer[c->got] = 0; /* there is one byte more than answer_space: strtoull and strspn stop here */
-    if (!c->need && !read_head(c)) {
+    if (!c->in_body && (at = take_head(c, (size_t)n)) < 0) {
         reopen(c);
-        return;
+        return 0;
     }
-    if (!c->need && c->got == answer_space) {
-        count_error("an answer without end of head");
-        reopen(c);
-    } else if (c->need && c->got >= c->need) {
-        if (c->got > c->need)
-            count_error("%zu bytes too many", c->got - c->need);
-        finish(c, measuring);
-        send_next(c);
-    }
+    if (!c->in_body)
+        return 0;
+    size_t came = (size_t)(n - at), left = c->body - c->body_got;
+    take_body(c, part + at, came < left ? came : left);
+    if (c->body_got < c->body)
+        return n == PART_SPACE;
+    if (came > left)
+        count_error("%zu bytes too many", came - left);
+    finish(c, measuring);
+    send_next(c);
+    return 0;
+}
+
+static void on_readable(Connection *c, int measuring)
+{
+    while (read_part(c, measuring))
+        ;
 }
 
 /* The latency below which `share` of the measured requests stayed, in microseconds. */
@@ -440,11 +480,9 @@ int main(int argc, char **argv)
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (expected_size + HEAD_SPACE > answer_space)
-        answer_space = expected_size + HEAD_SPACE;
     Connection *all = calloc((size_t)connections, sizeof *all);
     for (int i = 0; i < connections; i++) {
-        all[i].answer = malloc(answer_space + 1);
+        all[i].head = malloc(HEAD_SPACE + 1);
         open_connection(&all[i]);
     }
     if (on_command)

@@ -30,9 +30,10 @@ def answering(
     exchange: Exchange = OK_EXPECTED,
     numbered: bool = False,
     made: Callable[[bytes], bytes] = lambda _: b"",
+    part: int = 1 << 20,
 ) -> Iterator[int]:
     """A server on the loopback that answers every request with `pieces`, sent one by one, and then with what is `made`
-    of the request; yields its port.
+    of the request, in parts of so many bytes; yields its port.
     """
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -51,7 +52,9 @@ def answering(
                         seen.append(got)
                     for piece in pieces:
                         connection.sendall(piece)
-                    connection.sendall(made(got))
+                    answer = made(got)
+                    for at in range(0, len(answer), part):
+                        connection.sendall(answer[at : at + part])
                     if close:
                         return
 
@@ -221,18 +224,20 @@ def test_each_request_has_its_number_in_the_body_where_the_exchange_says(exchang
         assert {got.replace(number_of(got), ROOM, 1) for got in seen} == {request("/x", port, exchange)}
 
 
-def test_a_number_may_come_back_inverted() -> None:
+@pytest.mark.parametrize("part", [1, 1 << 20])
+def test_a_number_may_come_back_inverted(part: int) -> None:
     def turned(got: bytes) -> bytes:
         return given_back(got).replace(number_of(got), bytes(255 - digit for digit in number_of(got)))
 
     inverted = replace(OWN, inverted=True)
     with (
-        answering(exchange=inverted, made=turned) as port,
+        answering(exchange=inverted, made=turned, part=part) as port,
         Loader(port, "/x", connections=2, exchange=inverted) as loader,
     ):
         assert loader.run(6).errors == 0
 
 
+@pytest.mark.parametrize("part", [1, 1 << 20])
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -243,9 +248,11 @@ def test_a_number_may_come_back_inverted() -> None:
     ],
     ids=["another's number", "no number", "another byte before", "another byte behind"],
 )
-def test_an_answer_with_another_number_or_another_byte_beside_it_is_an_error(wrong: Callable[[bytes], bytes]) -> None:
+def test_an_answer_with_another_number_or_another_byte_beside_it_is_an_error(
+    wrong: Callable[[bytes], bytes], part: int
+) -> None:
     with (
-        answering(exchange=OWN, made=wrong) as port,
+        answering(exchange=OWN, made=wrong, part=part) as port,
         pytest.raises(LoadFailed, match="another body"),
         Loader(port, "/x", connections=2, exchange=OWN) as loader,
     ):
