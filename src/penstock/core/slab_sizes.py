@@ -10,26 +10,29 @@ from penstock.errors import ConfigError
 DEFAULT_BYTES: Final = 256 * 1024 * 1024
 """Of each slab, where nobody has set `slab_bytes` and the machine is large enough."""
 DEFAULT_SHARE: Final = 4
-"""All slabs together take one part in so many of the limit, at most, where nobody has set `slab_bytes`.
+"""All slabs of a service take one part in so many of the limit, at most, where nobody has set `slab_bytes`.
 
 The pages of a slab count as the memory of a container.  One that starts without slabs is to start with them too.
 """
 
 
-def slab_bytes_each(wanted: int | None, memories: int, limit: int | None) -> int:
+def slab_bytes_each(wanted: int | None, memories: int, limit: int | None, others: int = 0) -> int:
     """The bytes of each of `memories` slabs, whole pages; 0 means that there is to be no slab.
 
     `wanted` is `slab_bytes` of a service, None where nobody has set it.  `memories` are the slab for what arrives and
     one for each stage whose workers are processes of ours.  `limit` is the memory that the machine or the cgroup
-    allows, in bytes, None where it is not known.  Raises ConfigError where what was set is more than the limit.
+    allows, in bytes, None where it is not known; `others` are the bytes of it that slabs of other services of this
+    process have.  Raises ConfigError where what was set is more than the rest.
     """
+    left = None if limit is None else max(0, limit - others)
     if wanted is None:
-        most = DEFAULT_BYTES if limit is None else min(DEFAULT_BYTES, limit // DEFAULT_SHARE // memories)
+        most = DEFAULT_BYTES if left is None else min(DEFAULT_BYTES, left // DEFAULT_SHARE // memories)
         return most - most % PAGE_BYTES
     together = wanted * memories
-    if limit is not None and together > limit:
+    if left is not None and together > left:
+        taken = f", of which slabs of other services have {others}" if others else ""
         raise ConfigError(
             f"slab_bytes={wanted} for each of {memories} slabs is {together} bytes, and the machine, or the cgroup, "
-            f"allows {limit} bytes of memory: set at most {limit // memories}, or 0 for no shared memory"
+            f"allows {limit} bytes of memory{taken}: set at most {left // memories}, or 0 for no shared memory"
         )
     return wanted - wanted % PAGE_BYTES

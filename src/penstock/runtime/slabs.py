@@ -22,7 +22,7 @@ from penstock.hosting.available_memory import memory_limit
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.spec import StageSpec
 from penstock.transport.messages import SlabOrder
-from penstock.transport.slab import SYSTEM_PAGE_BYTES, Slab, SlabsUnavailable
+from penstock.transport.slab import SYSTEM_PAGE_BYTES, Slab, SlabsUnavailable, open_slab_bytes
 from penstock.transport.slab_pieces import Pieces
 
 log = guarded_logger("penstock.runtime")
@@ -281,7 +281,7 @@ def open_slabs(
     """
     workers = [0 if spec.external is not None else spec.workers for spec in specs]
     slabs = sum([places > 0 for places in workers]) + (workers[0] > 0)
-    nbytes = slab_bytes_each(options.slab_bytes, slabs, memory_limit()) if slabs else 0
+    nbytes = slab_bytes_each(options.slab_bytes, slabs, memory_limit(), open_slab_bytes()) if slabs else 0
     if not nbytes:
         return None
     try:

@@ -30,6 +30,15 @@ SYSTEM_PAGE_BYTES: Final = mmap.ALLOCATIONGRANULARITY
 NOT_MAPPED: Final = ctypes.c_void_p(-1).value
 
 
+_open: Final[dict[int, int]] = {}
+"""The bytes of each slab of this process that is not closed, by its descriptor; of all threads."""
+
+
+def open_slab_bytes() -> int:
+    """How many bytes all slabs of this process have that are not closed."""
+    return sum(tuple(_open.values()))
+
+
 class SlabsUnavailable(OSError):
     """This system has no shared memory of the kind that is needed, or refuses it; the message says why."""
 
@@ -49,6 +58,7 @@ class Slab:
         self.nbytes = nbytes
         self.memory = mmap.mmap(descriptor, nbytes)
         self._open = True
+        _open[descriptor] = nbytes
         keep_from_forks(self)
 
     @classmethod
@@ -83,6 +93,7 @@ class Slab:
         """Close the descriptors: no further worker gets them.  The map stays while there are views of it."""
         if self._open:
             self._open = False
+            del _open[self.descriptor]
             os.close(self.descriptor)
             os.close(self.readable)
 

@@ -75,3 +75,17 @@ def test_what_was_set_to_more_is_refused_with_both_numbers_and_with_what_to_do()
 
 def test_no_shared_memory_is_no_error_on_the_smallest_machine():
     assert slab_bytes_each(0, 9, 0) == 0
+
+
+def test_what_other_services_of_the_process_have_is_left_out():
+    assert slab_bytes_each(None, 2, 2 * GIB, GIB) == 128 * MIB
+    assert slab_bytes_each(None, 2, GIB, 2 * GIB) == 0
+    assert slab_bytes_each(None, 2, None, GIB) == 256 * MIB
+    assert slab_bytes_each(256 * MIB, 2, GIB, 512 * MIB) == 256 * MIB
+    with pytest.raises(ConfigError) as refused:
+        slab_bytes_each(256 * MIB + 1, 2, GIB, 512 * MIB)
+    assert str(refused.value) == (
+        "slab_bytes=268435457 for each of 2 slabs is 536870914 bytes, and the machine, or the cgroup, allows "
+        "1073741824 bytes of memory, of which slabs of other services have 536870912: set at most 268435456, or 0 for "
+        "no shared memory"
+    )

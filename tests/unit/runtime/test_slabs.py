@@ -16,7 +16,7 @@ from penstock.core.payload import Handle, handle_of
 from penstock.errors import ConfigError, ProtocolError
 from penstock.runtime import slabs as slabs_
 from penstock.runtime.slabs import NO_SLAB, Arrivals, ResultPart, ServiceSlabs, open_slabs
-from penstock.transport.slab import SYSTEM_PAGE_BYTES, Slab, SlabsUnavailable
+from penstock.transport.slab import SYSTEM_PAGE_BYTES, Slab, SlabsUnavailable, open_slab_bytes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
 
@@ -438,13 +438,31 @@ def opened(specs, clock, **options):
 
 @pytest.mark.parametrize(("specs", "many"), [([OURS], 2), ([OURS, ps.stage(two)], 3), ([THEIRS, OURS], 1)])
 def test_the_slabs_of_a_service_are_all_as_large_as_was_asked(specs, many, clock, monkeypatch):
-    monkeypatch.setattr(slabs_, "memory_limit", lambda: many * (SIZE + 5))
+    gc.collect()  # an engine of another test may have some
+    before = open_slab_bytes()
+    monkeypatch.setattr(slabs_, "memory_limit", lambda: before + many * (SIZE + 5))
     slabs = opened(specs, clock, slab_bytes=SIZE + 5)
     found = [stage.parts[0].slab for stage in slabs.stages if stage is not None]
     found += [] if slabs.arrivals is None else [slabs.arrivals.slab]
     assert [slab.nbytes for slab in found] == [SIZE] * many
     with pytest.raises(ConfigError, match="slab_bytes="):
         opened(specs, clock, slab_bytes=SIZE + PAGE)
+
+
+def test_services_of_one_process_share_what_there_is(clock, monkeypatch):
+    gc.collect()
+    before = open_slab_bytes()
+    monkeypatch.setattr(slabs_, "memory_limit", lambda: before + 4 * SIZE)
+    first = open_slabs("first", [OURS], ServiceOptions(slab_bytes=SIZE), clock)
+    assert open_slab_bytes() == before + 2 * SIZE
+    taken = f"of which slabs of other services have {before + 2 * SIZE}: set at most {SIZE},"
+    with pytest.raises(ConfigError, match=taken):
+        opened([OURS], clock, slab_bytes=SIZE + PAGE)
+    opened([OURS], clock, slab_bytes=SIZE)
+    first.close()
+    first.close()
+    assert open_slab_bytes() == before
+    opened([OURS], clock, slab_bytes=2 * SIZE)
 
 
 @pytest.mark.parametrize(
