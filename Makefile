@@ -111,8 +111,9 @@ test-compiled: compiled  ## the tests of what Penstock does, over the compiled b
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest $(SPREAD) $(addprefix --ignore=,$(SOURCES_ONLY)) \
 		tests/unit tests/conformance/test_channels.py tests/integration tests/faults
 
+# And without shared memory, as on a system that has none: but for the tests of it, which ask for some.
 test-sources: bytecode  ## the tests with whole processes of what is compiled, over the sources: what a machine without a compiler runs
-	$(BIN)/python -m pytest $(SPREAD) $(COMPILED_TOO)
+	PENSTOCK_SLAB_BYTES=0 $(BIN)/python -m pytest $(SPREAD) $(COMPILED_TOO)
 
 # The project first, by itself: what takes minutes writes nothing into the sources then, which tests read meanwhile.
 $(FRAMEWORKS)/.installed: pyproject.toml

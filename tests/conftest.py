@@ -51,6 +51,12 @@ next one comes while the loop sleeps, and ends it.
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
+if os.environ.get("PENSTOCK_SLAB_BYTES") == "0":
+    # `make test-sources`: programs take it from there, services in this process read no variables.
+    from penstock.core import slab_sizes
+
+    slab_sizes.DEFAULT_BYTES = 0
+
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
