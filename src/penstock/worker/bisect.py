@@ -64,10 +64,13 @@ class Bisection:
             items.tell(places, values, results, last=True)
             return
         # This is outside the handler: else the traceback of an error of a half would show this error as its context.
-        if not self._enabled or len(places) == 1 or type(whole) is WrongLength:
-            items.fail(places, whole)
-        else:
-            self._split(places, items, whole)
+        try:
+            if not self._enabled or len(places) == 1 or type(whole) is WrongLength:
+                items.fail(places, whole)
+            else:
+                self._split(places, items, whole)
+        finally:
+            del whole  # its traceback refers to this frame: the inputs would wait for the cycle collector
 
     def _split(self, places: list[int], items: Items, whole: BaseException) -> None:
         limit = call_limit(len(places))

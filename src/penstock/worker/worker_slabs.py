@@ -27,6 +27,9 @@ from penstock.transport.messages import Kept, Released, SlabOrder, Trim, pack, u
 from penstock.transport.slab import ReadableSlab, give_back_pages
 from penstock.transport.slab_pieces import whole_pages
 
+YOUNG, ALL = 1, 2
+"""The generations that `gc.collect` takes: objects that no collection, or one, has seen; and all."""
+
 
 class Inputs:
     """The slab that the inputs lie in."""
@@ -64,8 +67,12 @@ class Inputs:
         kept = self._alive()
         if kept and not self._has_kept:
             # What waits for the cycle collector is no view that is kept; a stage is told of once, so it has to be true.
-            gc.collect()
-            kept = self._alive()
+            # Cycles of this batch are young, mostly: to look at those alone takes little, also after each batch.
+            for generation in (YOUNG, ALL):
+                gc.collect(generation)
+                kept = self._alive()
+                if not kept:
+                    break
             self._has_kept = bool(kept)
         ended = [serial for serial, (_, reference) in self._kept.items() if reference() is None]
         for serial in ended:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -298,3 +300,37 @@ def test_a_stage_may_change_the_list_it_is_given():
 def test_errors_of_the_halves_are_not_told_as_consequences_of_each_other():
     results, _ = bisect(Culprits([0, 1]), 2)
     assert [result.error.__context__ for result in results] == [None, None]
+
+
+class Value:
+    """An input that a weak reference can be made to."""
+
+
+class Settled:
+    """Items that remember nothing."""
+
+    def again(self, places):
+        return places, [Value() for _ in places]
+
+    def tell(self, places, values, results, *, last):
+        pass
+
+    def fail(self, places, error):
+        pass
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_the_inputs_of_a_batch_that_failed_are_let_go_of_at_once(n):
+    made = []
+
+    def fails(xs):
+        made.extend(map(weakref.ref, xs))
+        raise ValueError("no")
+
+    gc.disable()
+    try:
+        Bisection(fails, enabled=True).run(list(range(n)), [Value() for _ in range(n)], Settled())
+        assert len(made) >= n
+        assert [ref for ref in made if ref() is not None] == []
+    finally:
+        gc.enable()

@@ -159,19 +159,25 @@ def test_one_note_tells_of_ends_and_of_what_is_kept_now(inputs):
     assert told(inputs.tell()) == ([], [2, 3])
 
 
-def test_what_waits_for_the_cycle_collector_is_not_kept(inputs):
+@pytest.mark.parametrize("old", [False, True])
+def test_what_waits_for_the_cycle_collector_is_not_kept(inputs, monkeypatch, old):
     frame = batch(handle(0, 100, 1))
     inputs.open(frame)
     cycle = [frame.payloads[0]]
     cycle.append(cycle)
+    if old:
+        gc.collect()
+    generations, collect = [], gc.collect
+    monkeypatch.setattr(gc, "collect", lambda generation: (generations.append(generation), collect(generation)))
     del cycle, frame
     assert inputs.tell() == []
     assert not inputs.keeps
+    assert generations == ([1, 2] if old else [1]), "all objects are looked at only where the young ones are not enough"
 
 
 def test_once_something_was_kept_the_cycle_collector_is_left_alone(inputs, monkeypatch):
     collected = []
-    monkeypatch.setattr(gc, "collect", lambda: collected.append(1))
+    monkeypatch.setattr(gc, "collect", collected.append)
     kept = []
     for serial in (1, 2, 3):
         frame = batch(handle(serial, 100, serial))
@@ -179,7 +185,7 @@ def test_once_something_was_kept_the_cycle_collector_is_left_alone(inputs, monke
         kept.append(frame.payloads[0])
         del frame
         inputs.tell()
-    assert collected == [1]
+    assert collected == [1, 2]
 
 
 @pytest.mark.parametrize(
