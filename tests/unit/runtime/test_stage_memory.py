@@ -50,7 +50,7 @@ def test_a_worker_without_a_slab_of_inputs_gets_all_of_them(slabs):
     memory = StageMemory(StageSlabs(None, slabs.stages[0].parts, PAGE), {})
     batch = sent(slabs.arrivals.lease(PAGE))
     assert memory.name_inputs(batch, SLAB) == {}
-    assert batch.views == []
+    assert not batch.views
 
 
 def test_from_a_quarter_that_is_kept_on_nothing_is_named_and_the_large_ones_count(slabs):
