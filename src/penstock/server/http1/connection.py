@@ -116,6 +116,7 @@ class Exchange(HttpRequest):
             app.cancel(self)
         else:
             app.hold_answer(self, -payload_size(self.response.body))
+            self.response = None  # the application may know this request for longer
         if self.minor != NO_HEAD:
             app.answered(self, CLIENT_LEFT, 0)
 

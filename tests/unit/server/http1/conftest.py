@@ -172,9 +172,12 @@ class MemoryApp:
         self.asked.append(body)
         if body.chunked or not self.has_pieces:
             return None
-        pages = Pages(body.announced)
-        self.pieces.append(weakref.ref(pages))
         self.arriving.append(body)
+        return self.piece(body.announced)
+
+    def piece(self, nbytes):
+        pages = Pages(nbytes)
+        self.pieces.append(weakref.ref(pages))
         return memoryview(pages)
 
     def arrived(self, request, body):
