@@ -19,6 +19,7 @@ cgroup whose processes read large files tells less than they could have.  `MemAv
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -77,8 +78,12 @@ def available_memory() -> int | None:
 
 
 def memory_limit() -> int | None:
-    """The most bytes of memory that this process can have, with all others; None where the system does not tell."""
-    return HERE.limit()
+    """The most bytes of memory that this process can have, with all others; None where the system does not tell.
+
+    What it maps counts for its own limit of address space, `ulimit -v`, whether it is used or not.
+    """
+    limits = [HERE.limit(), resource.getrlimit(resource.RLIMIT_AS)[0]]
+    return min([limit for limit in limits if limit not in (None, resource.RLIM_INFINITY)], default=None)
 
 
 def read_cgroup_name(text: str, controller: str = "") -> PurePosixPath | None:

@@ -321,6 +321,9 @@ class StageDescription(Protocol):
 FILES_PER_WORKER = 4
 """What a worker process takes: its channel, its lifeline, the descriptor that tells of its end, that of its stacks."""
 
+FILES_PER_SLAB = 3
+"""What a slab takes: its descriptor, the one that is open for reading only, and that of its map."""
+
 
 class Servable(Protocol):
     """A service that a host can feed."""
@@ -367,12 +370,19 @@ class Servable(Protocol):
 
 
 def files_of_workers(services: Sequence[Servable]) -> int:
-    """The most open files that the workers of `services` take: one that attaches takes its connection alone."""
-    return sum(
+    """The most open files that the workers of `services`, and the slabs, take: one that attaches takes one alone."""
+    return sum(_files_of_workers(service) for service in services)
+
+
+def _files_of_workers(service: Servable) -> int:
+    files = sum(
         FILES_PER_WORKER * stage.workers if stage.external is None else service.options.max_external_workers
-        for service in services
         for stage in service.stages
     )
+    if service.options.slab_bytes != 0:
+        ours = [stage.external is None for stage in service.stages]
+        files += FILES_PER_SLAB * (sum(ours) + ours[0])  # one for what arrives, and one for the results of each
+    return files
 
 
 def check_sockets(services: Sequence[Servable], uds: str | None = None) -> None:

@@ -80,7 +80,7 @@ class SharedMemory:
         arrivals = self._arrivals = slabs.arrivals
         if arrivals is not None:
             self._arriving = Arriving(arrivals.slab.nbytes, arrivals.lease, self._counts)
-        self._upkeep = SlabUpkeep(arrivals, self._stages, self._clock)
+        self._upkeep = SlabUpkeep(self._service, arrivals, self._stages, self._clock)
         self._upkeep.start()
 
     def stop(self) -> None:

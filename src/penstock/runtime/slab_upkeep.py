@@ -11,12 +11,15 @@ from typing import Final
 
 from penstock.core.clock import Clock, Timer
 from penstock.core.slab_allocator import IDLE_SECONDS
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.slabs import Arrivals, ResultPart
 from penstock.runtime.stage_driver import StageDriver
 from penstock.runtime.stage_memory import released_note
 from penstock.runtime.worker_slot import WorkerSlot
 from penstock.transport.framing import Kind, encode_slab_note
 from penstock.transport.messages import Trim, pack
+
+log = guarded_logger("penstock.runtime")
 
 INTERVAL_SECONDS: Final = 5.0
 MOST_BYTES: Final = 8 * 1024 * 1024
@@ -26,12 +29,15 @@ MOST_BYTES: Final = 8 * 1024 * 1024
 class SlabUpkeep:
     """Looks every few seconds for idle pages, from `start` to `stop`."""
 
-    def __init__(self, arrivals: Arrivals | None, stages: Sequence[StageDriver], clock: Clock) -> None:
+    def __init__(self, service: str, arrivals: Arrivals | None, stages: Sequence[StageDriver], clock: Clock) -> None:
+        self._service = service
         self._arrivals = arrivals
         self._stages = stages
         self._clock = clock
         self._idle_since: dict[WorkerSlot, float] = {}
         """The workers that were told to give their heaps back, and since when they were idle then."""
+        self._told_refusal = False
+        """History: whether the log has said that the system takes no pages back."""
         self._timer: Timer | None = None
 
     def start(self) -> None:
@@ -47,6 +53,7 @@ class SlabUpkeep:
     def _look(self) -> None:
         more = self._trim_arrivals() or self._trim_results()
         self._trim_heaps()
+        self._tell_refusal()
         self._timer = self._clock.call_later(0.0 if more else INTERVAL_SECONDS, self._look)
 
     def _trim_arrivals(self) -> bool:
@@ -64,17 +71,31 @@ class SlabUpkeep:
                     return True
         return False
 
+    def _tell_refusal(self) -> None:
+        slabs = [worker.part.slab for stage in self._stages for worker in stage.workers if worker.part is not None]
+        slabs += [] if self._arrivals is None else [self._arrivals.slab]
+        refusals = [slab.refusal for slab in slabs if slab.refusal is not None]
+        if refusals and not self._told_refusal:
+            self._told_refusal = True
+            log.warning(
+                "service %r: shared memory that was used once is kept, because the system takes none back: %s",
+                self._service,
+                refusals[0].strerror,
+            )
+
     def _trim_heaps(self) -> None:
         """Have workers that have been idle for so long give their heaps back, once until they work again."""
         now = self._clock.now()
         for stage in self._stages:
             for worker in stage.workers:
                 since = worker.idle_since
-                if worker.part is None or since is None or now - since < IDLE_SECONDS:
+                if worker.part is None or since is None:
                     continue
-                if self._idle_since.get(worker) != since:
+                if now - since >= IDLE_SECONDS and self._idle_since.get(worker) != since:
                     self._idle_since[worker] = since
                     worker.tell(encode_slab_note(Kind.TRIM, pack(Trim([], heap=True))))
+                elif worker.kept:
+                    worker.tell(encode_slab_note(Kind.TRIM, pack(Trim([]))))  # it tells what its stage keeps no more
 
     def _trim_part(self, part: ResultPart, worker: WorkerSlot) -> int:
         """The bytes that were idle.  While a worker starts nobody can say what it does with its part: that can wait."""

@@ -285,7 +285,7 @@ def open_slabs(
     if not nbytes:
         return None
     try:
-        return ServiceSlabs.make(workers, nbytes, options.slab_from, now)
+        return ServiceSlabs.make(workers, nbytes, min(options.slab_from, nbytes + 1), now)
     except SlabsUnavailable as error:
         log.warning("service %r: large payloads are copied, because there is no shared memory: %s", service, error)
         return None

@@ -350,8 +350,8 @@ class StageDriver:
         if not self.memory.told_kept:
             self.memory.told_kept = True
             log.warning(
-                "%s keeps views of its inputs after it has answered, and their memory is not used again before they "
-                "are gone; copy what is to be kept, by bytes(x) or x.copy()",
+                "%s keeps views of its inputs after it has answered, itself or in reference cycles, and their memory "
+                "is not used again before they are gone; copy what is to be kept, by bytes(x) or x.copy()",
                 worker,
             )
 

@@ -69,7 +69,10 @@ class FakeIncarnation:
                 self.launch = unpack(frame.payloads[0], Launch)
                 inputs, results = [os.dup(fd) if fd >= 0 else fd for fd in self.start.slabs]
                 self._slabs = WorkerSlabs.of(self.launch.slabs, inputs, results)
-            elif not self._slabs.note(frame):
+            elif self._slabs.note(frame):
+                if frame.kind is Kind.TRIM and not self.frames and self._slabs.keeps:
+                    self._deliver(self._slabs.tell())
+            else:
                 assert frame.kind in (Kind.BATCH, Kind.EXAMINE, Kind.CHECK), frame.kind
                 self.frames.append(frame)
                 if len(self.frames) == 1:

@@ -49,6 +49,8 @@ class Slab:
     `number` is that by which handles name it.  `readable` is the descriptor that is open for reading only.
     """
 
+    refusal: OSError | None = None
+    """Why the system gave no pages back, if it ever refused: memory is locked, or the system cannot do that."""
     _open = False
 
     def __init__(self, number: int, descriptor: int, readable: int, nbytes: int) -> None:
@@ -102,8 +104,8 @@ class Slab:
         self.close()
 
     def give_back(self, offset: int, nbytes: int) -> None:
-        """Give the pages of this range back to the system; whoever reads there finds zeros."""
-        give_back_pages(self.memory, offset, nbytes)
+        """Give the pages of this range back to the system, unless it refuses; whoever reads there then finds zeros."""
+        self.refusal = give_back_pages(self.memory, offset, nbytes) or self.refusal
 
 
 class ReadableSlab:
@@ -134,9 +136,17 @@ class ReadableSlab:
         return memoryview(exporter).cast("B").toreadonly()[: handle.nbytes], weakref.ref(exporter)
 
 
-def give_back_pages(memory: mmap.mmap, offset: int, nbytes: int) -> None:
-    """Give the pages of a range of `memory` back to the system, as far as they lie in it wholly."""
+def give_back_pages(memory: mmap.mmap, offset: int, nbytes: int) -> OSError | None:
+    """Give the pages of a range of `memory` back to the system, as far as they lie in it wholly; or why it refuses.
+
+    It refuses after `mlockall`, and where it is no Linux kernel but one that imitates it.  The pages stay then, which
+    harms nobody.
+    """
     begin = -(-offset // SYSTEM_PAGE_BYTES) * SYSTEM_PAGE_BYTES
     end = (offset + nbytes) // SYSTEM_PAGE_BYTES * SYSTEM_PAGE_BYTES
     if end > begin:
-        memory.madvise(mmap.MADV_REMOVE, begin, end - begin)
+        try:
+            memory.madvise(mmap.MADV_REMOVE, begin, end - begin)
+        except OSError as error:
+            return error
+    return None

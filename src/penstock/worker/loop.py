@@ -53,10 +53,11 @@ def work(
         return
     launch = unpack(_expect(frame, Kind.LAUNCH).payloads[0], Launch)
     on_launch(launch)
-    slabs = WorkerSlabs.of(launch.slabs, *slab_descriptors)
+    slabs = WorkerSlabs()
     stage = None
     on_examples = False
     try:
+        slabs = WorkerSlabs.of(launch.slabs, *slab_descriptors)
         stage, runner, types = _prepare(launch, target, on_loaded, slabs)
         on_examples = True
         _warm_up(launch, stage, runner, types)
@@ -84,6 +85,8 @@ def work(
             end.send(encode_control(Kind.CHECKED, _check(stage), frame.frame_id))
         elif not slabs.note(frame):
             _expect(frame, Kind.BATCH)
+        elif frame.kind is Kind.TRIM and slabs.keeps and (notes := slabs.tell()):
+            end.send(notes)
     tear_down(stage, launch.stage)
 
 

@@ -16,7 +16,7 @@ import mmap
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from penstock.core.payload import Handle, Payload, write_payload
 from penstock.core.slab_allocator import SlabAllocator
@@ -27,8 +27,10 @@ from penstock.transport.messages import Kept, Released, SlabOrder, Trim, pack, u
 from penstock.transport.slab import ReadableSlab, give_back_pages
 from penstock.transport.slab_pieces import whole_pages
 
-YOUNG, ALL = 1, 2
-"""The generations that `gc.collect` takes: objects that no collection, or one, has seen; and all."""
+YOUNG: Final = 1
+"""The generation of `gc.collect` that are objects which no collection, or one, has seen."""
+COLLECT_PAUSE: Final = 50.0
+"""After a collection of all objects there is none for so many times as long as it took."""
 
 
 class Inputs:
@@ -44,6 +46,8 @@ class Inputs:
         """Those of earlier batches that the stage keeps views of."""
         self._has_kept = False
         """History: whether it ever kept one."""
+        self._collect_again = 0.0
+        """From when on the cycle collector may look at all objects again."""
 
     def open(self, frame: Frame) -> None:
         """Put views in place of the handles of `frame`; ProtocolError where one cannot be."""
@@ -67,13 +71,7 @@ class Inputs:
         kept = self._alive()
         if kept and not self._has_kept:
             # What waits for the cycle collector is no view that is kept; a stage is told of once, so it has to be true.
-            # Cycles of this batch are young, mostly: to look at those alone takes little, also after each batch.
-            for generation in (YOUNG, ALL):
-                gc.collect(generation)
-                kept = self._alive()
-                if not kept:
-                    break
-            self._has_kept = bool(kept)
+            kept = self._collect()
         ended = [serial for serial, (_, reference) in self._kept.items() if reference() is None]
         for serial in ended:
             del self._kept[serial]
@@ -81,6 +79,23 @@ class Inputs:
             self._kept[serial] = self._opened[serial]
         self._opened.clear()
         return [encode_slab_note(Kind.KEPT, pack(Kept(kept, ended)))] if kept or ended else []
+
+    def _collect(self) -> list[int]:
+        """Run the cycle collector, and say what is still kept of the batch in hand.
+
+        Cycles of one batch are young, mostly: to look at those alone takes little.  To look at all objects may take as
+        long as a batch, so it has a fiftieth of the time at most, and what it would free counts as kept until then.
+        """
+        gc.collect(YOUNG)
+        kept = self._alive()
+        began = time.monotonic()
+        if kept and began >= self._collect_again:
+            gc.collect()
+            ended = time.monotonic()
+            self._collect_again = ended + COLLECT_PAUSE * (ended - began)
+            kept = self._alive()
+            self._has_kept = bool(kept)
+        return kept
 
     @property
     def keeps(self) -> bool:
@@ -169,14 +184,18 @@ class WorkerSlabs:
         return None if self._results is None else self._results.put
 
     def note(self, frame: Frame) -> bool:
-        """Act on what `frame` says of the results; False where it says nothing of them."""
+        """Act on what `frame` says of the worker's memory; False where it says nothing that can be."""
         results = self._results
         if frame.kind is Kind.RELEASED and results is not None:
             results.release(unpack(frame.payloads[0], Released).serials)
-        elif frame.kind is Kind.TRIM and results is not None:
+        elif frame.kind is Kind.TRIM:
             trim = unpack(frame.payloads[0], Trim)
-            results.trim(trim.runs)
+            if trim.runs and results is None:
+                return False
+            if results is not None:
+                results.trim(trim.runs)
             if trim.heap:
+                gc.collect()  # views that wait for it in an idle worker would wait for ever
                 trim_heap()
         else:
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import PurePosixPath
 
 import pytest
@@ -102,7 +103,19 @@ def test_a_kernel_may_not_tell_what_is_available(text):
     assert read_meminfo(text, "MemAvailable") is None
 
 
+@pytest.mark.parametrize(
+    ("addresses", "limit"),
+    [(ALL_OF_MEMINFO - 1, ALL_OF_MEMINFO - 1), (ALL_OF_MEMINFO + 1, ALL_OF_MEMINFO), (-1, ALL_OF_MEMINFO)],
+)
+def test_the_limit_of_addresses_is_one_of_memory(tmp_path, monkeypatch, addresses, limit):
+    monkeypatch.setattr(module, "HERE", MemoryFiles(tmp_path, tmp_path))
+    monkeypatch.setattr(resource, "getrlimit", {resource.RLIMIT_AS: (addresses, -1)}.get)
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    assert memory_limit() == limit
+
+
 def test_this_machine_is_asked_unless_told_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, -1))
     monkeypatch.setattr(module, "HERE", MemoryFiles(tmp_path, tmp_path))
     assert (available_memory(), memory_limit()) == (None, None)
     (tmp_path / "meminfo").write_text(MEMINFO)

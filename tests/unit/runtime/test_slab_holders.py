@@ -323,9 +323,23 @@ async def test_what_a_stage_keeps_stays_until_it_says_that_it_keeps_it_no_more(l
     assert rig.used_bytes == [0, 0]
     (said,) = [record.getMessage() for record in caplog.records if "keeps views" in record.getMessage()]
     assert said == (
-        "worker 0 of stage 'sqrt' keeps views of its inputs after it has answered, and their memory is not used again "
-        "before they are gone; copy what is to be kept, by bytes(x) or x.copy()"
+        "worker 0 of stage 'sqrt' keeps views of its inputs after it has answered, itself or in reference cycles, and "
+        "their memory is not used again before they are gone; copy what is to be kept, by bytes(x) or x.copy()"
     )
+
+
+async def test_an_idle_worker_is_asked_what_its_stage_keeps_no_more(large):
+    rig = await large()
+    worker = rig.workers[0]
+    await rig.call(rig.body(b"a", LARGE))
+    kept = worker.frames[0].payloads[0][2:4]
+    worker.answer([b"1"])
+    await rig.clock.advance(20.0)
+    assert rig.used_bytes == [LARGE, 0]
+    assert bytes(kept) == b"aa"
+    del kept
+    await rig.clock.advance(10.0)
+    assert rig.used_bytes == [0, 0]
 
 
 async def test_a_stage_that_keeps_more_than_a_quarter_gets_its_inputs_inline(large):

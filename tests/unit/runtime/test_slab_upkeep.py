@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 
 from penstock.runtime.slab_upkeep import INTERVAL_SECONDS, MOST_BYTES, SlabUpkeep
+from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import VirtualClock, rest
+from penstock.transport import slab as slab_
 from penstock.transport.slab import Slab
 
 MIB = 1 << 20
@@ -76,9 +80,38 @@ async def test_a_worker_is_told_of_what_it_wrote_before_of_its_idle_pages(make_r
     assert not part.has_touched
 
 
+async def test_a_system_that_takes_no_pages_back_is_told_of_once(make_rig, monkeypatch, caplog):
+    rig = await make_rig(slab_bytes=SLAB, slab_from=MIB).start()
+    asked = []
+
+    def refuse(memory, offset, nbytes):
+        asked.append(nbytes)
+        return OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(slab_, "give_back_pages", refuse)
+    for _ in range(2):
+        await rig.call(rig.body(b"a", MIB))
+        rig.workers[0].answer([b"1"])
+        await rest()
+        await rig.clock.advance(70.0)
+    assert asked == [MIB, MIB]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == (
+        "service 'service': shared memory that was used once is kept, because the system takes none back: "
+        "Invalid argument"
+    )
+
+
+async def test_workers_without_a_part_for_results_are_told_to_give_their_heaps_back(make_rig):
+    """Each of three workers has less than a page, so all of their results are sent."""
+    rig = await make_rig(stage(math.sqrt, workers=3), slab_bytes=2 * 4096, slab_from=4096).start()
+    await rig.clock.advance(70.0)
+    assert [worker.ended for worker in rig.workers] == [False] * 3
+
+
 async def test_without_arrivals_and_without_parts_it_only_looks():
     clock = VirtualClock()
-    upkeep = SlabUpkeep(None, [], clock)
+    upkeep = SlabUpkeep("s", None, [], clock)
     upkeep.stop()
     upkeep.start()
     await clock.advance(10 * INTERVAL_SECONDS)

@@ -150,10 +150,20 @@ def test_the_document_says_nothing_of_the_author_of_an_external_stage(fakes):
 
 
 def test_a_worker_that_attaches_takes_one_file_and_one_of_ours_four(fakes):
-    ours = fakes.Service(doubled, last=doubled)
-    theirs = fakes.Service(external(JSON), last=doubled, max_external_workers=10)
+    ours = fakes.Service(doubled, last=doubled, slab_bytes=0)
+    theirs = fakes.Service(external(JSON), last=doubled, max_external_workers=10, slab_bytes=0)
     assert files_of_workers([ours]) == 4 + 4
     assert files_of_workers([ours, theirs]) == 4 + 4 + 10 + 4
+
+
+def test_a_slab_takes_three_files(fakes):
+    """One is for what arrives, where our own workers read it, and one for the results of each of our stages."""
+    ours = fakes.Service(doubled, last=doubled)
+    theirs = fakes.Service(external(JSON), last=doubled, max_external_workers=10)
+    outside = fakes.Service(external(JSON), max_external_workers=10)
+    assert files_of_workers([ours]) == 4 + 4 + 3 * 3
+    assert files_of_workers([theirs]) == 10 + 4 + 3
+    assert files_of_workers([outside]) == 10
 
 
 def test_two_doors_cannot_listen_on_one_path(fakes, tmp_path, monkeypatch):

@@ -386,3 +386,20 @@ def test_what_a_fork_lets_go_of_is_not_free_here(made):
     assert in_fork(look) == b"1"
     assert pieces.ended() == []
     assert len(pieces.in_use()) == 1
+
+
+def test_a_system_that_takes_no_pages_back_is_asked_again_and_harms_nobody(made):
+    """Locked memory cannot be given back; a system that imitates Linux may not know how."""
+    made.memory[: 2 * PAGE] = b"x" * 2 * PAGE
+    address = ctypes.addressof(ctypes.c_char.from_buffer(made.memory))
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mlock.argtypes = library.munlock.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    assert library.mlock(address, PAGE) == 0
+    assert made.refusal is None
+    made.give_back(0, 2 * PAGE)
+    assert made.refusal.errno == errno.EINVAL
+    assert made.memory[:PAGE] == b"x" * PAGE
+    assert library.munlock(address, PAGE) == 0
+    made.give_back(0, 2 * PAGE)
+    assert made.memory[: 2 * PAGE] == bytes(2 * PAGE)
+    assert made.refusal.errno == errno.EINVAL, "it is told of once, by whoever asks next"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import math
+import mmap
 import os
 import pickle
 from typing import Any
@@ -241,6 +243,26 @@ def test_pages_are_given_back_when_the_coordinator_says_so(coordinator):
     assert os.fstat(coordinator.results.descriptor).st_blocks == 0
 
 
+def test_a_worker_goes_on_where_the_system_takes_no_pages_back(coordinator, monkeypatch):
+    refused = []
+
+    def refuse(memory, option, start, length):
+        refused.append((option, start, length))
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    class Map(mmap.mmap):
+        madvise = refuse
+
+    monkeypatch.setattr(mmap, "mmap", Map)
+    coordinator.launch()
+    coordinator.batch(1, b"a" * LEAST)
+    coordinator.note(Kind.RELEASED, Released([1]))
+    coordinator.note(Kind.TRIM, Trim([(HALF, LEAST)]))
+    coordinator.batch(2, b"b" * LEAST)
+    assert [coordinator.result(frame, 0) for frame in coordinator.work(Echo)][1] == b"b" * LEAST
+    assert refused == [(mmap.MADV_REMOVE, 0, LEAST)]
+
+
 def test_a_stage_that_keeps_nothing_says_nothing(coordinator):
     coordinator.launch()
     for frame_id in range(3):
@@ -257,6 +279,55 @@ def test_what_a_stage_keeps_is_said_before_the_answer_and_its_end_before_a_later
     coordinator.batch(5, (1, b"x" * LEAST))
     frames = coordinator.work(Keeps)
     assert kept(frames) == [([8], []), ([], []), ([32], []), ([], [8, 32]), ([], [])]
+
+
+def test_an_idle_worker_says_what_its_stage_keeps_no_more_when_it_is_asked(coordinator):
+    mine = []
+
+    class Keeps(Stage):
+        def predict(self, xs: list[memoryview]) -> list[bytes]:
+            mine.append(xs[0][:1])
+            return [b""]
+
+    coordinator.launch(part_bytes=0, results=-1)
+    coordinator.batch(1, (0, b"a" * LEAST))
+    coordinator.note(Kind.TRIM, Trim([]))
+    coordinator.frames.append(lambda: mine.clear() or coordinator.frames.pop(0)())
+    coordinator.note(Kind.TRIM, Trim([]))
+    coordinator.note(Kind.TRIM, Trim([]))
+    frames = coordinator.work(Keeps)
+    assert [frame.kind for frame in frames] == [Kind.KEPT, Kind.ANSWERS, Kind.KEPT]
+    assert unpack(frames[2].payloads[0], Kept) == Kept([], [0])
+
+
+def test_what_waits_for_the_cycle_collector_in_an_idle_worker_is_freed_with_its_heap(coordinator):
+    class Cycles(Stage):
+        def predict(self, xs: list[memoryview]) -> list[bytes]:
+            self.first = getattr(self, "first", None) or xs[0]
+            cycle = [xs[0]]
+            cycle.append(cycle)
+            return [b""]
+
+    coordinator.launch(part_bytes=0, results=-1)
+    coordinator.batch(1, (0, b"a" * LEAST))  # kept: from now on the collector is left alone
+    coordinator.batch(2, (8, b"b" * LEAST))
+    coordinator.note(Kind.TRIM, Trim([], heap=True))
+    gc.disable()
+    try:
+        frames = coordinator.work(Cycles)
+    finally:
+        gc.enable()
+    assert kept(frames[:-1]) == [([0], []), ([8], [])]
+    assert unpack(frames[-1].payloads[0], Kept) == Kept([], [8])
+
+
+def test_shared_memory_that_cannot_be_mapped_is_told_as_a_failure(coordinator):
+    coordinator.launch(part_offset=1)
+    descriptors = (os.dup(coordinator.inputs.readable), os.dup(coordinator.results.descriptor))
+    work(coordinator, target=Stage, slab_descriptors=descriptors)
+    assert [frame.kind for frame in coordinator.sent] == [Kind.HELLO, Kind.FAILED]
+    os.close(descriptors[0])
+    os.close(descriptors[1])
 
 
 @pytest.mark.parametrize("n", [8, 1], ids=["in buffers of their own", "in one buffer"])
@@ -358,7 +429,7 @@ def test_a_worker_ends_where_a_batch_names_what_its_stage_keeps(coordinator):
         coordinator.work(Keeps)
 
 
-@pytest.mark.parametrize(("kind", "message"), [(Kind.RELEASED, Released([1])), (Kind.TRIM, Trim([]))])
+@pytest.mark.parametrize(("kind", "message"), [(Kind.RELEASED, Released([1])), (Kind.TRIM, Trim([(0, PAGE)]))])
 def test_a_worker_without_a_part_is_told_of_no_results(coordinator, kind, message):
     coordinator.launch(results=-1)
     coordinator.note(kind, message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -168,7 +169,7 @@ def test_what_waits_for_the_cycle_collector_is_not_kept(inputs, monkeypatch, old
     if old:
         gc.collect()
     generations, collect = [], gc.collect
-    monkeypatch.setattr(gc, "collect", lambda generation: (generations.append(generation), collect(generation)))
+    monkeypatch.setattr(gc, "collect", lambda generation=2: (generations.append(generation), collect(generation)))
     del cycle, frame
     assert inputs.tell() == []
     assert not inputs.keeps
@@ -177,7 +178,7 @@ def test_what_waits_for_the_cycle_collector_is_not_kept(inputs, monkeypatch, old
 
 def test_once_something_was_kept_the_cycle_collector_is_left_alone(inputs, monkeypatch):
     collected = []
-    monkeypatch.setattr(gc, "collect", collected.append)
+    monkeypatch.setattr(gc, "collect", lambda generation=2: collected.append(generation))
     kept = []
     for serial in (1, 2, 3):
         frame = batch(handle(serial, 100, serial))
@@ -186,6 +187,34 @@ def test_once_something_was_kept_the_cycle_collector_is_left_alone(inputs, monke
         del frame
         inputs.tell()
     assert collected == [1, 2]
+
+
+def test_the_cycle_collector_looks_at_all_objects_for_a_fiftieth_of_the_time(inputs, monkeypatch):
+    now, collected, collect = [100.0], [], gc.collect
+
+    def collects(generation=2):
+        collected.append(generation)
+        if generation == 2:
+            now[0] += 1.0
+            collect()
+
+    monkeypatch.setattr(gc, "collect", collects)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    gc.disable()
+    try:
+        said = []
+        for serial, at in ((1, 100.0), (2, 150.9), (3, 151.0), (4, 151.0)):
+            now[0] = at
+            frame = batch(handle(serial, 100, serial))
+            inputs.open(frame)
+            cycle = [frame.payloads[0]]
+            cycle.append(cycle)
+            del cycle, frame
+            said.append(told(inputs.tell()))
+    finally:
+        gc.enable()
+    assert collected == [1, 2, 1, 1, 2, 1]
+    assert said == [None, ([2], []), ([], [2]), ([4], [])], "what could be freed counts as kept meanwhile"
 
 
 @pytest.mark.parametrize(
@@ -345,9 +374,11 @@ def test_a_worker_may_have_none(sent):
     assert slabs.put is None
     assert slabs.tell() == []
     assert not slabs.keeps
-    for kind in (Kind.RELEASED, Kind.TRIM):
-        (frame,) = FrameDecoder(slabs=True).feed(encode_slab_note(kind, b"anything"))
+    for kind, message in ((Kind.RELEASED, Released([])), (Kind.TRIM, Trim([(0, PAGE)]))):
+        (frame,) = FrameDecoder(slabs=True).feed(encode_slab_note(kind, pack(message)))
         assert not slabs.note(frame)
+    (frame,) = FrameDecoder(slabs=True).feed(encode_slab_note(Kind.TRIM, pack(Trim([], heap=True))))
+    assert slabs.note(frame), "it has a heap all the same"
 
 
 def test_a_worker_acts_on_what_it_is_told_of_its_results(slab):
