@@ -1,7 +1,8 @@
 """Give memory back to the system that nobody has used for a minute: pages of slabs, and the heaps of idle workers.
 
 The pages of arrivals are given back here.  A part of results is its worker's, which may be about to write there: it is
-told which ranges are idle, and gives back what of them still is, and then what its C library keeps.
+told which ranges are idle, and gives back what of them still is, and then what its C library keeps.  An idle worker is
+also asked what its stage keeps no more of its inputs, which it would only say with its next answers.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class SlabUpkeep:
 
     def _look(self) -> None:
         more = self._trim_arrivals() or self._trim_results()
-        self._trim_heaps()
+        self._tell_idle_workers()
         self._tell_refusal()
         self._timer = self._clock.call_later(0.0 if more else INTERVAL_SECONDS, self._look)
 
@@ -83,8 +84,11 @@ class SlabUpkeep:
                 refusals[0].strerror,
             )
 
-    def _trim_heaps(self) -> None:
-        """Have workers that have been idle for so long give their heaps back, once until they work again."""
+    def _tell_idle_workers(self) -> None:
+        """Have those that have been idle for so long give their heaps back, once until they work again.
+
+        Those whose stages keep inputs then say of which they do no more, as the others do each time.
+        """
         now = self._clock.now()
         for stage in self._stages:
             for worker in stage.workers:
@@ -95,7 +99,7 @@ class SlabUpkeep:
                     self._idle_since[worker] = since
                     worker.tell(encode_slab_note(Kind.TRIM, pack(Trim([], heap=True))))
                 elif worker.kept:
-                    worker.tell(encode_slab_note(Kind.TRIM, pack(Trim([]))))  # it tells what its stage keeps no more
+                    worker.tell(encode_slab_note(Kind.TRIM, pack(Trim([]))))
 
     def _trim_part(self, part: ResultPart, worker: WorkerSlot) -> int:
         """The bytes that were idle.  While a worker starts nobody can say what it does with its part: that can wait."""

@@ -92,7 +92,10 @@ class Kind(IntEnum):
     """Worker to coordinator, before an ANSWERS: which inputs its stage keeps views of, and which no more;
     a `Kept`."""
     TRIM = 14
-    """Coordinator to worker: give pages back to the system that it has not written to for a while; a `Trim`."""
+    """Coordinator to worker: give memory back to the system that it has not used for a while; a `Trim`.
+
+    A worker whose stage keeps inputs says with a KEPT of which it does no more.
+    """
 
 
 class Status(IntEnum):
