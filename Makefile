@@ -98,6 +98,7 @@ check-without-frameworks:  ## the same, but for the tests with models of framewo
 # Tests start hundreds of programs.  Where the environment lets Python write no bytecode, each would compile every module.
 bytecode: $(STAMP)
 	@$(BIN)/python -m compileall -q src
+	@$(BIN)/python -m compileall -q -l tests tests/integration
 
 coverage: bytecode  ## the unit tests, which must take every branch of what decides
 	@mkdir -p build/coverage
@@ -107,7 +108,7 @@ test-others: bytecode
 	$(BIN)/python -m pytest $(SPREAD) --ignore=tests/unit --ignore=tests/integration --ignore=tests/faults --ignore=tests/export \
 		tests bench
 
-test-compiled: compiled  ## the tests of what Penstock does, over the compiled build
+test-compiled: compiled bytecode  ## the tests of what Penstock does, over the compiled build
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest $(SPREAD) $(addprefix --ignore=,$(SOURCES_ONLY)) \
 		tests/unit tests/conformance/test_channels.py tests/integration tests/faults
 

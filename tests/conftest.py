@@ -81,6 +81,19 @@ def extension_modules() -> set[str]:
     }
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep what pytest makes of the test files, also where the environment lets Python write no bytecode.
+
+    To make it takes twelve seconds of CPU, in each process of each run.
+    """
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = before
+
+
 @pytest.hookimpl(trylast=True)  # by then hypothesis is initialised
 def pytest_sessionstart() -> None:
     """Have hypothesis look at every character there is.
