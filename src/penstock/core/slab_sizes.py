@@ -33,7 +33,7 @@ def slab_bytes_each(wanted: int | None, memories: int, limit: int | None, others
         taken = f", of which slabs of other services have {others}" if others else ""
         raise ConfigError(
             f"slab_bytes={wanted} for each of {memories} slabs is {together} bytes, and the machine, the cgroup or "
-            f"`ulimit -v` allows {limit} bytes of memory{taken}: set at most {left // memories}, or 0 for no "
-            "shared memory"
+            f"`ulimit -v` allows {limit} bytes of memory{taken}, the processes included: set less than "
+            f"{left // memories}, or 0 for no shared memory"
         )
     return wanted - wanted % PAGE_BYTES

@@ -147,7 +147,8 @@ class SharedMemory:
             parts = stage.memory.slabs.parts
             behind = self._stages[stage.index + 1].kept_bytes if not stage.last else 0
             used = sum([part.used_bytes for part in parts])
-            shown.append(ShownSlab(stage.name, parts[0].slab.nbytes, used, behind))
+            name = stage.name if stage.name != ARRIVALS_NAME else f"stage {stage.name}"
+            shown.append(ShownSlab(name, parts[0].slab.nbytes, used, behind))
         return shown
 
     @property

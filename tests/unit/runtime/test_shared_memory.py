@@ -125,6 +125,11 @@ async def test_each_slab_is_shown_by_its_name(large):
     del body
 
 
+async def test_a_stage_that_is_called_as_the_slab_of_what_arrives_is_shown_by_another_name(large):
+    rig = await large(stage(first, name="arrivals"))
+    assert [slab.name for slab in rig.engine.slabs] == ["arrivals", "stage arrivals"]
+
+
 async def test_views_that_the_second_stage_keeps_are_of_the_slab_of_the_first(large):
     rig = await large(stage(first, name="one"), stage(second, name="two"))
     await rig.call(b"1")

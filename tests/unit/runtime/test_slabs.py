@@ -455,7 +455,7 @@ def test_services_of_one_process_share_what_there_is(clock, monkeypatch):
     monkeypatch.setattr(slabs_, "memory_limit", lambda: before + 4 * SIZE)
     first = open_slabs("first", [OURS], ServiceOptions(slab_bytes=SIZE), clock)
     assert open_slab_bytes() == before + 2 * SIZE
-    taken = f"of which slabs of other services have {before + 2 * SIZE}: set at most {SIZE},"
+    taken = f"of which slabs of other services have {before + 2 * SIZE}, the processes included: set less than {SIZE},"
     with pytest.raises(ConfigError, match=taken):
         opened([OURS], clock, slab_bytes=SIZE + PAGE)
     opened([OURS], clock, slab_bytes=SIZE)
