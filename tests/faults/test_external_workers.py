@@ -6,6 +6,7 @@ each of some thousand requests has its right answer, and no worker ran an item m
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
@@ -167,10 +168,12 @@ def test_a_worker_that_is_at_work_outlives_its_server_and_serves_the_next(tmp_pa
         worker.destroy()
 
 
-def ask(server: Server, numbers: range, in_hand: set[int], answers: dict[int, object]) -> None:
-    """Ask one after the other, JSON and MessagePack in turn."""
+def ask(server: Server, first: int, enough: threading.Event, in_hand: set[int], answers: dict[int, object]) -> None:
+    """Ask one after the other, JSON and MessagePack in turn: `REQUESTS` in all, and more until it is `enough`."""
     client = server.client()
-    for x in numbers:
+    for x in itertools.count(first, CALLERS):
+        if x >= REQUESTS and enough.is_set():
+            return
         in_hand.add(x)
         codec, read = ("json", json.loads) if x % 2 else ("msgpack", msgspec.msgpack.decode)
         body = json.dumps(x).encode() if x % 2 else msgspec.msgpack.encode(x)
@@ -188,7 +191,7 @@ def test_every_answer_is_right_while_workers_attach_leave_and_die(server, worker
     chance = random.Random(7)
     in_hand: set[int] = set()
     answers: dict[int, object] = {}
-    over = threading.Event()
+    over, enough = threading.Event(), threading.Event()
 
     def settle() -> None:
         """Wait for what is in hand: an item is lost, by the rules, if the worker dies too that tries it again."""
@@ -215,27 +218,32 @@ def test_every_answer_is_right_while_workers_attach_leave_and_die(server, worker
     def disturb() -> int:
         """Do such things until it is over; how many."""
         n = 0
-        while not over.wait(0.25):
-            n += 1
-            if n == AWAY:
-                all_die("after")
-            else:
-                one_ends(chance.choice(("before", "after")))
-            settle()
+        try:
+            while not over.wait(0.25):
+                n += 1
+                if n == AWAY:
+                    all_die("after")
+                else:
+                    one_ends(chance.choice(("before", "after")))
+                settle()
+                if n > AWAY:
+                    enough.set()
+        finally:
+            enough.set()
         return n
 
     with ThreadPoolExecutor(CALLERS + 1) as pool:
         disturbing = pool.submit(disturb)
-        asking = [pool.submit(ask, server, range(i, REQUESTS, CALLERS), in_hand, answers) for i in range(CALLERS)]
+        asking = [pool.submit(ask, server, i, enough, in_hand, answers) for i in range(CALLERS)]
         try:
             for asked in asking:
                 asked.result()
         finally:
             over.set()
         assert disturbing.result() > AWAY
-    wrong = {x: answers.get(x) for x in range(REQUESTS) if answers.get(x) != right(x)}
-    assert wrong == {}
-    for stage, inputs in (("before", range(REQUESTS)), ("after", [x * x + 1 for x in range(REQUESTS)])):
+    assert set(range(REQUESTS)) <= set(answers)
+    assert {x: answer for x, answer in answers.items() if answer != right(x)} == {}
+    for stage, inputs in (("before", answers), ("after", [x * x + 1 for x in answers])):
         ran = Counter(int(line) for file in folder.glob(f"ran.{stage}.*") for line in file.read_text().split())
         assert set(ran) == set(inputs)
         assert max(ran.values()) <= 2
