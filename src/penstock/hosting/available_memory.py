@@ -10,7 +10,7 @@ Contract of what is available
 Contract of the limit
 ---------------------
 * It is the smallest of `MemTotal` of the machine and of the limits of the process's own cgroup and of those above it:
-  `memory.max` with version 2, `memory.limit_in_bytes` with version 1.
+  `memory.max` with version 2, `memory.limit_in_bytes` with version 1; and the process's own limit of address space.
 * None where the system tells none of them.
 
 `memory.current` counts the page cache too, of which the kernel would give back a part before it kills anybody.  So a
