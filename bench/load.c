@@ -272,7 +272,9 @@ static ssize_t take_head(Connection *c, size_t n)
         count_error("an answer without end of head");
         return -1;
     }
-    return size > 0 ? size - (ssize_t)before : size ? size : (ssize_t)n;
+    if (size < 0)
+        return size;
+    return size ? size - (ssize_t)before : (ssize_t)n; /* without its end all of it is of the head */
 }
 
 /* Whether the expected body has these `n` bytes from `at` on, with the number of the request where that comes back. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.core.slab_allocator import PAGE_BYTES
@@ -14,6 +15,14 @@ DEFAULT_SHARE: Final = 4
 
 The pages of a slab count as the memory of a container.  One that starts without slabs is to start with them too.
 """
+
+
+def slab_count(ours: Sequence[bool]) -> int:
+    """How many slabs a service has; `ours` says of each stage, in order, whether its workers are processes of ours.
+
+    There is one for the results of each such stage, and one for what arrives, where they are those of the first.
+    """
+    return sum(ours) + ours[0]
 
 
 def slab_bytes_each(wanted: int | None, memories: int, limit: int | None, others: int = 0) -> int:

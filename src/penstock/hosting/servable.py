@@ -20,6 +20,7 @@ from penstock.core.counters import ServiceCounters, StageCounters
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
 from penstock.core.outcome import Outcome
+from penstock.core.slab_sizes import slab_count
 from penstock.core.state import State, WorkerState
 from penstock.core.tenant_rules import TenantRules
 from penstock.core.tenants import USUAL_URGENCY, TenantNumbers
@@ -380,8 +381,7 @@ def _files_of_workers(service: Servable) -> int:
         for stage in service.stages
     )
     if service.options.slab_bytes != 0:
-        ours = [stage.external is None for stage in service.stages]
-        files += FILES_PER_SLAB * (sum(ours) + ours[0])  # one for what arrives, and one for the results of each
+        files += FILES_PER_SLAB * slab_count([stage.external is None for stage in service.stages])
     return files
 
 

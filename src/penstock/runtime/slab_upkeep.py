@@ -73,10 +73,12 @@ class SlabUpkeep:
         return False
 
     def _tell_refusal(self) -> None:
+        if self._told_refusal:
+            return
         slabs = [worker.part.slab for stage in self._stages for worker in stage.workers if worker.part is not None]
         slabs += [] if self._arrivals is None else [self._arrivals.slab]
         refusals = [slab.refusal for slab in slabs if slab.refusal is not None]
-        if refusals and not self._told_refusal:
+        if refusals:
             self._told_refusal = True
             log.warning(
                 "service %r: shared memory that was used once is kept, because the system takes none back: %s",

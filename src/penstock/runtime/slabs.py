@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 from penstock.config import ServiceOptions
 from penstock.core.payload import Handle
 from penstock.core.slab_allocator import SlabAllocator
-from penstock.core.slab_sizes import slab_bytes_each
+from penstock.core.slab_sizes import slab_bytes_each, slab_count
 from penstock.errors import ProtocolError
 from penstock.hosting.available_memory import memory_limit
 from penstock.hosting.guarded_log import guarded_logger
@@ -280,12 +280,13 @@ def open_slabs(
         ConfigError: `slab_bytes` was set to more than this machine allows.
     """
     workers = [0 if spec.external is not None else spec.workers for spec in specs]
-    slabs = sum([places > 0 for places in workers]) + (workers[0] > 0)
+    slabs = slab_count([places > 0 for places in workers])
     nbytes = slab_bytes_each(options.slab_bytes, slabs, memory_limit(), open_slab_bytes()) if slabs else 0
     if not nbytes:
         return None
     try:
-        return ServiceSlabs.make(workers, nbytes, min(options.slab_from, nbytes + 1), now)
+        least = min(options.slab_from, nbytes + 1)  # what is larger lies nowhere, and a message carries 64 bits
+        return ServiceSlabs.make(workers, nbytes, least, now)
     except SlabsUnavailable as error:
         log.warning("service %r: large payloads are copied, because there is no shared memory: %s", service, error)
         return None

@@ -30,13 +30,13 @@ SYSTEM_PAGE_BYTES: Final = mmap.ALLOCATIONGRANULARITY
 NOT_MAPPED: Final = ctypes.c_void_p(-1).value
 
 
-_open: Final[dict[int, int]] = {}
+_open_slabs: Final[dict[int, int]] = {}
 """The bytes of each slab of this process that is not closed, by its descriptor; of all threads."""
 
 
 def open_slab_bytes() -> int:
     """How many bytes all slabs of this process have that are not closed."""
-    return sum(tuple(_open.values()))
+    return sum(tuple(_open_slabs.values()))
 
 
 class SlabsUnavailable(OSError):
@@ -60,7 +60,7 @@ class Slab:
         self.nbytes = nbytes
         self.memory = mmap.mmap(descriptor, nbytes)
         self._open = True
-        _open[descriptor] = nbytes
+        _open_slabs[descriptor] = nbytes
         keep_from_forks(self)
 
     @classmethod
@@ -95,7 +95,7 @@ class Slab:
         """Close the descriptors: no further worker gets them.  The map stays while there are views of it."""
         if self._open:
             self._open = False
-            del _open[self.descriptor]
+            del _open_slabs[self.descriptor]
             os.close(self.descriptor)
             os.close(self.readable)
 

@@ -70,7 +70,7 @@ class Inputs:
             return []
         kept = self._alive()
         if kept and not self._has_kept:
-            # What waits for the cycle collector is no view that is kept; a stage is told of once, so it has to be true.
+            # What waits for the cycle collector is no view that is kept.
             kept = self._collect()
         ended = [serial for serial, (_, reference) in self._kept.items() if reference() is None]
         for serial in ended:
