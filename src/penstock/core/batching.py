@@ -398,7 +398,8 @@ class BatchQueue:
         saturated = front >= size
         behind = min(behind, self._back.earn(size) if saturated else size - front)
         batch = self._cut(size - behind if saturated else front, reason)
-        if batch.reason is not Reason.ALONE:
+        # One that is to be alone makes a batch due from beyond `front` too, and does not end that one.
+        if batch.reason is not Reason.ALONE or (len(batch.items) == front and not batch.items[0].request.alone):
             if saturated:
                 self._back.spend(behind)
             batch.items += self._back.take(behind)

@@ -564,6 +564,17 @@ def test_what_joins_no_batch_is_not_taken_from_back_when_an_item_in_front_is_alo
     assert cut(queue) == ([*singles[:3], behind], Reason.FULL)
 
 
+def test_back_fills_a_batch_that_ended_before_an_item_that_is_to_be_alone_for_want_of_room(offered):
+    queue = BatchQueue(Batch(max_size=8, max_wait=10))
+    a, b, alone = offered(queue), offered(queue), offered(queue, alone=True)
+    behind = [offered(queue, lane=Lane.BACK) for _ in range(2)]
+    assert cut(queue, at_most=1) == ([a, *behind], Reason.ALONE)
+    behind = offered(queue, lane=Lane.BACK)
+    assert cut(queue, at_most=2) == ([b], Reason.ALONE)
+    assert cut(queue, at_most=1) == ([alone], Reason.ALONE)
+    assert cut(queue) == ([behind], Reason.BACK)
+
+
 # -- back, again, away ------------------------------------------------------------------------------------------------
 
 
