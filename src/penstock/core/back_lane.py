@@ -62,6 +62,7 @@ class BackLane:
         """Forget `item`, which waits here."""
         del self._items[item]
         self._count(item, -1)
+        self._forget_if_empty()
 
     def together(self, most: int) -> int:
         """How many of the first `most` items may run together: those before the first that is to be alone."""
@@ -79,8 +80,7 @@ class BackLane:
             item = self._items.popitem(last=False)[0]
             self._count(item, -1)
             taken.append(item)
-        if not self._items:
-            self._owed %= MILLION  # who has nothing to run is not owed it later
+        self._forget_if_empty()
         return taken
 
     def earn(self, items: int) -> int:
@@ -91,6 +91,10 @@ class BackLane:
     def spend(self, items: int) -> None:
         """Have got so many of the items that were owed."""
         self._owed -= items * MILLION
+
+    def _forget_if_empty(self) -> None:
+        if not self._items:
+            self._owed %= MILLION  # who has nothing to run is not owed it later
 
     def _count(self, item: Item, n: int) -> None:
         self.nbytes += n * item.nbytes

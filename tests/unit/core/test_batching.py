@@ -483,6 +483,17 @@ def test_who_waited_for_nothing_in_back_is_owed_nothing(offered):
     assert cut(queue)[0][2:] == behind[:2]
 
 
+def test_who_has_left_back_with_nothing_to_run_is_owed_nothing(offered):
+    queue = BatchQueue(Batch(max_size=4), back_share=0.5)
+    left = offered(queue, lane=Lane.BACK, alone=True)
+    [offered(queue) for _ in range(4)]
+    assert cut(queue)[0] != [left]  # it is owed two items now, where it needs four
+    queue.discard(left)
+    behind = [offered(queue, lane=Lane.BACK) for _ in range(4)]
+    [offered(queue) for _ in range(4)]
+    assert cut(queue)[0][2:] == behind[:2]
+
+
 # -- alone ------------------------------------------------------------------------------------------------------------
 
 

@@ -92,6 +92,7 @@ class PlainQueue:
         for lane in (self.suspects, self.back_suspects, self.order, self.back):
             if item in (self.front if lane is self.order else lane):
                 lane.remove(item)
+        self.forget_if_empty()
 
     def put_back(self, items):
         self.back[:0] = [item for item in items if item.request.lane == Lane.BACK]
@@ -167,9 +168,12 @@ class PlainQueue:
     def from_back(self, count, price):
         items, self.back = self.back[:count], self.back[count:]
         self.owed -= price
+        self.forget_if_empty()
+        return items
+
+    def forget_if_empty(self):
         if not self.back:
             self.owed %= 1
-        return items
 
     def from_front(self, count):
         items = []
