@@ -212,8 +212,9 @@ services:  ## install what the tests of the job queue need: a Redis server, by a
 systemd:  ## install what a test of given sockets needs: systemd-socket-activate, by apt-get, as root; nothing is started
 	command -v systemd-socket-activate >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd; }
 
-pictures: $(STAMP)  ## draw the pictures of the documentation from the sources
+pictures: $(STAMP)  ## draw the pictures of the documentation from the sources, and its plots from their figures
 	$(BIN)/python docs/pictures.py --write
+	$(BIN)/python docs/plots.py --write
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) $(FRAMEWORKS) $(NODE) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info \
