@@ -27,7 +27,7 @@ COMPILED_TOO := $(MODELS) $(wildcard tests/integration/test_engine_*.py) tests/i
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-beside bench-jobs bench-export bench-clients hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
+.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-beside bench-jobs bench-hold bench-callers bench-export bench-clients hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -156,11 +156,15 @@ faults: $(STAMP)  ## kill and stop consumers of jobs at each fault point, over e
 mutants: $(STAMP)  ## change the code COUNT times, drawn with SEED, and list what no unit test notices: an hour
 	$(BIN)/python tests/mutation/sample.py --count $(COUNT) --seed $(SEED) --jobs $(JOBS)
 
-bench: compiled $(VENV)/.bench  ## measure against the floor and mosec, interleaved: about twenty minutes
-	$(BIN)/python bench/run.py
+# ROUNDS has a value of its own for the other benches: this one has its own, and takes what somebody gave.
+CHOSEN = $(if $(ONLY),--only $(ONLY)) $(if $(CONNECTIONS),--connections $(CONNECTIONS)) \
+	$(if $(filter file,$(origin ROUNDS)),,--rounds $(ROUNDS)) $(if $(SECONDS),--seconds $(SECONDS))
+
+bench: compiled $(VENV)/.bench  ## measure against the floor and mosec, interleaved, CONNECTIONS=1,8,32 or 256: about twenty minutes
+	$(BIN)/python bench/run.py $(CHOSEN)
 
 bench-quick: compiled $(VENV)/.bench  ## the same, in about one
-	$(BIN)/python bench/run.py --rounds 3 --seconds 1
+	$(BIN)/python bench/run.py --rounds 3 --seconds 1 $(CHOSEN)
 
 bench-against: compiled  ## measure against the commit REF=..., interleaved, within limits, ONLY=log-1,log-256 or all: ten minutes
 	$(if $(REF),,$(error say which commit: make bench-against REF=HEAD))
@@ -172,6 +176,9 @@ bench-beside: compiled  ## the echo beside bodies of 16 MB, against the commit R
 
 bench-jobs: compiled  ## measure the job queue against a floor that only claims and commits, and its promises: ten minutes
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/jobs.py --rounds $(ROUNDS)
+
+bench-callers: compiled  ## a device by the number of its callers, for batches that are held and not: twelve minutes
+	$(BIN)/python bench/hold_callers.py $(if $(WRITE),--write)
 
 bench-export: $(FRAMEWORKS)/.installed compiled  ## measure a served artifact against a hand-written stage, and encoding: a minute
 	PYTHONPATH=$(CURDIR)/build/compiled $(FRAMEWORKS)/bin/python bench/export.py --rounds $(ROUNDS)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builds import COMPILED, HERE, SOURCES, Build
+from device import NOTES_VARIABLE, WAIT_VARIABLE, Sleeps, new_notes, read_sleeps
 from payload import ARRAY, BLOB, FLOATS, INVERTED, RECEIVED, TERMS, Exchange
 from procfs import Cost, costs, cpu_seconds, mapped_files, tree
 
@@ -49,6 +50,8 @@ class Subject:
     """The stage of the worker that is started beside it and attaches, as `penstock worker` takes it; "" for none."""
     loads: tuple[int, ...] = ()
     """Over how many connections it is measured, one after the other; () leaves that to the run."""
+    sleeps: bool = False
+    """Whether it is a device that sleeps, whose worker notes how long."""
 
 
 def penstock_command(*targets_and_flags: str) -> Callable[[int], list[str]]:
@@ -63,6 +66,17 @@ def _mosec(batch: int) -> Callable[[int], list[str]]:
     ]  # fmt: skip
 
 
+def _accelerator(name: str, max_wait: float | None = None) -> Subject:
+    return Subject(
+        name,
+        penstock_command("accelerator:service"),
+        worker_mark="penstock.worker",
+        # Empty is the default policy, also where the environment of the bench has a wait.
+        variables=((WAIT_VARIABLE, "" if max_wait is None else str(max_wait)),),
+        sleeps=True,
+    )
+
+
 SUBJECTS = {
     s.name: s
     for s in (
@@ -74,10 +88,22 @@ SUBJECTS = {
         Subject("penstock-plain", penstock_command("echo:service"), worker_mark="penstock.worker", build=SOURCES),
         Subject("mosec", _mosec(32), "/inference", "spawn_main"),
         Subject("mosec-128", _mosec(128), "/inference", "spawn_main"),
-        Subject("accelerator", penstock_command("accelerator:service"), worker_mark="penstock.worker"),
+        _accelerator("accelerator"),
     )
 }
-"""All servers that are sent floats, by name; README.md says what each is."""
+"""The servers of a plain run that are sent floats, by name; README.md says what each is."""
+
+FIXED_WAITS = (0.0, 0.0005, 0.001, 0.002, 0.004)
+"""Seconds that a batch of the accelerator is held for company, in the scene `hold`."""
+
+
+def fixed_name(wait: float) -> str:
+    """The name of the accelerator whose batches are held so many seconds."""
+    return f"accelerator-{wait * 1000:g}ms" if wait else "accelerator-0"
+
+
+HOLD = {s.name: s for s in (SUBJECTS["accelerator"], *(_accelerator(fixed_name(wait), wait) for wait in FIXED_WAITS))}
+"""The servers of the scene `hold`: one device, and policies that hold batches for company, or do not."""
 
 LARGE_LOADS = (32, 256)
 
@@ -163,6 +189,10 @@ class Server:
         self._log = Path(self._folder.name, "log")
         commands = [subject.command(self.port)]
         variables = dict(subject.variables)
+        self._notes = Path(self._folder.name, "sleeps")
+        if subject.sleeps:
+            new_notes(self._notes)
+            variables[NOTES_VARIABLE] = str(self._notes)
         if subject.outside:
             path = variables["PENSTOCK_EXTERNAL_WORKERS"] = str(Path(self._folder.name, "workers.sock"))
             commands.append(["-m", "penstock.cli.main", "worker", subject.outside, "--connect", path])
@@ -195,6 +225,10 @@ class Server:
     def cpu_seconds(self) -> float:
         """CPU seconds so far of all its processes; read sooner than `costs`, which looks at their memory too."""
         return sum(cpu_seconds(process.pid) for process in self._processes)
+
+    def sleeps(self) -> Sleeps | None:
+        """What the device has slept so far; None if it is none."""
+        return read_sleeps(self._notes) if self.subject.sleeps else None
 
     def wait_ready(self, timeout: float = 60.0) -> None:
         """Return once a request is answered as it should be.  Raises ServerFailed after `timeout` seconds."""
