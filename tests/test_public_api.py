@@ -21,11 +21,13 @@ NAMES = {
 
 STAGE = (
     "(target, *, name=None, setup=None, workers=None, cpus=None, env=None, gpus=None, batch=None, prefetch=1, "
-    "max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, bisect=True, retry=True)"
+    "max_batches=None, max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, bisect=True, "
+    "retry=True)"
 )
 EXTERNAL = (
     "(name, *, batch=None, accepts=('json', 'msgpack'), item=typing.Any, result=typing.Any, prefetch=1, "
-    "max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, retry=True, examples=())"
+    "max_batches=None, max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, retry=True, "
+    "examples=())"
 )
 MANY = "(xs, *, timeout=None, wait=True, return_exceptions=False, urgency=3, tenant='')"
 

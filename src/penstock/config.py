@@ -51,6 +51,7 @@ STAGE_ARGUMENTS = (
     "gpus",
     "batch",
     "prefetch",
+    "max_batches",
     "abandon_after",
     "recycle_after",
     "bisect",
@@ -173,6 +174,11 @@ class StageOptions:
 
     prefetch: int = option(
         1, "batches a worker holds besides the one it runs; 0 never sends ahead", limit=whole_number(least=0)
+    )
+    max_batches: int | None = option(
+        None,
+        "most batches of the stage that are with its workers, running or sent ahead; None: as many as each may hold",
+        limit=whole_number(least=1),
     )
     max_queued: int | None = option(
         None, "most items waiting for the stage; None leaves it to the service's bound", limit=whole_number(least=1)

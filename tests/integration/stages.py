@@ -98,6 +98,19 @@ class Gated(ps.Stage):
         note(self.folder / "torn down", self.worker.index)
 
 
+class Marked(ps.Stage):
+    """Notes each beginning of an item, and each end, in `folder`/marks; waits for `folder`/open between them."""
+
+    def setup(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def predict(self, x: Any) -> Any:
+        note(self.folder / "marks", 1)
+        wait_for(self.folder / "open")
+        note(self.folder / "marks", -1)
+        return x
+
+
 class Lamp(ps.Stage):
     """It is not well while `folder`/out is there, and does not say how it is while `folder`/dark is."""
 

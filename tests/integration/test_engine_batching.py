@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import accumulate
 
+import pytest
 import stages
 from notes_and_gates import notes
 from waiting import until
@@ -83,6 +85,22 @@ async def test_prefetch_raises_and_ends_the_sending_ahead(tmp_path):
             assert len(service.engine.stages[0].workers[0].frames) == 1 + prefetch
             (folder / "open").touch()
             await asyncio.gather(*calls)
+
+
+@pytest.mark.parametrize(("bound", "held", "at_once"), [(None, 6, 3), (2, 2, 2), (1, 1, 1)])
+async def test_no_more_batches_run_at_once_than_the_bound_of_the_stage(tmp_path, bound, held, at_once):
+    spec = ps.stage(stages.Marked, workers=3, max_batches=bound, setup={"folder": str(tmp_path)})
+    async with ps.Service(spec) as service:
+        stage = service.engine.stages[0]
+        await until(lambda: stage.live_workers == 3)
+        calls = [asyncio.create_task(service.predict(i)) for i in range(60)]
+        await until(lambda: len(notes(tmp_path / "marks")) == at_once)
+        assert (stage.in_flight, stage.queued) == (held, 60 - held)
+        (tmp_path / "open").touch()
+        assert await asyncio.gather(*calls) == list(range(60))
+    # Each is one line in one file, written where it happened: a count of them is how many ran at that moment.
+    running = list(accumulate(notes(tmp_path / "marks")))
+    assert (len(running), max(running), running[-1]) == (120, at_once, 0)
 
 
 async def test_a_policy_of_one_passes_a_list_of_one(tmp_path):

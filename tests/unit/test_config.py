@@ -32,6 +32,7 @@ DEFAULTS = {
     Batch: {"max_size": 32, "max_wait": 0.0, "max_gap": None},
     StageOptions: {
         "prefetch": 1,
+        "max_batches": None,
         "max_queued": None,
         "timeout": None,
         "abandon_after": "auto",
@@ -571,6 +572,9 @@ def test_a_variable_of_a_value_beyond_the_limit_is_refused_at_birth():
     [
         ({"prefetch": -1}, "prefetch must be a whole number of at least 0, got -1"),
         ({"prefetch": None}, "prefetch must be a whole number of at least 0, got None"),
+        ({"max_batches": 0}, "max_batches must be a whole number of at least 1, got 0"),
+        ({"max_batches": 1.5}, "max_batches must be a whole number of at least 1, got 1.5"),
+        ({"max_batches": True}, "max_batches must be a whole number of at least 1, got True"),
         ({"max_queued": 0}, "max_queued must be a whole number of at least 1, got 0"),
         ({"max_queued": 1.5}, "max_queued must be a whole number of at least 1, got 1.5"),
         ({"max_queued": True}, "max_queued must be a whole number of at least 1, got True"),
@@ -602,6 +606,7 @@ class Size(enum.IntEnum):
     ("given", "kept"),
     [
         ({"prefetch": Size.SMALL}, 2),
+        ({"max_batches": Size.SMALL}, 2),
         ({"max_queued": 10**30}, sys.maxsize),
         ({"timeout": 2}, 2.0),
         ({"timeout": True}, 1.0),

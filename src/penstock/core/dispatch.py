@@ -6,6 +6,8 @@ Contract
 --------
 * An idle worker gets a batch before a busy one is sent a batch ahead.  Of several equal ones it is the first.
 * A worker never holds more batches than its window.
+* Where a stage has a bound on its batches, its workers never hold more of them together.  Those of a worker that leaves
+  or is being ended count until they are answered or it has ended.  An examination or a check is no batch.
 * A stage sends on no more items than the next stage's queue takes.  An empty queue takes them however large they are.
 * The last stage is sent nothing while finished answers take more than they may.
 * Items of BACK have room of their own, and take none from the others: they are sent on while fewer of them wait for the
@@ -92,11 +94,25 @@ class FrameHolder:
 Holder = TypeVar("Holder", bound=FrameHolder)
 
 
-def least_busy(workers: list[Holder], window: int) -> Holder | None:
+def may_hold_another(workers: list[Holder], most: int | None) -> bool:
+    """Whether `workers` together may be given another batch: while they hold fewer than `most`, None being no bound."""
+    if most is None:
+        return True
+    held = 0
+    for worker in workers:
+        for frame in worker.frames:
+            if frame.items:
+                held += 1
+    return held < most
+
+
+def least_busy(workers: list[Holder], window: int, most: int | None = None) -> Holder | None:
     """The ready worker that has the fewest frames, if those are fewer than `window`, else None.
 
-    Of several such workers it is the first.
+    Of several such workers it is the first.  While all together hold `most` batches it is None.
     """
+    if not may_hold_another(workers, most):
+        return None
     best, fewest = None, window
     for worker in workers:
         held = len(worker.frames)

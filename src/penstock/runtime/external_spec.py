@@ -23,6 +23,7 @@ def external(
     item: Any = Any,
     result: Any = Any,
     prefetch: int = 1,
+    max_batches: int | None = None,
     max_queued: int | None = None,
     timeout: float | None = None,
     abandon_after: float | Literal["auto"] = "auto",
@@ -40,6 +41,7 @@ def external(
         item: the type of one item, for OpenAPI and for the conversion between stages; workers check it themselves.
         result: the type of one result, likewise.
         prefetch: as of `penstock.stage`.
+        max_batches: as of `penstock.stage`.
         max_queued: as of `penstock.stage`.
         timeout: as of `penstock.stage`; a worker that is over it is told, and cut off.
         abandon_after: as of `penstock.stage`, likewise.

@@ -372,7 +372,7 @@ class Flow:
                 stage.pump(now, self._rooms[stage.index], self._back_rooms[stage.index])
                 if not saturated and len(stage.queue):
                     # While no worker is ready none has an item, and nothing can be learned of how fast they are.
-                    saturated = stage.in_flight > 0 and least_busy(stage.workers, 1) is None
+                    saturated = stage.in_flight > 0 and least_busy(stage.workers, 1, stage.most_batches) is None
             stage.note_work(now)
         self._retry_times.look(now, saturated)
         if admission.waiting or admission.held_back:

@@ -11,7 +11,7 @@ from typing import Final
 from penstock.config import ServiceOptions
 from penstock.core.admission import Admission
 from penstock.core.clock import FOREVER_SECONDS, Clock
-from penstock.core.dispatch import least_busy
+from penstock.core.dispatch import least_busy, may_hold_another
 from penstock.core.lanes import Lane
 from penstock.core.predicted_end import (
     PACKED_RUN,
@@ -102,13 +102,21 @@ class Prediction:
                 free.append(seconds_until_free(runs, elapsed))
         if run == 0.0 or not free:
             return None
+        if stage.most_batches is not None:
+            # While its bound is reached a worker that holds nothing gets nothing; those are the first of the free.
+            free = sorted(free)[-stage.most_batches :]
         size = stage.spec.policy.max_size
         front = size * (1.0 - self._back_share) if queue.back_items else float(size)
         return StageLoad(waiting, stage.in_flight - stage.back_in_flight, front, run, free)
 
 
 def _has_idle_worker(stage: StageDriver) -> bool:
-    """Whether a ready worker has no batch; one that runs `health` or an example has none, and is soon back."""
+    """Whether a ready worker has no batch, and may be given one.
+
+    One that runs `health` or an example has none, and is soon back.
+    """
+    if not may_hold_another(stage.workers, stage.most_batches):
+        return False
     if least_busy(stage.workers, 1) is not None:
         return True
     return any(w.ready and not any(sent.items for sent in w.frames) for w in stage.workers)

@@ -123,6 +123,7 @@ def stage(
     gpus: Sequence[int | str | Sequence[int | str]] | None = None,
     batch: Batch | None = None,
     prefetch: int = 1,
+    max_batches: int | None = None,
     max_queued: int | None = None,
     timeout: float | None = None,
     abandon_after: float | Literal["auto"] = "auto",
@@ -144,6 +145,8 @@ def stage(
         batch: the batch policy; overrides the class's own.
         prefetch: batches a worker holds besides the one it runs; 0 never sends ahead.  Raise it for stages that take
             microseconds.
+        max_batches: most batches of the stage that are with its workers, running or sent ahead; at least 1.  None: as
+            many as each worker may hold.
         max_queued: most items waiting for this stage; None leaves it to the service's bound.
         timeout: seconds a batch may run before its worker is killed and the items treated as after a death;
             None: for ever.

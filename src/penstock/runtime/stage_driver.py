@@ -147,6 +147,7 @@ class StageDriver:
         self.fate = "restarted"
         """What becomes of it then."""
         self.window = 1 + spec.options.prefetch
+        self.most_batches = spec.options.max_batches
         self.stopping = False
         self._now = clock.now
         self._launch: Callable[[int], Launch] | None = None
@@ -199,13 +200,16 @@ class StageDriver:
     @property
     def known_rate(self) -> float:
         """How many items a second it can end, by its latest runs, those of BACK alone aside; 0 before the first."""
-        run = self.queue.expected_run
-        return (self.live_workers or len(self.workers)) * self.spec.policy.max_size / run if run > 0 else 0.0
+        run, size = self.queue.expected_run, self.spec.policy.max_size
+        return self._batches_at_once(self.live_workers or len(self.workers)) * size / run if run > 0 else 0.0
 
     @property
     def most_at_once(self) -> int:
         """The items that its workers take at once."""
-        return max(1, len(self.workers)) * self.spec.policy.max_size
+        return self._batches_at_once(max(1, len(self.workers))) * self.spec.policy.max_size
+
+    def _batches_at_once(self, workers: int) -> int:
+        return workers if self.most_batches is None else min(workers, self.most_batches)
 
     @property
     def failed(self) -> bool:
@@ -268,7 +272,7 @@ class StageDriver:
         queue = self.queue
         self.held = False
         while len(queue):
-            worker = least_busy(self.workers, self.window)
+            worker = least_busy(self.workers, self.window, self.most_batches)
             if worker is None:
                 return
             at_most = room()

@@ -15,6 +15,7 @@ from penstock.core.dispatch import (
     has_begun,
     least_busy,
     may_have_run,
+    may_hold_another,
     reclaim,
     room_after,
     room_for_answers,
@@ -94,6 +95,36 @@ def test_a_worker_never_gets_more_than_its_window():
 def test_a_worker_that_is_not_ready_gets_nothing_even_if_it_holds_nothing():
     busy = holder(True, 1)
     assert least_busy([holder(False), busy], 2) is busy
+
+
+def batches(*frames):
+    """A ready worker that holds a frame of so many items for each of `frames`."""
+    made = holder(True)
+    made.frames.extend(SentFrame(i, [None] * n, made) for i, n in enumerate(frames))
+    return made
+
+
+@pytest.mark.parametrize(("most", "more"), [(None, True), (1, False), (3, False), (4, True)])
+def test_workers_together_hold_no_more_batches_than_the_bound(most, more):
+    idle = holder(True)
+    workers = [batches(1, 2), idle, batches(4)]
+    assert may_hold_another(workers, most) is more
+    assert least_busy(workers, 2, most) is (idle if more else None)
+
+
+def test_a_frame_without_items_is_no_batch_and_takes_no_room_of_the_bound():
+    workers = [batches(0), batches(0, 0)]
+    assert may_hold_another(workers, 1)
+    assert least_busy(workers, 2, 1) is workers[0]
+    assert may_hold_another([], 1)
+
+
+def test_the_batches_of_a_worker_that_is_not_ready_count_until_it_has_ended():
+    leaves, idle = batches(1), holder(True)
+    leaves.ready = False
+    assert least_busy([leaves, idle], 2, 1) is None
+    leaves.frames.clear()
+    assert least_busy([leaves, idle], 2, 1) is idle
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))

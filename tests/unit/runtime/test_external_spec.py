@@ -32,6 +32,7 @@ def test_what_is_left_out_means_json_or_messagepack_of_anything():
 def test_every_option_means_what_it_means_for_a_stage_of_ours():
     given = {
         "prefetch": 3,
+        "max_batches": 2,
         "max_queued": 5,
         "timeout": 7.0,
         "abandon_after": 11.0,
@@ -93,6 +94,7 @@ def test_its_types_are_such_as_messages_can_carry(which, kind, shown):
     [
         ({"batch": 4}, "stage 'square': batch takes a penstock.Batch, got 4"),
         ({"prefetch": -1}, "stage 'square': prefetch must be a whole number of at least 0, got -1"),
+        ({"max_batches": 0}, "stage 'square': max_batches must be a whole number of at least 1, got 0"),
         ({"timeout": 0}, "stage 'square': timeout must be more than 0 seconds, got 0"),
         ({"abandon_after": "never"}, "stage 'square': abandon_after must be "),
         ({"recycle_after": -1}, "stage 'square': recycle_after must be at least 0 seconds; inf: never, got -1"),

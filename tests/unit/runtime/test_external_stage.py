@@ -313,6 +313,25 @@ async def test_an_idle_worker_is_given_a_batch_first_and_none_holds_more_than_it
     assert [call.ends for call in calls] == [[str(i).encode()] for i in range(6)]
 
 
+async def test_a_bound_on_batches_holds_for_whoever_attaches_and_one_that_leaves_has_its_room_until_it_has_answered(
+    make,
+):
+    stage = await make(batch=None, max_batches=1)
+    leaving, staying = await stage.attach(), await stage.attach()
+    leaving.obedient = False
+    calls = [await stage.rig.call(b"%d" % i) for i in range(2)]
+    assert (leaving.batches, staying.batches) == ([[b"0"]], [])
+    leaving.say(Kind.DETACH)
+    await rest()
+    assert staying.batches == []
+    leaving.answer()
+    await rest()
+    assert staying.batches == [[b"1"]]
+    leaving.die("it closed its connection")
+    staying.answer()
+    assert [call.ends for call in calls] == [[b"0"], [b"1"]]
+
+
 async def test_lanes_urgency_and_alone_are_what_they_are_for_a_stage_of_ours(make):
     stage = await make(batch=Batch(max_size=2), prefetch=3)
     (await stage.attach()).die("it closed its connection")

@@ -908,6 +908,21 @@ async def test_a_time_without_a_worker_makes_no_service_slow(make_rig):
     assert rig.engine.refusal().retry_after_ms == pytest.approx(1000 * 8 / 40, rel=0.05)
 
 
+async def test_work_that_waits_for_the_bound_on_batches_tells_how_fast_the_service_is(make_rig):
+    rig = await make_rig(spec(workers=2, max_batches=1, batch=Batch(max_size=4, max_wait=0)), max_queued=16).start()
+    for _ in range(60):
+        for _ in range(16 - rig.engine.queued):
+            rig.submit()
+        await rest()
+        await rig.clock.advance(0.1)
+        rig.workers[0].answer(seconds=0.01)  # so the runs alone would say 400 a second
+        await rest()
+    while rig.engine.queued < 16:
+        rig.submit()
+    assert rig.engine.refusal().retry_after_ms == pytest.approx(1000 * 8 / 40, rel=0.05)
+    assert not rig.workers[1].frames, "it was idle all the time, and could be given nothing"
+
+
 async def test_a_batch_that_waits_for_company_makes_no_service_slow(make_rig):
     rig = await make_rig(spec(batch=Batch(max_size=4, max_wait=10.0)), max_queued=2).start()
     for _ in range(3):
@@ -1031,6 +1046,19 @@ async def test_nobody_is_refused_for_its_deadline_while_a_worker_is_idle_and_not
     assert isinstance(rig.engine.refusal(0, rig.clock.now() + 0.1), Overloaded), "now both are at work"
     rig.workers[1].answer(seconds=0.0)
     assert call.done
+
+
+async def test_an_idle_worker_that_may_be_given_nothing_makes_nobody_in_time(make_rig):
+    rig = await make_rig(spec(workers=3, max_batches=1), admission="deadline").start()
+    await ran(rig)
+    assert rig.engine.refusal(0, rig.clock.now() + 0.1) is None, "nobody is at work"
+    await rig.call()
+    assert rig.engine.refusal(0, rig.clock.now() + 1.9).reason == "late"
+    assert rig.engine.refusal(0, rig.clock.now() + 2.1) is None
+    await rig.call()
+    assert rig.engine.backlog_seconds == 2.0
+    assert rig.engine.refusal(0, rig.clock.now() + 2.9).reason == "late"
+    assert rig.engine.refusal(0, rig.clock.now() + 3.1) is None
 
 
 async def test_nobody_is_refused_for_its_deadline_before_every_stage_has_run(make_rig):

@@ -50,6 +50,22 @@ async def test_an_idle_worker_is_asked_after_ten_seconds_and_every_ten_from_then
     assert reasons(rig) == ["", ""]
 
 
+async def test_a_worker_that_is_asked_how_it_is_takes_no_room_of_the_bound_on_batches(make_rig):
+    rig = await make_rig(stage(Well, workers=2, max_batches=1)).start()
+    await rig.clock.advance(10.0)
+    assert rig.workers[0].checked
+    await rig.call(b"a")
+    await rig.call(b"b")
+    assert [worker.batches for worker in rig.workers.started] == [[], [[b"a"]]]
+    rig.workers[0].finish_check()
+    await rest()
+    assert [worker.batches for worker in rig.workers.started] == [[], [[b"a"]]], "nor did it make any"
+    rig.workers[1].answer()
+    await rest()
+    rig.workers[0].answer()
+    await rest()
+
+
 async def test_a_worker_that_is_asked_how_it_is_counts_as_idle_and_keeps_nobody_out(make_rig):
     rig = await make_rig(stage(Well), admission="deadline").start()
     await rig.call()

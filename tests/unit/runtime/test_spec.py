@@ -114,6 +114,7 @@ def test_what_is_no_stage_is_refused(target, reason):
         ({"workers": 1.0}, r"workers must be a whole number of at least 1, got 1\.0"),
         ({"workers": True}, "workers must be a whole number of at least 1, got True"),
         ({"prefetch": -1}, "prefetch must be a whole number of at least 0, got -1"),
+        ({"max_batches": 0}, "max_batches must be a whole number of at least 1, got 0"),
         ({"max_queued": 0}, "max_queued must be a whole number of at least 1, got 0"),
         ({"timeout": 0}, "timeout must be more than 0 seconds, got 0"),
         ({"timeout": -1.5}, r"timeout must be more than 0 seconds, got -1\.5"),
@@ -138,7 +139,8 @@ def test_an_argument_that_cannot_be_is_refused_with_its_value(arguments, reason)
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"workers": 1}, {"prefetch": 0}, {"max_queued": 1}, {"timeout": 0.001}, {"cpus": [0]}]
+    "arguments",
+    [{"workers": 1}, {"prefetch": 0}, {"max_batches": 1}, {"max_queued": 1}, {"timeout": 0.001}, {"cpus": [0]}],
 )
 def test_an_argument_at_its_limit_is_taken(arguments):
     ((name, value),) = arguments.items()
@@ -189,6 +191,7 @@ def test_an_argument_that_there_is_not_is_a_sentence_that_says_which_is_meant(na
 OPTIONS = dataclasses.fields(StageOptions)
 OTHERS = {
     "prefetch": 5,
+    "max_batches": 3,
     "max_queued": 7,
     "timeout": 1.5,
     "abandon_after": 2.5,

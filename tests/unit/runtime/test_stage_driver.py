@@ -7,6 +7,7 @@ import math
 import pytest
 
 from penstock.config import Batch
+from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import NotReady, StageFailed
 from penstock.runtime.spec import stage
@@ -162,6 +163,96 @@ async def test_a_stage_is_not_fed_while_the_next_queue_holds_more_than_its_share
     await rest()
     assert held(rig) == [1, 1]
     await finish(rig)
+
+
+# -- a bound on the batches of a stage ---------------------------------------------------------------------------------
+
+
+async def test_of_three_workers_one_has_a_batch_at_a_time_where_one_is_the_bound(make_rig):
+    rig = await make_rig(spec(workers=3, max_batches=1, batch=Batch(max_size=2, max_wait=0))).start()
+    calls = [await rig.call(b"%d" % i) for i in range(6)]
+    assert held(rig) == [1, 0, 0]
+    assert rig.engine.stages[0].queued == 5
+    while any(held(rig)):
+        rig.workers[0].answer()
+        await rest()
+        assert held(rig) in ([1, 0, 0], [0, 0, 0])
+    assert all(call.done for call in calls)
+    assert rig.engine.stages[0].counters.batches == 4, "the open batch grew meanwhile"
+
+
+async def test_a_batch_that_was_sent_ahead_counts_towards_the_bound(make_rig):
+    rig = await make_rig(spec(workers=2, max_batches=3)).start()
+    for _ in range(6):
+        await rig.call()
+    assert held(rig) == [2, 1]
+    rig.workers[0].answer()
+    await rest()
+    assert held(rig) == [2, 1], "there was room for one"
+    rig.workers[1].answer()
+    await rest()
+    assert held(rig) == [2, 1]
+    await finish(rig)
+
+
+async def test_a_bound_beyond_the_windows_of_the_workers_bounds_nothing(make_rig):
+    rig = await make_rig(spec(workers=2, max_batches=5)).start()
+    for _ in range(6):
+        await rig.call()
+    assert held(rig) == [2, 2]
+    await finish(rig)
+
+
+async def test_the_end_of_a_worker_makes_the_room_of_its_batches_and_its_suspect_takes_some(make_rig):
+    rig = await make_rig(spec(workers=3, max_batches=1)).start()
+    calls = [await rig.call(b"%d" % i) for i in range(3)]
+    rig.workers[0].die()
+    await rest()
+    assert held(rig) == [0, 1, 0]
+    assert rig.workers[1].batches == [[b"0"]], "it runs once more, and nothing beside it"
+    rig.workers[1].answer()
+    await rest()
+    assert held(rig) == [0, 1, 0]
+    await finish(rig)
+    assert [call.ends for call in calls] == [[b"0"], [b"1"], [b"2"]]
+
+
+async def test_a_batch_of_jobs_or_of_bulk_items_takes_the_room_of_one(make_rig):
+    rig = await make_rig(spec(workers=2, max_batches=1)).start()
+    job = await rig.call(b"a", lane=Lane.BACK)
+    bulk = await rig.call(b"b", b"c", lane=Lane.BULK)
+    another = await rig.call(b"d", lane=Lane.BACK)
+    assert held(rig) == [1, 0]
+    for payload in (b"a", b"b", b"c", b"d"):
+        assert [worker.batches for worker in rig.workers.started] == [[[payload]], []]
+        rig.workers[0].answer()
+        await rest()
+    assert [call.ends for call in (job, bulk, another)] == [[b"a"], [b"b", b"c"], [b"d"]]
+
+
+async def test_an_examination_takes_no_room_of_the_bound(make_rig):
+    rig = await make_rig(stage(root, workers=2, max_batches=1)).start()
+    for _ in range(5):
+        await rig.call()
+        rig.workers[0].fail("bad item")
+        await rest()
+    assert rig.workers[0].examined
+    await rig.call(b"a")
+    assert [worker.batches for worker in rig.workers.started] == [[], [[b"a"]]]
+    await rig.call(b"b")
+    assert [worker.batches for worker in rig.workers.started] == [[], [[b"a"]]]
+    rig.workers[0].finish_examination()
+    await finish(rig)
+
+
+async def test_what_the_stage_can_do_at_once_is_what_the_bound_lets_it(make_rig):
+    options = {"workers": 4, "batch": Batch(max_size=8, max_wait=0)}
+    for bound, at_once in ((None, 4), (9, 4), (3, 3), (1, 1)):
+        rig = await make_rig(spec(max_batches=bound, **options)).start()
+        await rig.call()
+        rig.workers[0].answer(seconds=2.0)
+        driver = rig.engine.stages[0]
+        assert (driver.most_at_once, driver.known_rate) == (8 * at_once, 4.0 * at_once)
 
 
 # -- from workers -----------------------------------------------------------------------------------------------------
