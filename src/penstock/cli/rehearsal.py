@@ -35,6 +35,8 @@ from penstock.core.outcome import Failure, Outcome
 from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
 from penstock.hosting.breakpoints import refuse_breakpoints
+from penstock.runtime.gpus import VARIABLE, doubtful_sharing
+from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import StageSpec, external_stages
 from penstock.runtime.stage_hooks import doubtful_hooks
 from penstock.server.serve import check_before_serving
@@ -129,9 +131,19 @@ def _describe(service: Service) -> Iterator[Finding]:
             given = types.result
             if spec.external is not None:
                 yield Finding(what, note="its workers attach from outside, so it was not run", skipped=True)
-            for words in () if spec.external is not None else doubtful_hooks(spec.target):
-                yield Finding(what, note=words, warning=True)
+            else:
+                shared = [] if service.inline else _shared_gpus(spec)
+                for words in [*doubtful_hooks(spec.target), *shared]:
+                    yield Finding(what, note=words, warning=True)
         from_outside = spec.external is not None
+
+
+def _shared_gpus(spec: StageSpec) -> list[str]:
+    """What to say of workers of `spec` that see the same GPUs."""
+    if spec.options.max_batches == 1:
+        return []  # one of them computes at a time, and whoever wrote so knows that they share
+    environments = [worker_environment(1, spec.environment_of(worker)) for worker in range(spec.workers)]
+    return doubtful_sharing([environment.get(VARIABLE, "") for environment in environments])
 
 
 def _runnable(service: Service) -> list[Service]:

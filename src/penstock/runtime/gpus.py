@@ -12,6 +12,9 @@ from penstock.errors import ConfigError
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 """What CUDA reads when it is first used: the GPUs that a process sees.  It counts them from 0 in this order."""
 
+HIDES_ALL = ("", "-1", "NoDevFiles")
+"""Values of the variable, or of the first entry in it, with which a process sees no GPU."""
+
 Gpus: TypeAlias = tuple[int | str, ...]
 """The GPUs of one worker: numbers from 0, or ids as ``GPU-...`` and ``MIG-...``."""
 
@@ -41,6 +44,25 @@ def check_environments(label: str, gpus: Sequence[Gpus], env: Sequence[Mapping[s
 def variable_of(gpus: Gpus) -> str:
     """The value of the variable for a worker with these GPUs."""
     return ",".join(map(str, gpus))
+
+
+def doubtful_sharing(values: Sequence[str]) -> list[str]:
+    """A sentence for each value of the variable that gives several workers of one stage the same GPUs.
+
+    `values` has that of each worker; "" where it is not set, which says nothing.
+    """
+    sharing: dict[str, list[str]] = {}
+    for worker, value in enumerate(values):
+        if value.partition(",")[0].strip() not in HIDES_ALL:
+            sharing.setdefault(value, []).append(str(worker))
+    return [
+        f"workers {', '.join(workers)} share {VARIABLE}={value}: their batches compete for one device, so each takes "
+        "longer and gains nothing from the other, and memory is taken once for each worker. Give each its own with "
+        "gpus=, or start fewer; with max_batches=1 one computes and the others are ready for when it ends. Several pay "
+        f"where they overlap work on the CPU, and a stage without a GPU has env={{'{VARIABLE}': ''}}"
+        for value, workers in sharing.items()
+        if len(workers) > 1
+    ]
 
 
 def _read_entry(label: str, entry: Any) -> Gpus:

@@ -205,6 +205,39 @@ def test_a_method_whose_name_is_near_to_that_of_a_hook_is_a_warning(module):
     assert ", 1 warned of" in output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "inherited", "shared"),
+    [
+        ("gpus=[0, 0]", "", "workers 0, 1 share CUDA_VISIBLE_DEVICES=0: "),
+        ("workers=2", "3", "workers 0, 1 share CUDA_VISIBLE_DEVICES=3: "),
+        ("workers=3, env={'CUDA_VISIBLE_DEVICES': '1,2'}", "", "workers 0, 1, 2 share CUDA_VISIBLE_DEVICES=1,2: "),
+        ("gpus=[0, 1]", "3", None),
+        ("workers=2", "", None),
+        ("workers=2, env={'CUDA_VISIBLE_DEVICES': ''}", "3", None),
+        ("gpus=[0, 0], max_batches=1", "", None),
+    ],
+)
+def test_workers_of_one_stage_that_share_a_gpu_are_a_warning(module, arguments, inherited, shared):
+    text = source().replace("ps.Service(Model,", f"ps.Service(ps.stage(Model, {arguments}),")
+    status, output = run(
+        module(text), "check", "model:service", env={"COLUMNS": "1000", "CUDA_VISIBLE_DEVICES": inherited}
+    )
+    output = " ".join(output.split())
+    assert status == 0, output
+    assert "0 wrong" in output
+    if shared is None:
+        assert "share CUDA_VISIBLE_DEVICES" not in output
+    else:
+        assert f"warning │ stage Model │ {shared}their batches compete for one device" in output
+        assert ", 1 warned of" in output
+
+
+def test_threads_of_one_process_share_its_gpus_without_a_warning(module):
+    text = source().replace("ps.Service(Model,", "ps.Service(ps.stage(Model, gpus=[0, 0]), inline=True,")
+    status, output = checked(module(text))
+    assert (status, "share CUDA_VISIBLE_DEVICES" in output) == (0, False)
+
+
 PAIR = """
 import penstock as ps
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.runtime.gpus import doubtful_sharing
 from penstock.runtime.spec import stage
 
 
@@ -118,3 +119,33 @@ def test_the_variable_has_one_owner(env):
         "stage 'count': gpus sets CUDA_VISIBLE_DEVICES, and env does too: leave one of them out"
     )
     assert stage(count, workers=2, env=env).environment_of(1) == (env[1] if isinstance(env, list) else env)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[], ["0"], ["0", "1"], ["", ""], ["-1", "-1"], ["-1,0", "-1,0"], ["NoDevFiles"] * 2, ["0", ""], ["0,1", "0"]],
+)
+def test_workers_that_see_no_gpu_or_each_its_own_share_none(values):
+    assert doubtful_sharing(values) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "shared"),
+    [
+        (["0", "0"], ["workers 0, 1 share CUDA_VISIBLE_DEVICES=0: "]),
+        (["1", "0", "1", "1"], ["workers 0, 2, 3 share CUDA_VISIBLE_DEVICES=1: "]),
+        (["0,1", "", "0,1"], ["workers 0, 2 share CUDA_VISIBLE_DEVICES=0,1: "]),
+        (["GPU-8932f937"] * 2, ["workers 0, 1 share CUDA_VISIBLE_DEVICES=GPU-8932f937: "]),
+        (
+            ["0", "1", "0", "1"],
+            ["workers 0, 2 share CUDA_VISIBLE_DEVICES=0: ", "workers 1, 3 share CUDA_VISIBLE_DEVICES=1: "],
+        ),
+    ],
+)
+def test_workers_with_the_same_gpus_are_named_with_what_to_do(values, shared):
+    found = doubtful_sharing(values)
+    assert [words[: len(begin)] for words, begin in zip(found, shared, strict=True)] == shared
+    for words in found:
+        assert "memory is taken once for each worker" in words
+        for remedy in ("gpus=", "start fewer", "max_batches=1", "env={'CUDA_VISIBLE_DEVICES': ''}"):
+            assert remedy in words
