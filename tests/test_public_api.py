@@ -33,7 +33,7 @@ MANY = "(xs, *, timeout=None, wait=True, return_exceptions=False, urgency=3, ten
 
 # A change here is a change for everybody who uses the project: it wants a line of news.
 SIGNATURES = {
-    "Batch": "(max_size=32, max_wait=0.0, max_gap=None)",
+    "Batch": "(max_size=32, max_wait='auto', max_gap=None, hold_after_idle=True)",
     "ArtifactInvalid": "(message='', *, file='')",
     "Cancelled": "(message='')",
     "ConfigError": "(message='')",
@@ -89,7 +89,7 @@ SIGNATURES = {
     "export.rollback": "(model_dir, to=None)",
     "export.save": (
         "(model, path, *, features, probes, check=None, name='model', outputs=None, classes=None, "
-        "batch=Batch(max_size=32, max_wait=0.0, max_gap=None), "
+        "batch=Batch(max_size=32, max_wait='auto', max_gap=None, hold_after_idle=True), "
         "formats=None, tolerance=(1e-05, 1e-05), max_bytes=2147483648, metadata=None)"
     ),
     "external": EXTERNAL,

@@ -130,19 +130,21 @@ class Batch:
     """How items of a stage are gathered: `predict` then takes a list and returns as many results.
 
     A batch is due when it is full, when its oldest item has waited `max_wait`, or when nothing arrived for
-    `max_gap`; with `max_wait=0` (the default) a free worker takes whatever is there at once.  While every worker
-    is busy the open batch grows.
+    `max_gap`.  With `max_wait="auto"` (the default) it is learned from arrivals and runs how long a wait for company
+    pays, and with 0 a free worker takes whatever is there at once.  While every worker is busy the open batch grows.
     """
 
     max_size: int = option(
         32, "most items in a batch, at most 1000000; 1 still passes a list", minimum=1, maximum=MOST_IN_A_BATCH
     )
-    max_wait: float = option(
-        0.0,
-        "longest a free worker is held back for company, from the oldest item's arrival; 0 never holds, "
-        "inf leaves the wait to max_gap",
+    max_wait: float | Literal["auto"] = option(
+        AUTO,
+        "longest a free worker is held back for company, from the oldest item's arrival; 0 never holds, inf leaves the "
+        'wait to max_gap; "auto": as long as it pays, by what was seen of arrivals and runs',
         minimum=0,
         maximum=LONGEST_HOLD,
+        kind=float,
+        words=(AUTO,),
     )
     max_gap: float | None = option(
         None,
@@ -150,9 +152,23 @@ class Batch:
         minimum=0,
         maximum=LONGEST_HOLD,
     )
+    hold_after_idle: bool = option(
+        True,
+        "whether an item is held that arrives when a worker has been free longer than max_wait; False needs a fixed "
+        "max_wait",
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.max_wait == AUTO:
+            if self.max_gap is not None:
+                raise ConfigError(
+                    f'max_gap={self.max_gap!r} needs a fixed max_wait, got max_wait="auto": it learns the gaps itself'
+                )
+            if not self.hold_after_idle:
+                raise ConfigError(
+                    'hold_after_idle=False needs a fixed max_wait, got max_wait="auto": it learns itself whom to hold'
+                )
         if self.max_gap is not None and self.max_wait == 0:
             raise ConfigError(
                 f"max_gap={self.max_gap!r} needs max_wait > 0, got max_wait=0: a batch that is never held has no gaps"

@@ -67,6 +67,7 @@ def option(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[Any, ...] = (),
+    words: tuple[str, ...] = (),
     limit: Limit | None = None,
     kind: type | None = None,
     unit: str | None = None,
@@ -77,7 +78,8 @@ def option(
     `kind` is the type of a value.  Without it that is the type of the default; where the default is None, it is float
     with a `minimum`, and else str.  Where it is not int, `inf` is admitted above `maximum` too.  `unit` is what the
     command line calls the value; without it an integer is N, and a float SECONDS.  A `repeated` one is a text or
-    several: its flag may be repeated, and in a flag or a variable commas stand between them.
+    several: its flag may be repeated, and in a flag or a variable commas stand between them.  Each of `words` may stand
+    for a number.
     """
     if kind is None:
         kind = type(default)
@@ -88,6 +90,7 @@ def option(
         "minimum": minimum,
         "maximum": maximum,
         "choices": choices,
+        "words": words,
         "limit": limit,
         "kind": kind,
         "unit": unit,
@@ -122,9 +125,12 @@ def check_option(f: Field[Any], value: Any) -> None:
 
 
 def _check_number(f: Field[Any], value: Any, minimum: float) -> None:
+    if isinstance(value, str) and value in f.metadata["words"]:
+        return
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or (isinstance(value, float) and math.isnan(value)):
-        raise ConfigError(f"{f.name} must be a number, got {value!r}")
+        words = "".join(f'"{word}" or ' for word in f.metadata["words"])
+        raise ConfigError(f"{f.name} must be {words}a number, got {value!r}")
     whole = f.metadata["kind"] is int
     if whole and not isinstance(value, int):
         raise ConfigError(f"{f.name} must be a whole number, got {value!r}")
@@ -154,6 +160,8 @@ def parse_option(f: Field[Any], text: str) -> Any:
     """Make the value of field `f` from `text`, as the command line and the environment give it."""
     if f.metadata.get("repeated"):
         return tuple(part.strip() for part in text.split(","))
+    if text in f.metadata["words"]:
+        return text
     kind: type[Any] = f.metadata["kind"]
     try:
         if kind is bool:

@@ -29,7 +29,7 @@ OPTIONS = [(owner, f) for owner in OWNERS for f in dataclasses.fields(owner)]
 MIB = 1024 * 1024
 
 DEFAULTS = {
-    Batch: {"max_size": 32, "max_wait": 0.0, "max_gap": None},
+    Batch: {"max_size": 32, "max_wait": "auto", "max_gap": None, "hold_after_idle": True},
     StageOptions: {
         "prefetch": 1,
         "max_batches": None,
@@ -215,7 +215,8 @@ def test_a_time_that_is_an_integer_beyond_every_float_is_refused(owner, name):
 @pytest.mark.parametrize(("owner", "name", "limit"), LIMITED)
 @pytest.mark.parametrize("value", ["5", True, math.nan, [1]])
 def test_a_number_must_be_one(owner, name, limit, value):
-    with pytest.raises(ConfigError, match=f"{name} must be a number, got"):
+    words = '"auto" or a number' if name == "max_wait" else "a number"
+    with pytest.raises(ConfigError, match=f"{name} must be {words}, got"):
         owner(**{name: value})
 
 
@@ -295,7 +296,26 @@ def test_an_order_is_by_arrival_or_by_deadline():
 def test_a_gap_needs_a_wait():
     assert Batch(max_wait=0.1, max_gap=0).max_gap == 0
     with pytest.raises(ConfigError, match=r"max_gap=0\.01 needs max_wait > 0, got max_wait=0"):
+        Batch(max_wait=0, max_gap=0.01)
+
+
+def test_a_gap_needs_a_wait_that_is_not_learned():
+    assert Batch(max_wait="auto") == Batch()
+    with pytest.raises(ConfigError, match=r'max_gap=0\.01 needs a fixed max_wait, got max_wait="auto"'):
         Batch(max_gap=0.01)
+
+
+def test_whether_to_hold_after_idle_is_a_question_of_a_fixed_wait():
+    assert not Batch(max_wait=0.1, hold_after_idle=False).hold_after_idle
+    assert not Batch(max_wait=0, hold_after_idle=False).hold_after_idle
+    with pytest.raises(ConfigError, match=r'hold_after_idle=False needs a fixed max_wait, got max_wait="auto"'):
+        Batch(hold_after_idle=False)
+
+
+@pytest.mark.parametrize("word", ["Auto", "none", "0"])
+def test_no_other_word_than_auto_is_a_wait(word):
+    with pytest.raises(ConfigError, match=f'max_wait must be "auto" or a number, got {word!r}'):
+        Batch(max_wait=word)
 
 
 def test_a_gap_may_not_be_negative():
@@ -489,10 +509,14 @@ def test_a_certificate_and_its_key_go_together(one):
 @pytest.mark.parametrize(("owner", "f"), OPTIONS, ids=lambda value: getattr(value, "name", None))
 def test_every_option_has_a_variable_that_is_read(owner, f):
     texts = {bool: ("yes", True), int: ("503", 503), float: ("2.5", 2.5), str: ("json", "json")}
-    kind = {"max_gap": float, "slab_bytes": int}.get(f.name, str if f.default is None else type(f.default))
+    kind = {"max_wait": float, "max_gap": float, "slab_bytes": int}.get(
+        f.name, str if f.default is None else type(f.default)
+    )
     text, value = ("640", 0o640) if f.name.endswith("_mode") else texts.get(kind, texts[str])
     value = (value,) if f.metadata["repeated"] else value
     assert from_environment(owner, {f"PENSTOCK_{f.name.upper()}": text}) == {f.name: value}
+    for word in f.metadata["words"]:
+        assert from_environment(owner, {f"PENSTOCK_{f.name.upper()}": word}) == {f.name: word}
 
 
 def test_commas_stand_between_the_texts_of_a_variable_that_has_several():

@@ -34,13 +34,14 @@ class GraphEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: tuple[Tensor, ...]
 
 
-class BatchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BatchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The batch policy that the model was saved with."""
 
     max_size: int
-    max_wait: float | None
+    max_wait: float | Literal["auto"] | None
     """None: no bound."""
     max_gap: float | None
+    hold_after_idle: bool = True
 
 
 class ProbesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

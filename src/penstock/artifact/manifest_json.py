@@ -81,13 +81,21 @@ def batch_from_entry(entry: BatchEntry) -> Batch:
         ConfigError: there is no such policy.
     """
     return Batch(
-        max_size=entry.max_size, max_wait=math.inf if entry.max_wait is None else entry.max_wait, max_gap=entry.max_gap
+        max_size=entry.max_size,
+        max_wait=math.inf if entry.max_wait is None else entry.max_wait,
+        max_gap=entry.max_gap,
+        hold_after_idle=entry.hold_after_idle,
     )
 
 
 def batch_to_entry(batch: Batch) -> BatchEntry:
     """A batch policy as a manifest tells of it: JSON has no infinity."""
-    return BatchEntry(max_size=batch.max_size, max_wait=_finite(batch.max_wait), max_gap=_finite(batch.max_gap))
+    return BatchEntry(
+        max_size=batch.max_size,
+        max_wait=batch.max_wait if isinstance(batch.max_wait, str) else _finite(batch.max_wait),
+        max_gap=_finite(batch.max_gap),
+        hold_after_idle=batch.hold_after_idle,
+    )
 
 
 def _finite(seconds: float | None) -> float | None:

@@ -23,6 +23,9 @@ A batch is due at the first of these moments:
 * at once, when it is full, when bulk items or items of BACK wait, when draining, with `max_wait=0`, and when an item
   that is to be alone ends it;
 * at oldest + max_wait, and at newest + max_gap;
+* with `max_wait="auto"`, when `company` says that it is not worth waiting any longer, and at once when an item waits
+  that was put back;
+* with `hold_after_idle=False`, at once when an item came where a worker had been free longer than max_wait;
 * at an item's deadline, less the expected run time and `round_trip_seconds`, the time to the worker and back.
 
 Only single requests wait for company.  Times are counted from an item's arrival at this stage, not from the moment of a
@@ -38,20 +41,23 @@ from typing import Final
 
 from penstock.config import Batch
 from penstock.core.back_lane import BackLane
+from penstock.core.company import Company
 from penstock.core.cuts import CutBatch, Reason
 from penstock.core.item import Item
 from penstock.core.lanes import Lane
+from penstock.core.run_times import RunTimes
 from penstock.core.serving_order import Line, ServingOrder
 from penstock.core.tenants import Tenant
 from penstock.core.waiting import Place
+from penstock.core.worker_batches import WorkerBatches
 
 # Looked up for every item: constants cost nothing once compiled.
 SINGLE: Final = int(Lane.SINGLE)
 BULK: Final = int(Lane.BULK)
 BACK: Final = int(Lane.BACK)
 
-# How far one run moves the estimate of the next: a handful of batches decide, one outlier does not.
-RUN_TIME_WEIGHT = 0.2
+TIMER_STEP: Final = 0.001
+"""The resolution of the timers of an event loop, in seconds."""
 
 
 class ItemLine(Line[Item]):
@@ -64,25 +70,50 @@ class BatchQueue:
     `nbytes` is the size of their payloads; `len()` is their number.  Those of the lanes in front and those of BACK are
     told apart, because neither takes room from the other.  Set `draining` to let none wait for company any longer.
     `round_trip_seconds` is how long a batch takes besides its run: to meet a deadline, it leaves so much earlier.
-    `expected_run` is how long a batch runs that has an item of the lanes in front, `expected_back_run` one that has
-    none; each is 0 until there was one.  `back_share` is the share of BACK, from 0 to 1.  `by_deadline` says that
-    within a lane of one tenant and urgency the earliest deadline goes first.
+    `runs` is how long batches run that have an item of the lanes in front, `back_runs` those that have none.
+    `back_share` is the share of BACK, from 0 to 1.  `by_deadline` says that within a lane of one tenant and urgency the
+    earliest deadline goes first.
+
+    `workers` is how many may be given batches; set it as they come and go.  At most `max_batches` batches are with them
+    at once; None is any number.  `timer_step` is the resolution of the timers, in seconds.  `held_seconds` is the time
+    in which a worker was free and singles were held, `last_hold` the hold last decided on, 0 for none.
     """
 
     def __init__(
         self,
         policy: Batch,
+        workers: int = 1,
         *,
+        max_batches: int | None = None,
         round_trip_seconds: float = 0.0,
         back_share: float = 0.0,
         by_deadline: bool = False,
+        timer_step: float = TIMER_STEP,
     ) -> None:
         self.policy = policy
         self.round_trip_seconds = round_trip_seconds
         self.draining = False
         self.front_nbytes = 0
-        self.expected_run = 0.0
-        self.expected_back_run = 0.0
+        self.runs = RunTimes()
+        self.back_runs = RunTimes()
+        self._workers = workers
+        self.held_seconds = 0.0
+        self.last_hold = 0.0
+        self._held_since = -1.0
+        """Since when a free worker is held; -1 while none is."""
+        self._max_wait = math.inf if isinstance(policy.max_wait, str) else policy.max_wait
+        self._batches: WorkerBatches | None = None
+        """The batches of the workers, where the policy asks for them."""
+        self._company: Company | None = None
+        learns = isinstance(policy.max_wait, str) and policy.max_size > 1
+        if learns or not policy.hold_after_idle:
+            self._batches = WorkerBatches(workers, max_batches)
+            if learns:
+                self._company = Company(self.runs, self._batches, timer_step)
+        self._never_held = -math.inf
+        """When the last single came that is not to be held; those that came before it are not held either."""
+        self._put_back: set[Item] = set()
+        """The singles among those that wait that were put back, where the hold is learned."""
         self._by_deadline = by_deadline
         self._order: ServingOrder[ItemLine] = ServingOrder()
         self._waiting = 0
@@ -146,6 +177,19 @@ class BatchQueue:
             self._alone += 1
         if self._earliest is not None and item.deadline < self._earliest and lane == SINGLE:
             self._earliest = item.deadline
+        if self._batches is not None:
+            self._note_offer(lane, request.alone, now)
+
+    def _note_offer(self, lane: int, alone: bool, now: float) -> None:
+        batches, company = self._batches, self._company
+        assert batches is not None
+        batches.in_hand(self.front_items)
+        if lane != SINGLE or alone:
+            return
+        if company is not None:
+            company.arrived(now, self._waiting - self._bulk - 1)
+        elif batches.free_for(now) > self._max_wait:
+            self._never_held = now
 
     def put_back(self, items: list[Item]) -> None:
         """Return `items`, in their order, to their places: their worker ended before it looked at them."""
@@ -160,6 +204,8 @@ class BatchQueue:
             line = self._line_of(item)
             line.lanes[item.request.lane].add_first(item, item.deadline)
             self._order.give_back(line)
+            if self._company is not None and item.request.lane == SINGLE:
+                self._put_back.add(item)
         self._earliest = None
 
     def retry(self, items: list[Item]) -> None:
@@ -203,13 +249,31 @@ class BatchQueue:
         self._bulk -= item.request.lane
         self._alone -= item.request.alone
         self._forget_deadline(item)
+        if self._put_back:
+            self._put_back.discard(item)
+        if self._waiting == self._bulk:
+            self._end_hold(self._held_since)
 
-    def take(self, now: float, *, idle: bool = True, at_most: int | None = None, back: bool = True) -> CutBatch | None:
+    def take(
+        self, now: float, *, idle: bool = True, at_most: int | None = None, back: bool = True, worker: int = 0
+    ) -> CutBatch | None:
         """The next batch, or None if none is due.
 
-        `idle` says whether the asking worker has nothing to do.  `at_most` is the room that the next stage's queue has
-        for items of the lanes in front; None is any number, 0 is none.  `back` says whether items of BACK may leave.
+        `idle` says whether the asking worker, whose number is `worker`, has nothing to do.  `at_most` is the room that
+        the next stage's queue has for items of the lanes in front; None is any number, 0 is none.  `back` says whether
+        items of BACK may leave.  A batch counts as sent to the worker until `ran`, `unsent` or `lost` says otherwise.
         """
+        if self._company is not None and idle and self._waiting > self._bulk:
+            self._company.asked(now)
+        batch = self._take(now, idle, at_most, back, worker)
+        if batch is not None:
+            if len(batch.items) > batch.back:
+                self._end_hold(now)
+            if self._batches is not None:
+                self._batches.sent(worker, len(batch.items), now)
+        return batch
+
+    def _take(self, now: float, idle: bool, at_most: int | None, back: bool, worker: int) -> CutBatch | None:
         if self._suspects and at_most != 0:
             suspect = self._suspects.popleft()
             self.front_nbytes -= suspect.nbytes
@@ -229,8 +293,22 @@ class BatchQueue:
             return None
         if waiting >= size:
             return self._cut(front, Reason.FULL)
+        if self._company is not None:
+            self._ask(self._company, now, front, size if at_most is None else min(size, at_most), worker)
         due, reason = self._due()
-        return None if now < due else self._cut(front, reason)
+        if now < due:
+            if self._held_since < 0.0:
+                self._held_since = now
+            self.last_hold = due - self._held_since
+            return None
+        return self._cut(front, reason)
+
+    def _ask(self, company: Company, now: float, waiting: int, most: int, worker: int) -> None:
+        """Have the hold of a free worker decided on anew, unless it has run out."""
+        if 0.0 < company.until <= now:
+            return
+        spent = now - self._held_since if self._held_since >= 0.0 else 0.0
+        company.until = company.hold(waiting, most - waiting, worker, now, spent)
 
     def next_deadline(self, *, back: bool = True) -> float | None:
         """When a batch is due for an idle worker, or None while nothing waits.  A moment in the past means now.
@@ -247,15 +325,56 @@ class BatchQueue:
             return arrived if due is None else min(due, arrived)
         return due
 
-    def ran(self, seconds: float, *, back: bool = False) -> None:
-        """Learn how long a batch ran, to know when an item must leave to meet its deadline.
+    # -- workers --------------------------------------------------------------------------------------------------
 
-        `back` says that it had items of BACK alone: jobs may be of another kind than what is asked for in front.
+    def expected_run(self, size: int) -> float:
+        """How many seconds a batch of `size` items of the lanes in front should run; 0 until there was one."""
+        return self.runs.expected(size)
+
+    def expected_back_run(self, size: int) -> float:
+        """The same for a batch that has items of BACK alone."""
+        return self.back_runs.expected(size)
+
+    @property
+    def workers(self) -> int:
+        """How many workers may be given batches."""
+        return self._workers
+
+    @workers.setter
+    def workers(self, workers: int) -> None:
+        more = workers > self._workers
+        self._workers = workers
+        if self._batches is not None:
+            self._batches.workers = workers
+            if more:
+                self._batches.came_free = True
+        if workers == 0:
+            self._end_hold(self._held_since)
+            if self._company is not None:
+                self._company.drop_window()
+
+    def ran(
+        self, seconds: float, size: int, now: float, worker: int = 0, *, back: bool = False, calls: int = 1
+    ) -> None:
+        """Note that the oldest batch of `worker` is back, of which `size` items ran for `seconds`, in so many calls.
+
+        Its run is learned if it was one call.  `back` says that it had items of BACK alone: jobs may be of another kind
+        than what is asked for in front.
         """
-        if back:
-            self.expected_back_run = _moved(self.expected_back_run, seconds)
-        else:
-            self.expected_run = _moved(self.expected_run, seconds)
+        if calls == 1 and size > 0:
+            (self.back_runs if back else self.runs).add(seconds, size)
+        if self._batches is not None:
+            self._batches.back(worker, self.front_items, now)
+
+    def lost(self, worker: int, now: float) -> None:  # noqa: ARG002  # as all else that happens to a worker
+        """Forget what `worker` had: it is gone."""
+        if self._batches is not None:
+            self._batches.lost(worker)
+
+    def unsent(self, worker: int) -> None:
+        """Forget the batch that was taken last for `worker`: none of it was sent."""
+        if self._batches is not None:
+            self._batches.unsent(worker)
 
     # -- who goes first ------------------------------------------------------------------------------------------
 
@@ -299,15 +418,32 @@ class BatchQueue:
             return oldest, Reason.FULL
         if self.draining:
             return oldest, Reason.DRAIN
-        if self.policy.max_wait == 0:
+        if self._max_wait == 0 or oldest <= self._never_held or self._put_back:
             return oldest, Reason.IDLE
         if self._alone:
             return oldest, Reason.ALONE
-        due = (oldest + self.policy.max_wait, Reason.WAITED)
+        company = self._company
+        if company is not None:
+            if company.until == 0.0:
+                return oldest, Reason.IDLE if self._held_since < 0.0 else Reason.COMPANY
+            due = (company.until, Reason.PATIENCE)
+        else:
+            due = (oldest + self._max_wait, Reason.WAITED)
         if self.policy.max_gap is not None:
             newest = max([next(reversed(members)).arrived for members in self._members(SINGLE)])
             due = min(due, (newest + self.policy.max_gap, Reason.GAP))
-        return min(due, (self._earliest_deadline() - self.expected_run - self.round_trip_seconds, Reason.DEADLINE))
+        run = self.expected_run(min(self._waiting, self.policy.max_size))
+        return min(due, (self._earliest_deadline() - run - self.round_trip_seconds, Reason.DEADLINE))
+
+    def _end_hold(self, now: float) -> None:
+        """No free worker is held any longer."""
+        if self._held_since >= 0.0:
+            self.held_seconds += now - self._held_since
+            self._held_since = -1.0
+        else:
+            self.last_hold = 0.0
+        if self._company is not None:
+            self._company.until = 0.0
 
     def _oldest(self, lane: int) -> float:
         """When the first of those came that wait in `lane`; called only while some do."""
@@ -348,6 +484,8 @@ class BatchQueue:
         if alone and (len(items) < count or self._alone < alone):
             reason = Reason.ALONE
         self.front_nbytes -= sum([item.nbytes for item in items])
+        if self._put_back:
+            self._put_back.difference_update(items)
         self._earliest = None if self._waiting > self._bulk else math.inf
         return CutBatch(items, reason)
 
@@ -423,10 +561,6 @@ class BatchQueue:
             self._back.spend(size)
             return CutBatch(self._back.take(1), Reason.ALONE, 1)
         return self._cut(front, reason)
-
-
-def _moved(expected: float, seconds: float) -> float:
-    return expected + RUN_TIME_WEIGHT * (seconds - expected) if expected else seconds
 
 
 def _newest_unrun(members: OrderedDict[Item, Place | None]) -> Item | None:

@@ -123,6 +123,15 @@ def least_busy(workers: list[Holder], window: int, most: int | None = None) -> H
     return best
 
 
+def count_taking(workers: Sequence[FrameHolder]) -> int:
+    """How many workers may be given batches: they are ready, and at no examination or check."""
+    taking = 0
+    for worker in workers:
+        if worker.ready and (not worker.frames or worker.frames[0].items):
+            taking += 1
+    return taking
+
+
 def room_after(
     queued: int, queued_bytes: int, on_the_way: int, *, max_queued: int | None, max_bytes: int
 ) -> int | None:

@@ -57,7 +57,7 @@ class Request:
         codec_out: int,
         deadline: float,
         done: Done,
-        lane: Lane,
+        lane: Lane = Lane.SINGLE,
         holds_results: bool = False,
         request_id: bytes = b"",
         alone: bool = False,

@@ -5,9 +5,9 @@ free of all that goes before it; it ends one run later.  Every time is in second
 
 Contract
 --------
-* A batch takes as long as the stage's runs have taken lately, however many items it has.  Runs of jobs alone say
-  nothing of others: they count where such a batch runs or was sent ahead, and nowhere else.
-* Whatever goes before a newcomer fills its batches.
+* A batch takes as long as the stage's runs of its size have taken lately (`run_times`).  Runs of jobs alone say nothing
+  of others: they count where such a batch runs or was sent ahead, and nowhere else.
+* Whatever goes before a newcomer fills its batches, so all that wait run as long as such a batch.
 * Where the earliest deadline goes first, nobody comes in who would make others miss theirs, and runs are taken to be
   longer.
 * A batch that has run for less than it should takes the rest.  One that has run for longer takes as long again as it

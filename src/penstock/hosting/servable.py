@@ -84,6 +84,14 @@ class StageView(Protocol):
         """For how many seconds nothing has come back while work waits or runs here; 0 without work."""
 
     @property
+    def hold_seconds(self) -> float:
+        """For how long it last decided to hold a free worker for company; 0 where it did not."""
+
+    @property
+    def held_seconds(self) -> float:
+        """The time in which a worker was free and items were held for company, since the start."""
+
+    @property
     def retry_in_seconds(self) -> float | None:
         """In how many seconds a stage that rests is tried again, 0 while it is being tried; None without a rest."""
 

@@ -206,8 +206,14 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
         "has no work. From stall_unready on the service is unready.",
         labels=STAGE,
     )
+    hold = GaugeMetricFamily(
+        "penstock_stage_hold_seconds",
+        "How long a free worker was last held for company, as it was decided (max_wait); 0: it was not held.",
+        labels=STAGE,
+    )
     for service, stage in stages:
         label = (service, stage.name)
+        hold.add_metric(label, stage.hold_seconds)
         age.add_metric(label, stage.progress_age)
         queued.add_metric(label, stage.queued)
         in_flight.add_metric(label, stage.in_flight)
@@ -215,7 +221,7 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
         for state in WorkerState:
             workers.add_metric((*label, state.value), states.count(state))
         up.add_metric(label, sum([state.up for state in states]))
-    yield from (queued, in_flight, workers, up, age)
+    yield from (queued, in_flight, workers, up, age, hold)
 
 
 _STAGE_COUNTERS = {
@@ -253,9 +259,18 @@ def _stage_counters(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]
         for service, stage in stages:
             family.add_metric((service, stage.name), getattr(stage.counters, attribute))
         yield family
+    held = CounterMetricFamily(
+        "penstock_stage_held_seconds",
+        "Time in which a worker was free and items were held for company (max_wait), as far as the hold has ended.",
+        labels=STAGE,
+    )
+    for service, stage in stages:
+        held.add_metric((service, stage.name), stage.held_seconds)
+    yield held
     cuts = CounterMetricFamily(
         "penstock_stage_cuts",
-        "Batches by why they were cut: full, idle (a worker was free and need not wait), waited (max_wait), gap "
+        "Batches by why they were cut: full, idle (a worker was free and nobody was held), company (held, and "
+        "all had come, or more were not worth it), patience (held for as long as was worth it), waited (max_wait), gap "
         "(max_gap), bulk (a client batch is never held), back (nor are jobs), alone (an item that must run so), "
         "deadline, drain, retry (alone, after a death).",
         labels=(*STAGE, "reason"),

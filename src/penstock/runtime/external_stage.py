@@ -235,7 +235,7 @@ class ExternalStageDriver(StageDriver):
         if self._rounds is not None:
             self._rounds.ended(worker)
         self.workers.remove(worker)
-        self._reclaim(end.frames, innocent=end.innocent, hung=end.hung)
+        self._reclaim(worker, end.frames, innocent=end.innocent, hung=end.hung)
         if not self.stopping:
             self._tell_end(worker, end)
             if self.health.ever_ready and not any(other.ready or other.leaving for other in self.workers):

@@ -368,6 +368,7 @@ class Flow:
             self.feeding.feed_all(now)
         # The last stage first: what it takes makes room for the stage before it, in the same turn.
         for stage in reversed(self.stages):
+            stage.count_workers(now)
             if len(stage.queue):
                 stage.pump(now, self._rooms[stage.index], self._back_rooms[stage.index])
                 if not saturated and len(stage.queue):

@@ -10,8 +10,9 @@ from typing import Final
 
 from penstock.config import ServiceOptions
 from penstock.core.admission import Admission
+from penstock.core.batching import BatchQueue
 from penstock.core.clock import FOREVER_SECONDS, Clock
-from penstock.core.dispatch import least_busy, may_hold_another
+from penstock.core.dispatch import SentFrame, least_busy, may_hold_another
 from penstock.core.lanes import Lane
 from penstock.core.predicted_end import (
     PACKED_RUN,
@@ -90,13 +91,13 @@ class Prediction:
         None while it has run nothing, or no worker of it is ready.
         """
         queue = stage.queue
-        run = queue.expected_run
-        back_run = queue.expected_back_run or run
+        size = stage.spec.policy.max_size
+        run = queue.expected_run(min(size, waiting + 1))  # what goes before a newcomer fills its batches
         free = []
         for worker in stage.workers:
             if worker.ready:
                 batches = [sent for sent in worker.frames if sent.items]
-                runs = [back_run if sent.back == len(sent.items) else run for sent in batches]
+                runs = [_expected_run(queue, sent) for sent in batches]
                 # A run of `health` or of an example is no batch: what lies behind it has not begun.
                 elapsed = now - worker.running_since if batches and batches[0].running else 0.0
                 free.append(seconds_until_free(runs, elapsed))
@@ -105,9 +106,15 @@ class Prediction:
         if stage.most_batches is not None:
             # While its bound is reached a worker that holds nothing gets nothing; those are the first of the free.
             free = sorted(free)[-stage.most_batches :]
-        size = stage.spec.policy.max_size
         front = size * (1.0 - self._back_share) if queue.back_items else float(size)
         return StageLoad(waiting, stage.in_flight - stage.back_in_flight, front, run, free)
+
+
+def _expected_run(queue: BatchQueue, sent: SentFrame) -> float:
+    """How long `sent` should run."""
+    n = len(sent.items)
+    run = queue.expected_run(n)
+    return (queue.expected_back_run(n) or run) if sent.back == n else run
 
 
 def _has_idle_worker(stage: StageDriver) -> bool:

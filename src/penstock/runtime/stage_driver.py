@@ -17,7 +17,7 @@ from penstock.core.batching import BatchQueue
 from penstock.core.clock import Clock
 from penstock.core.counters import StageCounters
 from penstock.core.cuts import CutBatch
-from penstock.core.dispatch import SentFrame, least_busy, reclaim
+from penstock.core.dispatch import SentFrame, count_taking, least_busy, reclaim
 from penstock.core.item import OFFER, SEND, Item, ItemState
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
@@ -51,6 +51,7 @@ Items that wait for company are sent so much earlier than their deadlines requir
 SERVE: Final = Verdict.SERVE  # asked for each batch: a constant costs nothing once compiled
 BACK: Final = int(Lane.BACK)
 SETTLED: Final = ItemState.SETTLED
+EXPIRED: Final = int(Status.EXPIRED)
 MOST_WITH_BACK: Final = 2
 """The most batches that a worker may hold and still be given items of BACK: whoever comes waits for these at most."""
 
@@ -118,6 +119,8 @@ class StageDriver:
         """Whether its workers are threads: a thread is never ended, and its items are not retried."""
         self.queue = BatchQueue(
             spec.policy,
+            0,
+            max_batches=spec.options.max_batches,
             round_trip_seconds=ROUND_TRIP_SECONDS,
             back_share=options.jobs_min_share,
             by_deadline=options.order == "deadline",
@@ -200,7 +203,8 @@ class StageDriver:
     @property
     def known_rate(self) -> float:
         """How many items a second it can end, by its latest runs, those of BACK alone aside; 0 before the first."""
-        run, size = self.queue.expected_run, self.spec.policy.max_size
+        size = self.spec.policy.max_size
+        run = self.queue.expected_run(size)
         return self._batches_at_once(self.live_workers or len(self.workers)) * size / run if run > 0 else 0.0
 
     @property
@@ -246,6 +250,16 @@ class StageDriver:
         return self.in_flight > 0 or (len(self.queue) > 0 and not self.held)
 
     @property
+    def hold_seconds(self) -> float:
+        """For how long a free worker was last held for company, as that was decided; 0 where it was not."""
+        return self.queue.last_hold
+
+    @property
+    def held_seconds(self) -> float:
+        """For how long a worker was free and items were held for company, all in all."""
+        return self.queue.held_seconds
+
+    @property
     def retry_in_seconds(self) -> float | None:
         """In how many seconds a stage that rests is tried again; None without a rest."""
         return self.health.rest_left(self._now())
@@ -280,7 +294,7 @@ class StageDriver:
             if at_most == 0 and not back:
                 self.held = not worker.frames
                 return
-            batch = queue.take(now, idle=not worker.frames, at_most=at_most, back=back)
+            batch = queue.take(now, idle=not worker.frames, at_most=at_most, back=back, worker=worker.index)
             if batch is None:
                 if not worker.frames:
                     self.held = True
@@ -296,6 +310,17 @@ class StageDriver:
                 batch.back = sum([item.request.lane == BACK for item in batch.items])
             if batch.items:
                 self._send(worker, batch, now)
+            else:
+                queue.unsent(worker.index)
+
+    def count_workers(self, now: float) -> None:
+        """Tell the queue how many workers may be given batches, and of which it will hear no more."""
+        taking = count_taking(self.workers)
+        if taking != self.queue.workers:
+            self.queue.workers = taking
+            for worker in self.workers:
+                if not worker.ready:
+                    self.queue.lost(worker.index, now)
 
     def note_work(self, now: float) -> None:
         """Note whether there is work now: after each pump, which may have changed that."""
@@ -396,8 +421,9 @@ class StageDriver:
             counters.bisected += 1
         if self.memory is not None and frame.nbytes >= self.memory.least:
             self.memory.count_unplaced(frame)
-        if frame.calls:
-            self.queue.ran(frame.seconds, back=sent.back == len(sent.items))
+        ran = len(frame.statuses) - frame.statuses.count(EXPIRED)
+        back = sent.back == len(sent.items)
+        self.queue.ran(frame.seconds, ran, now, worker.index, back=back, calls=frame.calls)
         if self._abandonment is not None:
             self._abandonment.answered(frame.seconds)
         succeeded = Status.OK in frame.statuses
@@ -514,7 +540,7 @@ class StageDriver:
         """A worker is gone: its items are queued again or settled, and it is started again when that is due."""
         if self._rounds is not None:
             self._rounds.ended(worker)
-        self._reclaim(end.frames, innocent=end.innocent, hung=end.hung)
+        self._reclaim(worker, end.frames, innocent=end.innocent, hung=end.hung)
         if self.stopping:
             self.hub.pool_changed(self, None)
             return
@@ -543,7 +569,8 @@ class StageDriver:
         self.hub.pool_changed(self, failure)
         self.hub.wake()
 
-    def _reclaim(self, frames: list[SentFrame], *, innocent: bool, hung: bool) -> None:
+    def _reclaim(self, worker: WorkerSlot, frames: list[SentFrame], *, innocent: bool, hung: bool) -> None:
+        self.queue.lost(worker.index, self._now())
         for sent in frames:
             sent.views = ()  # nobody reads there any more; items that wait for their turn still refer to the frame
             self.in_flight -= len(sent.items)

@@ -100,6 +100,8 @@ def test_no_field_may_be_missing(field):
             {"batch": {"max_size": 1, "max_wait": 1e300, "max_gap": None}},
             "batch: max_wait must be at most 86400, or inf",
         ),
+        ({"batch": {"max_size": 1, "max_wait": "soon", "max_gap": None}}, "batch.max_wait"),
+        ({"batch": {"max_size": 1, "max_wait": "auto", "max_gap": 0.1}}, "batch: max_gap=0.1 needs a fixed max_wait"),
         ({"batch": {"max_size": 1, "max_wait": 10**400, "max_gap": None}}, "batch.*max_wait"),
         ({"graphs": []}, "there is no graph"),
         ({"name": "a\x1b[31m"}, r"name: a service's name is of letters, digits and `._-`, .* got 'a\\x1b\[31m'"),
@@ -239,8 +241,22 @@ def test_what_could_not_be_read_again_is_never_written(fields):
 
 @pytest.mark.parametrize(
     "batch",
-    [Batch(), Batch(max_size=7, max_wait=0.5), Batch(max_wait=math.inf, max_gap=0.1), Batch(max_wait=1, max_gap=2)],
+    [
+        Batch(),
+        Batch(max_wait=0),
+        Batch(max_size=7, max_wait=0.5),
+        Batch(max_wait=math.inf, max_gap=0.1),
+        Batch(max_wait=1, max_gap=2),
+        Batch(max_wait=1, hold_after_idle=False),
+    ],
 )
 def test_a_batch_policy_survives_json(batch):
     assert batch_from_entry(batch_to_entry(batch)) == batch
+    assert batch_from_entry(msgspec.json.decode(msgspec.json.encode(batch_to_entry(batch)), type=BatchEntry)) == batch
     json.dumps(msgspec.to_builtins(batch_to_entry(batch)), allow_nan=False)
+
+
+def test_a_learned_wait_is_stored_as_such_and_one_of_0_stays_0():
+    assert msgspec.to_builtins(batch_to_entry(Batch())) == {"max_size": 32, "max_wait": "auto", "max_gap": None}
+    assert msgspec.to_builtins(batch_to_entry(Batch(max_wait=0)))["max_wait"] == 0.0
+    assert batch_from_entry(BatchEntry(32, 0.0, None)) == Batch(max_wait=0)

@@ -20,7 +20,7 @@ def cut(queue, now=0.0, **fields):
 
 
 def test_an_empty_queue_has_no_batch_and_no_moment():
-    queue = BatchQueue(Batch())
+    queue = BatchQueue(Batch(max_wait=0))
     assert cut(queue) is None
     assert queue.next_deadline() is None
     assert len(queue) == 0
@@ -28,8 +28,8 @@ def test_an_empty_queue_has_no_batch_and_no_moment():
     assert list(queue) == []
 
 
-def test_by_default_a_free_worker_takes_what_is_there_at_once(offered):
-    queue = BatchQueue(Batch())
+def test_with_no_wait_a_free_worker_takes_what_is_there_at_once(offered):
+    queue = BatchQueue(Batch(max_wait=0))
     a = offered(queue, now=1.0)
     assert queue.next_deadline() == 1.0
     assert cut(queue, 1.0) == ([a], Reason.IDLE)
@@ -59,7 +59,7 @@ def test_a_full_batch_waits_for_nothing(offered):
 
 
 def test_a_batch_never_exceeds_max_size_and_the_rest_stays_in_order(offered):
-    queue = BatchQueue(Batch(max_size=2))
+    queue = BatchQueue(Batch(max_size=2, max_wait=0))
     items = [offered(queue) for _ in range(5)]
     assert cut(queue) == (items[:2], Reason.FULL)
     assert cut(queue) == (items[2:4], Reason.FULL)
@@ -91,7 +91,7 @@ def test_an_infinite_wait_leaves_it_to_the_gap(offered):
 
 def test_an_item_leaves_early_enough_to_meet_its_deadline(offered):
     queue = BatchQueue(Batch(max_wait=10))
-    queue.ran(0.5)
+    queue.ran(0.5, 1, 0.0)
     a = offered(queue, now=0.0)
     b = offered(queue, now=0.0, deadline=2.0)
     assert queue.next_deadline() == 1.5
@@ -101,7 +101,7 @@ def test_an_item_leaves_early_enough_to_meet_its_deadline(offered):
 
 def test_an_item_leaves_early_enough_for_the_way_to_the_worker_and_back(offered):
     queue = BatchQueue(Batch(max_wait=10), round_trip_seconds=0.25)
-    queue.ran(0.5)
+    queue.ran(0.5, 1, 0.0)
     a = offered(queue, deadline=2.0)
     assert queue.next_deadline() == 1.25
     assert cut(queue, 1.125) is None
@@ -140,28 +140,27 @@ def test_draining_holds_nothing_any_longer(offered):
     assert cut(queue, 1.0) == ([a], Reason.DRAIN)
 
 
-def test_the_first_run_is_the_estimate_and_later_ones_move_it_a_little():
-    queue = BatchQueue(Batch())
-    assert queue.expected_run == 0.0
-    queue.ran(1.0)
-    assert queue.expected_run == 1.0
-    queue.ran(2.0)
-    assert queue.expected_run == pytest.approx(1.2)
-
-
 def test_runs_of_jobs_alone_are_learned_by_themselves():
-    queue = BatchQueue(Batch())
-    queue.ran(40.0, back=True)
-    queue.ran(1.0)
-    queue.ran(50.0, back=True)
-    assert (queue.expected_run, queue.expected_back_run) == (1.0, pytest.approx(42.0))
+    queue = BatchQueue(Batch(max_wait=0))
+    queue.ran(40.0, 1, 0.0, back=True)
+    queue.ran(1.0, 1, 0.0)
+    queue.ran(50.0, 1, 0.0, back=True)
+    assert (queue.expected_run(1), queue.expected_back_run(1)) == (1.0, 45.0)
+
+
+def test_a_batch_of_several_calls_or_of_no_items_tells_nothing_of_a_run():
+    queue = BatchQueue(Batch(max_wait=0))
+    queue.ran(40.0, 4, 0.0, calls=3)
+    queue.ran(40.0, 4, 0.0, calls=0)
+    queue.ran(40.0, 0, 0.0)
+    assert queue.expected_run(4) == 0.0
 
 
 # -- idle and busy workers --------------------------------------------------------------------------------------------
 
 
 def test_a_busy_worker_gets_a_full_batch_only(offered):
-    queue = BatchQueue(Batch(max_size=2))
+    queue = BatchQueue(Batch(max_size=2, max_wait=0))
     a = offered(queue)
     assert cut(queue, 99.0, idle=False) is None
     b = offered(queue)
@@ -169,7 +168,7 @@ def test_a_busy_worker_gets_a_full_batch_only(offered):
 
 
 def test_while_every_worker_is_busy_the_open_batch_grows(offered):
-    queue = BatchQueue(Batch(max_size=8))
+    queue = BatchQueue(Batch(max_size=8, max_wait=0))
     items = []
     for i in range(5):
         items.append(offered(queue, now=float(i)))
@@ -178,13 +177,13 @@ def test_while_every_worker_is_busy_the_open_batch_grows(offered):
 
 
 def test_a_busy_worker_gets_no_bulk_items_short_of_a_full_batch(offered):
-    queue = BatchQueue(Batch(max_size=4))
+    queue = BatchQueue(Batch(max_size=4, max_wait=0))
     offered(queue, lane=Lane.BULK)
     assert cut(queue, idle=False) is None
 
 
 def test_draining_sends_no_slivers_to_busy_workers(offered):
-    queue = BatchQueue(Batch(max_size=4))
+    queue = BatchQueue(Batch(max_size=4, max_wait=0))
     offered(queue)
     queue.draining = True
     assert cut(queue, idle=False) is None
@@ -192,7 +191,7 @@ def test_draining_sends_no_slivers_to_busy_workers(offered):
 
 @pytest.mark.parametrize("waiting", [2, 3, 9])
 def test_no_more_leave_than_there_is_room_for_behind(offered, waiting):
-    queue = BatchQueue(Batch(max_size=4))
+    queue = BatchQueue(Batch(max_size=4, max_wait=0))
     items = [offered(queue) for _ in range(waiting)]
     reason = Reason.FULL if waiting >= 4 else Reason.IDLE
     assert cut(queue, at_most=1) == (items[:1], reason)
@@ -200,14 +199,14 @@ def test_no_more_leave_than_there_is_room_for_behind(offered, waiting):
 
 
 def test_ample_room_behind_changes_nothing(offered):
-    queue = BatchQueue(Batch(max_size=2))
+    queue = BatchQueue(Batch(max_size=2, max_wait=0))
     items = [offered(queue) for _ in range(3)]
     assert cut(queue, at_most=100) == (items[:2], Reason.FULL)
     assert cut(queue, at_most=100) == (items[2:], Reason.IDLE)
 
 
 def test_a_stage_without_a_policy_gets_one_item_per_batch(offered):
-    queue = BatchQueue(Batch(max_size=1))
+    queue = BatchQueue(Batch(max_size=1, max_wait=0))
     a, b = offered(queue), offered(queue)
     assert cut(queue, idle=False) == ([a], Reason.FULL)
     assert cut(queue) == ([b], Reason.FULL)
@@ -239,7 +238,7 @@ def test_a_full_batch_of_bulk_items_says_full(offered):
 
 
 def test_single_requests_interleave_with_a_large_bulk_call(offered):
-    queue = BatchQueue(Batch(max_size=4))
+    queue = BatchQueue(Batch(max_size=4, max_wait=0))
     bulk = [offered(queue, lane=Lane.BULK) for _ in range(10)]
     singles = [offered(queue) for _ in range(3)]
     assert cut(queue)[0] == [singles[0], bulk[0], singles[1], bulk[1]]
@@ -247,7 +246,7 @@ def test_single_requests_interleave_with_a_large_bulk_call(offered):
 
 
 def test_the_lanes_go_on_taking_turns_from_one_batch_to_the_next(offered):
-    queue = BatchQueue(Batch(max_size=1))
+    queue = BatchQueue(Batch(max_size=1, max_wait=0))
     bulk = [offered(queue, lane=Lane.BULK) for _ in range(2)]
     singles = [offered(queue) for _ in range(2)]
     assert [cut(queue)[0][0] for _ in range(4)] == [singles[0], bulk[0], singles[1], bulk[1]]
@@ -268,7 +267,7 @@ GOLD, IRON = Tenant("gold", 3.0), Tenant("iron", 1.0)
 
 
 def test_a_batch_is_of_the_best_urgency_first(offered):
-    queue = BatchQueue(Batch(max_size=2))
+    queue = BatchQueue(Batch(max_size=2, max_wait=0))
     last, usual = offered(queue, urgency=7), offered(queue)
     bulk, first = offered(queue, urgency=1, lane=Lane.BULK), offered(queue, urgency=1)
     assert [cut(queue)[0] for _ in range(2)] == [[first, bulk], [usual, last]]
@@ -289,7 +288,7 @@ def test_weights_3_and_1_are_served_3_to_1_within_one_batch(offered, size):
 
 
 def test_urgency_and_weights_hold_from_one_batch_to_the_next(offered):
-    queue = BatchQueue(Batch(max_size=3))
+    queue = BatchQueue(Batch(max_size=3, max_wait=0))
     iron = [offered(queue, tenant=IRON) for _ in range(3)]
     gold = [offered(queue, tenant=GOLD) for _ in range(6)]
     assert [cut(queue)[0] for _ in range(3)] == [
@@ -300,7 +299,7 @@ def test_urgency_and_weights_hold_from_one_batch_to_the_next(offered):
 
 
 def test_the_earliest_deadline_leaves_first_where_that_is_asked_for(offered):
-    queue = BatchQueue(Batch(max_size=2), by_deadline=True)
+    queue = BatchQueue(Batch(max_size=2, max_wait=0), by_deadline=True)
     never, late, soon = (offered(queue, deadline=deadline) for deadline in (math.inf, 9.0, 2.0))
     soon_too = offered(queue, deadline=2.0)
     assert cut(queue) == ([soon, soon_too], Reason.FULL)
@@ -330,14 +329,14 @@ def test_the_earliest_deadline_of_all_lines_is_watched(offered):
 
 
 def test_an_item_that_is_to_be_alone_keeps_its_place_among_lines(offered):
-    queue = BatchQueue(Batch(max_size=8))
+    queue = BatchQueue(Batch(max_size=8, max_wait=0))
     a, b = offered(queue, tenant=IRON), offered(queue, urgency=7)
     alone = offered(queue, tenant=GOLD, alone=True)
     assert [cut(queue) for _ in range(3)] == [([a], Reason.ALONE), ([alone], Reason.ALONE), ([b], Reason.IDLE)]
 
 
 def test_a_suspect_runs_before_the_most_urgent(offered):
-    queue = BatchQueue(Batch(max_size=1))
+    queue = BatchQueue(Batch(max_size=1, max_wait=0))
     offered(queue, urgency=7)
     suspects = take_as_suspects(queue)
     urgent = offered(queue, urgency=0)
@@ -347,14 +346,14 @@ def test_a_suspect_runs_before_the_most_urgent(offered):
 
 
 def test_all_that_waits_is_ahead_of_a_newcomer_of_back(offered):
-    queue = BatchQueue(Batch())
+    queue = BatchQueue(Batch(max_wait=0))
     for lane in Lane:
         offered(queue, lane=lane)
     assert queue.ahead_of(3, IRON, Lane.BACK, math.inf) == 3
 
 
 def test_the_newest_item_of_each_line_that_never_ran_is_told_the_worst_urgency_first(offered):
-    queue = BatchQueue(Batch(max_size=2))
+    queue = BatchQueue(Batch(max_size=2, max_wait=0))
     assert list(queue.newest_unrun()) == []
     offered(queue, tenant=GOLD)
     gold = offered(queue, tenant=GOLD, lane=Lane.BULK)
@@ -368,7 +367,7 @@ def test_the_newest_item_of_each_line_that_never_ran_is_told_the_worst_urgency_f
 
 
 def test_what_has_run_and_waits_again_is_not_told_as_unrun(offered):
-    queue = BatchQueue(Batch(max_size=2))
+    queue = BatchQueue(Batch(max_size=2, max_wait=0))
     a, b, c = (offered(queue) for _ in range(3))
     batch = cut(queue)[0]
     a.ran = True
@@ -400,7 +399,7 @@ def test_back_takes_along_who_waits_for_company(offered):
 
 
 def test_back_fills_what_the_others_leave_of_a_batch(offered):
-    queue = BatchQueue(Batch(max_size=4))
+    queue = BatchQueue(Batch(max_size=4, max_wait=0))
     behind = [offered(queue, lane=Lane.BACK) for _ in range(3)]
     single, bulk = offered(queue), offered(queue, lane=Lane.BULK)
     assert cut(queue) == ([single, bulk, *behind[:2]], Reason.FULL)
@@ -408,13 +407,13 @@ def test_back_fills_what_the_others_leave_of_a_batch(offered):
 
 
 def test_a_batch_that_is_due_without_back_says_why(offered):
-    queue = BatchQueue(Batch(max_size=4))
+    queue = BatchQueue(Batch(max_size=4, max_wait=0))
     a, b = offered(queue), offered(queue, lane=Lane.BACK)
     assert cut(queue) == ([a, b], Reason.IDLE)
 
 
 def test_back_may_fill_a_batch_for_a_busy_worker(offered):
-    queue = BatchQueue(Batch(max_size=2))
+    queue = BatchQueue(Batch(max_size=2, max_wait=0))
     a, b = offered(queue), offered(queue, lane=Lane.BACK)
     assert cut(queue, idle=False, back=False) is None
     assert cut(queue, idle=False) == ([a, b], Reason.FULL)
@@ -423,7 +422,7 @@ def test_back_may_fill_a_batch_for_a_busy_worker(offered):
 
 
 def test_back_goes_where_the_others_have_no_room(offered):
-    queue = BatchQueue(Batch(max_size=4))
+    queue = BatchQueue(Batch(max_size=4, max_wait=0))
     a, b, behind = offered(queue), offered(queue), offered(queue, lane=Lane.BACK)
     assert cut(queue, at_most=0, back=False) is None
     assert cut(queue, at_most=0) == ([behind], Reason.BACK)
@@ -433,7 +432,7 @@ def test_back_goes_where_the_others_have_no_room(offered):
 
 
 def test_back_stays_where_it_has_no_room(offered):
-    queue = BatchQueue(Batch())
+    queue = BatchQueue(Batch(max_wait=0))
     behind = offered(queue, lane=Lane.BACK)
     assert cut(queue, back=False) is None
     assert queue.next_deadline(back=False) is None
@@ -457,7 +456,7 @@ def shares(queue, offered, *, batches, size):
 
 
 def test_one_batch_in_twenty_is_of_back_where_batches_are_of_one_item(offered):
-    queue = BatchQueue(Batch(max_size=1), back_share=0.05)
+    queue = BatchQueue(Batch(max_size=1, max_wait=0), back_share=0.05)
     counts = shares(queue, offered, batches=2000, size=1)
     assert [place for place, count in enumerate(counts) if count] == list(range(19, 2000, 20))
 
@@ -474,7 +473,7 @@ def test_the_share_of_back_is_evenly_spread_and_exact_over_time(offered, size, s
 
 
 def test_who_waited_for_nothing_in_back_is_owed_nothing(offered):
-    queue = BatchQueue(Batch(max_size=4), back_share=0.5)
+    queue = BatchQueue(Batch(max_size=4, max_wait=0), back_share=0.5)
     offered(queue, lane=Lane.BACK)
     [offered(queue) for _ in range(40)]
     assert [len(cut(queue)[0]) for _ in range(5)] == [4] * 5
@@ -510,7 +509,7 @@ def test_an_item_that_is_to_be_alone_ends_the_batch_before_it_and_is_one_itself(
 
 
 def test_an_item_that_is_to_be_alone_keeps_its_place_among_two_lanes(offered):
-    queue = BatchQueue(Batch(max_size=8))
+    queue = BatchQueue(Batch(max_size=8, max_wait=0))
     singles = [offered(queue), offered(queue)]
     bulk = [offered(queue, lane=Lane.BULK, alone=place == 1) for place in range(3)]
     assert cut(queue) == ([singles[0], bulk[0], singles[1]], Reason.ALONE)
@@ -519,7 +518,7 @@ def test_an_item_that_is_to_be_alone_keeps_its_place_among_two_lanes(offered):
 
 
 def test_nothing_is_sent_ahead_while_an_item_in_front_is_to_be_alone(offered):
-    queue = BatchQueue(Batch(max_size=1))
+    queue = BatchQueue(Batch(max_size=1, max_wait=0))
     alone = offered(queue, alone=True)
     offered(queue)
     assert cut(queue, idle=False) is None
@@ -538,7 +537,7 @@ def test_a_discarded_or_returned_item_that_is_to_be_alone_is_counted_once(offere
 
 
 def test_in_back_too_an_item_runs_alone(offered):
-    queue = BatchQueue(Batch(max_size=8))
+    queue = BatchQueue(Batch(max_size=8, max_wait=0))
     items = [offered(queue, lane=Lane.BACK, alone=place == 2) for place in range(4)]
     single = offered(queue)
     assert cut(queue) == ([single, *items[:2]], Reason.IDLE)
@@ -557,7 +556,7 @@ def test_an_item_of_back_that_is_to_be_alone_goes_while_those_in_front_wait_for_
 
 
 def test_an_item_of_back_that_is_to_be_alone_counts_as_a_full_batch_of_its_share(offered):
-    queue = BatchQueue(Batch(max_size=4), back_share=0.05)
+    queue = BatchQueue(Batch(max_size=4, max_wait=0), back_share=0.05)
     [offered(queue, lane=Lane.BACK, alone=True) for _ in range(100)]
     reasons = []
     for _ in range(100):
@@ -567,7 +566,7 @@ def test_an_item_of_back_that_is_to_be_alone_counts_as_a_full_batch_of_its_share
 
 
 def test_what_joins_no_batch_is_not_taken_from_back_when_an_item_in_front_is_alone(offered):
-    queue = BatchQueue(Batch(max_size=4), back_share=0.25)
+    queue = BatchQueue(Batch(max_size=4, max_wait=0), back_share=0.25)
     behind = offered(queue, lane=Lane.BACK)
     alone = offered(queue, alone=True)
     singles = [offered(queue) for _ in range(8)]
@@ -590,7 +589,7 @@ def test_back_fills_a_batch_that_ended_before_an_item_that_is_to_be_alone_for_wa
 
 
 def test_items_put_back_go_to_the_head_in_their_order(offered):
-    queue = BatchQueue(Batch(max_size=2))
+    queue = BatchQueue(Batch(max_size=2, max_wait=0))
     a, b, c = (offered(queue, now=float(i), nbytes=2) for i in range(3))
     queue.put_back(queue.take(3.0).items)
     assert list(queue) == [a, b, c]
@@ -615,7 +614,7 @@ def test_an_item_put_back_keeps_its_deadline(offered):
 
 
 def test_bulk_items_are_put_back_into_their_own_lane(offered):
-    queue = BatchQueue(Batch(max_size=3))
+    queue = BatchQueue(Batch(max_size=3, max_wait=0))
     bulk = [offered(queue, lane=Lane.BULK) for _ in range(3)]
     single = offered(queue)
     taken = queue.take(0.0).items
@@ -650,7 +649,7 @@ def test_a_suspect_runs_alone_before_everything_else(offered):
 
 @pytest.mark.parametrize("lane", Lane)
 def test_a_discarded_item_gives_back_its_bytes_and_never_leaves(offered, lane):
-    queue = BatchQueue(Batch())
+    queue = BatchQueue(Batch(max_wait=0))
     a = offered(queue, nbytes=5, lane=lane)
     b = offered(queue, nbytes=7, lane=lane)
     queue.discard(a)
@@ -660,7 +659,7 @@ def test_a_discarded_item_gives_back_its_bytes_and_never_leaves(offered, lane):
 
 
 def test_a_suspect_can_be_discarded(offered):
-    queue = BatchQueue(Batch())
+    queue = BatchQueue(Batch(max_wait=0))
     offered(queue, nbytes=5)
     suspects = take_as_suspects(queue)
     queue.retry(suspects)
@@ -669,7 +668,7 @@ def test_a_suspect_can_be_discarded(offered):
 
 
 def test_a_suspect_of_back_runs_alone_where_back_may_leave(offered):
-    queue = BatchQueue(Batch(max_size=8))
+    queue = BatchQueue(Batch(max_size=8, max_wait=0))
     offered(queue, lane=Lane.BACK, nbytes=5)
     offered(queue, lane=Lane.BACK, nbytes=6)
     suspects = take_as_suspects(queue)
@@ -684,7 +683,7 @@ def test_a_suspect_of_back_runs_alone_where_back_may_leave(offered):
 
 
 def test_suspects_in_front_stay_where_they_have_no_room(offered):
-    queue = BatchQueue(Batch())
+    queue = BatchQueue(Batch(max_wait=0))
     offered(queue)
     suspects = take_as_suspects(queue)
     queue.retry(suspects)
@@ -694,7 +693,7 @@ def test_suspects_in_front_stay_where_they_have_no_room(offered):
 
 
 def test_items_of_back_are_put_back_to_its_head(offered):
-    queue = BatchQueue(Batch(max_size=2))
+    queue = BatchQueue(Batch(max_size=2, max_wait=0))
     items = [offered(queue, lane=Lane.BACK, alone=place == 0) for place in range(3)]
     taken = queue.take(0.0).items + queue.take(0.0).items
     queue.put_back(taken)
@@ -704,12 +703,12 @@ def test_items_of_back_are_put_back_to_its_head(offered):
 
 def test_every_reason_has_a_name_that_metrics_use():
     assert {reason.value for reason in Reason} == {
-        "full", "waited", "gap", "idle", "deadline", "bulk", "back", "alone", "retry", "drain",
+        "full", "waited", "gap", "idle", "company", "patience", "deadline", "bulk", "back", "alone", "retry", "drain",
     }  # fmt: skip
 
 
 def test_those_whom_a_newcomer_would_overtake_are_of_its_own_line(offered):
-    queue = BatchQueue(Batch(max_size=2), by_deadline=True)
+    queue = BatchQueue(Batch(max_size=2, max_wait=0), by_deadline=True)
     for deadline in (3.0, 1.0, 2.0):
         offered(queue, deadline=deadline)
     assert queue.deadlines_behind(3, ANYONE, Lane.SINGLE, 1.5) == [2.0, 3.0]

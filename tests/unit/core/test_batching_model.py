@@ -17,6 +17,7 @@ from penstock.config import Batch
 from penstock.core.batching import BatchQueue
 from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane
+from penstock.core.run_times import RunTimes
 from penstock.core.tenants import Tenant
 from plain_order import PlainOrder
 
@@ -24,8 +25,8 @@ HISTORIES = 120
 STEPS = 120
 
 POLICIES = [
-    Batch(max_size=1),
-    Batch(max_size=3),
+    Batch(max_size=1, max_wait=0),
+    Batch(max_size=3, max_wait=0),
     Batch(max_size=4, max_wait=0.25),
     Batch(max_size=6, max_wait=1.0, max_gap=0.25),
     Batch(max_size=5, max_wait=math.inf, max_gap=0.5),
@@ -46,7 +47,7 @@ class PlainQueue:
         self.share = Fraction(share)
         self.owed = Fraction(0)
         self.draining = False
-        self.expected_run = None
+        self.runs = RunTimes()
         self.suspects, self.back_suspects, self.back = [], [], []
         self.arrived = {}
         self.order = PlainOrder(
@@ -129,7 +130,7 @@ class PlainQueue:
         if policy.max_gap is not None:
             moments.append((max(self.arrived[line[-1]] for line in lines) + policy.max_gap, "gap"))
         latest = min(item.deadline for item in self.singles)
-        moments.append((latest - (self.expected_run or 0.0) - self.trip, "deadline"))
+        moments.append((latest - self.runs.expected(min(len(self.front), policy.max_size)) - self.trip, "deadline"))
         return min(moments)
 
     def together(self):
@@ -278,9 +279,9 @@ class History:
 
     def ran(self):
         seconds = self.random.choice((0.125, 0.25))
-        before = self.plain.expected_run
-        self.queue.ran(seconds)
-        self.plain.expected_run = seconds if before is None else before + 0.2 * (seconds - before)
+        size = self.random.randint(1, self.queue.policy.max_size)
+        self.queue.ran(seconds, size, self.now)
+        self.plain.runs.add(seconds, size)
 
     def compare(self):
         queue, plain = self.queue, self.plain

@@ -12,6 +12,7 @@ import pytest
 from penstock.core.dispatch import (
     FrameHolder,
     SentFrame,
+    count_taking,
     has_begun,
     least_busy,
     may_have_run,
@@ -332,3 +333,13 @@ def test_items_are_sorted_as_one_who_counts_their_deaths_would(seed, item):
             for each in found.lost:
                 each.state = ItemState.SETTLED
             queue[:0] = found.suspects + found.returned
+
+
+def test_who_runs_an_example_or_is_checked_or_is_not_ready_may_be_given_no_batch(item):
+    idle, busy, checked, leaving = FrameHolder(), FrameHolder(), FrameHolder(), FrameHolder()
+    for worker in (idle, busy, checked):
+        worker.ready = True
+    busy.frames.append(SentFrame(1, [item()], busy))
+    checked.frames.append(SentFrame(2, [], checked))
+    leaving.frames.append(SentFrame(3, [item()], leaving))
+    assert count_taking([idle, busy, checked, leaving]) == 2

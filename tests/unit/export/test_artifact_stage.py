@@ -64,7 +64,7 @@ def test_a_batch_of_refused_rows_runs_no_graph(stage):
 
 def test_it_declares_what_the_artifact_says(saved):
     declared = ArtifactStage.declare(**saved)
-    assert declared.batch == ps.Batch(max_size=7)
+    assert declared.batch == ps.Batch(max_size=7, max_wait=0)
     assert list(declared.examples) == features().rows_of(ROWS)[:3]
     assert declared.result.__struct_encode_fields__ == ("probability",)
     assert msgspec.json.decode(b'{"probability": 1}', type=declared.result).output0 == 1.0

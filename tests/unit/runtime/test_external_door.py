@@ -224,7 +224,7 @@ async def test_a_worker_is_believed_no_time_that_cannot_be(make, said, taken):
     await peer.say(b"".join(encode_answers(batch.frame_id, said, 1, batch.ids, [b"9"], [0])))
     await door.until(lambda: call.done)
     assert door.stage.counters.computed.total == taken
-    assert door.stage.queue.expected_run == taken
+    assert door.stage.queue.expected_run(1) == taken
 
 
 async def test_a_worker_that_leaves_while_its_health_does_not_return_is_cut_off(make):

@@ -682,3 +682,37 @@ async def test_a_stage_of_ours_between_two_of_others_is_started_and_sent_what_th
         (Codec.JSON, None),
     ]
     assert rig.engine.state is State.STARTING
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_worker_from_outside_is_there_from_ready_until_it_wants_to_leave(make, busy):
+    stage = await make(batch=Batch(max_size=4, max_wait="auto"))
+    queue = stage.driver.queue
+    assert queue.workers == 0
+    peer = await stage.attach(ready=False)
+    peer.obedient = False
+    assert queue.workers == 0
+    peer.say(Kind.READY)
+    await rest()
+    assert (queue.workers, queue._batches.free) == (1, 1)
+    calls = [await stage.rig.call(b"3")] if busy else []
+    peer.say(Kind.DETACH)
+    await rest()
+    assert (queue.workers, queue._batches.free) == (0, 0)
+    other = await stage.attach()
+    assert (queue.workers, queue._batches.free) == (1, 1), "who leaves takes no place"
+    for call in calls:
+        peer.answer([b"9"])
+        assert call.ends == [b"9"]
+    peer.die()
+    await rest()
+    assert (queue.workers, queue._batches.free) == (1, 1)
+    call = await stage.rig.call(b"3")
+    other.die()
+    await rest()
+    assert queue.workers == 0
+    third = await stage.attach()
+    assert (third.batches, queue._batches.free) == ([[b"3"]], 0)
+    third.answer([b"9"])
+    await rest()
+    assert (call.ends, queue._batches.free) == ([b"9"], 1), "what the dead one had is forgotten"

@@ -99,7 +99,7 @@ async def test_it_needs_no_token_and_takes_none(make):
 async def test_a_full_service_refuses_it_and_it_displaces_nobody_and_takes_no_slot(make, limits):
     rig = await make(max_queued=4, limits=limits)
     await rig.call(b"runs")
-    rig.engine.stages[0].queue.ran(1.0)
+    rig.engine.stages[0].queue.runs.add(1.0, 1)
     calls = [rig.submit(b"%d" % n, tenant="gold", urgency=7) for n in range(3)]
     await rest()
     first = rig.engine.refusal(urgency=7, tenant="gold")
@@ -135,7 +135,7 @@ async def test_it_is_not_refused_by_prediction(make):
     rig = await make(admission="deadline")
     await rig.call(b"runs")
     await rig.clock.advance(4.0)
-    rig.engine.stages[0].queue.ran(100.0)
+    rig.engine.stages[0].queue.runs.add(100.0, 1)
     rig.submit(b"waits", within=1e6)
     await rest()
     assert rig.engine.refusal(0, rig.clock.now() + 5.0).reason == "late"
@@ -149,7 +149,7 @@ async def test_it_is_not_refused_by_prediction(make):
 async def test_one_that_expires_takes_no_slot(make):
     rig = await make(max_queued=2)
     await rig.call(b"runs")
-    rig.engine.stages[0].queue.ran(1.0)
+    rig.engine.stages[0].queue.runs.add(1.0, 1)
     told = await probe(rig)
     first = rig.engine.refusal()
     await rig.clock.advance(5.0)

@@ -99,10 +99,10 @@ async def test_a_batch_leaves_earlier_where_the_last_ones_ran_long(make_rig):
     rig = await make_rig(spec(batch=Batch(max_size=1, max_wait=5.0))).start()
     await rig.call()
     rig.workers[0].answer(seconds=0.5)
-    assert rig.engine.stages[0].queue.expected_run == 0.5
+    assert rig.engine.stages[0].queue.expected_run(1) == 0.5
     await rig.call()
     rig.workers[0].answer(seconds=9.0, calls=0)
-    assert rig.engine.stages[0].queue.expected_run == 0.5, "a batch that called nothing tells nothing"
+    assert rig.engine.stages[0].queue.expected_run(1) == 0.5, "a batch that called nothing tells nothing"
 
 
 async def test_a_frame_says_what_each_item_is_and_how_long_it_has(make_rig):

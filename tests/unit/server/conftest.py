@@ -80,6 +80,7 @@ class FakeEngine:
         stage = SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])
         stage.retry_in_seconds = None
         stage.progress_age = 0.0
+        stage.hold_seconds, stage.held_seconds = 0.004, 1.5
         self.stages = [stage]
 
     @property

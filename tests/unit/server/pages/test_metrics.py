@@ -184,6 +184,8 @@ def test_a_stage_shows_its_queue_and_its_workers(fakes):
     assert value(found, "penstock_stage_queued_items", stage="echo") == 3
     assert value(found, "penstock_stage_in_flight_items", stage="echo") == 2
     assert value(found, "penstock_stage_progress_age_seconds", stage="echo") == 0.0
+    assert value(found, "penstock_stage_hold_seconds", stage="echo") == 0.004
+    assert value(found, "penstock_stage_held_seconds_total", stage="echo") == 1.5
     assert value(found, "penstock_stage_workers_up", stage="echo") == 3
     counts = {"starting": 0, "idle": 1, "busy": 2, "down": 1}
     for state, count in counts.items():

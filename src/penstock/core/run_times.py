@@ -1,0 +1,93 @@
+"""Learn how long a batch runs by its size: a + b·n seconds for n items.  Pure: it is told each run.
+
+Contract
+--------
+* Sizes are learned in classes, each twice as wide as the one before it: 1, 2, 3 to 4, 5 to 8 and so on.  Each class
+  has a moving average of the sizes and of the seconds that it saw.  A new run weighs 1 / count, at least 0.05.
+* a and b are those of the line through the classes.  A class weighs its count, at most 20, by the square of its
+  seconds, so that what counts is by how many percent the line misses it.
+* b is at least 0, and so small that a is too.
+* While all batches are of one class, b is 0.
+
+The line is a weighted least-squares fit with a little regularisation (the factor 0.99): where all sizes are nearly
+the same, their scatter makes no slope.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+LEAST_WEIGHT: Final = 0.05
+MOST_COUNTED: Final = 20
+SLOPE_SHRINKS: Final = 0.99
+SHORTEST: Final = 1e-6
+"""In seconds: a class is weighed by the square of its seconds, which must not be 0."""
+LONGEST: Final = 1e9
+"""In seconds, about 30 years: a worker from outside says how long it took, and nothing is computed with more."""
+
+
+class SizeClass:
+    """The runs of batches of about one size."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size = 0.0
+        self.seconds = 0.0
+
+    def add(self, size: int, seconds: float) -> None:
+        """Move the averages by one run."""
+        self.count += 1
+        weight = max(1.0 / self.count, LEAST_WEIGHT)
+        self.size += weight * (size - self.size)
+        self.seconds += weight * (seconds - self.seconds)
+
+
+class RunTimes:
+    """How long batches of one stage run.
+
+    `fixed` is a and `each` is b, both in seconds, and 0 until a run was seen; `known` says whether one was.
+    """
+
+    def __init__(self) -> None:
+        self.fixed = 0.0
+        self.each = 0.0
+        self.known = False
+        self._classes: list[SizeClass | None] = []
+        self._seen = 0
+        """How many classes have a run."""
+
+    def expected(self, size: int) -> float:
+        """The seconds that a batch of `size` items runs; 0 until a run was seen."""
+        return self.fixed + self.each * size
+
+    def add(self, seconds: float, size: int) -> None:
+        """Learn that a batch of `size` items, at least one, ran for `seconds`."""
+        index = (size - 1).bit_length()
+        classes = self._classes
+        while len(classes) <= index:
+            classes.append(None)
+        found = classes[index]
+        if found is None:
+            found = classes[index] = SizeClass()
+            self._seen += 1
+        found.add(size, min(max(seconds, 0.0), LONGEST))
+        self.known = True
+        if self._seen == 1:
+            self.fixed, self.each = found.seconds, 0.0
+        else:
+            self._fit()
+
+    def _fit(self) -> None:
+        w = wn = wnn = ws = wns = 0.0
+        for each in self._classes:
+            if each is not None:
+                seconds = max(SHORTEST, each.seconds)
+                weight = min(each.count, MOST_COUNTED) / (seconds * seconds)
+                w += weight
+                wn += weight * each.size
+                wnn += weight * each.size * each.size
+                ws += weight * each.seconds
+                wns += weight * each.size * each.seconds
+        slope = (w * wns - wn * ws) / (w * wnn - SLOPE_SHRINKS * wn * wn)
+        self.each = min(max(slope, 0.0), ws / wn)
+        self.fixed = max((ws - self.each * wn) / w, 0.0)

@@ -1,0 +1,162 @@
+"""What is learned of how long batches run, one sentence of its contract at a time."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from penstock.config import Batch
+from penstock.core.batching import BatchQueue
+from penstock.core.run_times import RunTimes
+
+
+def learned(*runs):
+    """What was learned of `runs`, each of them (seconds, size)."""
+    times = RunTimes()
+    for seconds, size in runs:
+        times.add(seconds, size)
+    return times
+
+
+def plain_fit(runs):
+    """(a, b) as the contract says, from all runs at once."""
+    classes = {}
+    for seconds, size in runs:
+        classes.setdefault(math.ceil(math.log2(size)), []).append((size, seconds))
+    points = []
+    for seen in classes.values():
+        size = time = 0.0
+        for count, (n, seconds) in enumerate(seen, start=1):
+            weight = max(1 / count, 0.05)
+            size, time = (1 - weight) * size + weight * n, (1 - weight) * time + weight * seconds
+        points.append((min(len(seen), 20) / time**2, size, time))
+    w = sum(weight for weight, _, _ in points)
+    wn = sum(weight * n for weight, n, _ in points)
+    wnn = sum(weight * n * n for weight, n, _ in points)
+    ws = sum(weight * s for weight, _, s in points)
+    wns = sum(weight * n * s for weight, n, s in points)
+    b = (w * wns - wn * ws) / (w * wnn - 0.99 * wn * wn) if len(points) > 1 else 0.0
+    b = min(max(b, 0.0), ws / wn)
+    return (ws - b * wn) / w, b
+
+
+def test_before_the_first_run_nothing_is_known_and_0_is_expected():
+    times = learned()
+    assert not times.known
+    assert (times.fixed, times.each, times.expected(7)) == (0.0, 0.0, 0.0)
+    times.add(0.5, 1)
+    assert times.known
+
+
+def test_a_run_of_several_items_is_expected_to_take_a_and_b_for_each():
+    times = learned((0.011, 1), (0.042, 32))
+    assert times.fixed == pytest.approx(0.010, rel=0.01)
+    assert times.each == pytest.approx(0.001, rel=0.01)
+    assert times.expected(16) == times.fixed + times.each * 16
+
+
+@pytest.mark.parametrize("sizes", [(1,), (2,), (3, 4), (5, 6, 7, 8), (9, 16), (17, 32)])
+def test_sizes_are_learned_in_classes_each_twice_as_wide_as_the_one_before(sizes):
+    times = learned(*[(0.010 * size, size) for size in sizes])
+    assert times.each == 0.0, "all are of one class"
+    for neighbour in (sizes[0] - 1, sizes[-1] + 1):
+        if neighbour:
+            assert learned(*[(0.010 * n, n) for n in (*sizes, neighbour)]).each > 0.0
+
+
+def test_a_new_run_weighs_1_over_count():
+    assert learned((0.010, 1), (0.020, 1)).fixed == pytest.approx(0.015)
+    assert learned((0.010, 1), (0.020, 1), (0.060, 1)).fixed == pytest.approx(0.030)
+
+
+def test_a_new_run_weighs_at_least_a_twentieth():
+    times = learned(*[(0.010, 1)] * 100)
+    times.add(0.030, 1)
+    assert times.fixed == pytest.approx(0.011)
+
+
+def test_while_all_batches_are_of_one_class_their_scatter_makes_no_slope():
+    times = learned((0.010, 5), (0.020, 8), (0.011, 5), (0.019, 8))
+    assert (times.fixed, times.each) == (pytest.approx(0.015), 0.0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_line_is_as_plainly_computed_from_all_runs(seed):
+    random = Random(seed)
+    a, b = random.choice(((0.010, 0.001), (0.0, 0.002), (0.020, 0.0), (0.001, 0.0001)))
+    runs = []
+    times = RunTimes()
+    for _ in range(random.choice((2, 5, 60))):
+        size = random.choice((1, 2, 3, 5, 7, 12, 32, 1000))
+        runs.append(((a + b * size) * random.uniform(0.5, 2.0), size))
+        times.add(*runs[-1])
+        assert (times.fixed, times.each) == (
+            pytest.approx(plain_fit(runs)[0], rel=1e-6, abs=1e-12),
+            pytest.approx(plain_fit(runs)[1], rel=1e-6, abs=1e-12),
+        )
+
+
+def test_a_class_weighs_its_count_at_most_20():
+    often = learned(*[(0.010, 1)] * 20, (0.030, 2), (0.030, 4))
+    oftener = learned(*[(0.010, 1)] * 2000, (0.030, 2), (0.030, 4))
+    seldom = learned((0.010, 1), (0.030, 2), (0.030, 4))
+    assert (often.fixed, often.each) == (pytest.approx(oftener.fixed), pytest.approx(oftener.each))
+    assert (often.fixed, often.each) != (pytest.approx(seldom.fixed), pytest.approx(seldom.each))
+
+
+def test_where_all_sizes_are_nearly_the_same_their_scatter_makes_little_of_a_slope():
+    near = learned((0.010, 1024), (0.011, 1025))
+    assert 0.0 < near.each < 0.0001 < 0.001
+
+
+def test_b_is_not_negative_where_large_batches_are_the_faster():
+    times = learned((0.030, 1), (0.010, 32))
+    assert times.each == 0.0
+    assert 0.010 < times.fixed < 0.030
+
+
+def test_a_is_not_negative_where_runs_grow_faster_than_their_sizes():
+    times = learned((0.001, 1), (1.024, 32))
+    assert times.fixed == pytest.approx(0.0, abs=1e-12)
+    assert times.fixed >= 0.0
+    assert times.each > 0.001
+
+
+def test_runs_of_no_time_and_of_negative_time_are_learned_as_0():
+    times = learned((0.0, 1), (-5.0, 2), (0.0, 4))
+    assert (times.fixed, times.each) == (0.0, 0.0)
+    assert learned((-5.0, 1)).fixed == 0.0
+
+
+@pytest.mark.parametrize("huge", [1e9, 1e300, math.inf])
+def test_huge_runs_count_as_30_years_and_leave_numbers(huge):
+    assert learned((huge, 1)).fixed == 1e9
+    for runs in (
+        [(huge, 1), (0.0, 2)],
+        [(0.0, 1), (huge, 2)],
+        [(huge, 1), (huge, 1_000_000)],
+        [(1e-300, 1), (huge, 9)],
+    ):
+        times = learned(*runs)
+        assert 0.0 <= times.fixed <= 1e9
+        assert 0.0 <= times.each <= 1e9
+
+
+def test_only_batches_of_one_call_teach():
+    queue = BatchQueue(Batch(max_wait="auto"))
+    queue.ran(5.0, 4, 1.0, calls=2)
+    queue.ran(5.0, 4, 1.0, calls=0)
+    queue.ran(5.0, 0, 1.0, calls=1)
+    assert not queue.runs.known
+    queue.ran(0.5, 4, 2.0, calls=1)
+    assert queue.expected_run(4) == 0.5
+
+
+def test_runs_of_back_alone_are_learned_apart():
+    queue = BatchQueue(Batch(max_wait="auto"))
+    queue.ran(5.0, 4, 1.0, back=True)
+    assert (queue.expected_run(4), queue.expected_back_run(4)) == (0.0, 5.0)
+    queue.ran(0.5, 4, 2.0)
+    assert (queue.expected_run(4), queue.expected_back_run(4)) == (0.5, 5.0)
