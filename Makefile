@@ -27,7 +27,7 @@ COMPILED_TOO := $(MODELS) $(wildcard tests/integration/test_engine_*.py) tests/i
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-beside bench-jobs bench-hold bench-callers bench-export bench-clients hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
+.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-clients bench-hold hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -187,6 +187,9 @@ bench-export: $(FRAMEWORKS)/.installed compiled  ## measure a served artifact ag
 bench-clients: compiled  ## measure both clients against faults, and twenty of them before a full server: eight minutes
 	-@$(MAKE) --no-print-directory $(TYPESCRIPT)/dist/.built
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/clients.py --rounds $(ROUNDS)
+
+bench-hold: compiled  ## simulate when to wait for company, in 900 cases, against fixed policies: three minutes
+	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/hold.py --seed $(SEED) --cases $(COUNT)
 
 hops: compiled  ## the CPU budget of a request, hop by hop
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/hops.py --loaded
