@@ -10,7 +10,7 @@ Contract
 * A *decision* begins when a worker comes free while singles wait (`FREED`), or when a single comes where none waits
   while a worker is free (`ARRIVED`).  It ends the *window* of the decision before it, whichever kind that was.
 * Of each window, and each span h not longer than it, is learned how many singles came within h of its start: a moving
-  average of weight 1 / windows, at least 0.1, and their variance.  Those count that came after the batch was cut.  So
+  average of weight 1 / windows, at least 0.25, and their variance.  Those count that came after the batch was cut.  So
   nothing has to be held for the sake of learning.
 * Before four windows of a kind that are as long as h nothing is held for h.
 * A hold is worth what it spares those who come, less what it costs the others; see `_best`.
@@ -34,14 +34,14 @@ FREED: Final = 1
 SPANS: Final = [0.000125 * 2.0 ** (i / 2) for i in range(20)]
 """The spans h of which is learned, in seconds: from 1/8 ms to 91 ms, two in each octave."""
 LONGEST_SPAN: Final = SPANS[-1]
-LEAST_WEIGHT: Final = 0.1
+LEAST_WEIGHT: Final = 0.25
 LEAST_WINDOWS: Final = 4
 STRAGGLERS: Final = 1.5
 """A hold for those who come within h lasts so much longer, because some of them come late."""
 LEAST_GAIN: Final = 0.05
 """While nobody has come, a hold must spare so much of the time that all of them spend in their run."""
-AVERAGED: Final = 20.0
-"""A moving average of weight 0.1 is as sure as a mean of so many."""
+AVERAGED: Final = 7.0
+"""A moving average of weight 0.25 is as sure as a mean of so many."""
 SOONER: Final = 0.25
 """How much it counts that another worker comes free before this one would be back."""
 

@@ -336,7 +336,7 @@ class RuleHistory:
         counts = [sum(after <= span for after in came) for length, came in self.windows[self.kind] if length >= span]
         mean = variance = 0.0
         for n, count in enumerate(counts, start=1):
-            weight = max(1 / n, 0.1)
+            weight = max(1 / n, 0.25)
             variance = (1 - weight) * (variance + weight * (count - mean) ** 2)
             mean = (1 - weight) * mean + weight * count
         return len(counts), mean, variance
@@ -369,7 +369,7 @@ class RuleHistory:
         found = []
         for span, (windows, mean, variance) in zip(SPANS, expected, strict=True):
             wait = span - passed
-            more = min(room, mean - math.sqrt(variance / 20) - before - others)
+            more = min(room, mean - math.sqrt(variance / 7) - before - others)
             timer = math.ceil(1.5 * wait / self.step) * self.step
             if wait <= 0 or windows < 4 or more <= 0 or spent + timer > a:
                 continue

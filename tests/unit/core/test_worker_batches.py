@@ -90,6 +90,14 @@ def test_all_are_here_where_as_many_wait_as_were_in_hand_between_two_answers():
     assert batches.all_here(4)
 
 
+def test_the_most_in_hand_count_not_the_last():
+    batches = WorkerBatches(1)
+    batches.in_hand(5)
+    batches.in_hand(1)
+    answer(batches)
+    assert not batches.all_here(4)
+
+
 def test_each_worker_is_to_have_its_part_of_them():
     batches = WorkerBatches(2)
     batches.in_hand(5)
@@ -205,6 +213,20 @@ def test_some_worker_has_been_free_as_long_as_the_one_that_was_it_the_longest():
     assert batches.free_for(5.0) == 3.0
     batches.sent(0, 1, 5.0)
     assert batches.free_for(5.0) == 1.0
+
+
+def test_no_worker_has_been_free_where_as_many_batches_are_out_as_may_be():
+    batches = WorkerBatches(2, 1)
+    batches.sent(0, 1, 1.0)
+    assert batches.free_for(5.0) == 0.0
+
+
+def test_a_batch_that_was_sent_ahead_and_unsent_again_leaves_the_one_before_as_it_was(runs):
+    batches = WorkerBatches(1)
+    batches.sent(0, 1, 1.0)
+    batches.sent(0, 1, 1.010)
+    batches.unsent(0)
+    assert batches.soonest(runs, 1.010) == pytest.approx(0.006)
 
 
 def test_the_first_of_the_workers_that_have_one_batch_is_soon_free(runs):
