@@ -23,12 +23,11 @@ from functools import partial
 
 from hold_cases import CLOSED, KINDS, PLAYS, draw_case, model_words
 from hold_picture import keep_picture
-from hold_policies import AUTO, YARDSTICKS, queue_maker
+from hold_policies import AUTO, YARDSTICKS, queue_maker, tick_of
 from hold_results import HoldRun, Played, Shown, average
 from hold_scenes import after_change, few_callers, scene_jobs
 from hold_sim import draw_for, play
 from hold_table import show_case, summarise
-from penstock.hosting.loop_clock import TIMER_TICK_SECONDS
 from report import keep
 
 Found = Played | tuple[str, int, dict]  # type: ignore[type-arg]
@@ -40,19 +39,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="what the cases are drawn with (default: 1)")
     parser.add_argument("--workers", default="1,2,4", help="numbers of workers (default: 1,2,4)")
     parser.add_argument("--policy", default=AUTO, help="the policy to judge (default: auto)")
-    parser.add_argument("--tick", type=float, default=TIMER_TICK_SECONDS, help="resolution of timers, in seconds")
+    parser.add_argument("--tick", type=float, help="resolution of all timers, in seconds (default: as in the server)")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: all cores)")
     parser.add_argument("--kind", choices=sorted(set(KINDS)), help="cases of this kind alone, and no scenes")
     parser.add_argument("--only-case", metavar="SEED:WORKERS:INDEX", help="show one case")
     parser.add_argument("--check", action="store_true", help="exit status 1 when a target is missed")
     chosen = parser.parse_args()
     chosen.workers = tuple(int(number) for number in chosen.workers.split(","))
-    if chosen.cases < 1 or chosen.jobs < 1 or min(chosen.workers) < 1 or chosen.tick <= 0:
+    if chosen.cases < 1 or chosen.jobs < 1 or min(chosen.workers) < 1 or (chosen.tick or 1) <= 0:
         parser.error("--cases, --jobs, --workers and --tick must be above 0")
     return chosen
 
 
-def play_case(name: str, policy: str, tick: float) -> Played:
+def play_case(name: str, policy: str, tick: float | None) -> Played:
     """All plays of the case `name`, with every policy."""
     seed, workers, index = map(int, name.split(":"))
     shown: dict[str, list[Shown]] = {each: [] for each in (policy, *YARDSTICKS)}
@@ -60,18 +59,19 @@ def play_case(name: str, policy: str, tick: float) -> Played:
         case = draw_case(seed, workers, index, number)
         draws = draw_for(case)
         for each, plays in shown.items():
-            found = play(case, queue_maker(each, tick), draws, tick=tick)
+            resolution = tick_of(each, tick)
+            found = play(case, queue_maker(each, resolution), draws, tick=resolution)
             plays.append(Shown(found.throughput, found.mean, found.p99, found.batches, found.cuts))
     words = f"{model_words(case)}; {case.words}"
     by_policy = {each: average(plays) for each, plays in shown.items()}
     return Played(name, case.kind, case.kind in CLOSED, workers, words, by_policy)
 
 
-def play_scene(kind: str, workers: int, policy: str, tick: float) -> Found:
+def play_scene(kind: str, workers: int, policy: str, tick: float | None) -> Found:
     """One scene, or a part of it."""
     if kind == "few":
-        return kind, workers, few_callers(policy, tick)
-    return kind, workers, after_change(kind, workers, policy, tick)
+        return kind, workers, few_callers(policy, tick_of(policy, tick))
+    return kind, workers, after_change(kind, workers, policy, tick_of(policy, tick))
 
 
 def play_all(chosen: argparse.Namespace) -> Iterator[Found]:
@@ -108,7 +108,12 @@ def main() -> int:
     run = HoldRun(
         when=datetime.now(UTC),
         policy=chosen.policy,
-        settings={"cases": chosen.cases, "seed": chosen.seed, "tick": chosen.tick, "kind": chosen.kind or "all"},
+        settings={
+            "cases": chosen.cases,
+            "seed": chosen.seed,
+            "tick": chosen.tick or "as in the server",
+            "kind": chosen.kind or "all",
+        },
         played=[],
         few={},
         changes={},

@@ -13,7 +13,7 @@ from typing import Any
 from hold_sim import Case, Queue
 from penstock.config import Batch
 from penstock.core.batching import BatchQueue
-from penstock.hosting.loop_clock import TIMER_TICK_SECONDS
+from penstock.hosting.fine_timer import FINE_STEP_SECONDS, TIMER_TICK_SECONDS
 
 AUTO = "auto"
 NEVER = "0"
@@ -21,6 +21,13 @@ FIXED = ("0.1", "0.25", "0.5", "1", "1:0.05", "1:0.1", "1:0.3", "2:0.1", "2:0.2"
 """The fixed policies that wait."""
 YARDSTICKS = (NEVER, *FIXED)
 """The best of these is found for each case, afterwards: 0 is a fixed wait too."""
+
+
+def tick_of(name: str, tick: float | None) -> float:
+    """The resolution of the timers of the policy `name`: `tick`, or without it that of the server's."""
+    if tick is not None:
+        return tick
+    return TIMER_TICK_SECONDS if name[0].isdigit() else FINE_STEP_SECONDS
 
 
 def queue_maker(name: str, tick: float = TIMER_TICK_SECONDS) -> Callable[[Case], Queue]:

@@ -13,7 +13,8 @@ Contract
 * A batch has at most `policy.max_size` items.  A suspect (see `retry`) is always a batch of its own, and so is an item
   of a request that is to be alone.  A suspect goes before everything else; an item that is to be alone keeps its place
   in its lane, and ends the batch before it.  One of BACK counts as a full batch of its share.
-* An idle worker that asks at or after `next_deadline()` gets a batch.
+* An idle worker that asks at or after `next_deadline()` gets a batch.  Where the wait is learned, a hold may begin with
+  the first that asks; from then on it is so.
 * A busy worker whose window is not full gets a batch only if the batch is full.  Otherwise the items of few callers
   would be split into many small batches.
 * Every batch knows the reason it was cut.
@@ -76,7 +77,8 @@ class BatchQueue:
 
     `workers` is how many may be given batches; set it as they come and go.  At most `max_batches` batches are with them
     at once; None is any number.  `timer_step` is the resolution of the timers, in seconds.  `held_seconds` is the time
-    in which a worker was free and singles were held, `last_hold` the hold last decided on, 0 for none.
+    in which a worker was free and singles were held, `last_hold` the hold last decided on, 0 for none.  `learns` says
+    whether the wait is learned.
     """
 
     def __init__(
@@ -101,14 +103,16 @@ class BatchQueue:
         self.last_hold = 0.0
         self._held_since = -1.0
         """Since when a free worker is held; -1 while none is."""
+        self._held_until = 0.0
+        """Until when it is, as that was last decided: later no worker may have been free."""
         self._max_wait = math.inf if isinstance(policy.max_wait, str) else policy.max_wait
         self._batches: WorkerBatches | None = None
         """The batches of the workers, where the policy asks for them."""
         self._company: Company | None = None
-        learns = isinstance(policy.max_wait, str) and policy.max_size > 1
-        if learns or not policy.hold_after_idle:
+        self.learns = isinstance(policy.max_wait, str) and policy.max_size > 1
+        if self.learns or not policy.hold_after_idle:
             self._batches = WorkerBatches(workers, max_batches)
-            if learns:
+            if self.learns:
                 self._company = Company(self.runs, self._batches, timer_step)
         self._never_held = -math.inf
         """When the last single came that is not to be held; those that came before it are not held either."""
@@ -267,7 +271,7 @@ class BatchQueue:
             self._company.asked(now)
         batch = self._take(now, idle, at_most, back, worker)
         if batch is not None:
-            if len(batch.items) > batch.back:
+            if len(batch.items) > batch.back and batch.reason is not Reason.RETRY:  # those who are held have left
                 self._end_hold(now)
             if self._batches is not None:
                 self._batches.sent(worker, len(batch.items), now)
@@ -299,6 +303,7 @@ class BatchQueue:
         if now < due:
             if self._held_since < 0.0:
                 self._held_since = now
+            self._held_until = due
             self.last_hold = due - self._held_since
             return None
         return self._cut(front, reason)
@@ -438,7 +443,7 @@ class BatchQueue:
     def _end_hold(self, now: float) -> None:
         """No free worker is held any longer."""
         if self._held_since >= 0.0:
-            self.held_seconds += now - self._held_since
+            self.held_seconds += min(now, self._held_until) - self._held_since
             self._held_since = -1.0
         else:
             self.last_hold = 0.0

@@ -21,6 +21,16 @@ class Timer(Protocol):
         """Forget it; harmless once it was made."""
 
 
+class FineTimer(Protocol):
+    """A timer that is set again and again, and rings once for each time."""
+
+    def set(self, delay: float) -> None:
+        """Ring after `delay` seconds, on the event loop that runs, and not when it was to ring before."""
+
+    def close(self) -> None:
+        """Ring no more, and keep nothing of the system; it may be set again."""
+
+
 class Clock(Protocol):
     """Tells the time, and calls back when some of it has passed."""
 
@@ -34,6 +44,16 @@ class Clock(Protocol):
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Timer:
         """Call `callback` once, `delay` seconds from now, on the event loop that runs; never earlier."""
+
+    @property
+    def fine_step(self) -> float:
+        """The resolution of fine timers, in seconds."""
+
+    def fine_timer(self, callback: Callable[[], object]) -> FineTimer:
+        """A timer that calls `callback`, for what cannot wait for a tick of `call_later`.
+
+        It may cost a descriptor until it is closed.
+        """
 
 
 @contextmanager

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 
 from penstock.core.clock import Clock
-
-TIMER_TICK_SECONDS = 0.001
-"""The resolution of an event loop's timers.
-
-Delays are rounded up to it, because a timer that rings a little too early would have to be set again.
-"""
+from penstock.hosting.fine_timer import (
+    FINE_STEP_SECONDS,
+    TIMER_TICK_SECONDS,
+    KernelTimer,
+    find_timer_calls,
+    whole_ticks,
+)
 
 
 class LoopClock:
@@ -21,10 +21,14 @@ class LoopClock:
 
     def __init__(self) -> None:
         self.now: Callable[[], float] = time.monotonic
+        self._kernel = find_timer_calls()
+        self.fine_step = TIMER_TICK_SECONDS if self._kernel is None else FINE_STEP_SECONDS
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:  # noqa: D102  # see `Clock`
-        ticks = math.ceil(max(delay, 0.0) / TIMER_TICK_SECONDS)
-        return asyncio.get_running_loop().call_later(ticks * TIMER_TICK_SECONDS, callback)
+        return asyncio.get_running_loop().call_later(whole_ticks(delay), callback)
+
+    def fine_timer(self, callback: Callable[[], object]) -> KernelTimer:  # noqa: D102  # see `Clock`
+        return KernelTimer(self._kernel, callback)
 
 
 async def sleep_on(clock: Clock, seconds: float) -> None:

@@ -124,6 +124,7 @@ class StageDriver:
             round_trip_seconds=ROUND_TRIP_SECONDS,
             back_share=options.jobs_min_share,
             by_deadline=options.order == "deadline",
+            timer_step=clock.fine_step,
         )
         self.counters = StageCounters()
         self.health = StageHealth(seats)
@@ -162,7 +163,7 @@ class StageDriver:
         """For each worker, the error that led to its last examination."""
         self._unstartable = False
         """Whether the log has told that no worker can be started, and not yet that the stage is back."""
-        self._alarm = Alarm(clock, hub.wake)
+        self._alarm = Alarm(clock, hub.wake, fine=self.queue.learns)
         self.on_sent: BatchSent | None = None
         """Is told of each batch, where somebody wants to know."""
         self._rounds = self._make_rounds() if has_health(spec.target) else None

@@ -22,9 +22,9 @@ def rings():
     return []
 
 
-@pytest.fixture
-def alarm(clock, rings):
-    return Alarm(clock, lambda: rings.append(clock.now()))
+@pytest.fixture(params=[False, True], ids=["usual", "fine"])
+def alarm(clock, rings, request):
+    return Alarm(clock, lambda: rings.append(clock.now()), fine=request.param)
 
 
 async def test_an_alarm_rings_once_at_its_moment(alarm, clock, rings):

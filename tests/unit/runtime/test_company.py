@@ -166,3 +166,9 @@ async def test_a_worker_that_runs_its_health_is_not_free(make_rig):
     assert queue.workers == 1
     rig.workers[0].answer()
     await rest()
+
+
+async def test_a_stage_without_a_batch_policy_and_one_with_a_wait_of_its_own_learn_none(make_rig):
+    for given, learns in ((None, False), (Batch(max_wait=0), False), (Batch(max_wait=1), False), (Batch(), True)):
+        rig = make_rig(stage(math.sqrt, batch=given))
+        assert rig.engine.stages[0].queue.learns is learns

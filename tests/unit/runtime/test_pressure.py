@@ -18,6 +18,7 @@ from penstock.errors import Overloaded
 from penstock.runtime.engine import Engine
 from penstock.runtime.spec import stage
 from penstock.testing.fake_workers import FakeIncarnation, FakeWorkers
+from penstock.testing.virtual_clock import VirtualFineTimer
 
 
 class Call:
@@ -56,6 +57,11 @@ class World:
         call = Call(callback)
         heapq.heappush(self._calls, (self._now + delay, next(self._order), call))
         return call
+
+    fine_step = 1e-6
+
+    def fine_timer(self, callback: Callable[[], object]) -> VirtualFineTimer:
+        return VirtualFineTimer(self, callback)
 
     async def start(self) -> None:
         starting = asyncio.get_running_loop().create_task(self.engine.start())
