@@ -561,7 +561,9 @@ class BatchQueue:
         if waiting < size:
             due, reason = self._due() if front else (math.inf, Reason.ALONE)
             if now < due:
-                return CutBatch(self._back.take(1), Reason.ALONE, 1)
+                if self._company is None or not front:
+                    return CutBatch(self._back.take(1), Reason.ALONE, 1)
+                reason = Reason.BACK  # it ends the hold: it may run for long, and who is held would wait for that
         if self._back.earn(size) >= size:
             self._back.spend(size)
             return CutBatch(self._back.take(1), Reason.ALONE, 1)

@@ -8,6 +8,9 @@ Contract
   seconds, so that what counts is by how many percent the line misses it.
 * b is at least 0, and so small that a is too.
 * While all batches are of one class, b is 0.
+* What is expected of a batch is its place on the line, times how much longer than the line says runs have taken lately.
+  So a stage that has become slower is believed at once, although the line, which is made of averages, moves slowly; and
+  so is one whose large batches take more than in proportion, where those are what it runs.
 
 The line is a weighted least-squares fit with a little regularisation (the factor 0.99): where all sizes are nearly
 the same, their scatter makes no slope.
@@ -22,6 +25,8 @@ MOST_COUNTED: Final = 20
 SLOPE_SHRINKS: Final = 0.99
 SHORTEST: Final = 1e-6
 """In seconds: a class is weighed by the square of its seconds, which must not be 0."""
+LATELY_WEIGHT: Final = 0.2
+"""How far one run moves what is expected: a handful of batches decide, one outlier does not."""
 LONGEST: Final = 1e9
 """In seconds, about 30 years: a worker from outside says how long it took, and nothing is computed with more."""
 
@@ -45,20 +50,22 @@ class SizeClass:
 class RunTimes:
     """How long batches of one stage run.
 
-    `fixed` is a and `each` is b, both in seconds, and 0 until a run was seen; `known` says whether one was.
+    `fixed` is a and `each` is b, both in seconds, and 0 until a run was seen; `known` says whether one was.  `lately`
+    says how much longer than on the line the last runs were.
     """
 
     def __init__(self) -> None:
         self.fixed = 0.0
         self.each = 0.0
         self.known = False
+        self.lately = 1.0
         self._classes: list[SizeClass | None] = []
         self._seen = 0
         """How many classes have a run."""
 
     def expected(self, size: int) -> float:
         """The seconds that a batch of `size` items runs; 0 until a run was seen."""
-        return self.fixed + self.each * size
+        return (self.fixed + self.each * size) * self.lately
 
     def add(self, seconds: float, size: int) -> None:
         """Learn that a batch of `size` items, at least one, ran for `seconds`."""
@@ -70,12 +77,16 @@ class RunTimes:
         if found is None:
             found = classes[index] = SizeClass()
             self._seen += 1
-        found.add(size, min(max(seconds, 0.0), LONGEST))
+        seconds = min(max(seconds, 0.0), LONGEST)
+        found.add(size, seconds)
         self.known = True
         if self._seen == 1:
             self.fixed, self.each = found.seconds, 0.0
         else:
             self._fit()
+        line = self.fixed + self.each * size
+        if line > 0.0:
+            self.lately += LATELY_WEIGHT * (seconds / line - self.lately)
 
     def _fit(self) -> None:
         w = wn = wnn = ws = wns = 0.0

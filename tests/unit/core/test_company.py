@@ -590,7 +590,7 @@ def test_what_has_been_held_counts():
     assert Scene(a=0.0031).teach(1.3, 1.3).hold(spent=0.0002) == 0.0
 
 
-def test_nobody_is_held_longer_than_the_fixed_part_of_a_run_however_often_it_is_decided_anew(offered):
+def test_nobody_is_held_longer_than_the_fixed_part_of_a_run_however_often_it_is_decided_anew(offered, item):
     """While one worker is held, another comes free again and again: each time a decision begins, and many may come."""
     queue = auto(workers=3, max_size=999)
     for at in (1.0, 2.0, 3.0, 4.0, 5.0):
@@ -612,8 +612,8 @@ def test_nobody_is_held_longer_than_the_fixed_part_of_a_run_however_often_it_is_
     now, found = 5.0, None
     while found is None:
         now += 0.0004
-        offered(queue, now, lane=Lane.BACK, alone=True)
-        assert cut(queue, now, worker=1) == (1, Reason.ALONE)
+        queue.retry([item()])
+        assert cut(queue, now, worker=1) == (1, Reason.RETRY)
         queue.ran(RUN, 1, now, 1, calls=2)
         assert queue.next_deadline() <= 5.0 + RUN
         found = cut(queue, now)
@@ -777,14 +777,15 @@ def test_those_who_wait_for_nobody_end_the_hold(offered, fields, size, reason):
     assert queue.held_seconds == pytest.approx(0.0001)
 
 
-def test_one_of_back_that_is_to_be_alone_goes_during_the_hold_and_does_not_end_it(offered):
+def test_one_of_back_that_is_to_be_alone_ends_the_hold_and_goes_after_those_who_are_held(offered):
     queue = taught(offered, workers=1)
     offered(queue, 5.0)
     assert cut(queue, 5.0) is None
     offered(queue, 5.0001, lane=Lane.BACK, alone=True)
-    assert cut(queue, 5.0001) == (1, Reason.ALONE)
-    assert queue.next_deadline() == until(5.0, SPANS[5])
-    assert queue.held_seconds == 0.0
+    assert queue.next_deadline() <= 5.0001
+    assert cut(queue, 5.0001) == (1, Reason.BACK)
+    queue.ran(RUN, 1, 5.0001 + RUN, 0)
+    assert cut(queue, 5.0001 + RUN) == (1, Reason.ALONE)
 
 
 def test_no_more_leave_than_there_is_room_for_behind(offered):

@@ -54,7 +54,34 @@ def test_a_run_of_several_items_is_expected_to_take_a_and_b_for_each():
     times = learned((0.011, 1), (0.042, 32))
     assert times.fixed == pytest.approx(0.010, rel=0.01)
     assert times.each == pytest.approx(0.001, rel=0.01)
-    assert times.expected(16) == times.fixed + times.each * 16
+    assert times.expected(16) == pytest.approx(times.fixed + times.each * 16, rel=0.01)
+
+
+@pytest.mark.parametrize("slower", [0.1, 2.0, 10.0, 1000.0])
+def test_a_stage_that_has_become_slower_or_faster_is_believed_after_a_few_runs_of_any_size(slower):
+    times = learned(*[(0.005 + 0.0001 * n, n) for n in (1, 2, 4, 8, 16, 32)] * 20)
+    for _ in range(20):
+        times.add(slower * (0.005 + 0.0001 * 32), 32)
+    assert times.expected(32) == pytest.approx(slower * 0.0082, rel=0.05)
+    for _ in range(1000):
+        times.add(slower * (0.005 + 0.0001 * 32), 32)
+    assert times.expected(32) == pytest.approx(slower * 0.0082, rel=0.001)
+
+
+@pytest.mark.parametrize("power", [1.2, 1.5, 2.0])
+def test_batches_that_take_more_than_in_proportion_are_believed_where_they_are_what_runs(power):
+    times = learned(*[(0.001 * n**power, n) for n in (1, 2, 4, 8, 16, 32)] * 20)
+    for _ in range(20):
+        times.add(0.001 * 32**power, 32)
+    assert times.expected(32) == pytest.approx(0.001 * 32**power, rel=0.05)
+
+
+def test_a_worker_that_says_0_moves_what_is_expected_by_its_share_and_no_more():
+    times = learned(*[(0.01 + 0.001 * n, n) for n in (1, 2, 4, 8, 16, 32)] * 60)
+    for _ in range(200):
+        times.add(0.0, 1)
+        times.add(0.042, 32)
+    assert 0.4 * 0.042 < times.expected(32) < 1.1 * 0.042
 
 
 @pytest.mark.parametrize("sizes", [(1,), (2,), (3, 4), (5, 6, 7, 8), (9, 16), (17, 32)])

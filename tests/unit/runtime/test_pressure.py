@@ -233,6 +233,30 @@ async def test_of_those_let_in_few_miss_their_deadlines_and_no_fewer_are_answere
     assert by_deadline.in_time >= 0.98 * by_room.in_time
 
 
+@pytest.mark.parametrize("slower", [5.0, 10.0])
+async def test_a_stage_that_becomes_much_slower_under_load_is_soon_known_to_be(slower):
+    """Every size was seen before; from then on only full batches run, as of a device that is throttled."""
+    pace = 1.0
+    world = World(
+        stage(math.sqrt, batch=Batch(max_size=32, max_wait=0)),
+        run=lambda n: pace * (0.005 + 0.0001 * n),
+        max_queued=100_000,
+        admission="deadline",
+    )
+    await world.start()
+    capacity = 32 / 0.0082
+    for share in (0.02, 0.1, 0.3, 0.6, 0.9, 0.98):
+        Arrivals(world, 3, 1000, share * capacity)
+        await world.go()
+    pace = slower
+    found = Arrivals(world, 5, 20_000, 2.0 * capacity / slower)
+    await world.go()
+    await world.stop()
+    assert found.refused >= 0.3 * 20_000, "half of it is more than the stage can do"
+    assert found.late <= 0.05 * found.let_in
+    assert found.in_time >= 0.4 * 20_000
+
+
 async def test_where_the_earliest_deadline_goes_first_nobody_comes_in_who_makes_others_late():
     found = await arrivals(7, 6000, "deadline", order="deadline")
     assert found.late <= 0.05 * found.let_in
