@@ -13,7 +13,8 @@ from typing import Any
 from hold_sim import Case, Queue
 from penstock.config import Batch
 from penstock.core.batching import BatchQueue
-from penstock.hosting.fine_timer import FINE_STEP_SECONDS, TIMER_TICK_SECONDS
+from penstock.hosting.fine_timer import FINE_STEP_SECONDS
+from penstock.hosting.loop_clock import TIMER_TICK_SECONDS
 
 AUTO = "auto"
 NEVER = "0"

@@ -24,7 +24,7 @@ from penstock.codec.formats import Codec
 from penstock.core.dispatch import FrameHolder, least_busy
 from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane
-from penstock.hosting.fine_timer import TIMER_TICK_SECONDS
+from penstock.hosting.loop_clock import TIMER_TICK_SECONDS
 
 WINDOW = 2
 """The most batches that a worker holds: the one that it runs, and one that was sent ahead."""

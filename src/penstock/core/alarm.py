@@ -1,4 +1,4 @@
-"""A timer that is set to the earliest of several moments."""
+"""Timers made of the calls of a clock: one that is set again and again, and one that keeps the earliest moment."""
 
 from __future__ import annotations
 
@@ -8,6 +8,25 @@ from collections.abc import Callable
 from penstock.core.clock import Clock, FineTimer, Timer
 
 
+class LaterTimer:
+    """A timer made of a clock's `call_later`, and as fine as that is; implements `core.clock.FineTimer`."""
+
+    def __init__(self, clock: Clock, ring: Callable[[], object]) -> None:
+        self._clock = clock
+        self._ring = ring
+        self._timer: Timer | None = None
+
+    def set(self, delay: float) -> None:  # noqa: D102  # see `FineTimer`
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._clock.call_later(delay, self._ring)
+
+    def close(self) -> None:  # noqa: D102  # see `FineTimer`
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class Alarm:
     """Calls `ring` at the earliest moment it was set to.  Then it is set to none.
 
@@ -15,11 +34,9 @@ class Alarm:
     """
 
     def __init__(self, clock: Clock, ring: Callable[[], object], *, fine: bool = False) -> None:
-        self._clock = clock
-        self._fine: FineTimer | None = clock.fine_timer(self._rang) if fine else None
+        self._timer: FineTimer = clock.fine_timer(self._rang) if fine else LaterTimer(clock, self._rang)
         self._now = clock.now
         self._ring = ring
-        self._timer: Timer | None = None
         self._due = math.inf
 
     def set(self, moment: float | None) -> None:
@@ -27,23 +44,13 @@ class Alarm:
         if moment is None or moment >= self._due:
             return
         self._due = moment
-        if self._fine is not None:
-            self._fine.set(max(moment - self._now(), 0.0))
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._clock.call_later(max(moment - self._now(), 0.0), self._rang)
+        self._timer.set(max(moment - self._now(), 0.0))
 
     def cancel(self) -> None:
         """Set it to no moment."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._fine is not None:
-            self._fine.close()
+        self._timer.close()
         self._due = math.inf
 
     def _rang(self) -> None:
-        self._timer = None
         self._due = math.inf
         self._ring()

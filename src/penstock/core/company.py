@@ -129,8 +129,6 @@ class Company:
     def drop_window(self) -> None:
         """Learn nothing from what goes on: no worker is there."""
         self._start = -1.0
-        self._arrivals = []
-        self.until = 0.0
 
     # -- worth ------------------------------------------------------------------------------------------------------
 

@@ -50,18 +50,22 @@ class SizeClass:
 class RunTimes:
     """How long batches of one stage run.
 
-    `fixed` is a and `each` is b, both in seconds, and 0 until a run was seen; `known` says whether one was.  `lately`
-    says how much longer than on the line the last runs were.
+    `fixed` is a and `each` is b, both in seconds, and 0 until a run was seen.  `lately` says how much longer than on
+    the line the last runs were.
     """
 
     def __init__(self) -> None:
         self.fixed = 0.0
         self.each = 0.0
-        self.known = False
         self.lately = 1.0
         self._classes: list[SizeClass | None] = []
         self._seen = 0
         """How many classes have a run."""
+
+    @property
+    def known(self) -> bool:
+        """Whether a run was seen."""
+        return self._seen > 0
 
     def expected(self, size: int) -> float:
         """The seconds that a batch of `size` items runs; 0 until a run was seen."""
@@ -79,7 +83,6 @@ class RunTimes:
             self._seen += 1
         seconds = min(max(seconds, 0.0), LONGEST)
         found.add(size, seconds)
-        self.known = True
         if self._seen == 1:
             self.fixed, self.each = found.seconds, 0.0
         else:

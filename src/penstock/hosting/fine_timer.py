@@ -8,29 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import math
 import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-TIMER_TICK_SECONDS: Final = 0.001
-"""The resolution of an event loop's timers.
+from penstock.core.clock import FineTimer
 
-Delays are rounded up to it, because a timer that rings a little too early would have to be set again.
-"""
 FINE_STEP_SECONDS: Final = 0.0001
 """How late such a timer may ring.  Measured on a busy machine: 22 µs in the median, 2 ms at the 99th percentile."""
 NANOSECONDS: Final = 1_000_000_000
 LEAST_NANOSECONDS: Final = 1
 """A delay of 0 would stop the timer."""
-
-
-def whole_ticks(delay: float) -> float:
-    """`delay` in seconds, as an event loop can keep it."""
-    return math.ceil(max(delay, 0.0) / TIMER_TICK_SECONDS) * TIMER_TICK_SECONDS
 
 
 class TimerCalls(Protocol):
@@ -43,61 +33,27 @@ class TimerCalls(Protocol):
         """Have it ring once, after so long; a timer that was started before is set anew."""
 
 
-class _OsTimer:
-    """The functions of `os`, from Python 3.13 on."""
+class OsTimer:
+    """The functions of `os`, from Python 3.13 on; implements `TimerCalls`."""
 
-    def open(self) -> int:
+    def open(self) -> int:  # noqa: D102  # see `TimerCalls`
         return os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)  # type: ignore[attr-defined, no-any-return]
 
-    def start(self, descriptor: int, nanoseconds: int) -> None:
+    def start(self, descriptor: int, nanoseconds: int) -> None:  # noqa: D102  # see `TimerCalls`
         os.timerfd_settime_ns(descriptor, initial=nanoseconds)  # type: ignore[attr-defined]
-
-
-class _Span(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
-
-
-class _Setting(ctypes.Structure):
-    _fields_ = (("interval", _Span), ("initial", _Span))
-
-
-class _LibcTimer:
-    """The same from the C library."""
-
-    FLAGS: Final = os.O_NONBLOCK | os.O_CLOEXEC
-    """Both flags of a timerfd are defined as those of a file."""
-
-    def __init__(self) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._create = libc.timerfd_create
-        self._settime = libc.timerfd_settime
-        self._settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Setting), ctypes.c_void_p)
-
-    def open(self) -> int:
-        descriptor: int = self._create(time.CLOCK_MONOTONIC, self.FLAGS)
-        _check(descriptor)
-        return descriptor
-
-    def start(self, descriptor: int, nanoseconds: int) -> None:
-        seconds, rest = divmod(nanoseconds, NANOSECONDS)
-        setting = _Setting(_Span(0, 0), _Span(seconds, rest))
-        _check(self._settime(descriptor, 0, ctypes.byref(setting), None))
-
-
-def _check(result: int) -> None:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 def find_timer_calls() -> TimerCalls | None:
     """What there is here; None where there is no timerfd."""
     if hasattr(os, "timerfd_create"):
-        return _OsTimer()
+        return OsTimer()
     if sys.platform != "linux":
         return None
+    # Here, because `ctypes` takes milliseconds to load, and a client never needs it.
+    from penstock.hosting.libc_timer import LibcTimer
+
     try:
-        return _LibcTimer()
+        return LibcTimer()
     except (OSError, AttributeError):  # a C library without it, or none that can be loaded
         return None
 
@@ -105,34 +61,30 @@ def find_timer_calls() -> TimerCalls | None:
 class KernelTimer:
     """Calls `ring` once for each `set`; implements `core.clock.FineTimer`.
 
-    It opens its descriptor when it is first set.  Where it gets none it is a timer of the event loop.
+    It opens its descriptor when it is first set.  While it gets none it is the `coarse` timer.
     """
 
-    def __init__(self, kernel: TimerCalls | None, ring: Callable[[], object]) -> None:
-        self._kernel = kernel
+    def __init__(self, calls: TimerCalls, ring: Callable[[], object], coarse: FineTimer) -> None:
+        self._calls = calls
         self._ring = ring
+        self._coarse = coarse
         self._descriptor = -1
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._later: asyncio.TimerHandle | None = None
 
     def set(self, delay: float) -> None:  # noqa: D102  # see `core.clock.FineTimer`
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-        if self._descriptor < 0 and self._kernel is not None:
+        self._coarse.close()
+        if self._descriptor < 0:
             with contextlib.suppress(OSError):  # none is left
-                self._descriptor = self._kernel.open()
+                self._descriptor = self._calls.open()
                 self._loop = asyncio.get_running_loop()
                 self._loop.add_reader(self._descriptor, self._rang)
-        if self._kernel is not None and self._descriptor >= 0:
-            self._kernel.start(self._descriptor, max(round(delay * NANOSECONDS), LEAST_NANOSECONDS))
+        if self._descriptor >= 0:
+            self._calls.start(self._descriptor, max(round(delay * NANOSECONDS), LEAST_NANOSECONDS))
         else:
-            self._later = asyncio.get_running_loop().call_later(whole_ticks(delay), self._ring)
+            self._coarse.set(delay)
 
     def close(self) -> None:  # noqa: D102  # see `core.clock.FineTimer`
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+        self._coarse.close()
         if self._descriptor >= 0:
             if self._loop is not None and not self._loop.is_closed():
                 self._loop.remove_reader(self._descriptor)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
+from functools import cached_property
+from typing import Final
 
-from penstock.core.clock import Clock
-from penstock.hosting.fine_timer import (
-    FINE_STEP_SECONDS,
-    TIMER_TICK_SECONDS,
-    KernelTimer,
-    find_timer_calls,
-    whole_ticks,
-)
+from penstock.core.alarm import LaterTimer
+from penstock.core.clock import Clock, FineTimer
+from penstock.hosting.fine_timer import FINE_STEP_SECONDS, KernelTimer, TimerCalls, find_timer_calls
+
+TIMER_TICK_SECONDS: Final = 0.001
+"""The resolution of an event loop's timers.
+
+Delays are rounded up to it, because a timer that rings a little too early would have to be set again.
+"""
 
 
 class LoopClock:
@@ -21,14 +25,22 @@ class LoopClock:
 
     def __init__(self) -> None:
         self.now: Callable[[], float] = time.monotonic
-        self._kernel = find_timer_calls()
-        self.fine_step = TIMER_TICK_SECONDS if self._kernel is None else FINE_STEP_SECONDS
+
+    @cached_property
+    def _timer_calls(self) -> TimerCalls | None:
+        return find_timer_calls()
+
+    @property
+    def fine_step(self) -> float:  # noqa: D102  # see `Clock`
+        return TIMER_TICK_SECONDS if self._timer_calls is None else FINE_STEP_SECONDS
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:  # noqa: D102  # see `Clock`
-        return asyncio.get_running_loop().call_later(whole_ticks(delay), callback)
+        whole_ticks = math.ceil(max(delay, 0.0) / TIMER_TICK_SECONDS)
+        return asyncio.get_running_loop().call_later(whole_ticks * TIMER_TICK_SECONDS, callback)
 
-    def fine_timer(self, callback: Callable[[], object]) -> KernelTimer:  # noqa: D102  # see `Clock`
-        return KernelTimer(self._kernel, callback)
+    def fine_timer(self, callback: Callable[[], object]) -> FineTimer:  # noqa: D102  # see `Clock`
+        later = LaterTimer(self, callback)
+        return later if self._timer_calls is None else KernelTimer(self._timer_calls, callback, later)
 
 
 async def sleep_on(clock: Clock, seconds: float) -> None:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from itertools import count
 
-from penstock.core.clock import Clock, Timer
+from penstock.core.alarm import LaterTimer
 
 TURNS_TO_REST = 100
 """Turns of the event loop after which it counts as being at rest.
@@ -47,24 +47,6 @@ class VirtualTimer:
             callback()
 
 
-class VirtualFineTimer:
-    """A timer of a clock that keeps every delay; it is set again and again."""
-
-    def __init__(self, clock: Clock, callback: Callable[[], object]) -> None:
-        self._clock = clock
-        self._callback = callback
-        self._timer: Timer | None = None
-
-    def set(self, delay: float) -> None:  # noqa: D102  # see `FineTimer`
-        self.close()
-        self._timer = self._clock.call_later(delay, self._callback)
-
-    def close(self) -> None:  # noqa: D102  # see `FineTimer`
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
 class VirtualClock:
     """Time that only `advance` moves.  `start` is the first moment, in seconds; it means nothing by itself."""
 
@@ -89,9 +71,9 @@ class VirtualClock:
         """A microsecond: it keeps every delay."""
         return 1e-6
 
-    def fine_timer(self, callback: Callable[[], object]) -> VirtualFineTimer:
+    def fine_timer(self, callback: Callable[[], object]) -> LaterTimer:
         """A timer that is set again and again."""
-        return VirtualFineTimer(self, callback)
+        return LaterTimer(self, callback)
 
     @property
     def waiting(self) -> list[float]:

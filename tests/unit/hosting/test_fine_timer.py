@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import subprocess
 import sys
 import time
 
 import pytest
 
-from penstock.hosting import fine_timer
-from penstock.hosting.fine_timer import KernelTimer, find_timer_calls
+from penstock.core.alarm import LaterTimer
+from penstock.hosting import fine_timer, libc_timer
+from penstock.hosting.fine_timer import KernelTimer, OsTimer, find_timer_calls
+from penstock.hosting.libc_timer import LibcTimer
 from penstock.hosting.loop_clock import TIMER_TICK_SECONDS, LoopClock
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a timerfd")
@@ -42,23 +45,19 @@ class Rings:
         return self.moments[-1]
 
 
-def libc():
-    return fine_timer._LibcTimer()
-
-
-def of_os():
-    return fine_timer._OsTimer()
-
-
 KERNELS = [
-    libc,
-    pytest.param(of_os, marks=pytest.mark.skipif(not hasattr(os, "timerfd_create"), reason="from Python 3.13 on")),
+    LibcTimer,
+    pytest.param(OsTimer, marks=pytest.mark.skipif(not hasattr(os, "timerfd_create"), reason="from Python 3.13 on")),
 ]
+
+
+def of(calls, ring):
+    return KernelTimer(calls, ring, LaterTimer(LoopClock(), ring))
 
 
 @pytest.fixture(params=KERNELS)
 def timer(request):
-    made = KernelTimer(request.param(), Rings())
+    made = of(request.param(), Rings())
     yield made
     made.close()
 
@@ -115,8 +114,8 @@ def test_one_whose_event_loop_has_ended_gives_its_descriptor_back(timer):
 
 
 def test_one_that_nobody_has_any_more_gives_its_descriptor_back():
-    forgotten = KernelTimer(libc(), print)
-    forgotten._descriptor = libc().open()
+    forgotten = of(LibcTimer(), print)
+    forgotten._descriptor = LibcTimer().open()
     descriptor = forgotten._descriptor
     del forgotten
     assert not is_open(descriptor)
@@ -132,10 +131,11 @@ class NoneLeft:
         raise AssertionError("there is none")
 
 
-@pytest.mark.parametrize("kernel", [None, NoneLeft()], ids=["no timerfd", "no descriptor"])
-async def test_without_a_timerfd_it_is_a_timer_of_the_event_loop(kernel):
+@pytest.mark.parametrize("calls", [None, NoneLeft()], ids=["no timerfd", "no descriptor"])
+async def test_without_a_timerfd_it_is_a_timer_of_the_event_loop(monkeypatch, calls):
+    monkeypatch.setattr("penstock.hosting.loop_clock.find_timer_calls", lambda: calls)
     rings = Rings()
-    timer = KernelTimer(kernel, rings)
+    timer = LoopClock().fine_timer(rings)
     timer.set(3600.0)
     begin = time.monotonic()
     timer.set(0.0005)
@@ -148,15 +148,15 @@ async def test_without_a_timerfd_it_is_a_timer_of_the_event_loop(kernel):
 
 def test_a_call_of_the_c_library_that_fails_is_an_error():
     with pytest.raises(OSError, match="Bad file descriptor") as raised:
-        libc().start(-1, 1)
+        LibcTimer().start(-1, 1)
     assert raised.value.errno == errno.EBADF
 
 
 def test_what_the_system_has_is_found(monkeypatch):
     assert find_timer_calls() is not None
     monkeypatch.delattr(os, "timerfd_create", raising=False)
-    assert isinstance(find_timer_calls(), fine_timer._LibcTimer)
-    monkeypatch.setattr(fine_timer.ctypes, "CDLL", lambda *_, **__: object())
+    assert isinstance(find_timer_calls(), LibcTimer)
+    monkeypatch.setattr(libc_timer.ctypes, "CDLL", lambda *_, **__: object())
     assert find_timer_calls() is None
     monkeypatch.setattr(fine_timer.sys, "platform", "darwin")
     assert find_timer_calls() is None
@@ -166,3 +166,8 @@ def test_a_clock_says_how_fine_its_timers_are(monkeypatch):
     assert LoopClock().fine_step == fine_timer.FINE_STEP_SECONDS
     monkeypatch.setattr("penstock.hosting.loop_clock.find_timer_calls", lambda: None)
     assert LoopClock().fine_step == TIMER_TICK_SECONDS
+
+
+def test_a_program_that_sets_no_fine_timer_does_not_load_ctypes():
+    code = "import sys, penstock.hosting.loop_clock as module; module.LoopClock(); print('ctypes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True).stdout == b"False\n"

@@ -13,12 +13,12 @@ import pytest
 
 from penstock.codec.formats import Codec
 from penstock.config import Batch, ServiceOptions
+from penstock.core.alarm import LaterTimer
 from penstock.core.outcome import Result
 from penstock.errors import Overloaded
 from penstock.runtime.engine import Engine
 from penstock.runtime.spec import stage
 from penstock.testing.fake_workers import FakeIncarnation, FakeWorkers
-from penstock.testing.virtual_clock import VirtualFineTimer
 
 
 class Call:
@@ -60,8 +60,8 @@ class World:
 
     fine_step = 1e-6
 
-    def fine_timer(self, callback: Callable[[], object]) -> VirtualFineTimer:
-        return VirtualFineTimer(self, callback)
+    def fine_timer(self, callback: Callable[[], object]) -> LaterTimer:
+        return LaterTimer(self, callback)
 
     async def start(self) -> None:
         starting = asyncio.get_running_loop().create_task(self.engine.start())

@@ -1,0 +1,45 @@
+"""A timerfd by way of the C library, for Pythons whose `os` has none: those before 3.13."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from typing import Final
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Setting(ctypes.Structure):
+    _fields_ = (("interval", _Span), ("initial", _Span))
+
+
+class LibcTimer:
+    """Implements `fine_timer.TimerCalls`."""
+
+    FLAGS: Final = os.O_NONBLOCK | os.O_CLOEXEC
+    """Both flags of a timerfd are defined as those of a file."""
+
+    def __init__(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._create = libc.timerfd_create
+        self._settime = libc.timerfd_settime
+        self._settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Setting), ctypes.c_void_p)
+
+    def open(self) -> int:  # noqa: D102  # see `TimerCalls`
+        descriptor: int = self._create(time.CLOCK_MONOTONIC, self.FLAGS)
+        _check(descriptor)
+        return descriptor
+
+    def start(self, descriptor: int, nanoseconds: int) -> None:  # noqa: D102  # see `TimerCalls`
+        seconds, rest = divmod(nanoseconds, 1_000_000_000)
+        setting = _Setting(_Span(0, 0), _Span(seconds, rest))
+        _check(self._settime(descriptor, 0, ctypes.byref(setting), None))
+
+
+def _check(result: int) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
