@@ -10,8 +10,10 @@ Contract
 * A *decision* begins when a worker comes free while singles wait (`FREED`), or when a single comes where none waits
   while a worker is free (`ARRIVED`).  It ends the *window* of the decision before it, whichever kind that was.
 * Of each window, and each span h not longer than it, is learned how many singles came within h of its start: a moving
-  average of weight 1 / windows, at least 0.25, and their variance.  Those count that came after the batch was cut.  So
-  nothing has to be held for the sake of learning.
+  average of weight 1 / windows, at least 0.05, and their variance.  Those count that came after the batch was cut.  So
+  nothing has to be held for the sake of learning.  The span 0 is until a free worker first asks.
+* A second average has weight 0.25.  Where the first is three standard errors away from it, that begins anew from it.
+* How many are still to come follows from how many have come already; see `still_to_come`.
 * Before four windows of a kind that are as long as h nothing is held for h.
 * A hold is worth what it spares those who come, less what it costs the others; see `_best`.
 * A hold lasts at most as long as the fixed part of a run, a, timers included, however often it is decided anew.
@@ -31,17 +33,27 @@ from penstock.core.worker_batches import WorkerBatches
 ARRIVED: Final = 0
 FREED: Final = 1
 
-SPANS: Final = [0.000125 * 2.0 ** (i / 2) for i in range(20)]
-"""The spans h of which is learned, in seconds: from 1/8 ms to 91 ms, two in each octave."""
+SPANS: Final[list[float]] = [0.0, *[0.000125 * 2.0 ** (i / 2) for i in range(20)]]
+"""The spans h of which is learned, in seconds: 0, and from 1/8 ms to 91 ms, two in each octave."""
 LONGEST_SPAN: Final = SPANS[-1]
-LEAST_WEIGHT: Final = 0.25
+LEAST_WEIGHT: Final = 0.05
+LATELY_WEIGHT: Final = 0.25
+MOST_AVERAGED: Final = 39.0
+"""A moving average of weight w is as sure as a mean of 2 / w - 1 values: of so many, and the short one of 7."""
+LATELY_AVERAGED: Final = 7.0
 LEAST_WINDOWS: Final = 4
+CHANGED: Final = 3.0
+"""How many standard errors of the short average are no chance."""
+LEAST_VARIANCE: Final = 0.1
+"""Counts that were always the same may differ by a third of one before that counts as a change."""
+BEGUN_ANEW: Final = 8
+"""So many windows stand for the short average, where the long one begins anew from it."""
+SURE: Final = 1.5
+"""Of those who are to come, so many standard errors are not counted."""
 STRAGGLERS: Final = 1.5
 """A hold for those who come within h lasts so much longer, because some of them come late."""
 LEAST_GAIN: Final = 0.05
 """While nobody has come, a hold must spare so much of the time that all of them spend in their run."""
-AVERAGED: Final = 7.0
-"""A moving average of weight 0.25 is as sure as a mean of so many."""
 SOONER: Final = 0.25
 """How much it counts that another worker comes free before this one would be back."""
 
@@ -53,30 +65,67 @@ class Learned:
         self.windows = [0] * len(SPANS)
         self.mean = [0.0] * len(SPANS)
         self.variance = [0.0] * len(SPANS)
+        self._lately = [0.0] * len(SPANS)
 
-    def add(self, length: float, arrivals: list[float]) -> None:
-        """Learn from a window of `length` seconds; `arrivals` are those after its start, in their order."""
+    def add(self, length: float, arrivals: list[float], at_once: int) -> None:
+        """Learn from a window of `length` seconds.
+
+        `arrivals` are those after its start, in their order; `at_once` of them came before a free worker first asked,
+        and -1 says that none did.
+        """
+        if at_once >= 0:
+            self._add(0, at_once)
         came, total = 0, len(arrivals)
-        for i, span in enumerate(SPANS):
-            if span > length:
+        for i in range(1, len(SPANS)):
+            if SPANS[i] > length:
                 return
-            while came < total and arrivals[came] <= span:
+            while came < total and arrivals[came] <= SPANS[i]:
                 came += 1
-            count = self.windows[i] + 1
-            self.windows[i] = count
-            weight = max(1.0 / count, LEAST_WEIGHT)
-            off = came - self.mean[i]
-            self.mean[i] += weight * off
-            self.variance[i] = (1.0 - weight) * (self.variance[i] + weight * off * off)
+            self._add(i, came)
+
+    def _add(self, i: int, came: int) -> None:
+        count = self.windows[i] + 1
+        self.windows[i] = count
+        self._lately[i] += max(1.0 / count, LATELY_WEIGHT) * (came - self._lately[i])
+        weight = max(1.0 / count, LEAST_WEIGHT)
+        off = came - self.mean[i]
+        self.mean[i] += weight * off
+        self.variance[i] = (1.0 - weight) * (self.variance[i] + weight * off * off)
+        gap = self._lately[i] - self.mean[i]
+        if gap * gap > CHANGED * CHANGED * (self.variance[i] + LEAST_VARIANCE) / LATELY_AVERAGED and count > BEGUN_ANEW:
+            self.windows[i] = BEGUN_ANEW
+            self.mean[i] = self._lately[i]
 
     def within(self, seconds: float) -> float:
         """How many come within `seconds`, as far as that is known: within the longest span of at most that length."""
         found = 0.0
-        for i, span in enumerate(SPANS):
-            if span > seconds or self.windows[i] < LEAST_WINDOWS:
+        for i in range(1, len(SPANS)):
+            if SPANS[i] > seconds or self.windows[i] < LEAST_WINDOWS:
                 break
             found = self.mean[i]
         return found
+
+    def by(self, passed: float, following: int) -> float:
+        """How many have come when `passed` seconds have, on the average; `following` is the first span after that."""
+        earlier = following - 1
+        share = (passed - SPANS[earlier]) / (SPANS[following] - SPANS[earlier])
+        return self.mean[earlier] + share * (self.mean[following] - self.mean[earlier])
+
+    def still_to_come(self, i: int, by_now: float, joined: int) -> float:
+        """How many more come within the span `i`, where `joined` have come so far, and `by_now` usually have.
+
+        It is what a binomial, Poisson or negative binomial count of that mean and variance says, whichever has them:
+        of callers who all come back, one who has come is one less to come; of requests at random those who came say
+        nothing; of bursts of any size, many mean that more are to come.  Of that, as much is not counted as 1.5
+        standard errors are of the mean.
+        """
+        mean, variance = self.mean[i], self.variance[i]
+        if mean <= by_now:
+            return 0.0
+        dispersion = variance - mean
+        known = (mean * mean + joined * dispersion) / (mean * mean + by_now * dispersion)
+        error = SURE * math.sqrt(variance / min(self.windows[i], MOST_AVERAGED)) / mean
+        return max(0.0, (mean - by_now) * (known - error))
 
 
 class Company:
@@ -97,6 +146,8 @@ class Company:
         """When the decision began; -1 before the first, and after all workers were gone."""
         self._arrivals: list[float] = []
         self._joined = 0
+        self._at_once = -1
+        """How many had joined when a free worker first asked; -1 before that."""
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
@@ -117,14 +168,17 @@ class Company:
         if self._batches.came_free:
             self._batches.came_free = False
             self._begin(FREED, now)
+        if self._at_once < 0:
+            self._at_once = self._joined
 
     def _begin(self, kind: int, now: float) -> None:
         if self._start >= 0.0:
-            self._kinds[self._kind].add(now - self._start, self._arrivals)
+            self._kinds[self._kind].add(now - self._start, self._arrivals, self._at_once)
         self._kind = kind
         self._start = now
         self._arrivals = []
         self._joined = 0
+        self._at_once = -1
 
     def drop_window(self) -> None:
         """Learn nothing from what goes on: no worker is there."""
@@ -167,20 +221,19 @@ class Company:
         """
         fixed, each, step = self._runs.fixed, self._runs.each, self._step
         learned = self._kinds[self._kind]
-        windows, mean, variance = learned.windows, learned.mean, learned.variance
         in_run = learned.within(passed + fixed + each * waiting) if self._batches.live == 1 else 0.0
-        # Before the first span nothing is known but who has come.
-        before = learned.within(passed) if passed >= SPANS[0] else float(self._joined)
+        following = 1
+        while following < len(SPANS) and SPANS[following] <= passed:
+            following += 1
+        by_now = learned.by(passed, following) if following < len(SPANS) else 0.0
         best = best_hold = 0.0
-        for i, span in enumerate(SPANS):
-            wait = span - passed
-            if wait <= 0.0:
-                continue
+        for i in range(following, len(SPANS)):
+            wait = SPANS[i] - passed
             hold = STRAGGLERS * wait
-            if windows[i] < LEAST_WINDOWS or spent + math.ceil(hold / step) * step > fixed:
+            if learned.windows[i] < LEAST_WINDOWS or spent + math.ceil(hold / step) * step > fixed:
                 break  # as with all that are longer
-            more = min(max(0.0, mean[i] - math.sqrt(variance[i] / AVERAGED) - before - others), room)
-            worth = more * (spared - wait) - (waiting + max(0.0, in_run - mean[i])) * wait
+            more = min(max(0.0, learned.still_to_come(i, by_now, self._joined) - others), room)
+            worth = more * (spared - wait) - (waiting + max(0.0, in_run - learned.mean[i])) * wait
             if worth > best:
                 together = waiting + more
                 if self._joined or worth > LEAST_GAIN * together * (fixed + each * together):

@@ -1,7 +1,7 @@
 """How long a free worker waits for company, one sentence of the rule at a time.
 
 A run takes 16 ms where nothing else is said, whatever the size of the batch.  The moments of those who come are in
-milliseconds after the start of a decision; `SPANS[5]` is 0.71 ms, for instance.
+milliseconds after the start of a decision; `SPANS[6]` is 0.71 ms, for instance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.core.worker_batches import WorkerBatches
 RUN = 0.016
 MS = 0.001
 THREE = (0.3, 0.4, 0.6)
-"""When those come who are worth waiting for: until `SPANS[5]` all of them have."""
+"""When those come who are worth waiting for: until `SPANS[6]` all of them have."""
 
 
 def auto(max_size=8, **fields):
@@ -142,7 +142,7 @@ def test_a_decision_begins_when_a_single_comes_where_none_waits_while_a_worker_i
     queue = taught(offered)
     offered(queue, 5.0)
     assert cut(queue, 5.0) is None
-    assert queue.next_deadline() == until(5.0, SPANS[5])
+    assert queue.next_deadline() == until(5.0, SPANS[6])
 
 
 def test_bulk_items_that_wait_make_no_difference_to_that(offered):
@@ -163,7 +163,7 @@ def test_none_begins_when_a_single_comes_where_another_waits(offered):
     offered(queue, 5.0)
     offered(queue, 5.0005)
     assert cut(queue, 5.0005) is None
-    assert queue.next_deadline() == until(5.0005, SPANS[5], 0.0005)
+    assert queue.next_deadline() == until(5.0005, SPANS[6], 0.0005)
 
 
 def test_none_begins_when_a_single_comes_while_every_worker_is_busy():
@@ -184,9 +184,9 @@ def test_a_decision_begins_at_the_first_take_after_a_worker_came_free_while_sing
         assert free(queue, offered, at)[:2] == (1, Reason.IDLE)
     come_free(queue, offered, 5.0)
     assert cut(queue, 5.0002) is None
-    assert queue.next_deadline() == until(5.0002, SPANS[5]), "the first take"
+    assert queue.next_deadline() == until(5.0002, SPANS[6]), "the first take"
     assert cut(queue, 5.0004) is None
-    assert queue.next_deadline() == until(5.0004, SPANS[5], 0.0002), "the second one begins none"
+    assert queue.next_deadline() == until(5.0004, SPANS[6], 0.0002), "the second one begins none"
 
 
 def test_none_begins_at_the_take_of_a_busy_worker(offered):
@@ -196,7 +196,7 @@ def test_none_begins_at_the_take_of_a_busy_worker(offered):
     come_free(queue, offered, 5.0)
     assert cut(queue, 5.0, idle=False) is None
     assert cut(queue, 5.0002) is None
-    assert queue.next_deadline() == until(5.0002, SPANS[5])
+    assert queue.next_deadline() == until(5.0002, SPANS[6])
 
 
 def test_none_begins_when_a_worker_came_free_where_only_bulk_items_wait(offered):
@@ -230,9 +230,9 @@ def test_each_decision_ends_the_window_of_the_one_before_whichever_kind_that_was
         begin[1 - kind](at + 0.002)
         scene.join(at + 0.002 + 0.003)
     begin[kind](6.0)
-    assert scene.hold(6.0) == until(6.0, SPANS[3]), "that of 3 ms later is not of this window"
+    assert scene.hold(6.0) == until(6.0, SPANS[4]), "that of 3 ms later is not of this window"
     begin[1 - kind](6.002)
-    assert scene.hold(6.002) == until(6.002, SPANS[10]), "counted from the later decision"
+    assert scene.hold(6.002) == until(6.002, SPANS[11]), "counted from the later decision"
 
 
 @pytest.mark.parametrize(
@@ -311,48 +311,128 @@ def plain_average(counts):
     """The mean and the variance, moved by one count at a time."""
     mean = variance = 0.0
     for windows, count in enumerate(counts, start=1):
-        weight = max(1 / windows, 0.25)
+        weight = max(1 / windows, 0.05)
         variance = (1 - weight) * (variance + weight * (count - mean) ** 2)
         mean = (1 - weight) * mean + weight * count
     return mean, variance
 
 
-def test_the_mean_and_the_variance_move_by_1_over_windows_and_at_least_a_quarter():
+def test_the_mean_and_the_variance_move_by_1_over_windows_and_at_least_a_twentieth():
     learned = Learned()
-    counts = [3, 0, 1, 7, 2, 2, 5, 0, 0, 9, 4, 4, 4, 1, 30, 2, 0, 6]
+    counts = [3, 0, 1, 7, 2, 2, 5, 0, 4] * 4
     for windows, count in enumerate(counts, start=1):
-        learned.add(1.0, [0.0001] * count)
+        learned.add(1.0, [0.0001] * count, count)
         mean, variance = plain_average(counts[:windows])
         assert learned.mean == pytest.approx([mean] * len(SPANS))
         assert learned.variance == pytest.approx([variance] * len(SPANS))
         assert learned.windows == [windows] * len(SPANS)
 
 
+@pytest.mark.parametrize("way", [1, -1])
+def test_where_the_last_windows_are_all_others_the_mean_begins_anew_from_them(way):
+    """Lately it is 3 * (1 - 0.75 ** 3) after three of them."""
+    learned = Learned()
+    common, other = (0, 3) if way == 1 else (3, 0)
+    for count in [common] * 20 + [other] * 2:
+        learned.add(0.00013, [0.0001] * count, count)
+    assert learned.windows[1] == 22
+    learned.add(0.00013, [0.0001] * other, other)
+    assert learned.windows[:2] == [8, 8]
+    changed = 3 * (1 - 0.75**3)
+    assert learned.mean[:2] == pytest.approx([changed if way == 1 else 3 - changed] * 2)
+
+
+def test_in_the_first_eight_windows_it_does_not():
+    learned = Learned()
+    for count in (0, 0, 0, 0, 0, 9, 9, 9):
+        learned.add(0.00013, [0.0001] * count, count)
+    assert learned.windows[1] == 8
+    assert learned.mean[1] == pytest.approx(27 / 8)
+
+
 def test_those_count_who_came_within_a_span_of_the_start():
     learned = Learned()
-    learned.add(1.0, [0.00012, 0.000125, 0.0003, 0.004, 0.004, 0.09])
-    assert learned.mean == [2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 5, 5, 5, 5, 5, 5, 5, 5, 5, 6]
+    learned.add(1.0, [0.00012, 0.000125, 0.0003, 0.004, 0.004, 0.09], 1)
+    assert learned.mean == [1, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 5, 5, 5, 5, 5, 5, 5, 5, 5, 6]
+
+
+def test_those_came_at_once_who_came_before_a_free_worker_first_asked():
+    """All four came in one turn, and in the windows that are known both others did; in another one none was asked."""
+    scene = Scene()
+    for at in (1.0, 2.0, 3.0, 4.0):
+        scene.arrive(at)
+        scene.join(at + 0.00002)
+        scene.join(at + 0.00003)
+        scene.company.asked(at + 0.00004)
+        scene.join(at + 0.004)
+        scene.company.asked(at + 0.004)
+    scene.arrive(5.0)
+    scene.arrive(6.0)
+    assert scene.company._kinds[ARRIVED].mean[:2] == pytest.approx([2.0, 2.0 * 4 / 5])
+    assert scene.company._kinds[ARRIVED].windows[:2] == [4, 5]
 
 
 def test_nothing_is_learned_of_spans_that_are_longer_than_the_window():
     learned = Learned()
-    learned.add(SPANS[3], [0.0001])
-    learned.add(SPANS[1], [0.0001])
-    assert learned.windows == [2, 2, 1, 1, *[0] * 16]
-    assert learned.mean == [1, 1, 1, 1, *[0] * 16]
+    learned.add(SPANS[5], [0.0001], 0)
+    learned.add(SPANS[3], [0.0001], 0)
+    assert learned.windows == [2, 2, 2, 2, 1, 1, *[0] * 15]
+    assert learned.mean == [0, 1, 1, 1, 1, 1, *[0] * 15]
 
 
 def test_so_many_are_known_to_come_as_within_the_longest_known_span_of_at_most_that_length():
     learned = Learned()
     for _ in range(4):
-        learned.add(SPANS[3], [0.0001, 0.0002])
+        learned.add(SPANS[5], [0.0001, 0.0002], 0)
     assert learned.within(0.0001) == 0.0
-    assert learned.within(SPANS[0]) == 1.0
+    assert learned.within(SPANS[2]) == 1.0
     assert learned.within(0.00024) == 1.0
     assert learned.within(0.00025) == 2.0
     assert learned.within(1.0) == 2.0
-    learned.add(1.0, [0.0001, 0.0002, 0.005])
+    learned.add(1.0, [0.0001, 0.0002, 0.005], 0)
     assert learned.within(1.0) == 2.0, "of longer ones there was but one window"
+
+
+def test_between_two_spans_they_come_evenly():
+    learned = Learned()
+    for _ in range(4):
+        learned.add(1.0, [0.00002, 0.0001, 0.00018], 1)
+    assert learned.by(0.0, 1) == pytest.approx(1.0)
+    assert learned.by(0.000025, 1) == pytest.approx(1.0 + 0.2)
+    assert learned.by(SPANS[2], 3) == pytest.approx(2.0)
+    assert learned.by((SPANS[2] + SPANS[3]) / 2, 3) == pytest.approx(2.5)
+    assert learned.by(0.05, 20) == pytest.approx(3.0)
+
+
+def known_of(mean, variance, windows=39):
+    learned = Learned()
+    learned.mean[6], learned.variance[6], learned.windows[6] = mean, variance, windows
+    return learned
+
+
+def test_of_callers_who_all_come_back_one_who_has_come_is_one_less_to_come():
+    for by_now in (0.0, 0.5, 3.0):
+        assert known_of(4.0, 0.0).still_to_come(6, by_now, 1) == pytest.approx(3.0)
+    assert known_of(4.0, 0.0).still_to_come(6, 1.0, 5) == 0.0, "more than ever"
+
+
+@pytest.mark.parametrize("joined", [0, 1, 7])
+def test_of_requests_at_random_those_who_came_say_nothing_about_the_others(joined):
+    """A Poisson count: its variance is its mean.  The error of the mean is 2 / 39 ** 0.5."""
+    assert known_of(4.0, 4.0).still_to_come(6, 1.0, joined) == pytest.approx(3.0 * (1 - 1.5 * 2 / 39**0.5 / 4.0))
+
+
+def test_of_bursts_of_any_size_many_mean_that_more_are_to_come():
+    """Negative binomial: of 1 that usually came there are 3; those of the size of 16 + 3 * 8 to 16 + 1 * 8."""
+    error = 1.5 * (12 / 10) ** 0.5 / 4.0
+    assert known_of(4.0, 12.0, 10).still_to_come(6, 1.0, 3) == pytest.approx(3.0 * (40 / 24 - error))
+    assert known_of(4.0, 12.0, 100).still_to_come(6, 1.0, 1) == pytest.approx(3.0 * (1 - 1.5 * (12 / 39) ** 0.5 / 4.0))
+
+
+def test_nobody_is_to_come_where_all_should_have_come_or_nothing_is_sure():
+    assert known_of(4.0, 2.0).still_to_come(6, 4.0, 0) == 0.0
+    assert known_of(0.0, 0.0).still_to_come(6, 0.0, 0) == 0.0
+    assert known_of(0.1, 0.3, 4).still_to_come(6, 0.0, 0) == 0.0
 
 
 def test_those_count_who_come_after_the_batch_was_cut(offered):
@@ -384,16 +464,16 @@ def test_nothing_is_held_for_a_span_before_four_windows_were_as_long():
         scene.arrive(at + 0.0005)
         scene.join(at + 0.0006)
     scene.arrive(6.0)
-    assert scene.hold(6.0) == until(6.0, SPANS[3])
+    assert scene.hold(6.0) == until(6.0, SPANS[4])
 
 
 # -- what a hold is worth ---------------------------------------------------------------------------------------------
 
 
 def test_the_more_company_is_expected_the_longer_is_held():
-    assert Scene().teach(0.3).hold() == until(5.0, SPANS[3])
-    assert Scene().teach(0.3, 0.4, 0.6).hold() == until(5.0, SPANS[5])
-    assert Scene().teach(0.3, 0.4, 0.6, 2.5, 2.6).hold() == until(5.0, SPANS[9])
+    assert Scene().teach(0.3).hold() == until(5.0, SPANS[4])
+    assert Scene().teach(0.3, 0.4, 0.6).hold() == until(5.0, SPANS[6])
+    assert Scene().teach(0.3, 0.4, 0.6, 2.5, 2.6).hold() == until(5.0, SPANS[10])
 
 
 def test_where_nobody_is_expected_nothing_is_held():
@@ -402,7 +482,7 @@ def test_where_nobody_is_expected_nothing_is_held():
 
 def test_a_hold_is_worth_what_it_spares_each_who_comes_less_the_wait_of_those_who_are_here():
     """Where two wait for one: 16 - h - 2 h ms, of which a twentieth of the 3 * 16 ms of the run is the least."""
-    assert Scene().teach(3.9).hold(waiting=2) == until(5.0, SPANS[10])  # 16 - 3 * 4 = 4 ms
+    assert Scene().teach(3.9).hold(waiting=2) == until(5.0, SPANS[11])  # 16 - 3 * 4 = 4 ms
     assert Scene().teach(4.1).hold(waiting=2) == 0.0  # 16 - 3 * 5.66 < 0
 
 
@@ -421,48 +501,48 @@ def test_fewer_are_expected_by_the_standard_error_of_their_mean():
         if at in {2, 5, 8}:
             scene.join(at + 0.0003)
     scene.arrive(11.0)
-    assert scene.hold(11.0) == until(11.0, SPANS[3])
+    assert scene.hold(11.0) == until(11.0, SPANS[4])
 
 
 def test_those_are_not_expected_any_more_who_should_have_come_by_now():
     scene = Scene().teach(0.3, 0.4, 0.6)
-    assert scene.hold(5.00055) == until(5.00055, SPANS[5], 0.00055)
+    assert scene.hold(5.00055) == until(5.00055, SPANS[6], 0.00055)
     assert scene.hold(5.00075) == 0.0
     scene = Scene().teach(0.3, 0.4, 0.6, 1.2)
-    assert scene.hold(5.00075) == until(5.00075, SPANS[7], 0.00075)
+    assert scene.hold(5.00075) == until(5.00075, SPANS[8], 0.00075)
 
 
-def test_before_the_first_span_those_are_not_expected_any_more_who_have_joined():
+def test_those_are_not_expected_any_more_who_have_come_sooner_than_usual():
     scene = Scene().teach(0.05)
-    assert scene.hold(5.0001) == until(5.0001, SPANS[0], 0.0001)
+    assert scene.hold(5.0001) == until(5.0001, SPANS[1], 0.0001)
     scene.join(5.0001)
     assert scene.hold(5.0001) == 0.0
     scene = Scene().teach(0.13)
     scene.join(5.0001)
-    assert scene.hold(5.00013) == until(5.00013, SPANS[1], 0.00013), "after it, only what is expected counts"
+    assert scene.hold(5.00011) == 0.0
 
 
 def test_those_who_joined_are_of_this_decision():
     scene = Scene().teach(0.05)
     scene.join(5.0001)
     scene.arrive(6.0)
-    assert scene.hold(6.0001) == until(6.0001, SPANS[0], 0.0001)
+    assert scene.hold(6.0001) == until(6.0001, SPANS[1], 0.0001)
 
 
 def test_each_other_free_worker_takes_one_of_those_who_come():
     assert Scene(workers=2).teach(0.3).hold() == 0.0
-    assert Scene(workers=2).teach(0.3, 0.4).hold() == until(5.0, SPANS[4])
+    assert Scene(workers=2).teach(0.3, 0.4).hold() == until(5.0, SPANS[5])
     assert Scene(workers=3).teach(0.3, 0.4).hold() == 0.0
 
 
 def test_max_batches_bounds_who_is_free():
-    assert Scene(workers=3, most=1).teach(0.3).hold() == until(5.0, SPANS[3])
+    assert Scene(workers=3, most=1).teach(0.3).hold() == until(5.0, SPANS[4])
     assert Scene(workers=3, most=2).teach(0.3).hold() == 0.0
 
 
 def test_no_more_are_expected_than_there_is_room_for():
-    assert Scene().teach(0.3, 0.6).hold(room=2) == until(5.0, SPANS[5])
-    assert Scene().teach(0.3, 0.6).hold(room=1) == until(5.0, SPANS[3])
+    assert Scene().teach(0.3, 0.6).hold(room=2) == until(5.0, SPANS[6])
+    assert Scene().teach(0.3, 0.6).hold(room=1) == until(5.0, SPANS[4])
     assert Scene().teach(0.3, 0.6).hold(room=0) == 0.0
 
 
@@ -471,7 +551,7 @@ def test_the_room_is_what_max_size_and_the_next_stage_leave(offered):
         queue = taught(offered, (0.3, 0.6), **fields)
         offered(queue, 5.0)
         assert cut(queue, 5.0, at_most=at_most) is None
-        assert queue.next_deadline() == until(5.0, SPANS[3])
+        assert queue.next_deadline() == until(5.0, SPANS[4])
     queue = taught(offered)
     offered(queue, 5.0)
     assert cut(queue, 5.0, at_most=1) == (1, Reason.IDLE)
@@ -479,14 +559,14 @@ def test_the_room_is_what_max_size_and_the_next_stage_leave(offered):
 
 def test_where_other_workers_are_free_one_who_comes_runs_alone():
     """a = 10 ms, b = 2 ms, three wait: such a one waits a + b, or, where nobody else is free, a + 3 b."""
-    assert Scene(a=0.010, b=0.002, workers=2).teach(0.4, 0.45).hold(waiting=3) == until(5.0, SPANS[4])
+    assert Scene(a=0.010, b=0.002, workers=2).teach(0.4, 0.45).hold(waiting=3) == until(5.0, SPANS[5])
     assert Scene(a=0.010, b=0.002, workers=2).teach(0.6, 0.65).hold(waiting=3) == 0.0
-    assert Scene(a=0.010, b=0.002).teach(0.6).hold(waiting=3) == until(5.0, SPANS[5])
+    assert Scene(a=0.010, b=0.002).teach(0.6).hold(waiting=3) == until(5.0, SPANS[6])
 
 
 def test_one_who_comes_is_spared_no_run_of_those_whom_it_joins():
     """a = 10 ms, b = 2 ms, three wait: it would wait a + 3 b, and begins its own run with theirs."""
-    assert Scene(a=0.010, b=0.002).teach(1.3).hold(waiting=3) == until(5.0, SPANS[7])
+    assert Scene(a=0.010, b=0.002).teach(1.3).hold(waiting=3) == until(5.0, SPANS[8])
     assert Scene(a=0.010, b=0.002).teach(1.9).hold(waiting=3) == 0.0
 
 
@@ -503,14 +583,14 @@ def busy_scene(began, *joins, batches=1):
 
 def test_where_a_busy_worker_is_soon_back_one_who_comes_waits_a_quarter_less_of_the_rest():
     """To wait 5.66 ms for one is worth T - 11.31 ms, and must be worth 1.6 ms: T = 12 ms + a quarter of the rest."""
-    assert busy_scene(0.0, 5.0).hold() == until(5.0, SPANS[11])
-    assert busy_scene(12.0, 5.0).hold() == until(5.0, SPANS[11])  # 13 ms
+    assert busy_scene(0.0, 5.0).hold() == until(5.0, SPANS[12])
+    assert busy_scene(12.0, 5.0).hold() == until(5.0, SPANS[12])  # 13 ms
     assert busy_scene(12.7, 5.0).hold() == 0.0  # 12.8 ms
     assert busy_scene(99.0, 5.0).hold() == 0.0
 
 
 def test_a_busy_worker_that_was_sent_another_batch_ahead_is_not_soon_free():
-    assert busy_scene(99.0, 5.0, batches=2).hold() == until(5.0, SPANS[11])
+    assert busy_scene(99.0, 5.0, batches=2).hold() == until(5.0, SPANS[12])
 
 
 def idle_scene(idle, *joins):
@@ -527,12 +607,12 @@ def idle_scene(idle, *joins):
 def test_the_longer_a_worker_had_been_free_the_less_a_hold_spares(idle, held):
     """To wait 2.83 ms for one is worth 16 - u - 5.66 ms, and must be worth 1.6 ms."""
     scene, now = idle_scene(idle, 2.5)
-    assert scene.hold(now) == (until(now, SPANS[9]) if held else 0.0)
+    assert scene.hold(now) == (until(now, SPANS[10]) if held else 0.0)
 
 
 def test_a_worker_that_had_been_free_longer_than_a_run_when_a_single_came_may_as_well_be_held():
     scene, now = idle_scene(16.1, 2.5)
-    assert scene.hold(now) == until(now, SPANS[9])
+    assert scene.hold(now) == until(now, SPANS[10])
 
 
 def test_such_a_run_is_of_all_who_wait():
@@ -548,7 +628,7 @@ def test_such_a_run_is_of_all_who_wait():
 def test_so_long_is_counted_where_another_worker_came_free():
     """Two workers: the one that is held was free for 20 ms when the other came back."""
     for idle, held in ((1.0, True), (20.0, False)):
-        scene = Scene(workers=2).teach(0.3, 0.4, kind=FREED)
+        scene = Scene(workers=2).teach(0.3, 0.3, 0.4, 0.4, kind=FREED)
         scene.answer(1, 6.0 - idle * MS)
         scene.batches.came_free = False
         scene.free(6.0)
@@ -565,10 +645,10 @@ def test_where_fewer_are_expected_than_there_are_free_workers_nothing_is_held_ho
 @pytest.mark.parametrize("joined", [False, True])
 def test_before_anybody_joined_a_hold_must_spare_a_twentieth_of_what_all_spend_in_their_run(joined):
     """The worker was free for 10 ms; to wait 2.63 ms for one is worth 16 - 10 - 2 * 2.63 = 0.74 ms, of 2 * 16 ms."""
-    scene, now = idle_scene(10.0, 0.05, 2.5)
+    scene, now = idle_scene(10.0, *([0.05] if joined else []), 2.5)
     if joined:
         scene.join(now + 0.0001)
-    assert scene.hold(now + 0.0002) == (until(now + 0.0002, SPANS[9], 0.0002) if joined else 0.0)
+    assert scene.hold(now + 0.0002) == (until(now + 0.0002, SPANS[10], 0.0002) if joined else 0.0)
 
 
 def test_a_hold_lasts_half_as_long_again_for_those_who_come_late():
@@ -578,15 +658,15 @@ def test_a_hold_lasts_half_as_long_again_for_those_who_come_late():
 
 def test_no_hold_is_longer_than_the_fixed_part_of_a_run_when_its_timer_rings():
     """To hold 2.12 ms takes a timer 3 ms, or, in steps of 2 ms, 4 ms."""
-    assert Scene(a=0.0031).teach(1.3, 1.3).hold() == until(5.0, SPANS[7])
+    assert Scene(a=0.0031).teach(1.3, 1.3).hold() == until(5.0, SPANS[8])
     assert Scene(a=0.0029).teach(1.3, 1.3).hold() == 0.0
     assert Scene(a=0.0031, step=0.002).teach(1.3, 1.3).hold() == 0.0
-    assert Scene(a=0.0041, step=0.002).teach(1.3, 1.3).hold() == until(5.0, SPANS[7])
+    assert Scene(a=0.0041, step=0.002).teach(1.3, 1.3).hold() == until(5.0, SPANS[8])
     assert Scene(a=0.0005).teach(0.1, 0.1).hold() == 0.0, "no timer rings so soon"
 
 
 def test_what_has_been_held_counts():
-    assert Scene(a=0.0031).teach(1.3, 1.3).hold(spent=0.00005) == until(5.0, SPANS[7])
+    assert Scene(a=0.0031).teach(1.3, 1.3).hold(spent=0.00005) == until(5.0, SPANS[8])
     assert Scene(a=0.0031).teach(1.3, 1.3).hold(spent=0.0002) == 0.0
 
 
@@ -624,21 +704,21 @@ def test_nobody_is_held_longer_than_the_fixed_part_of_a_run_however_often_it_is_
 def test_with_one_worker_those_who_come_later_in_the_run_wait_too():
     """To wait 2 ms for one is worth 16 - 2 - 2 ms, less 2 ms for each of six who come after 10 ms."""
     later = [10.0] * 6
-    assert Scene().teach(1.9).hold() == until(5.0, SPANS[8])
+    assert Scene().teach(1.9).hold() == until(5.0, SPANS[9])
     assert Scene().teach(1.9, *later).hold() == 0.0
-    assert Scene().teach(1.9, *[17.0] * 6).hold() == until(5.0, SPANS[8]), "those come after the run"
-    assert busy_scene(0.0, 1.9, *later).hold() == until(5.0, SPANS[8])
+    assert Scene().teach(1.9, *[17.0] * 6).hold() == until(5.0, SPANS[9]), "those come after the run"
+    assert busy_scene(0.0, 1.9, *later).hold() == until(5.0, SPANS[9])
     assert Scene(workers=2, most=1).teach(1.9, *later).hold() == 0.0, "no two run at once"
 
 
 def test_the_run_in_which_they_come_begins_now_and_is_of_all_who_wait():
     """Thirty come after 16.5 ms, which is known of the span of 22.6 ms."""
     late = [16.5] * 30
-    assert Scene().teach(7.5, *late).hold(5.0065) == until(5.0065, SPANS[12], 0.0065)
+    assert Scene().teach(7.5, *late).hold(5.0065) == until(5.0065, SPANS[13], 0.0065)
     assert Scene().teach(7.5, *late).hold(5.0067) == 0.0
-    assert Scene(a=0.020, b=0.001).teach(1.9, *late).hold(waiting=2) == until(5.0, SPANS[8])
+    assert Scene(a=0.020, b=0.001).teach(1.9, *late).hold(waiting=2) == until(5.0, SPANS[9])
     assert Scene(a=0.020, b=0.001).teach(1.9, *late).hold(waiting=3) == 0.0
-    assert Scene(a=0.020, b=0.001).teach(1.9).hold(waiting=3) == until(5.0, SPANS[8])
+    assert Scene(a=0.020, b=0.001).teach(1.9).hold(waiting=3) == until(5.0, SPANS[9])
 
 
 def test_before_the_first_decision_nothing_is_held():
@@ -656,11 +736,11 @@ def test_the_hold_is_decided_anew_at_each_take_and_the_next_deadline_is_the_answ
     offered(queue, 5.0)
     assert queue.next_deadline() == 5.0, "nobody has asked"
     assert cut(queue, 5.0) is None
-    assert queue.next_deadline() == until(5.0, SPANS[5])
+    assert queue.next_deadline() == until(5.0, SPANS[6])
     assert cut(queue, 5.0004) is None
-    assert queue.next_deadline() == until(5.0004, SPANS[5], 0.0004)
+    assert queue.next_deadline() == until(5.0004, SPANS[6], 0.0004)
     assert cut(queue, 5.00065) is None
-    assert queue.next_deadline() == until(5.00065, SPANS[5], 0.00065)
+    assert queue.next_deadline() == until(5.00065, SPANS[6], 0.00065)
 
 
 def test_when_the_hold_has_run_out_the_batch_is_cut_for_patience(offered):
@@ -839,7 +919,7 @@ def test_when_all_callers_have_left_the_hold_has_ended(offered):
     offered(queue, 6.0)
     assert queue.next_deadline() == 6.0
     assert cut(queue, 6.0) is None
-    assert queue.next_deadline() == until(6.0, SPANS[5])
+    assert queue.next_deadline() == until(6.0, SPANS[6])
 
 
 def test_when_one_of_several_callers_has_left_the_hold_goes_on(offered):
@@ -848,7 +928,7 @@ def test_when_one_of_several_callers_has_left_the_hold_goes_on(offered):
     item = offered(queue, 5.0)
     assert cut(queue, 5.0) is None
     queue.discard(item)
-    assert queue.next_deadline() == until(5.0, SPANS[5])
+    assert queue.next_deadline() == until(5.0, SPANS[6])
 
 
 def test_a_stage_of_batches_of_one_holds_nobody(offered):
@@ -904,7 +984,7 @@ def test_workers_that_come_count_as_come_free(offered):
     offered(queue, 5.9)
     queue.workers = 1
     assert cut(queue, 6.0) is None
-    assert queue.next_deadline() == until(6.0, SPANS[5])
+    assert queue.next_deadline() == until(6.0, SPANS[6])
 
 
 def test_fewer_workers_or_as_many_as_before_do_not_count_as_come_free(offered):
@@ -1070,10 +1150,10 @@ def test_the_last_hold_and_the_time_held_are_told_of_a_hold_that_is_learned(offe
     assert (queue.last_hold, queue.held_seconds) == (0.0, 0.0)
     offered(queue, 5.0)
     cut(queue, 5.0)
-    assert queue.last_hold == pytest.approx(1.5 * SPANS[5])
+    assert queue.last_hold == pytest.approx(1.5 * SPANS[6])
     assert queue.held_seconds == 0.0, "it goes on"
     assert cut(queue, 5.0004) is None
-    assert queue.last_hold == pytest.approx(0.0004 + 1.5 * (SPANS[5] - 0.0004)), "from the start of the hold"
+    assert queue.last_hold == pytest.approx(0.0004 + 1.5 * (SPANS[6] - 0.0004)), "from the start of the hold"
     assert cut(queue, 5.0008) == (1, Reason.COMPANY)
     assert queue.held_seconds == pytest.approx(0.0008)
     assert queue.last_hold > 0.0

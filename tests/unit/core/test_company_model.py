@@ -204,7 +204,7 @@ class History:
         if not idle:
             assert batch.reason in {Reason.FULL, Reason.RETRY, Reason.ALONE}, self
         self.reasons[batch.reason] += 1
-        if len(batch.items) > batch.back:
+        if len(batch.items) > batch.back and batch.reason != Reason.RETRY:  # a suspect leaves, and the hold goes on
             self.held_since = None
 
     def play(self):
@@ -243,6 +243,21 @@ def test_whatever_happens_every_item_leaves_once_and_no_hold_is_longer_than_it_m
 # -- the rule, against a plain computation ----------------------------------------------------------------------------
 
 
+def plain_average(counts):
+    """(windows, mean, variance) of `counts`; the windows begin anew where the last ones are all others."""
+    windows = 0
+    mean = variance = lately = 0.0
+    for count in counts:
+        windows += 1
+        lately += max(1 / windows, 0.25) * (count - lately)
+        weight = max(1 / windows, 0.05)
+        variance = (1 - weight) * (variance + weight * (count - mean) ** 2)
+        mean = (1 - weight) * mean + weight * count
+        if windows > 8 and (lately - mean) ** 2 > 9 * (variance + 0.1) / 7:
+            windows, mean = 8, lately
+    return windows, mean, variance
+
+
 class PlainWorkers:
     """The batches of workers, as lists."""
 
@@ -277,8 +292,9 @@ class RuleHistory:
         self.step = random.choice((0.00025, 0.001, 0.002))
         self.company = Company(self.runs, self.batches, self.step)
         self.windows = {"arrived": [], "freed": []}
-        """Of each kind, the windows that have ended, as (length, arrivals)."""
+        """Of each kind, the windows that have ended, as (length, arrivals, how many came before a worker asked)."""
         self.kind, self.start, self.arrivals = None, None, []
+        self.at_once = -1
         self.came_free = False
         self.now = 1.0
         self.holds = 0
@@ -291,8 +307,11 @@ class RuleHistory:
                 self.work()
             if self.random.random() < 0.7:
                 self.come(self.random.choice((0, 0, 1, 5)))
-            if self.came_free and self.random.random() < 0.6:
-                self.begin("freed")
+            if self.random.random() < 0.6:
+                if self.came_free:
+                    self.begin("freed")
+                if self.at_once < 0:
+                    self.at_once = len(self.arrivals)
                 self.company.asked(self.now)
             for _ in range(self.random.choice((0, 2, 3, 3))):
                 self.now += self.random.choice((0.0001, 0.0002))
@@ -302,8 +321,8 @@ class RuleHistory:
 
     def begin(self, kind):
         if self.kind is not None:
-            self.windows[self.kind].append((self.now - self.start, self.arrivals))
-        self.kind, self.start, self.arrivals, self.came_free = kind, self.now, [], False
+            self.windows[self.kind].append((self.now - self.start, self.arrivals, self.at_once))
+        self.kind, self.start, self.arrivals, self.at_once, self.came_free = kind, self.now, [], -1, False
 
     def come(self, waiting):
         self.company.arrived(self.now, waiting)
@@ -333,19 +352,27 @@ class RuleHistory:
 
     def expected(self, span):
         """(windows, mean, variance) of those who come within `span` of a decision of this kind."""
-        counts = [sum(after <= span for after in came) for length, came in self.windows[self.kind] if length >= span]
-        mean = variance = 0.0
-        for n, count in enumerate(counts, start=1):
-            weight = max(1 / n, 0.25)
-            variance = (1 - weight) * (variance + weight * (count - mean) ** 2)
-            mean = (1 - weight) * mean + weight * count
-        return len(counts), mean, variance
+        windows = self.windows[self.kind]
+        if span == 0.0:
+            return plain_average([at_once for _, _, at_once in windows if at_once >= 0])
+        return plain_average([sum(after <= span for after in came) for length, came, _ in windows if length >= span])
 
     def within(self, seconds, expected):
         known = [
-            mean for span, (windows, mean, _) in zip(SPANS, expected, strict=True) if span <= seconds and windows > 3
+            mean
+            for span, (windows, mean, _) in zip(SPANS, expected, strict=True)
+            if 0.0 < span <= seconds and windows > 3
         ]
         return known[-1] if known else 0.0
+
+    def usually_by(self, passed, expected):
+        """How many have come by then, on the average: between two spans it is a line."""
+        means = [mean for _, mean, _ in expected]
+        after = next((i for i, span in enumerate(SPANS) if span > passed), None)
+        if after is None:
+            return 0.0
+        share = (passed - SPANS[after - 1]) / (SPANS[after] - SPANS[after - 1])
+        return (1 - share) * means[after - 1] + share * means[after]
 
     def worths(self, waiting, room, worker, spent):
         """Of each hold that may be, (what it is worth, its length)."""
@@ -364,14 +391,18 @@ class RuleHistory:
         since = self.plain.free_since[worker]
         idle = 0.0 if since is None else self.start - since
         spared -= b * waiting + (0.0 if self.kind == "arrived" and idle > run else idle)
-        before = self.within(passed, expected) if passed >= SPANS[0] else len(self.arrivals)
+        before = self.usually_by(passed, expected)
         later = self.within(passed + run, expected) if self.workers == 1 else 0.0
         found = []
         for span, (windows, mean, variance) in zip(SPANS, expected, strict=True):
             wait = span - passed
-            more = min(room, mean - math.sqrt(variance / 7) - before - others)
             timer = math.ceil(1.5 * wait / self.step) * self.step
-            if wait <= 0 or windows < 4 or more <= 0 or spent + timer > a:
+            if wait <= 0 or windows < 4 or mean <= before or spent + timer > a:
+                continue
+            known = (mean**2 + len(self.arrivals) * (variance - mean)) / (mean**2 + before * (variance - mean))
+            error = 1.5 * math.sqrt(variance / min(windows, 39)) / mean
+            more = min(room, (mean - before) * (known - error) - others)
+            if more <= 0:
                 continue
             worth = more * (spared - wait) - waiting * wait - max(0.0, later - mean) * wait
             if self.arrivals or worth > 0.05 * (waiting + more) * (a + b * (waiting + more)):
