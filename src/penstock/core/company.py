@@ -50,8 +50,8 @@ BEGUN_ANEW: Final = 8
 """So many windows stand for the short average, where the long one begins anew from it."""
 SURE: Final = 1.5
 """Of those who are to come, so many standard errors are not counted."""
-STRAGGLERS: Final = 1.5
-"""A hold for those who come within h lasts so much longer, because some of them come late."""
+STRAGGLERS: Final = 2.0
+"""A hold for those who come within h lasts so many times as long, because some of them come late."""
 LEAST_GAIN: Final = 0.05
 """While nobody has come, a hold must spare so much of the time that all of them spend in their run."""
 SOONER: Final = 0.25

@@ -92,7 +92,7 @@ def taught(offered, joins=THREE, **fields):
 
 def until(now, span, passed=0.0):
     """When a hold ends, for those who come within `span` of a decision that was so long ago."""
-    return pytest.approx(now + 1.5 * (span - passed), abs=1e-9)
+    return pytest.approx(now + 2 * (span - passed), abs=1e-9)
 
 
 class Scene:
@@ -651,9 +651,9 @@ def test_before_anybody_joined_a_hold_must_spare_a_twentieth_of_what_all_spend_i
     assert scene.hold(now + 0.0002) == (until(now + 0.0002, SPANS[10], 0.0002) if joined else 0.0)
 
 
-def test_a_hold_lasts_half_as_long_again_for_those_who_come_late():
-    assert Scene().teach(0.3).hold() == pytest.approx(5.0 + 1.5 * 0.000125 * 2**1.5, abs=1e-12)
-    assert Scene().teach(0.3).hold(5.0002) == pytest.approx(5.0002 + 1.5 * (0.000125 * 2**1.5 - 0.0002), abs=1e-12)
+def test_a_hold_lasts_as_long_again_for_those_who_come_late():
+    assert Scene().teach(0.3).hold() == pytest.approx(5.0 + 2 * 0.000125 * 2**1.5, abs=1e-12)
+    assert Scene().teach(0.3).hold(5.0002) == pytest.approx(5.0002 + 2 * (0.000125 * 2**1.5 - 0.0002), abs=1e-12)
 
 
 def test_no_hold_is_longer_than_the_fixed_part_of_a_run_when_its_timer_rings():
@@ -1150,10 +1150,10 @@ def test_the_last_hold_and_the_time_held_are_told_of_a_hold_that_is_learned(offe
     assert (queue.last_hold, queue.held_seconds) == (0.0, 0.0)
     offered(queue, 5.0)
     cut(queue, 5.0)
-    assert queue.last_hold == pytest.approx(1.5 * SPANS[6])
+    assert queue.last_hold == pytest.approx(2 * SPANS[6])
     assert queue.held_seconds == 0.0, "it goes on"
     assert cut(queue, 5.0004) is None
-    assert queue.last_hold == pytest.approx(0.0004 + 1.5 * (SPANS[6] - 0.0004)), "from the start of the hold"
+    assert queue.last_hold == pytest.approx(0.0004 + 2 * (SPANS[6] - 0.0004)), "from the start of the hold"
     assert cut(queue, 5.0008) == (1, Reason.COMPANY)
     assert queue.held_seconds == pytest.approx(0.0008)
     assert queue.last_hold > 0.0

@@ -396,7 +396,7 @@ class RuleHistory:
         found = []
         for span, (windows, mean, variance) in zip(SPANS, expected, strict=True):
             wait = span - passed
-            timer = math.ceil(1.5 * wait / self.step) * self.step
+            timer = math.ceil(2 * wait / self.step) * self.step
             if wait <= 0 or windows < 4 or mean <= before or spent + timer > a:
                 continue
             known = (mean**2 + len(self.arrivals) * (variance - mean)) / (mean**2 + before * (variance - mean))
@@ -406,7 +406,7 @@ class RuleHistory:
                 continue
             worth = more * (spared - wait) - waiting * wait - max(0.0, later - mean) * wait
             if self.arrivals or worth > 0.05 * (waiting + more) * (a + b * (waiting + more)):
-                found.append((worth, 1.5 * wait))
+                found.append((worth, 2 * wait))
         return found
 
     def compare(self):
