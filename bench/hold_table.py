@@ -71,7 +71,9 @@ def summarise(run: HoldRun) -> bool:
     _kinds(run)
     _policies(run)
     _worst_cases(run, "1 / mean latency, to 0", mean_to_never, run.played)
-    _worst_cases(run, "throughput, to 0, closed", throughput_to_never, [p for p in run.played if p.closed])
+    closed = [p for p in run.played if p.closed]
+    _worst_cases(run, "throughput, to 0, closed", throughput_to_never, closed)
+    _worst_cases(run, "1 / p99, to 0, closed", p99_to_never, closed)
     return met
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -110,3 +111,15 @@ def test_figures_without_a_drawing_are_caught(tmp_path):
     write_plot(a_plot(), figures)
     Path(tmp_path, "some.svg").unlink()
     assert plots.main(["--check", str(figures)]) == 1
+
+
+def test_each_drawing_of_the_documentation_shows_its_figures_and_stands_in_a_page():
+    figures = sorted(plots.DOCS.rglob(f"*{plots.FIGURES}"))
+    assert plots.DOCS / "explanation" / "hold-by-callers.plot.json" in figures
+    assert not [path for path in figures if plots.is_stale(path)]
+    shown = {
+        (page.parent / drawing).resolve()
+        for page in plots.DOCS.rglob("*.md")
+        for drawing in re.findall(r"!\[.+?\]\((.+?\.svg)\)", page.read_text())
+    }
+    assert {drawing_of(path) for path in figures} == shown == set(plots.DOCS.rglob("*.svg"))
