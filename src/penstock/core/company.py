@@ -48,6 +48,8 @@ LEAST_VARIANCE: Final = 0.1
 """Counts that were always the same may differ by a third of one before that counts as a change."""
 BEGUN_ANEW: Final = 8
 """So many windows stand for the short average, where the long one begins anew from it."""
+LEAST_EXPECTED: Final = 1e-6
+"""Fewer are nobody.  An average falls for ever while nobody comes, and the square of a very small one would be 0."""
 SURE: Final = 1.5
 """Of those who are to come, so many standard errors are not counted."""
 STRAGGLERS: Final = 2.0
@@ -120,7 +122,7 @@ class Learned:
         standard errors are of the mean.
         """
         mean, variance = self.mean[i], self.variance[i]
-        if mean <= by_now:
+        if mean - by_now < LEAST_EXPECTED:
             return 0.0
         dispersion = variance - mean
         known = (mean * mean + joined * dispersion) / (mean * mean + by_now * dispersion)

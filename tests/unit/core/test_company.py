@@ -429,6 +429,14 @@ def test_of_bursts_of_any_size_many_mean_that_more_are_to_come():
     assert known_of(4.0, 12.0, 100).still_to_come(6, 1.0, 1) == pytest.approx(3.0 * (1 - 1.5 * (12 / 39) ** 0.5 / 4.0))
 
 
+def test_an_average_that_has_fallen_for_a_day_is_nobody():
+    learned = Learned()
+    for count in [1, *[0] * 20_000]:
+        learned.add(0.00013, [0.0001] * count, 0)
+    assert 0.0 < learned.mean[1] < 1e-200
+    assert learned.still_to_come(1, learned.by(0.00001, 1), 0) == 0.0
+
+
 def test_nobody_is_to_come_where_all_should_have_come_or_nothing_is_sure():
     assert known_of(4.0, 2.0).still_to_come(6, 4.0, 0) == 0.0
     assert known_of(0.0, 0.0).still_to_come(6, 0.0, 0) == 0.0

@@ -397,7 +397,7 @@ class RuleHistory:
         for span, (windows, mean, variance) in zip(SPANS, expected, strict=True):
             wait = span - passed
             timer = math.ceil(2 * wait / self.step) * self.step
-            if wait <= 0 or windows < 4 or mean <= before or spent + timer > a:
+            if wait <= 0 or windows < 4 or mean - before < 1e-6 or spent + timer > a:
                 continue
             known = (mean**2 + len(self.arrivals) * (variance - mean)) / (mean**2 + before * (variance - mean))
             error = 1.5 * math.sqrt(variance / min(windows, 39)) / mean
