@@ -224,6 +224,7 @@ async def arrivals(seed, items, admission, **options):
     return found
 
 
+@pytest.mark.timeout(180)  # 40,000 items; it takes 20 s where coverage is measured, and a busy machine is slower
 @pytest.mark.parametrize("seed", range(2))
 async def test_of_those_let_in_few_miss_their_deadlines_and_no_fewer_are_answered_in_time(seed):
     by_room = await arrivals(seed, 20_000, "room")
