@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from penstock.core.clock import FineTimer
+from penstock.hosting.libc_timer import LibcTimer
 
 FINE_STEP_SECONDS: Final = 0.0001
 """How late such a timer may ring.  Measured on a busy machine: 22 µs in the median, 2 ms at the 99th percentile."""
@@ -49,9 +50,6 @@ def find_timer_calls() -> TimerCalls | None:
         return OsTimer()
     if sys.platform != "linux":
         return None
-    # Here, because `ctypes` takes milliseconds to load, and a client never needs it.
-    from penstock.hosting.libc_timer import LibcTimer
-
     try:
         return LibcTimer()
     except (OSError, AttributeError):  # a C library without it, or none that can be loaded
