@@ -17,8 +17,7 @@ class LaterTimer:
         self._timer: Timer | None = None
 
     def set(self, delay: float) -> None:  # noqa: D102  # see `FineTimer`
-        if self._timer is not None:
-            self._timer.cancel()
+        self.close()
         self._timer = self._clock.call_later(delay, self._ring)
 
     def close(self) -> None:  # noqa: D102  # see `FineTimer`

@@ -12,7 +12,8 @@ Contract
 * Of each window, and each span h not longer than it, is learned how many singles came within h of its start: a moving
   average of weight 1 / windows, at least 0.05, and their variance.  Those count that came after the batch was cut.  So
   nothing has to be held for the sake of learning.  The span 0 is until a free worker first asks.
-* A second average has weight 0.25.  Where the first is three standard errors away from it, that begins anew from it.
+* A second average has weight 0.25.  Where it is three standard errors away from the first, that one begins anew
+  from it.
 * How many are still to come follows from how many have come already; see `still_to_come`.
 * Before four windows of a kind that are as long as h nothing is held for h.
 * A hold is worth what it spares those who come, less what it costs the others; see `_best`.
@@ -25,6 +26,7 @@ Contract
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from typing import Final
 
 from penstock.core.run_times import RunTimes
@@ -94,7 +96,7 @@ class Learned:
         self.mean[i] += weight * off
         self.variance[i] = (1.0 - weight) * (self.variance[i] + weight * off * off)
         gap = self._lately[i] - self.mean[i]
-        if gap * gap > CHANGED * CHANGED * (self.variance[i] + LEAST_VARIANCE) / LATELY_AVERAGED and count > BEGUN_ANEW:
+        if count > BEGUN_ANEW and gap * gap > CHANGED * CHANGED * (self.variance[i] + LEAST_VARIANCE) / LATELY_AVERAGED:
             self.windows[i] = BEGUN_ANEW
             self.mean[i] = self._lately[i]
 
@@ -224,9 +226,7 @@ class Company:
         fixed, each, step = self._runs.fixed, self._runs.each, self._step
         learned = self._kinds[self._kind]
         in_run = learned.within(passed + fixed + each * waiting) if self._batches.live == 1 else 0.0
-        following = 1
-        while following < len(SPANS) and SPANS[following] <= passed:
-            following += 1
+        following = max(1, bisect_right(SPANS, passed))
         by_now = learned.by(passed, following) if following < len(SPANS) else 0.0
         best = best_hold = 0.0
         for i in range(following, len(SPANS)):

@@ -15,6 +15,7 @@ from penstock.core.cuts import Reason
 from penstock.core.lanes import Lane
 from penstock.core.run_times import RunTimes
 from penstock.core.worker_batches import WorkerBatches
+from plain_average import plain_average
 
 RUN = 0.016
 MS = 0.001
@@ -307,22 +308,12 @@ def test_once_what_was_put_back_has_left_singles_are_held_again(offered):
 # -- what is learned --------------------------------------------------------------------------------------------------
 
 
-def plain_average(counts):
-    """The mean and the variance, moved by one count at a time."""
-    mean = variance = 0.0
-    for windows, count in enumerate(counts, start=1):
-        weight = max(1 / windows, 0.05)
-        variance = (1 - weight) * (variance + weight * (count - mean) ** 2)
-        mean = (1 - weight) * mean + weight * count
-    return mean, variance
-
-
 def test_the_mean_and_the_variance_move_by_1_over_windows_and_at_least_a_twentieth():
     learned = Learned()
     counts = [3, 0, 1, 7, 2, 2, 5, 0, 4] * 4
     for windows, count in enumerate(counts, start=1):
         learned.add(1.0, [0.0001] * count, count)
-        mean, variance = plain_average(counts[:windows])
+        _, mean, variance = plain_average(counts[:windows])
         assert learned.mean == pytest.approx([mean] * len(SPANS))
         assert learned.variance == pytest.approx([variance] * len(SPANS))
         assert learned.windows == [windows] * len(SPANS)
@@ -423,7 +414,7 @@ def test_of_requests_at_random_those_who_came_say_nothing_about_the_others(joine
 
 
 def test_of_bursts_of_any_size_many_mean_that_more_are_to_come():
-    """Negative binomial: of 1 that usually came there are 3; those of the size of 16 + 3 * 8 to 16 + 1 * 8."""
+    """A negative binomial count: 3 have come where 1 usually has, so 40 / 24 times as many are to come."""
     error = 1.5 * (12 / 10) ** 0.5 / 4.0
     assert known_of(4.0, 12.0, 10).still_to_come(6, 1.0, 3) == pytest.approx(3.0 * (40 / 24 - error))
     assert known_of(4.0, 12.0, 100).still_to_come(6, 1.0, 1) == pytest.approx(3.0 * (1 - 1.5 * (12 / 39) ** 0.5 / 4.0))

@@ -21,6 +21,7 @@ from penstock.core.lanes import Lane
 from penstock.core.run_times import RunTimes
 from penstock.core.tenants import Tenant
 from penstock.core.worker_batches import WorkerBatches
+from plain_average import plain_average
 
 HISTORIES = 24
 STEPS = 1200
@@ -241,21 +242,6 @@ def test_whatever_happens_every_item_leaves_once_and_no_hold_is_longer_than_it_m
 
 
 # -- the rule, against a plain computation ----------------------------------------------------------------------------
-
-
-def plain_average(counts):
-    """(windows, mean, variance) of `counts`; the windows begin anew where the last ones are all others."""
-    windows = 0
-    mean = variance = lately = 0.0
-    for count in counts:
-        windows += 1
-        lately += max(1 / windows, 0.25) * (count - lately)
-        weight = max(1 / windows, 0.05)
-        variance = (1 - weight) * (variance + weight * (count - mean) ** 2)
-        mean = (1 - weight) * mean + weight * count
-        if windows > 8 and (lately - mean) ** 2 > 9 * (variance + 0.1) / 7:
-            windows, mean = 8, lately
-    return windows, mean, variance
 
 
 class PlainWorkers:
