@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock.codec.text import cut_line, printable
+from penstock.codec.type_cache import fill_type_cache
 from penstock.errors import ArtifactInvalid
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ def read_strictly(
     try:
         found = _read_json(content)
         _refuse_other_schema(found, schema, remedy)
+        fill_type_cache(kind)
         read = msgspec.convert(found, kind)
         check(read)
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, and msgspec's errors are ValueErrors

@@ -16,6 +16,7 @@ from penstock.codec.annotations import array_kind, bytes_kind, type_name
 from penstock.codec.custom import model_reader, read_custom
 from penstock.codec.formats import Codec
 from penstock.codec.invalid import UnreadablePart, invalid_item
+from penstock.codec.type_cache import fill_type_cache
 from penstock.codec.type_check import TypeCheck
 from penstock.core.payload import Buffer
 
@@ -95,6 +96,7 @@ def _typed_readers(type_: Any) -> tuple[Callable[[Buffer], Any], Callable[[Buffe
         builtins = msgspec.msgpack.Decoder()
         return models.json, lambda payload: models.value(builtins.decode(payload))
     try:
+        fill_type_cache(type_)
         return (
             msgspec.json.Decoder(type_, dec_hook=read_custom).decode,
             msgspec.msgpack.Decoder(type_, dec_hook=read_custom).decode,

@@ -21,6 +21,7 @@ from penstock.codec.annotations import (
 from penstock.codec.custom import model_reader, read_custom
 from penstock.codec.formats import Codec
 from penstock.codec.sendable import unsendable
+from penstock.codec.type_cache import fill_type_cache
 from penstock.errors import ConfigError
 
 __all__ = ["Signature", "accepts", "json_schema", "offers", "signature", "type_name"]
@@ -39,6 +40,7 @@ def accepts(item_type: Any) -> frozenset[Codec]:
         return frozenset()
     if model_reader(item_type) is None:
         try:
+            fill_type_cache(item_type)
             msgspec.json.Decoder(item_type, dec_hook=read_custom)
         except TypeError as exc:
             raise ConfigError(f"`{type_name(item_type)}` cannot be an item from outside: {exc}") from exc

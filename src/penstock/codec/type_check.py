@@ -14,6 +14,7 @@ import msgspec
 from penstock.codec.annotations import alternatives, is_array, is_numpy_scalar, type_name
 from penstock.codec.custom import model_reader, read_custom, write_custom
 from penstock.codec.invalid import explain
+from penstock.codec.type_cache import fill_type_cache
 from penstock.errors import ConfigError
 
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
@@ -38,7 +39,7 @@ class TypeCheck:
         self._models = model_reader(type_)
         if self._models is None:
             try:
-                msgspec.msgpack.Decoder(type_)
+                fill_type_cache(type_)
             except TypeError as exc:
                 raise ConfigError(f"nothing can be checked against `{type_name(type_)}`: {exc}") from exc
 

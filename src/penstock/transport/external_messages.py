@@ -6,6 +6,7 @@ a worker sends is cut to the bounds that our own workers keep.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -69,6 +70,10 @@ class ExternalFailure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encoder = msgspec.json.Encoder()
+_decode: dict[type[msgspec.Struct], Callable[[Any], Any]] = {
+    kind: msgspec.json.Decoder(kind).decode for kind in (ExternalHello, ExternalLaunch, ExternalFailure)
+}
+"""Made while one thread imports this: see `codec.type_cache`."""
 
 
 def pack_json(message: msgspec.Struct) -> bytes:
@@ -79,12 +84,13 @@ def pack_json(message: msgspec.Struct) -> bytes:
 def unpack_json(payload: Any, kind: type[M]) -> M:
     """The message of `kind` in `payload`; ProtocolError if it is not one."""
     try:
-        return msgspec.json.decode(payload, type=kind)
+        found: M = _decode[kind](payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         name = kind.__name__.removeprefix("External").upper()
         raise ProtocolError(
             f"what should be the JSON of a {name} is none: {cut_middle(str(error), MESSAGE_BYTES)}"
         ) from None
+    return found
 
 
 def codecs_of(names: tuple[str, ...]) -> frozenset[Codec]:

@@ -6,6 +6,7 @@ read them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -138,6 +139,10 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
+_decode: dict[type[msgspec.Struct], Callable[[Any], Any]] = {
+    kind: msgspec.msgpack.Decoder(kind).decode for kind in (Hello, Launch, Released, Kept, Trim, Problem)
+}
+"""Made while one thread imports this: see `codec.type_cache`."""
 
 
 def pack(message: msgspec.Struct) -> bytes:
@@ -148,9 +153,10 @@ def pack(message: msgspec.Struct) -> bytes:
 def unpack(payload: Any, kind: type[M]) -> M:
     """The message of `kind` in `payload`; ProtocolError if it is not one."""
     try:
-        return msgspec.msgpack.decode(payload, type=kind)
+        found: M = _decode[kind](payload)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"not a {kind.__name__}: {error}") from None
+    return found
 
 
 def stage_failure(problem: Problem, stage: str) -> StageFailed:
