@@ -18,6 +18,8 @@ Contract
 * Before four windows of a kind that are as long as h nothing is held for h.
 * A hold is worth what it spares those who come, less what it costs the others; see `_best`.
 * A hold lasts at most as long as the fixed part of a run, a, timers included, however often it is decided anew.
+* While a is shorter than a step of the timers, no hold could be.  So nothing is counted, which would cost each request
+  something, and windows begin with the first decision after a has grown.
 * Nobody is held where as many wait as each worker could have, by the most that were in hand between two answers, of
   the last eight.
 * While no worker is there nothing is held, and the window is dropped, unlearned.
@@ -147,7 +149,7 @@ class Company:
         self._kinds = [Learned(), Learned()]
         self._kind = ARRIVED
         self._start = -1.0
-        """When the decision began; -1 before the first, and after all workers were gone."""
+        """When the decision began; -1 where nothing is counted, and before the first."""
         self._arrivals: list[float] = []
         self._joined = 0
         self._at_once = -1
@@ -157,6 +159,8 @@ class Company:
 
     def arrived(self, now: float, waiting: int) -> None:
         """A single has come where `waiting` others wait."""
+        if not self._counts():
+            return
         if waiting == 0 and self._batches.free > 0:
             self._begin(ARRIVED, now)
             self._batches.came_free = False
@@ -169,11 +173,20 @@ class Company:
 
     def asked(self, now: float) -> None:
         """A free worker asks while singles wait."""
+        if not self._counts():
+            return
         if self._batches.came_free:
             self._batches.came_free = False
             self._begin(FREED, now)
         if self._at_once < 0:
             self._at_once = self._joined
+
+    def _counts(self) -> bool:
+        """Whether a hold can be short enough; if none can, the window is dropped."""
+        if self._step > self._runs.fixed:
+            self._start = -1.0
+            return False
+        return True
 
     def _begin(self, kind: int, now: float) -> None:
         if self._start >= 0.0:
@@ -195,10 +208,9 @@ class Company:
 
         `room` is how many more may come into the batch.  `spent` is how long it has been held.
         """
-        fixed, each = self._runs.fixed, self._runs.each
-        # No timer ends a hold before it has cost more than it may: the usual case where runs are short.
-        if self._step > fixed or self._start < 0.0 or room <= 0 or self._batches.all_here(waiting):
+        if self._start < 0.0 or room <= 0 or self._batches.all_here(waiting):
             return 0.0
+        fixed, each = self._runs.fixed, self._runs.each
         others = max(0, self._batches.free - 1)
         run = fixed + each * waiting
         otherwise = run

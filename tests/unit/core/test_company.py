@@ -664,6 +664,29 @@ def test_no_hold_is_longer_than_the_fixed_part_of_a_run_when_its_timer_rings():
     assert Scene(a=0.0005).teach(0.1, 0.1).hold() == 0.0, "no timer rings so soon"
 
 
+def test_nothing_is_counted_while_no_hold_can_be_so_short():
+    scene = Scene(a=0.0009).teach(*THREE)
+    scene.runs.fixed = RUN
+    for at in (6.0, 7.0, 8.0, 9.0):
+        scene.arrive(at)
+        for after in THREE:
+            scene.join(at + after * MS)
+        assert scene.hold(at + 0.0007) == 0.0, "of no more than three windows since"
+    scene.arrive(10.0)
+    assert scene.hold(10.0) == until(10.0, SPANS[6])
+
+
+def test_a_window_in_which_runs_became_so_short_is_dropped():
+    scene = Scene().teach(*THREE)
+    scene.runs.fixed = 0.0009
+    scene.join(5.0001)
+    scene.runs.fixed = RUN
+    scene.join(5.0002)
+    assert scene.hold(5.0002) == 0.0, "there is no decision"
+    scene.arrive(6.0)
+    assert scene.hold(6.0) == until(6.0, SPANS[6]), "and the one before has not been learned, in which two came"
+
+
 def test_what_has_been_held_counts():
     assert Scene(a=0.0031).teach(1.3, 1.3).hold(spent=0.00005) == until(5.0, SPANS[8])
     assert Scene(a=0.0031).teach(1.3, 1.3).hold(spent=0.0002) == 0.0
