@@ -25,7 +25,7 @@ A batch is due at the first of these moments:
   that is to be alone ends it;
 * at oldest + max_wait, and at newest + max_gap;
 * with `max_wait="auto"`, when `company` says that it is not worth waiting any longer, and at once when an item waits
-  that was put back;
+  that was put back, and where runs are so short that no timer could end a hold in time;
 * with `hold_after_idle=False`, at once when an item came where a worker had been free longer than max_wait;
 * at an item's deadline, less the expected run time and `round_trip_seconds`, the time to the worker and back.
 
@@ -105,15 +105,18 @@ class BatchQueue:
         """Since when a free worker is held; -1 while none is."""
         self._held_until = 0.0
         """Until when it is, as that was last decided: later no worker may have been free."""
-        self._max_wait = math.inf if isinstance(policy.max_wait, str) else policy.max_wait
+        self._max_wait = 0.0 if isinstance(policy.max_wait, str) else policy.max_wait
         self._batches: WorkerBatches | None = None
         """The batches of the workers, where the policy asks for them."""
+        self._learner: Company | None = None
+        """The hold, where it is learned."""
         self._company: Company | None = None
+        """The same, while runs are so long that somebody may be held."""
         self.learns = isinstance(policy.max_wait, str) and policy.max_size > 1
         if self.learns or not policy.hold_after_idle:
             self._batches = WorkerBatches(workers, max_batches)
             if self.learns:
-                self._company = Company(self.runs, self._batches, timer_step)
+                self._learner = Company(self.runs, self._batches, timer_step)
         self._never_held = -math.inf
         """When the last single came that is not to be held; those that came before it are not held either."""
         self._put_back: set[Item] = set()
@@ -181,19 +184,11 @@ class BatchQueue:
             self._alone += 1
         if self._earliest is not None and item.deadline < self._earliest and lane == SINGLE:
             self._earliest = item.deadline
-        if self._batches is not None:
-            self._note_offer(lane, request.alone, now)
-
-    def _note_offer(self, lane: int, alone: bool, now: float) -> None:
-        batches, company = self._batches, self._company
-        assert batches is not None
-        batches.in_hand(self.front_items)
-        if lane != SINGLE or alone:
-            return
-        if company is not None:
-            company.arrived(now, self._waiting - self._bulk - 1)
-        elif batches.free_for(now) > self._max_wait:
-            self._never_held = now
+        if self._batches is not None and lane == SINGLE and not request.alone:
+            if self._company is not None:
+                self._company.arrived(now, self._waiting - self._bulk - 1)
+            elif self._learner is None and self._batches.free_for(now) > self._max_wait:
+                self._never_held = now
 
     def put_back(self, items: list[Item]) -> None:
         """Return `items`, in their order, to their places: their worker ended before it looked at them."""
@@ -208,7 +203,7 @@ class BatchQueue:
             line = self._line_of(item)
             line.lanes[item.request.lane].add_first(item, item.deadline)
             self._order.give_back(line)
-            if self._company is not None and item.request.lane == SINGLE:
+            if self._learner is not None and item.request.lane == SINGLE:
                 self._put_back.add(item)
         self._earliest = None
 
@@ -241,6 +236,8 @@ class BatchQueue:
             else:
                 self._back.discard(item)
             return
+        if self._batches is not None:
+            self._batches.in_hand(self.front_items)
         self.front_nbytes -= item.nbytes
         if item.suspect:
             self._suspects.remove(item)
@@ -368,18 +365,28 @@ class BatchQueue:
         """
         if calls == 1 and size > 0:
             (self.back_runs if back else self.runs).add(seconds, size)
+            if self._learner is not None and self._held_since < 0.0:
+                self._hold_or_not(self._learner)
         if self._batches is not None:
             self._batches.back(worker, self.front_items, now)
+
+    def _hold_or_not(self, learner: Company) -> None:
+        """Count arrivals only while somebody may be held: a stage with short runs does not pay for it."""
+        if learner.can_hold:
+            self._company, self._max_wait = learner, math.inf
+        elif self._company is not None:
+            learner.drop_window()
+            self._company, self._max_wait = None, 0.0
 
     def lost(self, worker: int, now: float) -> None:  # noqa: ARG002  # as all else that happens to a worker
         """Forget what `worker` had: it is gone."""
         if self._batches is not None:
-            self._batches.lost(worker)
+            self._batches.lost(worker, self.front_items)
 
     def unsent(self, worker: int) -> None:
         """Forget the batch that was taken last for `worker`: none of it was sent."""
         if self._batches is not None:
-            self._batches.unsent(worker)
+            self._batches.unsent(worker, self.front_items)
 
     # -- who goes first ------------------------------------------------------------------------------------------
 

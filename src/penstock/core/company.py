@@ -18,8 +18,6 @@ Contract
 * Before four windows of a kind that are as long as h nothing is held for h.
 * A hold is worth what it spares those who come, less what it costs the others; see `_best`.
 * A hold lasts at most as long as the fixed part of a run, a, timers included, however often it is decided anew.
-* While a is shorter than a step of the timers, no hold could be.  So nothing is counted, which would cost each request
-  something, and windows begin with the first decision after a has grown.
 * Nobody is held where as many wait as each worker could have, by the most that were in hand between two answers, of
   the last eight.
 * While no worker is there nothing is held, and the window is dropped, unlearned.
@@ -149,7 +147,7 @@ class Company:
         self._kinds = [Learned(), Learned()]
         self._kind = ARRIVED
         self._start = -1.0
-        """When the decision began; -1 where nothing is counted, and before the first."""
+        """When the decision began; -1 before the first, and after a window was dropped."""
         self._arrivals: list[float] = []
         self._joined = 0
         self._at_once = -1
@@ -159,8 +157,6 @@ class Company:
 
     def arrived(self, now: float, waiting: int) -> None:
         """A single has come where `waiting` others wait."""
-        if not self._counts():
-            return
         if waiting == 0 and self._batches.free > 0:
             self._begin(ARRIVED, now)
             self._batches.came_free = False
@@ -173,20 +169,11 @@ class Company:
 
     def asked(self, now: float) -> None:
         """A free worker asks while singles wait."""
-        if not self._counts():
-            return
         if self._batches.came_free:
             self._batches.came_free = False
             self._begin(FREED, now)
         if self._at_once < 0:
             self._at_once = self._joined
-
-    def _counts(self) -> bool:
-        """Whether a hold can be short enough; if none can, the window is dropped."""
-        if self._step > self._runs.fixed:
-            self._start = -1.0
-            return False
-        return True
 
     def _begin(self, kind: int, now: float) -> None:
         if self._start >= 0.0:
@@ -198,10 +185,15 @@ class Company:
         self._at_once = -1
 
     def drop_window(self) -> None:
-        """Learn nothing from what goes on: no worker is there."""
+        """Learn nothing from what goes on: no worker is there, or none could be held."""
         self._start = -1.0
 
     # -- worth ------------------------------------------------------------------------------------------------------
+
+    @property
+    def can_hold(self) -> bool:
+        """Whether a timer can end a hold before it has cost more than it may."""
+        return self._step <= self._runs.fixed
 
     def hold(self, waiting: int, room: int, worker: int, now: float, spent: float) -> float:
         """Until when the free `worker` is to be held, where so many singles wait; 0 if it is not.

@@ -123,7 +123,7 @@ def least_busy(workers: list[Holder], window: int, most: int | None = None) -> H
     return best
 
 
-def count_taking(workers: Sequence[FrameHolder]) -> int:
+def count_taking(workers: list[Holder]) -> int:
     """How many workers may be given batches: they are ready, and at no examination or check."""
     taking = 0
     for worker in workers:

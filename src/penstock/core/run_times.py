@@ -73,7 +73,9 @@ class RunTimes:
 
     def add(self, seconds: float, size: int) -> None:
         """Learn that a batch of `size` items, at least one, ran for `seconds`."""
-        index = (size - 1).bit_length()
+        index, most = 0, 1
+        while most < size:
+            index, most = index + 1, most + most
         classes = self._classes
         while len(classes) <= index:
             classes.append(None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import Final
 
 from penstock.core.run_times import RunTimes
@@ -16,7 +15,7 @@ class WorkerBatch:
     """What one worker has: the sizes of its batches, the oldest first."""
 
     def __init__(self) -> None:
-        self.sizes: deque[int] = deque()
+        self.sizes: list[int] = []
         self.began = 0.0
         """When the oldest of them began."""
         self.free_since = -1.0
@@ -58,7 +57,7 @@ class WorkerBatches:
         return max(0, free)
 
     def in_hand(self, waiting: int) -> None:
-        """Note that so many items wait."""
+        """Note that so many items wait, before some of them leave or a worker's batch does."""
         self._peak = max(self._peak, waiting + self._items_out)
 
     def all_here(self, waiting: int) -> bool:
@@ -85,7 +84,8 @@ class WorkerBatches:
         found = self._known.get(worker)
         if found is None or not found.sizes:
             return
-        self._items_out -= found.sizes.popleft()
+        self.in_hand(waiting)
+        self._items_out -= found.sizes.pop(0)
         self._out -= 1
         found.began = now
         if not found.sizes:
@@ -94,18 +94,20 @@ class WorkerBatches:
             self.came_free = True
         self._peaks[self._answers % PEAKS] = self._peak
         self._answers += 1
-        self._peak = waiting + self._items_out
+        self._peak = 0
 
-    def unsent(self, worker: int) -> None:
-        """The latest batch of a worker was not sent."""
+    def unsent(self, worker: int, waiting: int) -> None:
+        """The latest batch of a worker was not sent, where so many items wait."""
+        self.in_hand(waiting)
         found = self._known[worker]
         self._items_out -= found.sizes.pop()
         self._out -= 1
         if not found.sizes:
             self._busy -= 1
 
-    def lost(self, worker: int) -> None:
-        """A worker is gone, and what it had."""
+    def lost(self, worker: int, waiting: int) -> None:
+        """A worker is gone, and what it had, where so many items wait."""
+        self.in_hand(waiting)
         found = self._known.pop(worker, None)
         if found is not None and found.sizes:
             self._busy -= 1

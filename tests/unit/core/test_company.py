@@ -26,7 +26,7 @@ THREE = (0.3, 0.4, 0.6)
 def auto(max_size=8, **fields):
     """A queue that learns, of a stage whose runs are known."""
     queue = BatchQueue(Batch(max_size=max_size, max_wait="auto"), **fields)
-    queue.runs.add(RUN, 1)
+    queue.ran(RUN, 1, 0.0)
     return queue
 
 
@@ -664,29 +664,6 @@ def test_no_hold_is_longer_than_the_fixed_part_of_a_run_when_its_timer_rings():
     assert Scene(a=0.0005).teach(0.1, 0.1).hold() == 0.0, "no timer rings so soon"
 
 
-def test_nothing_is_counted_while_no_hold_can_be_so_short():
-    scene = Scene(a=0.0009).teach(*THREE)
-    scene.runs.fixed = RUN
-    for at in (6.0, 7.0, 8.0, 9.0):
-        scene.arrive(at)
-        for after in THREE:
-            scene.join(at + after * MS)
-        assert scene.hold(at + 0.0007) == 0.0, "of no more than three windows since"
-    scene.arrive(10.0)
-    assert scene.hold(10.0) == until(10.0, SPANS[6])
-
-
-def test_a_window_in_which_runs_became_so_short_is_dropped():
-    scene = Scene().teach(*THREE)
-    scene.runs.fixed = 0.0009
-    scene.join(5.0001)
-    scene.runs.fixed = RUN
-    scene.join(5.0002)
-    assert scene.hold(5.0002) == 0.0, "there is no decision"
-    scene.arrive(6.0)
-    assert scene.hold(6.0) == until(6.0, SPANS[6]), "and the one before has not been learned, in which two came"
-
-
 def test_what_has_been_held_counts():
     assert Scene(a=0.0031).teach(1.3, 1.3).hold(spent=0.00005) == until(5.0, SPANS[8])
     assert Scene(a=0.0031).teach(1.3, 1.3).hold(spent=0.0002) == 0.0
@@ -965,6 +942,47 @@ def test_a_stage_of_batches_of_one_holds_nobody(offered):
 
 
 # -- workers that come and go -----------------------------------------------------------------------------------------
+
+
+def become(queue, seconds, now):
+    """Runs of one item take so long from now on."""
+    for _ in range(100):
+        queue.ran(seconds, 1, now)
+
+
+def test_nothing_is_counted_while_runs_are_so_short_that_no_timer_could_end_a_hold_in_time(offered):
+    queue = BatchQueue(Batch(max_size=8, max_wait="auto"), timer_step=MS)
+    queue.ran(0.0009, 1, 0.0)
+    for at in (1.0, 2.0, 3.0, 4.0):
+        assert arrive(queue, offered, at)[:2] == (1, Reason.IDLE)
+    queue.ran(RUN, 1, 4.9)
+    for at in (5.0, 6.0, 7.0, 8.0):
+        assert arrive(queue, offered, at)[:2] == (1, Reason.IDLE), "the four that are to be seen"
+    assert arrive(queue, offered, 9.0)[:2] == (4, Reason.COMPANY)
+
+
+def test_a_window_in_which_runs_become_so_short_is_dropped(offered):
+    queue = taught(offered)
+    assert arrive(queue, offered, 5.0)[:2] == (4, Reason.COMPANY)
+    offered(queue, 6.0)
+    become(queue, 0.0001, 6.0)
+    offered(queue, 6.0001)
+    assert cut(queue, 6.0001) == (2, Reason.IDLE)
+    become(queue, RUN, 6.0002)
+    queue.ran(RUN, 2, 6.1)
+    assert arrive(queue, offered, 7.0)[:2] == (4, Reason.COMPANY), "nothing was learned of one that came alone"
+
+
+def test_who_is_held_when_runs_become_so_short_is_cut_for_company(offered):
+    queue = taught(offered)
+    offered(queue, 5.0)
+    assert cut(queue, 5.0) is None
+    become(queue, 0.0001, 5.0)
+    assert cut(queue, 5.0001) == (1, Reason.COMPANY)
+    assert queue.held_seconds == pytest.approx(0.0001)
+    queue.ran(0.0001, 1, 5.0002)
+    offered(queue, 6.0)
+    assert cut(queue, 6.0) == (1, Reason.IDLE)
 
 
 def test_while_no_worker_is_there_nothing_is_held(offered):

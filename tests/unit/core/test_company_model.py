@@ -289,15 +289,12 @@ class RuleHistory:
         busy = self.random.choice((0.2, 0.5))
         for _ in range(150):
             self.now += self.random.choice((0.0001, 0.0004, 0.002, 0.012, 0.2))
-            self.runs.fixed = self.a if self.random.random() < 0.97 else self.step / 2
             if self.random.random() < busy:
                 self.work()
             if self.random.random() < 0.7:
                 self.come(self.random.choice((0, 0, 1, 5)))
             if self.random.random() < 0.6:
-                if not self.counts:
-                    self.kind = None
-                elif self.came_free:
+                if self.came_free:
                     self.begin("freed")
                 if self.at_once < 0:
                     self.at_once = len(self.arrivals)
@@ -308,11 +305,6 @@ class RuleHistory:
                 self.compare()
             self.compare()
 
-    @property
-    def counts(self):
-        """Whether a run is so long that a hold can be shorter."""
-        return self.runs.fixed == self.a
-
     def begin(self, kind):
         if self.kind is not None:
             self.windows[self.kind].append((self.now - self.start, self.arrivals, self.at_once))
@@ -320,9 +312,7 @@ class RuleHistory:
 
     def come(self, waiting):
         self.company.arrived(self.now, waiting)
-        if not self.counts:
-            self.kind = None
-        elif waiting == 0 and self.plain.free:
+        if waiting == 0 and self.plain.free:
             self.begin("arrived")
         elif self.kind is not None:
             self.arrivals.append(self.now - self.start)
@@ -372,7 +362,7 @@ class RuleHistory:
 
     def worths(self, waiting, room, worker, spent):
         """Of each hold that may be, (what it is worth, its length)."""
-        if self.kind is None or not self.counts or room == 0 or self.batches.all_here(waiting):
+        if self.kind is None or room == 0 or self.batches.all_here(waiting):
             return []
         a, b, passed, free = self.a, self.b, self.now - self.start, self.plain.free
         expected = [self.expected(span) for span in SPANS]

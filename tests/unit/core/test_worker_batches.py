@@ -48,7 +48,7 @@ def test_what_comes_back_from_a_worker_that_has_nothing_changes_nothing():
     batches.in_hand(5)
     batches.back(0, 0, 1.0)
     batches.sent(0, 1, 2.0)
-    batches.unsent(0)
+    batches.unsent(0, 0)
     batches.back(0, 0, 3.0)
     assert (batches.free, batches.came_free) == (1, False)
     assert batches.all_here(0), "that was no answer"
@@ -138,19 +138,27 @@ def test_after_an_answer_the_count_begins_with_those_who_are_still_in_hand():
     batches.sent(0, 7, 1.0)
     batches.sent(0, 1, 1.0)
     batches.back(0, 5, 2.0)
+    batches.in_hand(5)  # before they leave
     batches.back(0, 0, 3.0)
+    assert not batches.all_here(12)
+    assert batches.all_here(13), "five waited, and eight were out"
+    for _ in range(7):
+        answer(batches)
     assert not batches.all_here(5)
     assert batches.all_here(6), "five waited, and one was out"
 
 
-def test_what_was_not_sent_or_is_lost_is_not_in_hand():
-    for forget in (lambda batches: batches.unsent(0), lambda batches: batches.lost(0)):
+def test_what_was_not_sent_or_is_lost_is_in_hand_until_then():
+    for forget in (lambda batches: batches.unsent(0, 3), lambda batches: batches.lost(0, 3)):
         batches = WorkerBatches(1)
         batches.sent(0, 20, 1.0)
         forget(batches)
-        batches.in_hand(2)
         answer(batches)
-        assert batches.all_here(2)
+        assert not batches.all_here(22)
+        assert batches.all_here(23)
+        for _ in range(8):
+            answer(batches)
+        assert batches.all_here(1)
 
 
 # -- not sent, lost ---------------------------------------------------------------------------------------------------
@@ -160,9 +168,9 @@ def test_the_latest_batch_of_a_worker_can_be_unsent():
     batches = WorkerBatches(2, 2)
     batches.sent(0, 3, 1.0)
     batches.sent(0, 4, 2.0)
-    batches.unsent(0)
+    batches.unsent(0, 0)
     assert batches.free == 1
-    batches.unsent(0)
+    batches.unsent(0, 0)
     assert (batches.free, batches.came_free) == (2, False)
 
 
@@ -172,17 +180,17 @@ def test_a_lost_worker_takes_its_batches_with_it_and_answers_nothing():
     batches.sent(0, 3, 1.0)
     batches.sent(0, 4, 2.0)
     assert batches.free == 0
-    batches.lost(0)
+    batches.lost(0, 0)
     assert (batches.free, batches.came_free) == (2, False)
     assert batches.all_here(1)
 
 
 def test_a_lost_worker_that_had_nothing_changes_nothing():
     batches = WorkerBatches(2)
-    batches.lost(0)
+    batches.lost(0, 0)
     batches.sent(0, 1, 1.0)
     batches.back(0, 0, 2.0)
-    batches.lost(0)
+    batches.lost(0, 0)
     assert batches.free == 2
     assert batches.idle_for(0, 3.0) == 0.0
 
@@ -225,7 +233,7 @@ def test_a_batch_that_was_sent_ahead_and_unsent_again_leaves_the_one_before_as_i
     batches = WorkerBatches(1)
     batches.sent(0, 1, 1.0)
     batches.sent(0, 1, 1.010)
-    batches.unsent(0)
+    batches.unsent(0, 0)
     assert batches.soonest(runs, 1.010) == pytest.approx(0.006)
 
 
