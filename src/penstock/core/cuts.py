@@ -11,7 +11,7 @@ class Reason(StrEnum):
     """Why a batch was cut, by the names metrics and logs use."""
 
     FULL = "full"
-    """It reached `max_size`, or the room of the next stage's queue."""
+    """`max_size` items waited.  Fewer leave where the next stage's queue has less room."""
     WAITED = "waited"
     """Its oldest item waited `max_wait`."""
     GAP = "gap"
