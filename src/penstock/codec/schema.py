@@ -86,6 +86,7 @@ def json_schema(type_: Any, *, ref_template: str = REF_TEMPLATE) -> tuple[dict[s
         return _custom_schema(inner, ref_template, components)
 
     try:
+        fill_type_cache(type_)
         (schema,), own = msgspec.json.schema_components((type_,), schema_hook=custom, ref_template=ref_template)
     except TypeError:
         return {}, {}

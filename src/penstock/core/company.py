@@ -17,7 +17,8 @@ Contract
 * How many are still to come follows from how many have come already; see `still_to_come`.
 * Before four windows of a kind that are as long as h nothing is held for h.
 * A hold is worth what it spares those who come, less what it costs the others; see `_best`.
-* A hold lasts at most as long as the fixed part of a run, a, timers included, however often it is decided anew.
+* A hold lasts at most as long as the fixed part of a run, a, timers included, however often it is decided anew.  Where
+  the last three runs were all shorter than a, the longest of them takes its place.
 * Nobody is held where as many wait as each worker could have, by the most that were in hand between two answers, of
   the last eight.
 * While no worker is there nothing is held, and the window is dropped, unlearned.
@@ -193,7 +194,7 @@ class Company:
     @property
     def can_hold(self) -> bool:
         """Whether a timer can end a hold before it has cost more than it may."""
-        return self._step <= self._runs.fixed
+        return self._step <= self._runs.lately_fixed
 
     def hold(self, waiting: int, room: int, worker: int, now: float, spent: float) -> float:
         """Until when the free `worker` is to be held, where so many singles wait; 0 if it is not.
@@ -202,7 +203,7 @@ class Company:
         """
         if self._start < 0.0 or room <= 0 or self._batches.all_here(waiting):
             return 0.0
-        fixed, each = self._runs.fixed, self._runs.each
+        fixed, each = self._runs.lately_fixed, self._runs.each
         others = max(0, self._batches.free - 1)
         run = fixed + each * waiting
         otherwise = run
@@ -216,10 +217,12 @@ class Company:
         idle = self._batches.idle_for(worker, self._start)
         if self._kind == ARRIVED and idle > run:
             idle = 0.0
-        best = self._best(waiting, room, others, otherwise - idle - each * waiting, now - self._start, spent)
+        best = self._best(waiting, room, others, otherwise - idle - each * waiting, now - self._start, fixed, spent)
         return now + best if best > 0.0 else 0.0
 
-    def _best(self, waiting: int, room: int, others: int, spared: float, passed: float, spent: float) -> float:
+    def _best(
+        self, waiting: int, room: int, others: int, spared: float, passed: float, fixed: float, spent: float
+    ) -> float:
         """How long the best hold is; 0 where none is worth it.
 
         `passed` is the time since the decision, and `others` are the other free workers, each of which takes one of
@@ -227,7 +230,7 @@ class Company:
         worth `spared`, less the wait until h, for each that comes by then.  It costs the wait for each that is here,
         and, where there is one worker, for each that comes in the run of those who are here.
         """
-        fixed, each, step = self._runs.fixed, self._runs.each, self._step
+        each, step = self._runs.each, self._step
         learned = self._kinds[self._kind]
         in_run = learned.within(passed + fixed + each * waiting) if self._batches.live == 1 else 0.0
         following = max(1, bisect_right(SPANS, passed))

@@ -8,6 +8,7 @@ Contract
   seconds, so that what counts is by how many percent the line misses it.
 * b is at least 0, and so small that a is too.
 * While all batches are of one class, b is 0.
+* A stage that has become faster is believed at once, too: `lately_fixed` is at most the longest of the last three runs.
 * What is expected of a batch is its place on the line, times how much longer than the line says runs have taken lately.
   So a stage that has become slower is believed at once, although the line, which is made of averages, moves slowly; and
   so is one whose large batches take more than in proportion, where those are what it runs.
@@ -27,6 +28,8 @@ SHORTEST: Final = 1e-6
 """In seconds: a class is weighed by the square of its seconds, which must not be 0."""
 LATELY_WEIGHT: Final = 0.2
 """How far one run moves what is expected: a handful of batches decide, one outlier does not."""
+LATEST: Final = 3
+"""So many runs that were all short are no chance, although one may be."""
 LONGEST: Final = 1e9
 """In seconds, about 30 years: a worker from outside says how long it took, and nothing is computed with more."""
 
@@ -59,6 +62,9 @@ class RunTimes:
         self.each = 0.0
         self.lately = 1.0
         self._classes: list[SizeClass | None] = []
+        self._latest = [0.0] * LATEST
+        """The seconds of the last runs, in no order."""
+        self._runs = 0
         self._seen = 0
         """How many classes have a run."""
 
@@ -66,6 +72,14 @@ class RunTimes:
     def known(self) -> bool:
         """Whether a run was seen."""
         return self._seen > 0
+
+    @property
+    def lately_fixed(self) -> float:
+        """a, or the longest of the last three runs where that is less."""
+        longest = 0.0
+        for seconds in self._latest:
+            longest = max(longest, seconds)
+        return min(self.fixed, longest)
 
     def expected(self, size: int) -> float:
         """The seconds that a batch of `size` items runs; 0 until a run was seen."""
@@ -84,6 +98,8 @@ class RunTimes:
             found = classes[index] = SizeClass()
             self._seen += 1
         seconds = min(max(seconds, 0.0), LONGEST)
+        self._latest[self._runs % LATEST] = seconds
+        self._runs += 1
         found.add(size, seconds)
         if self._seen == 1:
             self.fixed, self.each = found.seconds, 0.0

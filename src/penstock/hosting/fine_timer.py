@@ -72,14 +72,22 @@ class KernelTimer:
     def set(self, delay: float) -> None:  # noqa: D102  # see `core.clock.FineTimer`
         self._coarse.close()
         if self._descriptor < 0:
-            with contextlib.suppress(OSError):  # none is left
-                self._descriptor = self._calls.open()
-                self._loop = asyncio.get_running_loop()
-                self._loop.add_reader(self._descriptor, self._rang)
+            self._open()
         if self._descriptor >= 0:
             self._calls.start(self._descriptor, max(round(delay * NANOSECONDS), LEAST_NANOSECONDS))
         else:
             self._coarse.set(delay)
+
+    def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):  # no descriptor is left
+            descriptor = self._calls.open()
+            try:
+                loop.add_reader(descriptor, self._rang)
+            except OSError:  # or the kernel watches no more of them
+                os.close(descriptor)
+                raise
+            self._descriptor, self._loop = descriptor, loop
 
     def close(self) -> None:  # noqa: D102  # see `core.clock.FineTimer`
         self._coarse.close()

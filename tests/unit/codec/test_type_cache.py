@@ -11,6 +11,7 @@ import msgspec
 from penstock.artifact.strict_json import read_strictly
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.formats import Codec
+from penstock.codec.schema import json_schema
 from penstock.codec.type_check import TypeCheck
 
 DATA = b'{"schema": 1, "first": {"x": 1, "y": [2]}, "others": [{"x": 1, "y": [2]}]}'
@@ -49,17 +50,20 @@ def check(kind):
 def read(kind):
     read_strictly(DATA, kind, file="a", schema=1, remedy="", check=lambda found: None)
 
-use, new = globals()[sys.argv[1]], globals()[sys.argv[2]]
+def describe(kind):
+    assert "Whole" in json_schema(kind)[1]
+
+uses, new = [globals()[name] for name in sys.argv[1].split(",")], globals()[sys.argv[2]]
 sys.setswitchinterval(1e-6)
 for _ in range(300):
     kind, gate, wrong = new(), threading.Barrier(3), []
-    def meet():
+    def meet(use):
         gate.wait()
         try:
             use(kind)
         except BaseException as error:
             wrong.append(error)
-    threads = [threading.Thread(target=meet) for _ in range(3)]
+    threads = [threading.Thread(target=meet, args=(uses[i % len(uses)],)) for i in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -69,7 +73,7 @@ for _ in range(300):
 
 
 @pytest.mark.parametrize("new", ["new_struct", "new_dataclass"])
-@pytest.mark.parametrize("use", ["decode", "check", "read"])
+@pytest.mark.parametrize("use", ["decode", "check", "read", "describe,decode", "describe,check"])
 def test_threads_may_meet_a_type_at_the_same_moment(use, new):
     run = subprocess.run([sys.executable, "-c", MEETINGS, use, new], capture_output=True, text=True, timeout=50)
     assert run.returncode == 0, run.stderr

@@ -973,6 +973,16 @@ def test_a_window_in_which_runs_become_so_short_is_dropped(offered):
     assert arrive(queue, offered, 7.0)[:2] == (4, Reason.COMPANY), "nothing was learned of one that came alone"
 
 
+def test_a_stage_that_has_become_faster_holds_for_no_longer_than_its_last_runs(offered):
+    queue = taught(offered)
+    for _ in range(3):
+        queue.ran(0.0011, 1, 4.9)
+    assert queue.runs.fixed > 0.004
+    offered(queue, 5.0)
+    assert cut(queue, 5.0) is None
+    assert queue.next_deadline() - 5.0 <= 0.0011
+
+
 def test_who_is_held_when_runs_become_so_short_is_cut_for_company(offered):
     queue = taught(offered)
     offered(queue, 5.0)

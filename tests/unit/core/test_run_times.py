@@ -171,6 +171,25 @@ def test_huge_runs_count_as_30_years_and_leave_numbers(huge):
         assert 0.0 <= times.each <= 1e9
 
 
+def test_where_the_last_three_runs_were_shorter_than_the_fixed_part_it_is_the_longest_of_them():
+    times = learned((0.3, 1), (0.3, 1), (0.3, 1), (0.3, 1))
+    assert times.lately_fixed == times.fixed == 0.3
+    times.add(0.002, 1)
+    times.add(0.001, 1)
+    assert times.lately_fixed == times.fixed > 0.1, "one of the three was long"
+    times.add(0.0005, 1)
+    assert times.fixed > 0.1
+    assert times.lately_fixed == 0.002
+    times.add(0.0004, 1)
+    assert times.lately_fixed == 0.001
+    times.add(0.3, 1)
+    assert times.lately_fixed == times.fixed
+
+
+def test_before_a_run_was_seen_no_part_is_fixed():
+    assert RunTimes().lately_fixed == 0.0
+
+
 def test_only_batches_of_one_call_teach():
     queue = BatchQueue(Batch(max_wait="auto"))
     queue.ran(5.0, 4, 1.0, calls=2)

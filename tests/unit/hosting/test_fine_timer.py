@@ -145,6 +145,26 @@ async def test_without_a_timerfd_it_is_a_timer_of_the_event_loop(monkeypatch, ca
     assert len(rings.moments) == 1
 
 
+async def test_one_that_the_kernel_does_not_watch_is_a_timer_of_the_event_loop(monkeypatch):
+    rings = Rings()
+    timer = of(LibcTimer(), rings)
+    loop, given = asyncio.get_running_loop(), []
+
+    def refuse(descriptor, *_):
+        given.append(descriptor)
+        raise OSError(errno.ENOSPC, "no more watches")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "add_reader", refuse)
+        timer.set(0.0)
+        await rings.next()
+    assert not is_open(*given)
+    timer.set(0.0)
+    await rings.next()
+    assert is_open(timer._descriptor), "it watches again"
+    timer.close()
+
+
 def test_a_call_of_the_c_library_that_fails_is_an_error():
     with pytest.raises(OSError, match="Bad file descriptor") as raised:
         LibcTimer().start(-1, 1)
