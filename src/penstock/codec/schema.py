@@ -18,7 +18,7 @@ from penstock.codec.annotations import (
     takes_file,
     type_name,
 )
-from penstock.codec.custom import model_reader, read_custom
+from penstock.codec.custom import model_reader
 from penstock.codec.formats import Codec
 from penstock.codec.sendable import unsendable
 from penstock.codec.type_cache import fill_type_cache
@@ -41,7 +41,6 @@ def accepts(item_type: Any) -> frozenset[Codec]:
     if model_reader(item_type) is None:
         try:
             fill_type_cache(item_type)
-            msgspec.json.Decoder(item_type, dec_hook=read_custom)
         except TypeError as exc:
             raise ConfigError(f"`{type_name(item_type)}` cannot be an item from outside: {exc}") from exc
         strange = unsendable(item_type)

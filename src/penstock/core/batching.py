@@ -106,6 +106,7 @@ class BatchQueue:
         self._held_until = 0.0
         """Until when it is, as that was last decided: later no worker may have been free."""
         self._max_wait = 0.0 if isinstance(policy.max_wait, str) else policy.max_wait
+        """The fixed wait; 0 where it is learned."""
         self._batches: WorkerBatches | None = None
         """The batches of the workers, where the policy asks for them."""
         self._learner: Company | None = None
@@ -373,10 +374,10 @@ class BatchQueue:
     def _hold_or_not(self, learner: Company) -> None:
         """Count arrivals only while somebody may be held: a stage with short runs does not pay for it."""
         if learner.can_hold:
-            self._company, self._max_wait = learner, math.inf
+            self._company = learner
         elif self._company is not None:
             learner.drop_window()
-            self._company, self._max_wait = None, 0.0
+            self._company = None
 
     def lost(self, worker: int, now: float) -> None:  # noqa: ARG002  # as all else that happens to a worker
         """Forget what `worker` had: it is gone."""
@@ -430,11 +431,11 @@ class BatchQueue:
             return oldest, Reason.FULL
         if self.draining:
             return oldest, Reason.DRAIN
-        if self._max_wait == 0 or oldest <= self._never_held or self._put_back:
+        company = self._company
+        if (company is None and self._max_wait == 0) or oldest <= self._never_held or self._put_back:
             return oldest, Reason.IDLE
         if self._alone:
             return oldest, Reason.ALONE
-        company = self._company
         if company is not None:
             if company.until == 0.0:
                 return oldest, Reason.IDLE if self._held_since < 0.0 else Reason.COMPANY

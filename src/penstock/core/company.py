@@ -217,12 +217,10 @@ class Company:
         idle = self._batches.idle_for(worker, self._start)
         if self._kind == ARRIVED and idle > run:
             idle = 0.0
-        best = self._best(waiting, room, others, otherwise - idle - each * waiting, now - self._start, fixed, spent)
+        best = self._best(waiting, room, others, otherwise - idle - each * waiting, now - self._start, spent)
         return now + best if best > 0.0 else 0.0
 
-    def _best(
-        self, waiting: int, room: int, others: int, spared: float, passed: float, fixed: float, spent: float
-    ) -> float:
+    def _best(self, waiting: int, room: int, others: int, spared: float, passed: float, spent: float) -> float:
         """How long the best hold is; 0 where none is worth it.
 
         `passed` is the time since the decision, and `others` are the other free workers, each of which takes one of
@@ -230,7 +228,7 @@ class Company:
         worth `spared`, less the wait until h, for each that comes by then.  It costs the wait for each that is here,
         and, where there is one worker, for each that comes in the run of those who are here.
         """
-        each, step = self._runs.each, self._step
+        fixed, each, step = self._runs.lately_fixed, self._runs.each, self._step
         learned = self._kinds[self._kind]
         in_run = learned.within(passed + fixed + each * waiting) if self._batches.live == 1 else 0.0
         following = max(1, bisect_right(SPANS, passed))

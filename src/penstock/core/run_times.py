@@ -54,17 +54,17 @@ class RunTimes:
     """How long batches of one stage run.
 
     `fixed` is a and `each` is b, both in seconds, and 0 until a run was seen.  `lately` says how much longer than on
-    the line the last runs were.
+    the line the last runs were.  `lately_fixed` is a, or the longest of the last three runs where that is less.
     """
 
     def __init__(self) -> None:
         self.fixed = 0.0
         self.each = 0.0
         self.lately = 1.0
+        self.lately_fixed = 0.0
         self._classes: list[SizeClass | None] = []
         self._latest = [0.0] * LATEST
-        """The seconds of the last runs, in no order."""
-        self._runs = 0
+        """The seconds of the last runs."""
         self._seen = 0
         """How many classes have a run."""
 
@@ -73,23 +73,13 @@ class RunTimes:
         """Whether a run was seen."""
         return self._seen > 0
 
-    @property
-    def lately_fixed(self) -> float:
-        """a, or the longest of the last three runs where that is less."""
-        longest = 0.0
-        for seconds in self._latest:
-            longest = max(longest, seconds)
-        return min(self.fixed, longest)
-
     def expected(self, size: int) -> float:
         """The seconds that a batch of `size` items runs; 0 until a run was seen."""
         return (self.fixed + self.each * size) * self.lately
 
     def add(self, seconds: float, size: int) -> None:
         """Learn that a batch of `size` items, at least one, ran for `seconds`."""
-        index, most = 0, 1
-        while most < size:
-            index, most = index + 1, most + most
+        index = (size - 1).bit_length()
         classes = self._classes
         while len(classes) <= index:
             classes.append(None)
@@ -98,13 +88,14 @@ class RunTimes:
             found = classes[index] = SizeClass()
             self._seen += 1
         seconds = min(max(seconds, 0.0), LONGEST)
-        self._latest[self._runs % LATEST] = seconds
-        self._runs += 1
+        self._latest.pop(0)
+        self._latest.append(seconds)
         found.add(size, seconds)
         if self._seen == 1:
             self.fixed, self.each = found.seconds, 0.0
         else:
             self._fit()
+        self.lately_fixed = min(self.fixed, max(self._latest))
         line = self.fixed + self.each * size
         if line > 0.0:
             self.lately += LATELY_WEIGHT * (seconds / line - self.lately)

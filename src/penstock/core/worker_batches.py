@@ -40,7 +40,6 @@ class WorkerBatches:
         self._peak = 0
         """The most items in hand since the last answer."""
         self._peaks: list[int] = [0] * PEAKS
-        self._answers = 0
 
     @property
     def live(self) -> int:
@@ -92,8 +91,8 @@ class WorkerBatches:
             self._busy -= 1
             found.free_since = now
             self.came_free = True
-        self._peaks[self._answers % PEAKS] = self._peak
-        self._answers += 1
+        self._peaks.pop(0)
+        self._peaks.append(self._peak)
         self._peak = 0
 
     def unsent(self, worker: int, waiting: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.codec.type_cache import fill_type_cache
+from penstock.codec.schema import json_schema
 from penstock.core.clock import Clock
 from penstock.errors import StoreUnavailable
 from penstock.hosting.guarded_log import guarded_logger
@@ -106,8 +106,7 @@ class QueuePort:
 
     def schemas(self) -> dict[str, Any]:
         """See `JobsPort`."""
-        fill_type_cache(Job)
-        _, found = msgspec.json.schema_components((Job,), ref_template=_REF_TEMPLATE)
+        _, found = json_schema(Job, ref_template=_REF_TEMPLATE)
         return found
 
     def check(self, options: Mapping[str, Any]) -> None:

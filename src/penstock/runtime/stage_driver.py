@@ -422,9 +422,7 @@ class StageDriver:
             counters.bisected += 1
         if self.memory is not None and frame.nbytes >= self.memory.least:
             self.memory.count_unplaced(frame)
-        ran = len(frame.statuses)
-        if EXPIRED in frame.statuses:
-            ran -= frame.statuses.count(EXPIRED)
+        ran = len(frame.statuses) - frame.statuses.count(EXPIRED)
         back = sent.back == len(sent.items)
         self.queue.ran(frame.seconds, ran, now, worker.index, back=back, calls=frame.calls)
         if self._abandonment is not None:

@@ -6,13 +6,13 @@ a worker sends is cut to the bounds that our own workers keep.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from penstock.codec.formats import CODEC_NAMES, Codec
 from penstock.codec.text import cut_middle, printable, without_controls
+from penstock.codec.type_cache import fill_type_cache
 from penstock.errors import ProtocolError
 from penstock.transport.framing import VERSION
 from penstock.transport.messages import MESSAGE_BYTES, NAME_BYTES, TRACEBACK_BYTES, Problem
@@ -70,10 +70,6 @@ class ExternalFailure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _encoder = msgspec.json.Encoder()
-_decode: dict[type[msgspec.Struct], Callable[[Any], Any]] = {
-    kind: msgspec.json.Decoder(kind).decode for kind in (ExternalHello, ExternalLaunch, ExternalFailure)
-}
-"""Made while one thread imports this: see `codec.type_cache`."""
 
 
 def pack_json(message: msgspec.Struct) -> bytes:
@@ -83,14 +79,14 @@ def pack_json(message: msgspec.Struct) -> bytes:
 
 def unpack_json(payload: Any, kind: type[M]) -> M:
     """The message of `kind` in `payload`; ProtocolError if it is not one."""
+    fill_type_cache(kind)
     try:
-        found: M = _decode[kind](payload)
+        return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         name = kind.__name__.removeprefix("External").upper()
         raise ProtocolError(
             f"what should be the JSON of a {name} is none: {cut_middle(str(error), MESSAGE_BYTES)}"
         ) from None
-    return found
 
 
 def codecs_of(names: tuple[str, ...]) -> frozenset[Codec]:

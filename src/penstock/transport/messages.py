@@ -6,12 +6,12 @@ read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.codec.formats import Codec
+from penstock.codec.type_cache import fill_type_cache
 from penstock.config import LogOptions, StageOptions
 from penstock.errors import InvalidItem, ProtocolError, StageFailed
 from penstock.transport.framing import SLAB_VERSION
@@ -139,10 +139,6 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decode: dict[type[msgspec.Struct], Callable[[Any], Any]] = {
-    kind: msgspec.msgpack.Decoder(kind).decode for kind in (Hello, Launch, Released, Kept, Trim, Problem)
-}
-"""Made while one thread imports this: see `codec.type_cache`."""
 
 
 def pack(message: msgspec.Struct) -> bytes:
@@ -152,11 +148,11 @@ def pack(message: msgspec.Struct) -> bytes:
 
 def unpack(payload: Any, kind: type[M]) -> M:
     """The message of `kind` in `payload`; ProtocolError if it is not one."""
+    fill_type_cache(kind)
     try:
-        found: M = _decode[kind](payload)
+        return msgspec.msgpack.decode(payload, type=kind)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"not a {kind.__name__}: {error}") from None
-    return found
 
 
 def stage_failure(problem: Problem, stage: str) -> StageFailed:
