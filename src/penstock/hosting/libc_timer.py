@@ -23,10 +23,15 @@ class LibcTimer:
     """Both flags of a timerfd are defined as those of a file."""
 
     def __init__(self) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
+        # A `PyDLL` keeps the lock of the interpreter, so no other thread writes to `_setting` during a call.
+        libc = ctypes.PyDLL(None, use_errno=True)
         self._create = libc.timerfd_create
         self._settime = libc.timerfd_settime
-        self._settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Setting), ctypes.c_void_p)
+        self._settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        # Made once: a new one for each start costs as much as the rest of it.
+        self._setting = _Setting()
+        self._initial = self._setting.initial
+        self._address = ctypes.addressof(self._setting)
 
     def open(self) -> int:  # noqa: D102  # see `TimerCalls`
         descriptor: int = self._create(time.CLOCK_MONOTONIC, self.FLAGS)
@@ -34,9 +39,8 @@ class LibcTimer:
         return descriptor
 
     def start(self, descriptor: int, nanoseconds: int) -> None:  # noqa: D102  # see `TimerCalls`
-        seconds, rest = divmod(nanoseconds, 1_000_000_000)
-        setting = _Setting(_Span(0, 0), _Span(seconds, rest))
-        _check(self._settime(descriptor, 0, ctypes.byref(setting), None))
+        self._initial.seconds, self._initial.nanoseconds = divmod(nanoseconds, 1_000_000_000)
+        _check(self._settime(descriptor, 0, self._address, None))
 
 
 def _check(result: int) -> None:

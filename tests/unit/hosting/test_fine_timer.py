@@ -175,7 +175,7 @@ def test_what_the_system_has_is_found(monkeypatch):
     assert find_timer_calls() is not None
     monkeypatch.delattr(os, "timerfd_create", raising=False)
     assert isinstance(find_timer_calls(), LibcTimer)
-    monkeypatch.setattr(libc_timer.ctypes, "CDLL", lambda *_, **__: object())
+    monkeypatch.setattr(libc_timer.ctypes, "PyDLL", lambda *_, **__: object())
     assert find_timer_calls() is None
     monkeypatch.setattr(fine_timer.sys, "platform", "darwin")
     assert find_timer_calls() is None
