@@ -63,6 +63,23 @@ def test_the_queue_is_told_the_tick_too() -> None:
     assert held(0.1e-3) > 0
 
 
+@pytest.mark.parametrize("faster", [0.002, 0.02, 0.1, 0.3])
+def test_callers_are_together_again_after_a_stage_has_become_slower(faster: float) -> None:
+    # They come one by one, and more and more of them, so that batches of each size are fast.
+    slower = case(
+        a=20e-3,
+        callers=tuple(Callers(1, 0.2e-3, start=0.05 * i) for i in range(8)),
+        max_size=64,
+        scatter=0.05,
+        requests=12000,
+    )
+    draws = draw_for(slower)
+    draws.runs[:1000] = [faster * run for run in draws.runs[:1000]]
+    sizes = [size for _, size, _ in play(slower, queue_maker("auto", 0.1e-3), draws, tick=0.1e-3).trace[1060:]]
+    assert len(sizes) > 100
+    assert sum(sizes) / len(sizes) > 7.5
+
+
 def test_a_timer_is_rounded_up_to_its_tick() -> None:
     alone = case(callers=(Callers(1, 0.0),), requests=200, warm=20, answer=0.0)
     assert played(alone, "0.25").mean == pytest.approx(5.1e-3 + 2e-3)

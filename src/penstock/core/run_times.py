@@ -9,6 +9,8 @@ Contract
 * b is at least 0, and so small that a is too.
 * While all batches are of one class, b is 0.
 * A stage that has become faster is believed at once, too: `lately_fixed` is at most the longest of the last three runs.
+* Where each of the last three runs took more than twice as long as its place on the line, only these three are known.
+  A class of which no more batches come would stay as fast as it was, and weigh the most for ever.
 * What is expected of a batch is its place on the line, times how much longer than the line says runs have taken lately.
   So a stage that has become slower is believed at once, although the line, which is made of averages, moves slowly; and
   so is one whose large batches take more than in proportion, where those are what it runs.
@@ -29,7 +31,9 @@ SHORTEST: Final = 1e-6
 LATELY_WEIGHT: Final = 0.2
 """How far one run moves what is expected: a handful of batches decide, one outlier does not."""
 LATEST: Final = 3
-"""So many runs that were all short are no chance, although one may be."""
+"""So many runs that were all short, or all long, are no chance, although one may be."""
+MUCH_SLOWER: Final = 2.0
+"""A run is long if it takes more than so many times as long as its place on the line."""
 LONGEST: Final = 1e9
 """In seconds, about 30 years: a worker from outside says how long it took, and nothing is computed with more."""
 
@@ -65,6 +69,9 @@ class RunTimes:
         self._classes: list[SizeClass | None] = []
         self._latest = [0.0] * LATEST
         """The seconds of the last runs."""
+        self._latest_sizes = [0] * LATEST
+        self._long = 0
+        """How many of them, the last ones, were long."""
         self._seen = 0
         """How many classes have a run."""
 
@@ -79,6 +86,32 @@ class RunTimes:
 
     def add(self, seconds: float, size: int) -> None:
         """Learn that a batch of `size` items, at least one, ran for `seconds`."""
+        seconds = min(max(seconds, 0.0), LONGEST)
+        self._latest.pop(0)
+        self._latest.append(seconds)
+        self._latest_sizes.pop(0)
+        self._latest_sizes.append(size)
+        is_long = self._seen > 0 and seconds > MUCH_SLOWER * (self.fixed + self.each * size)
+        self._long = self._long + 1 if is_long else 0
+        if self._long == LATEST:
+            self._begin_anew()
+        else:
+            self._learn(seconds, size)
+        self.lately_fixed = min(self.fixed, max(self._latest))
+        line = self.fixed + self.each * size
+        if line > 0.0:
+            self.lately += LATELY_WEIGHT * (seconds / line - self.lately)
+
+    def _begin_anew(self) -> None:
+        """Know the last runs alone."""
+        self._classes = []
+        self._seen = self._long = 0
+        self.lately = 1.0
+        for seconds, size in zip(self._latest, self._latest_sizes, strict=True):
+            self._learn(seconds, size)
+
+    def _learn(self, seconds: float, size: int) -> None:
+        """Move the class of `size`, and the line."""
         index = (size - 1).bit_length()
         classes = self._classes
         while len(classes) <= index:
@@ -87,18 +120,11 @@ class RunTimes:
         if found is None:
             found = classes[index] = SizeClass()
             self._seen += 1
-        seconds = min(max(seconds, 0.0), LONGEST)
-        self._latest.pop(0)
-        self._latest.append(seconds)
         found.add(size, seconds)
         if self._seen == 1:
             self.fixed, self.each = found.seconds, 0.0
         else:
             self._fit()
-        self.lately_fixed = min(self.fixed, max(self._latest))
-        line = self.fixed + self.each * size
-        if line > 0.0:
-            self.lately += LATELY_WEIGHT * (seconds / line - self.lately)
 
     def _fit(self) -> None:
         w = wn = wnn = ws = wns = 0.0

@@ -20,6 +20,18 @@ def learned(*runs):
     return times
 
 
+def plain_known(runs):
+    """Those of `runs` that are known: all of them since three long ones in a row, these included."""
+    known, long = [], 0
+    for i, (seconds, size) in enumerate(runs):
+        a, b = plain_fit(known) if known else (math.inf, 0.0)
+        long = long + 1 if seconds > 2 * (a + b * size) else 0
+        known.append((seconds, size))
+        if long == 3:
+            known, long = runs[i - 2 : i + 1], 0
+    return known
+
+
 def plain_fit(runs):
     """(a, b) as the contract says, from all runs at once."""
     classes = {}
@@ -120,8 +132,8 @@ def test_the_line_is_as_plainly_computed_from_all_runs(seed):
         runs.append(((a + b * size) * random.uniform(0.5, 2.0), size))
         times.add(*runs[-1])
         assert (times.fixed, times.each) == (
-            pytest.approx(plain_fit(runs)[0], rel=1e-6, abs=1e-12),
-            pytest.approx(plain_fit(runs)[1], rel=1e-6, abs=1e-12),
+            pytest.approx(plain_fit(plain_known(runs))[0], rel=1e-6, abs=1e-12),
+            pytest.approx(plain_fit(plain_known(runs))[1], rel=1e-6, abs=1e-12),
         )
 
 
@@ -184,6 +196,42 @@ def test_where_the_last_three_runs_were_shorter_than_the_fixed_part_it_is_the_lo
     assert times.lately_fixed == 0.001
     times.add(0.3, 1)
     assert times.lately_fixed == times.fixed
+
+
+EACH_SIZE = [(0.001, n) for n in (1, 2, 4, 8)] * 30
+
+
+@pytest.mark.parametrize("slower", [2.1, 20.0, 1e6])
+def test_where_the_last_three_runs_took_more_than_twice_as_long_only_they_are_known(slower):
+    long, longer = 0.001 * slower, 0.0011 * slower
+    times = learned(*EACH_SIZE, (long, 4), (longer, 4))
+    assert times.fixed < 0.0015, "two of them may be chance"
+    times.add(longer, 4)
+    mean = (long + 2 * longer) / 3
+    assert (times.fixed, times.each) == (pytest.approx(mean), 0.0)
+    assert times.lately_fixed == times.fixed
+    assert times.expected(4) == pytest.approx(mean, rel=0.02)
+
+
+def test_three_long_runs_of_several_sizes_make_a_line_again():
+    times = learned(*EACH_SIZE, (0.011, 1), (0.014, 4), (0.018, 8))
+    assert times.fixed == pytest.approx(0.010, rel=0.02)
+    assert times.each == pytest.approx(0.001, rel=0.02)
+
+
+def test_three_runs_that_took_less_than_twice_as_long_are_three_more():
+    times = learned(*EACH_SIZE, *[(0.0019, 4)] * 3)
+    assert times.fixed < 0.0012
+
+
+def test_long_runs_with_one_of_the_usual_length_among_them_are_chance():
+    times = learned(*EACH_SIZE, (0.02, 4), (0.02, 4), (0.001, 1), (0.02, 4), (0.02, 4))
+    assert times.fixed < 0.0015
+
+
+def test_a_stage_that_took_no_time_at_all_is_known_by_the_three_runs_that_did():
+    times = learned((0.0, 1), (0.0, 2), (0.02, 2), (0.02, 2), (0.02, 2))
+    assert (times.fixed, times.each) == (pytest.approx(0.02), 0.0)
 
 
 def test_before_a_run_was_seen_no_part_is_fixed():
