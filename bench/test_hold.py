@@ -74,8 +74,10 @@ def test_callers_are_together_again_after_a_stage_has_become_slower(faster: floa
         requests=12000,
     )
     draws = draw_for(slower)
-    draws.runs[:1000] = [faster * run for run in draws.runs[:1000]]
-    sizes = [size for _, size, _ in play(slower, queue_maker("auto", 0.1e-3), draws, tick=0.1e-3).trace[1060:]]
+    fast, until_settled = 1000, 60
+    draws.runs[:fast] = [faster * run for run in draws.runs[:fast]]
+    trace = play(slower, queue_maker("auto", 0.1e-3), draws, tick=0.1e-3).trace
+    sizes = [size for _, size, _ in trace[fast + until_settled :]]
     assert len(sizes) > 100
     assert sum(sizes) / len(sizes) > 7.5
 

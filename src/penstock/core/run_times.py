@@ -8,12 +8,12 @@ Contract
   seconds, so that what counts is by how many percent the line misses it.
 * b is at least 0, and so small that a is too.
 * While all batches are of one class, b is 0.
-* A stage that has become faster is believed at once, too: `lately_fixed` is at most the longest of the last three runs.
-* Where each of the last three runs took more than twice as long as its place on the line, only these three are known.
-  A class of which no more batches come would stay as fast as it was, and weigh the most for ever.
 * What is expected of a batch is its place on the line, times how much longer than the line says runs have taken lately.
   So a stage that has become slower is believed at once, although the line, which is made of averages, moves slowly; and
   so is one whose large batches take more than in proportion, where those are what it runs.
+* A stage that has become faster is believed at once, too: `lately_fixed` is at most the longest of the last three runs.
+* Where each of the last three runs took more than twice as long as its place on the line, only these three are known.
+  A class of which no more batches come would stay as fast as it was, and weigh the most for ever.
 
 The line is a weighted least-squares fit with a little regularisation (the factor 0.99): where all sizes are nearly
 the same, their scatter makes no slope.
@@ -67,11 +67,10 @@ class RunTimes:
         self.lately = 1.0
         self.lately_fixed = 0.0
         self._classes: list[SizeClass | None] = []
-        self._latest = [0.0] * LATEST
-        """The seconds of the last runs."""
-        self._latest_sizes = [0] * LATEST
+        self._latest = [(0.0, 0)] * LATEST
+        """The last runs: the seconds and the size of each."""
         self._long = 0
-        """How many of them, the last ones, were long."""
+        """How many runs in a row were long, up to the last one."""
         self._seen = 0
         """How many classes have a run."""
 
@@ -82,23 +81,25 @@ class RunTimes:
 
     def expected(self, size: int) -> float:
         """The seconds that a batch of `size` items runs; 0 until a run was seen."""
-        return (self.fixed + self.each * size) * self.lately
+        return self._on_line(size) * self.lately
+
+    def _on_line(self, size: int) -> float:
+        return self.fixed + self.each * size
 
     def add(self, seconds: float, size: int) -> None:
         """Learn that a batch of `size` items, at least one, ran for `seconds`."""
         seconds = min(max(seconds, 0.0), LONGEST)
         self._latest.pop(0)
-        self._latest.append(seconds)
-        self._latest_sizes.pop(0)
-        self._latest_sizes.append(size)
-        is_long = self._seen > 0 and seconds > MUCH_SLOWER * (self.fixed + self.each * size)
+        self._latest.append((seconds, size))
+        is_long = self.known and seconds > MUCH_SLOWER * self._on_line(size)
         self._long = self._long + 1 if is_long else 0
         if self._long == LATEST:
             self._begin_anew()
         else:
             self._learn(seconds, size)
-        self.lately_fixed = min(self.fixed, max(self._latest))
-        line = self.fixed + self.each * size
+        longest, _ = max(self._latest)
+        self.lately_fixed = min(self.fixed, longest)
+        line = self._on_line(size)
         if line > 0.0:
             self.lately += LATELY_WEIGHT * (seconds / line - self.lately)
 
@@ -107,7 +108,7 @@ class RunTimes:
         self._classes = []
         self._seen = self._long = 0
         self.lately = 1.0
-        for seconds, size in zip(self._latest, self._latest_sizes, strict=True):
+        for seconds, size in self._latest:
             self._learn(seconds, size)
 
     def _learn(self, seconds: float, size: int) -> None:

@@ -27,11 +27,10 @@ class LibcTimer:
         libc = ctypes.PyDLL(None, use_errno=True)
         self._create = libc.timerfd_create
         self._settime = libc.timerfd_settime
-        self._settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        self._settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.POINTER(_Setting), ctypes.c_void_p)
         # Made once: a new one for each start costs as much as the rest of it.
         self._setting = _Setting()
         self._initial = self._setting.initial
-        self._address = ctypes.addressof(self._setting)
 
     def open(self) -> int:  # noqa: D102  # see `TimerCalls`
         descriptor: int = self._create(time.CLOCK_MONOTONIC, self.FLAGS)
@@ -40,7 +39,7 @@ class LibcTimer:
 
     def start(self, descriptor: int, nanoseconds: int) -> None:  # noqa: D102  # see `TimerCalls`
         self._initial.seconds, self._initial.nanoseconds = divmod(nanoseconds, 1_000_000_000)
-        _check(self._settime(descriptor, 0, self._address, None))
+        _check(self._settime(descriptor, 0, self._setting, None))
 
 
 def _check(result: int) -> None:
