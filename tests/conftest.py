@@ -30,17 +30,22 @@ sys.path.append(str(TESTS / "integration"))
 # The rules of the layers, and the program that draws the pictures of the documentation.
 sys.path += [str(TESTS), str(TESTS.parent / "docs")]
 
+from night import NIGHT, examples  # noqa: E402  (the path is set above)
+
 PR_SET_CHILD_SUBREAPER = 36
 GRACE = 3.0  # seconds for a child that is on its way out; nothing waits this long when all is well
 
-# A shell without job control starts what runs in the background with these ignored, and programs inherit that.
-for number in (signal.SIGINT, signal.SIGQUIT):
+# A shell without job control starts what runs in the background with the first two ignored, and `nohup` anything with
+# the third; programs inherit that.
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-# By default an example fails after 200 ms, which one that has to wait for the CPU may take.
-hypothesis.settings.register_profile("without a deadline", hypothesis.settings(deadline=None))
-hypothesis.settings.load_profile("without a deadline")
+# By day the same examples in each run: an old fault refuses no new change.  By night new ones, ten times as many; who
+# says how many says it by `examples`.  By default an example fails after 200 ms; one may wait for the CPU longer.
+hypothesis.settings.register_profile("day", hypothesis.settings(deadline=None, derandomize=True))
+hypothesis.settings.register_profile("night", hypothesis.settings(deadline=None, max_examples=examples(100)))
+hypothesis.settings.load_profile("night" if NIGHT else "day")
 
 TIMEOUT_REPEAT_SECONDS = 5.0
 """How long after a test's timeout it is raised again.

@@ -61,7 +61,7 @@ def test_without_bisection_a_job_that_failed_through_its_mates_succeeds_alone(qu
     assert {queue.job(each).state for each in good} == {JobState.SUCCEEDED}
 
 
-@pytest.mark.parametrize("how", ["too large together", pytest.param("raises with company", marks=pytest.mark.faults)])
+@pytest.mark.parametrize("how", ["too large together", pytest.param("raises with company", marks=pytest.mark.night)])
 def test_what_fails_only_in_company_succeeds_alone(queue, how):
     for n in range(8):
         queue.submit(f"large-{n}", 2 * n, x=n, in_batch=how)
@@ -69,7 +69,7 @@ def test_what_fails_only_in_company_succeeds_alone(queue, how):
     assert queue.states() == {JobState.SUCCEEDED: 8}
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.night)])
 def test_a_worker_that_dies_once_costs_its_job_at_most_one_attempt(queue, number):
     queue.submit("unlucky", 6, x=3, signal_once=(str(queue.folder / "died"), number))
     mates(queue)

@@ -51,7 +51,7 @@ def cases():
     for point in POINTS:
         for action in ACTIONS:
             for store in STORES:
-                marks = () if (point, action, store) in OFTEN else pytest.mark.faults
+                marks = () if (point, action, store) in OFTEN else pytest.mark.night
                 yield pytest.param(point, action, store, marks=marks, id=f"{point}-{action}-{store}")
 
 

@@ -20,7 +20,7 @@ SLACK = 1.0
 """Seconds that a machine on which other tests run may be late with what takes milliseconds."""
 
 
-@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.faults)])
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.night)])
 def queue(request, tmp_path):
     if request.param == "sqlite":
         with queue_in(tmp_path, f"sqlite:///{tmp_path}/q.db") as queue:
@@ -157,7 +157,7 @@ def halfway():
         server.server_close()
 
 
-@pytest.mark.parametrize("method", ["GET", pytest.param("PUT", marks=pytest.mark.faults)])
+@pytest.mark.parametrize("method", ["GET", pytest.param("PUT", marks=pytest.mark.night)])
 def test_a_consumer_that_is_killed_in_the_middle_of_a_transfer_costs_one_attempt(queue, method):
     with halfway() as server:
         more = (

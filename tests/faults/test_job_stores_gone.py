@@ -50,7 +50,7 @@ def test_a_redis_that_is_killed_and_restarted_is_found_again_with_all_that_it_ha
         queue.check()
 
 
-@pytest.mark.parametrize("how", ["refuse", pytest.param("swallow", marks=pytest.mark.faults)])
+@pytest.mark.parametrize("how", ["refuse", pytest.param("swallow", marks=pytest.mark.night)])
 def test_a_consumer_that_is_cut_off_goes_on_when_the_store_is_back(proxy, queue, how):
     """Another has taken what it held; it claims again, and nothing of its late results is taken."""
     cut_off = queue.work(url=f"redis://127.0.0.1:{proxy.port}/0").up()
@@ -71,7 +71,7 @@ def test_a_consumer_that_is_cut_off_goes_on_when_the_store_is_back(proxy, queue,
     assert max(job.attempts.get("lost", 0) for job in queue.jobs()) == 1
 
 
-@pytest.mark.faults
+@pytest.mark.night
 def test_a_renewal_that_is_never_answered_leaves_time_for_another(proxy, queue):
     holder = queue.work("--lease", "3", url=f"redis://127.0.0.1:{proxy.port}/0").up()
     proxy.swallow_once(read_scripts()["renew"].sha.encode())
@@ -87,7 +87,7 @@ def test_a_renewal_that_is_never_answered_leaves_time_for_another(proxy, queue):
 
 
 @pytest.mark.parametrize(
-    "script", ["end", *(pytest.param(each, marks=pytest.mark.faults) for each in ("claim", "renew", "delivered"))]
+    "script", ["end", *(pytest.param(each, marks=pytest.mark.night) for each in ("claim", "renew", "delivered"))]
 )
 def test_a_call_whose_answer_is_lost_is_made_again_and_done_once(proxy, queue, script):
     working = queue.work(url=f"redis://127.0.0.1:{proxy.port}/0").up()

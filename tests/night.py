@@ -1,0 +1,20 @@
+"""How much is compared: a part by day, all of it by night.
+
+`make night` sets the variable NIGHT to 1.  A test that only a night runs has the mark `night` instead.
+"""
+
+from __future__ import annotations
+
+import os
+
+NIGHT = os.environ.get("NIGHT") == "1"
+
+
+def histories(number: int) -> int:
+    """Number of random histories: `number` by night, a fifth by day."""
+    return number if NIGHT else max(1, number // 5)
+
+
+def examples(number: int) -> int:
+    """Number of examples that Hypothesis draws: `number` by day, ten times as many by night."""
+    return 10 * number if NIGHT else number
