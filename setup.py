@@ -3,14 +3,23 @@
 The modules below are ordinary Python, and run as they are in an editable install: that is how they are developed,
 tested and stepped through.  In any other install mypyc makes C extensions of them, which halves what a request costs
 in the coordinator (`docs/explanation/performance.md`).  ``PENSTOCK_COMPILE=0`` leaves them as they are, ``1`` insists;
-without either they stay Python where they cannot be compiled.
+without either they stay Python where they cannot be compiled.  ``PENSTOCK_OPT=0`` is for tests: it builds in half the
+time what is slower.
+
+Each module becomes a C file.  As many are compiled at a time as there are cores, and only those that have changed since
+the last build in this folder.  All are linked into one library, where a call from one module to another stays direct.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import shutil
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -115,6 +124,10 @@ BUILDING = {"bdist_wheel", "build", "build_ext", "install"}
 
 WISH = os.environ.get("PENSTOCK_COMPILE", "")
 
+OPT = os.environ.get("PENSTOCK_OPT", "3")
+"""How hard the C compiler tries: what follows its -O."""
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 WHY_NOT: list[str] = []
 """Why the modules could not be compiled, in a line; empty where they were, or were not to be."""
@@ -168,6 +181,12 @@ class BuildModules(build_py):
 class BuildExtensions(build_ext):
     """All of them or none: a module compiled without the others would not work."""
 
+    def finalize_options(self) -> None:
+        """Keep what is compiled without optimisation apart: each build finds its own parts of before."""
+        super().finalize_options()
+        self.build_temp = f"{self.build_temp}-O{OPT}"
+        self.parallel = CORES
+
     def run(self) -> None:
         """Build; where that fails and nobody insisted, leave nothing of it behind."""
         try:
@@ -181,6 +200,82 @@ class BuildExtensions(build_ext):
             WHY_NOT.append(in_a_line(error))
             self.warn(f"penstock stays plain Python, at about twice the cost of a request: {error}")
 
+    def build_extensions(self) -> None:
+        """Compile the sources of all extensions side by side, then link them; setuptools does one after the other."""
+        parts = Parts(self.compiler, self.build_temp)
+        parts.compile(self.extensions)
+        self.compiler.compile = parts.objects
+        super().build_extensions()
+
+
+class Parts:
+    """The object files of some extensions.
+
+    Beside each lies its key: a digest of what it was made of.  An object whose key is still right is not made again.
+    """
+
+    def __init__(self, compiler: Any, folder: str) -> None:
+        self._compiler = compiler
+        self._compile = compiler.compile
+        self._folder = folder
+
+    def objects(self, sources: list[str], **_: object) -> list[str]:
+        """Where the objects of `sources` are: in place of the compiler's `compile`, when they have been made."""
+        found: list[str] = self._compiler.object_filenames(sources, output_dir=self._folder)
+        return found
+
+    def compile(self, extensions: Iterable[Any]) -> None:
+        """Make each object that is missing or stale."""
+        parts = [(source, extension) for extension in extensions for source in extension.sources]
+        stale = [part for part in parts if self._key_before(part[0]) != self._key(*part)]
+        stale.sort(key=lambda part: -Path(part[0]).stat().st_size)  # the last to be made is small: no core waits long
+        with ThreadPoolExecutor(CORES) as pool:
+            running = [pool.submit(self._make, *part) for part in stale]
+            try:
+                for made, ended in enumerate(as_completed(running), 1):
+                    ended.result()
+                    tell(made, len(running))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def _make(self, source: str, extension: Any) -> None:
+        self._key_file(source).unlink(missing_ok=True)  # whatever ends the compiler half-way
+        self._compile(
+            [source],
+            output_dir=self._folder,
+            include_dirs=extension.include_dirs,
+            extra_postargs=extension.extra_compile_args,
+        )
+        self._key_file(source).write_text(self._key(source, extension))
+
+    def _key(self, source: str, extension: Any) -> str:
+        """A digest of a source, the headers that were made for its extension, the compiler and its flags."""
+        digest = hashlib.sha256(Path(source).read_bytes())
+        for header in extension.depends:
+            if Path(header).name.startswith("__native"):  # the others are of mypy's runtime: its version tells them
+                digest.update(Path(header).read_bytes())
+        flags = [*self._compiler.compiler_so, *extension.extra_compile_args, version("mypy"), sys.version]
+        digest.update("\0".join(flags).encode())
+        return digest.hexdigest()
+
+    def _key_file(self, source: str) -> Path:
+        return Path(f"{self.objects([source])[0]}.key")
+
+    def _key_before(self, source: str) -> str:
+        with contextlib.suppress(OSError):
+            return self._key_file(source).read_text()
+        return ""
+
+
+def tell(made: int, total: int) -> None:
+    """Say how far the compilation is: on the terminal, as pip shows nothing of a build, and each tenth in the log."""
+    line = f"penstock: {made} of {total} parts compiled"
+    if made == total or made * 10 // total > (made - 1) * 10 // total:
+        print(line, flush=True)
+    with contextlib.suppress(OSError), Path("/dev/tty").open("w") as terminal:
+        terminal.write(f"\r\033[K  {line} ... ")
+
 
 def extensions() -> list[Any]:
     """The compiled modules, or none where they are not wanted or cannot be had."""
@@ -193,8 +288,11 @@ def extensions() -> list[Any]:
             raise
         WHY_NOT.append(in_a_line(error))
         return []
+    print(f"penstock: reading the types of {len(COMPILED)} modules", flush=True)
     try:
-        made: list[Any] = mypycify([f"src/penstock/{name}" for name in COMPILED], opt_level="3", debug_level="1")
+        made: list[Any] = mypycify(
+            [f"src/penstock/{name}" for name in COMPILED], opt_level=OPT, debug_level="1", multi_file=True
+        )
     except SystemExit:  # how mypy says that it found errors, in our types or in those of a library
         if WISH == "1":
             raise
