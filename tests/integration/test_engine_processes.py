@@ -91,7 +91,7 @@ async def test_each_worker_sees_its_gpus_before_it_imports_anything(monkeypatch)
 
 
 async def test_pythonpath_reaches_what_a_worker_starts_as_the_user_left_it(monkeypatch):
-    monkeypatch.delenv("PENSTOCK_SLAB_BYTES", raising=False)  # of `make test-sources`
+    monkeypatch.delenv("PENSTOCK_SLAB_BYTES", raising=False)  # of `make night-sources`
     for value in (None, "/some/where"):
         if value is None:
             monkeypatch.delenv("PYTHONPATH", raising=False)
