@@ -1,14 +1,13 @@
 """The rules that `test_layers.py` holds the package to, as functions over its sources.
 
 A tree is a dict: the path of each file below `src/penstock`, and its text.  So a rule is tried on a tree of two files
-as easily as on the real one.  A rule returns what it objects to, and knows no exceptions: those are in the test.
+as easily as on the real one.  A rule returns all that it objects to, and knows no exceptions: those are in the test.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-import sys
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
@@ -75,6 +74,12 @@ def read_compiled() -> list[str]:
 @cache
 def parsed(source: str) -> ast.Module:
     return ast.parse(source)
+
+
+def forget_parsed() -> None:
+    """Give back what a look at the whole package has taken: 100 MB, which a run of tests would keep until its end."""
+    for cached in (parsed, bindings, classes):
+        cached.cache_clear()
 
 
 def layer_of(file: str) -> str:
@@ -167,21 +172,6 @@ def without(graph: Graph, edges: Iterable[tuple[str, str]]) -> Graph:
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-def shared_basenames(files: Iterable[str]) -> dict[str, list[str]]:
-    """The basenames of two files or more."""
-    found = defaultdict(list)
-    for file in sorted(files):
-        if PurePosixPath(file).name not in (FRONT, "__main__.py"):
-            found[PurePosixPath(file).name].append(file)
-    return {name: there for name, there in found.items() if len(there) > 1}
-
-
-def named_as_libraries(files: Iterable[str], libraries: Collection[str]) -> set[str]:
-    """The files that have a library's name, of Python's own or of `libraries`, without a "_" behind it."""
-    known = {*libraries, *sys.stdlib_module_names}
-    return {file for file in files if PurePosixPath(file).stem in known}
-
-
 def module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements of a module, also those under an `if`, `try` or `with`."""
     for node in body:
@@ -192,31 +182,16 @@ def module_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from module_level(handler.body)
 
 
-def shared_names(tree: Tree) -> dict[str, list[str]]:
-    """The public classes and functions of one name in two files or more; every program may have its `main`."""
-    found: dict[str, list[str]] = defaultdict(list)
+def shared_names(tree: Tree) -> dict[tuple[str, str], list[str]]:
+    """The public classes and functions of one name in two files of one room; every program may have its `main`."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for file, source in sorted(tree.items()):
         nodes = module_level(parsed(source).body)
         names = {n.name for n in nodes if isinstance(n, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)}
-        for name in names:
+        for name in sorted(names):
             if not name.startswith("_") and name != "main":
-                found[name].append(file)
-    return {name: there for name, there in sorted(found.items()) if len(there) > 1}
-
-
-def repeated_docstrings(tree: Tree) -> set[str]:
-    """The methods whose docstring is, word for word, that of a Protocol's method of the same name."""
-    protocols, others = set(), {}
-    for source in tree.values():
-        for owner in (node for node in ast.walk(parsed(source)) if isinstance(node, ast.ClassDef)):
-            is_protocol = any(getattr(base, "id", "") == "Protocol" for base in owner.bases)
-            for method in owner.body:
-                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and (said := ast.get_docstring(method)):
-                    if is_protocol:
-                        protocols.add((method.name, said))
-                    else:
-                        others[f"{owner.name}.{method.name}"] = (method.name, said)
-    return {name for name, said in others.items() if said in protocols}
+                found[layer_of(file), name].append(file)
+    return {name: there for name, there in found.items() if len(there) > 1}
 
 
 # -- the compiled build -----------------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Lower layers never import higher ones, layers of one level never each other, and heavy libraries stay where named.
 
-No circle of imports, no name for two things, nothing that only the compiled build would refuse, no look at a clock
-where the time is told.  Every import counts, also one inside a function or for type checking only.
+No circle of imports, no name for two things in a room, nothing that only the compiled build would refuse, no look at a
+clock where the time is told.  Every import counts, also one inside a function or for type checking only.
 
-An exception to a rule is a line in a table, with its reason; one that is no longer needed fails.
+Each rule is one test over the whole tree, whose failure names every offender.  An exception is a line in a table, with
+its reason; one that is no longer needed fails.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,26 +22,20 @@ from layer_rules import (
     FRONT,
     LEVELS,
     REPOSITORY,
+    Graph,
+    Tree,
     asks_the_time,
     circles,
     compiled_bases,
+    forget_parsed,
     import_graph,
     imported,
     layer_of,
     missing_modules,
-    named_as_libraries,
     read_compiled,
     read_tree,
-    repeated_docstrings,
-    shared_basenames,
     shared_names,
-    shortest_path,
-    without,
 )
-
-TREE = read_tree()
-FILES = sorted(TREE)
-COMPILED = read_compiled()
 
 GROUND = {
     ("core", "chaos_text"),
@@ -124,16 +121,55 @@ UPWARD = {
     ("cli/worker_check.py", "penstock.testing.workers"): "what it runs is a suite for tests",
 }
 """Imports of what does not lie below, or of the front of the package: file and module."""
-CIRCULAR: dict[tuple[str, str], str] = {}
-"""Imports that close a circle: file and file."""
-BASENAMES: dict[str, str] = {}
-LIBRARY_NAMES = {"worker/bisect.py": "halves a batch; it is not about Python's module of that name"}
-NAMES: dict[str, str] = {}
-SUBCLASSES: dict[str, str] = {}
-"""Interpreted classes below a compiled one, as ``file:Class``."""
-NOT_THERE: dict[str, str] = {}
-TIMED: dict[str, str] = {}
-"""Files that take the time, or a timer, from the world."""
+
+PURE_LAYERS = {
+    "core",
+    "codec",
+    *(f"{name}.py" for name in ("chaos_text", "config", "errors", "log_level_text", "option_fields", "server_names")),
+}
+PURE_FILES = {
+    *(f"transfer/{name}.py" for name in ("addresses", "allowed_places", "part_names", "place_rules", "places")),
+    "transfer/web_body.py",
+    *(f"artifact/{name}.py" for name in ("current_file", "manifest_json", "strict_json")),
+}
+"""What decides in rooms that touch the world."""
+WORLD = {"asyncio", "threading", "socket", "time", "os", "subprocess", "select", "signal", "multiprocessing"}
+LOCKS = {"codec/type_cache.py": {"threading"}}
+"""A lock around what msgspec keeps for all threads of the process."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_kept() -> Iterator[None]:
+    yield
+    forget_parsed()
+
+
+def nobody_offends(found: Iterable[object]) -> None:
+    """Fail with every offender, each on a line of its own, of which pytest would leave some out."""
+    lines = [f"{name}: {why}" for name, why in found.items()] if isinstance(found, dict) else sorted(map(str, found))
+    assert not lines, "\n".join(["offenders:", *lines])
+
+
+@cache
+def tree() -> Tree:
+    return read_tree()
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """For each file, the modules it imports."""
+    return {file: imported(source, tree()) for file, source in tree().items()}
+
+
+@cache
+def graph() -> Graph:
+    return import_graph(tree())
+
+
+@cache
+def libraries() -> dict[str, set[str]]:
+    """For each file, the first part of each module that it imports, without our own."""
+    return {file: {name.partition(".")[0] for name in found} - {"penstock"} for file, found in imports().items()}
 
 
 def offence(file: str, module: str) -> str | None:
@@ -153,31 +189,29 @@ def offence(file: str, module: str) -> str | None:
     return None if LEVELS[theirs] < LEVELS[ours] else f"{ours} is at level {LEVELS[ours]}, {theirs} at {LEVELS[theirs]}"
 
 
-def upward_imports() -> dict[tuple[str, str], str]:
-    arrows = sorted((file, module) for file, source in TREE.items() for module in imported(source, TREE))
-    return {arrow: why for arrow in arrows if (why := offence(*arrow)) is not None}
+def test_a_file_imports_only_what_lies_below_it():
+    arrows = sorted((file, module) for file, found in imports().items() for module in found)
+    offences = {arrow: why for arrow in arrows if (why := offence(*arrow)) is not None}
+    nobody_offends({arrow: why for arrow, why in offences.items() if arrow not in UPWARD})
+    assert [arrow for arrow in UPWARD if arrow not in offences] == [], "exceptions that are no longer needed"
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_file_imports_only_what_lies_below_it(file):
-    found = imported(TREE[file], TREE)
-    offences = {module: why for module in sorted(found) if (why := offence(file, module)) is not None}
-    assert {module: why for module, why in offences.items() if (file, module) not in UPWARD} == {}
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_every_file_is_in_a_room(file):
-    assert file == FRONT or layer_of(file) in LEVELS
+def test_every_file_is_in_a_room():
+    nobody_offends(file for file in tree() if file != FRONT and layer_of(file) not in LEVELS)
 
 
 def test_every_pair_of_rooms_on_one_level_is_still_needed():
-    pairs = {(layer_of(file), layer_of(there)) for file, others in import_graph(TREE).items() for there in others}
-    assert pairs >= GROUND | FACADE
+    pairs = {(layer_of(file), layer_of(there)) for file, others in graph().items() for there in others}
+    nobody_offends((GROUND | FACADE) - pairs)
+
+
+def test_no_imports_go_in_a_circle():
+    nobody_offends(circles(graph()))
 
 
 def test_third_party_libraries_are_known_here():
-    found = {module.split(".")[0] for file in FILES for module in imported(TREE[file], TREE)}
-    assert found - set(sys.stdlib_module_names) - {"penstock"} <= {*HEAVY, *LIGHT}
+    known = {*HEAVY, *LIGHT, *sys.stdlib_module_names}
+    nobody_offends({file: found - known for file, found in libraries().items() if found - known})
 
 
 def test_a_build_finds_every_library_that_it_reads_the_types_of():
@@ -190,124 +224,71 @@ def test_a_build_finds_every_library_that_it_reads_the_types_of():
         if override.get("ignore_missing_imports")
         for name in override["module"]
     }
-    graph = import_graph(TREE)
-    read, ahead = set(), [FRONT, *COMPILED]
+    read, ahead = set(), [FRONT, *read_compiled()]
     while ahead:
         file = ahead.pop()
         if file not in read:
             read.add(file)
-            ahead += graph.get(file, ())
-    libraries = {module.split(".")[0] for file in read for module in imported(TREE[file], TREE)}
-    assert libraries - set(sys.stdlib_module_names) - {"penstock"} <= required | ignored
+            ahead += graph().get(file, ())
+    found = set().union(*(libraries()[file] for file in read))
+    nobody_offends(found - set(sys.stdlib_module_names) - required - ignored)
 
 
 def test_every_heavy_library_is_still_used_where_it_is_allowed():
-    used = {(module.split(".")[0], file) for file in FILES for module in imported(TREE[file], TREE)}
-    assert {(library, file) for library, files in HEAVY.items() for file in files} <= used
-
-
-PURE_LAYERS = {
-    "core",
-    "codec",
-    *(f"{name}.py" for name in ("chaos_text", "config", "errors", "log_level_text", "option_fields", "server_names")),
-}
-PURE_FILES = {
-    *(f"transfer/{name}.py" for name in ("addresses", "allowed_places", "part_names", "place_rules", "places")),
-    "transfer/web_body.py",
-    *(f"artifact/{name}.py" for name in ("current_file", "manifest_json", "strict_json")),
-}
-"""What decides in rooms that touch the world."""
-LOCKS = {"codec/type_cache.py": {"threading"}}
-"""A lock around what msgspec keeps for all threads of the process."""
+    allowed = {(library, file) for library, files in HEAVY.items() for file in files}
+    nobody_offends(allowed - {(library, file) for file, found in libraries().items() for library in found})
 
 
 def test_the_pure_rooms_touch_no_world():
-    world = {"asyncio", "threading", "socket", "time", "os", "subprocess", "select", "signal", "multiprocessing"}
-    for file in FILES:
-        pure = Path(file).parts[0] in PURE_LAYERS or file.startswith(("jobs/rules/", "cli/config_files/"))
-        if pure or file in PURE_FILES:
-            found = {module.split(".")[0] for module in imported(TREE[file], TREE)}
-            assert found & world == LOCKS.get(file, set()), file
+    pure = {
+        file
+        for file in tree()
+        if Path(file).parts[0] in PURE_LAYERS
+        or file in PURE_FILES
+        or file.startswith(("jobs/rules/", "cli/config_files/"))
+    }
+    assert pure >= PURE_FILES
+    touched = {file: libraries()[file] & WORLD for file in sorted(pure)}
+    nobody_offends({file: found for file, found in touched.items() if found != LOCKS.get(file, set())})
 
 
-# -- circles, names, the compiled build, time -------------------------------------------------------------------------
-
-DOCSTRINGS = {"Service.state": "users read it where they look for it: the class is public"}
-"""Methods that say again what a Protocol says."""
-
-RULES = {
-    "levels": (upward_imports, UPWARD),
-    "basenames": (lambda: shared_basenames(FILES), BASENAMES),
-    "names_of_libraries": (lambda: named_as_libraries(FILES, {*HEAVY, *LIGHT}), LIBRARY_NAMES),
-    "public_names": (lambda: shared_names(TREE), NAMES),
-    "docstrings": (lambda: repeated_docstrings(TREE), DOCSTRINGS),
-    "compiled_bases": (lambda: compiled_bases(TREE, COMPILED), SUBCLASSES),
-    "compiled_modules": (lambda: missing_modules(TREE, COMPILED), NOT_THERE),
-    "time": (lambda: asks_the_time(TREE), TIMED),
-}
-"""What each rule objects to in the tree, and what is let pass."""
+def test_no_room_has_two_things_of_one_public_name():
+    nobody_offends(shared_names(tree()))
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_the_tree_keeps_each_rule(rule):
-    find_offences, exceptions = RULES[rule]
-    found = find_offences()
-    assert set(found) - set(exceptions) == set(), found
+def test_no_interpreted_class_inherits_from_a_compiled_one():
+    nobody_offends(compiled_bases(tree(), read_compiled()))
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_every_exception_to_a_rule_is_still_needed(rule):
-    find_offences, exceptions = RULES[rule]
-    assert set(exceptions) - set(find_offences()) == set()
+def test_every_module_that_is_to_be_compiled_is_there():
+    nobody_offends(missing_modules(tree(), read_compiled()))
 
 
-def test_no_imports_go_in_a_circle():
-    assert circles(without(import_graph(TREE), CIRCULAR)) == set()
+def test_the_time_is_told_and_not_asked_for():
+    nobody_offends(asks_the_time(tree()))
 
 
-def test_every_import_that_may_close_a_circle_still_closes_one():
-    graph = import_graph(TREE)
-    for edge in CIRCULAR:
-        others = without(graph, set(CIRCULAR) - {edge})
-        assert edge[1] in graph.get(edge[0], ()), edge
-        assert shortest_path(others, edge[1], edge[0]) is not None, edge
+def test_an_import_of_what_lies_above_or_is_heavy_would_be_caught():
+    for file, module in (
+        ("errors.py", "penstock.core.item"),
+        ("core/item.py", "penstock.codec.formats"),
+        ("codec/decode.py", "penstock.transport.framing"),
+        ("server/app.py", "penstock.service"),
+        ("blocking.py", "penstock.service"),
+        ("cli/main.py", "penstock.testing"),
+        ("core/item.py", "penstock"),
+        ("server/app.py", "numpy.linalg"),
+    ):
+        assert offence(file, module) is not None, (file, module)
 
 
-# -- the walk itself --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("import a.b, c", {"a.b", "c"}),
-        ("from a.b import c", {"a.b"}),
-        ("from penstock import errors, config", {"penstock.errors", "penstock.config"}),
-        ("from penstock.codec import pickle_", {"penstock.codec.pickle_"}),
-        ("def f():\n    import late", {"late"}),
-        ("if TYPE_CHECKING:\n    import never\nelse:\n    import always", {"never", "always"}),
-        ("if typing.TYPE_CHECKING:\n    import never", {"never"}),
-        ("try:\n    import a\nexcept ImportError:\n    import b", {"a", "b"}),
-    ],
-)
-def test_every_import_is_found(source, found):
-    assert imported(source, TREE) == found
-
-
-@pytest.mark.parametrize(
-    ("file", "module", "allowed"),
-    [
-        ("core/item.py", "penstock.errors", True),
-        ("errors.py", "penstock.core.item", False),
-        ("core/item.py", "penstock.codec.formats", False),
-        ("worker/loop.py", "penstock.codec.decode", True),
-        ("codec/decode.py", "penstock.transport.framing", False),
-        ("server/app.py", "penstock.service", False),
-        ("blocking.py", "penstock.service", False),
-        ("cli/main.py", "penstock.testing", False),
-        ("core/item.py", "penstock", False),
-        ("server/app.py", "numpy.linalg", False),
-        ("codec/numpy_.py", "numpy", True),
-    ],
-)
-def test_an_offender_would_be_caught(file, module, allowed):
-    assert (offence(file, module) is None) is allowed
+def test_an_import_of_what_lies_below_is_let_pass():
+    for file, module in (
+        ("core/item.py", "penstock.errors"),
+        ("worker/loop.py", "penstock.codec.decode"),
+        ("service.py", "penstock.blocking"),
+        ("codec/numpy_.py", "numpy"),
+        ("features/kinds.py", "numpy"),
+        ("__init__.py", "penstock.service"),
+    ):
+        assert offence(file, module) is None, (file, module)
