@@ -16,11 +16,11 @@ class LaterTimer:
         self._ring = ring
         self._timer: Timer | None = None
 
-    def set(self, delay: float) -> None:  # noqa: D102  # see `FineTimer`
+    def set(self, delay: float) -> None:  # see `FineTimer`
         self.close()
         self._timer = self._clock.call_later(delay, self._ring)
 
-    def close(self) -> None:  # noqa: D102  # see `FineTimer`
+    def close(self) -> None:  # see `FineTimer`
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -76,11 +76,11 @@ class EarliestDeadline(FirstCome[T]):
         self._next = 0
         self._head = 0
 
-    def add(self, member: T, deadline: float) -> None:  # noqa: D102  # see `FirstCome`
+    def add(self, member: T, deadline: float) -> None:  # see `FirstCome`
         self._next += 1
         self._put(member, (deadline, self._next))
 
-    def add_first(self, member: T, deadline: float) -> None:  # noqa: D102
+    def add_first(self, member: T, deadline: float) -> None:
         self._head -= 1
         self._put(member, (deadline, self._head))
         self.members.move_to_end(member, last=False)
@@ -89,29 +89,29 @@ class EarliestDeadline(FirstCome[T]):
         self.members[member] = place
         insort(self._order, (place, member))
 
-    def remove(self, member: T) -> None:  # noqa: D102
+    def remove(self, member: T) -> None:
         place = self.members.pop(member)
         del self._order[bisect_left(self._order, (place, member))]
 
     @property
-    def first(self) -> T:  # noqa: D102
+    def first(self) -> T:
         member: T = self._order[0][1]
         return member
 
-    def take(self, count: int) -> list[T]:  # noqa: D102
+    def take(self, count: int) -> list[T]:
         taken: list[T] = [entry[1] for entry in self._order[:count]]
         del self._order[:count]
         for member in taken:
             del self.members[member]
         return taken
 
-    def before(self, deadline: float) -> int:  # noqa: D102
+    def before(self, deadline: float) -> int:
         return bisect_right(self._order, deadline, key=_deadline_of)
 
-    def deadlines_after(self, deadline: float) -> list[float]:  # noqa: D102
+    def deadlines_after(self, deadline: float) -> list[float]:
         return [entry[0][0] for entry in self._order[self.before(deadline) :]]
 
-    def in_order(self) -> list[T]:  # noqa: D102
+    def in_order(self) -> list[T]:
         return [entry[1] for entry in self._order]
 
 

@@ -37,10 +37,10 @@ class TimerCalls(Protocol):
 class OsTimer:
     """The functions of `os`, from Python 3.13 on; implements `TimerCalls`."""
 
-    def open(self) -> int:  # noqa: D102  # see `TimerCalls`
+    def open(self) -> int:  # see `TimerCalls`
         return os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)  # type: ignore[attr-defined, no-any-return]
 
-    def start(self, descriptor: int, nanoseconds: int) -> None:  # noqa: D102  # see `TimerCalls`
+    def start(self, descriptor: int, nanoseconds: int) -> None:  # see `TimerCalls`
         os.timerfd_settime_ns(descriptor, initial=nanoseconds)  # type: ignore[attr-defined]
 
 
@@ -69,7 +69,7 @@ class KernelTimer:
         self._descriptor = -1
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def set(self, delay: float) -> None:  # noqa: D102  # see `core.clock.FineTimer`
+    def set(self, delay: float) -> None:  # see `core.clock.FineTimer`
         self._coarse.close()
         if self._descriptor < 0:
             self._open()
@@ -89,7 +89,7 @@ class KernelTimer:
                 raise
             self._descriptor, self._loop = descriptor, loop
 
-    def close(self) -> None:  # noqa: D102  # see `core.clock.FineTimer`
+    def close(self) -> None:  # see `core.clock.FineTimer`
         self._coarse.close()
         if self._descriptor >= 0:
             if self._loop is not None and not self._loop.is_closed():

@@ -32,12 +32,12 @@ class LibcTimer:
         self._setting = _Setting()
         self._initial = self._setting.initial
 
-    def open(self) -> int:  # noqa: D102  # see `TimerCalls`
+    def open(self) -> int:  # see `TimerCalls`
         descriptor: int = self._create(time.CLOCK_MONOTONIC, self.FLAGS)
         _check(descriptor)
         return descriptor
 
-    def start(self, descriptor: int, nanoseconds: int) -> None:  # noqa: D102  # see `TimerCalls`
+    def start(self, descriptor: int, nanoseconds: int) -> None:  # see `TimerCalls`
         self._initial.seconds, self._initial.nanoseconds = divmod(nanoseconds, 1_000_000_000)
         _check(self._settime(descriptor, 0, self._setting, None))
 

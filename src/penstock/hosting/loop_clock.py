@@ -31,14 +31,14 @@ class LoopClock:
         return find_timer_calls()
 
     @property
-    def fine_step(self) -> float:  # noqa: D102  # see `Clock`
+    def fine_step(self) -> float:  # see `Clock`
         return TIMER_TICK_SECONDS if self._timer_calls is None else FINE_STEP_SECONDS
 
-    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:  # noqa: D102  # see `Clock`
+    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:  # see `Clock`
         whole_ticks = math.ceil(max(delay, 0.0) / TIMER_TICK_SECONDS)
         return asyncio.get_running_loop().call_later(whole_ticks * TIMER_TICK_SECONDS, callback)
 
-    def fine_timer(self, callback: Callable[[], object]) -> FineTimer:  # noqa: D102  # see `Clock`
+    def fine_timer(self, callback: Callable[[], object]) -> FineTimer:  # see `Clock`
         later = LaterTimer(self, callback)
         return later if self._timer_calls is None else KernelTimer(self._timer_calls, callback, later)
 

@@ -50,16 +50,16 @@ class Receiver(Protocol):
 class NoObserver:
     """Tells nobody."""
 
-    def began(self) -> None:  # noqa: D102  # see `RunObserver`
+    def began(self) -> None:  # see `RunObserver`
         pass
 
-    def ready(self) -> None:  # noqa: D102
+    def ready(self) -> None:
         pass
 
-    def stopping(self, within: float) -> None:  # noqa: D102
+    def stopping(self, within: float) -> None:
         pass
 
-    def ended(self) -> None:  # noqa: D102
+    def ended(self) -> None:
         pass
 
 
@@ -86,19 +86,19 @@ class Notifier:
         self._stopping = False
         self._timer: Timer | None = None
 
-    def began(self) -> None:  # noqa: D102  # see `RunObserver`
+    def began(self) -> None:  # see `RunObserver`
         self._look()
 
-    def ready(self) -> None:  # noqa: D102
+    def ready(self) -> None:
         self._notifications.ready()
         self._look()
 
-    def stopping(self, within: float) -> None:  # noqa: D102
+    def stopping(self, within: float) -> None:
         self._stopping = True
         self._notifications.stop(self._clock.now() + within + END_SECONDS)
         self._look()
 
-    def ended(self) -> None:  # noqa: D102
+    def ended(self) -> None:
         self._cancel()
         self._manager.close()
 

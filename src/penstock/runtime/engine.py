@@ -136,12 +136,12 @@ class Engine:
     # -- what hosts read --------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> State:  # noqa: D102  # see `HostedEngine`
+    def state(self) -> State:  # see `HostedEngine`
         state = self._own_state
         return State.DRAINING if self._leaving and state.accepting else state
 
     @property
-    def accepting(self) -> bool:  # noqa: D102  # see `HostedEngine`
+    def accepting(self) -> bool:  # see `HostedEngine`
         return self._flow.accepting
 
     @property
@@ -158,7 +158,7 @@ class Engine:
         return State.READY if self._flow.feeding.has_room(0) else State.BUSY
 
     @property
-    def reason(self) -> str:  # noqa: D102  # see `HostedEngine`
+    def reason(self) -> str:  # see `HostedEngine`
         for stage in self.stages:
             if stage.failed:
                 return stage.reason
@@ -169,40 +169,40 @@ class Engine:
         return loading_words(self.loading) if state is State.STARTING else ""
 
     @property
-    def loading(self) -> list[Loading]:  # noqa: D102  # see `HostedEngine`
+    def loading(self) -> list[Loading]:  # see `HostedEngine`
         starting = self._started is not None
         stages = [stage for stage in self.stages if starting or stage.awaits_others]
         return [loading for stage in stages if (loading := stage.loading) is not None]
 
     @property
-    def queued(self) -> int:  # noqa: D102  # see `HostedEngine`
+    def queued(self) -> int:  # see `HostedEngine`
         return self._flow.queued
 
     @property
-    def backlog_seconds(self) -> float:  # noqa: D102  # see `HostedEngine`
+    def backlog_seconds(self) -> float:  # see `HostedEngine`
         return self._flow.prediction.backlog_seconds
 
     @property
-    def held_bytes(self) -> int:  # noqa: D102  # see `HostedEngine`
+    def held_bytes(self) -> int:  # see `HostedEngine`
         return self._ledger.held
 
     @property
-    def answer_bytes(self) -> int:  # noqa: D102  # see `HostedEngine`
+    def answer_bytes(self) -> int:  # see `HostedEngine`
         return self._ledger.answers
 
     @property
-    def answers_overfull(self) -> bool:  # noqa: D102  # see `HostedEngine`
+    def answers_overfull(self) -> bool:  # see `HostedEngine`
         return self._ledger.answers_overfull
 
     @property
-    def memory_short(self) -> bool:  # noqa: D102  # see `HostedEngine`
+    def memory_short(self) -> bool:  # see `HostedEngine`
         return self._ledger.memory_short
 
     @property
-    def memory_available(self) -> int | None:  # noqa: D102  # see `HostedEngine`
+    def memory_available(self) -> int | None:  # see `HostedEngine`
         return None if self._memory_watch is None else self._memory_watch.available
 
-    def refusal(  # noqa: D102  # see `HostedEngine`
+    def refusal(  # see `HostedEngine`
         self,
         nbytes: int = 0,
         deadline: float = math.inf,
@@ -218,20 +218,20 @@ class Engine:
             return None  # most requests; what follows only says why not
         return flow.newcomers.refusal(nbytes, deadline, lane, urgency, whose)
 
-    def not_ready(self) -> NotReady:  # noqa: D102  # see `Supervisor`
+    def not_ready(self) -> NotReady:  # see `Supervisor`
         state = self._own_state
         reason = f": {self.reason}" if state in (State.FAILED, State.STARTING) else ""
         retry_after = self._retry_failed_after() if state is State.FAILED else 1
         return NotReady(f"service {self.name!r} is {state}{reason}", state=state, retry_after=retry_after)
 
-    def allowance(self, tenant: str) -> Allowance | None:  # noqa: D102  # see `HostedEngine`
+    def allowance(self, tenant: str) -> Allowance | None:  # see `HostedEngine`
         bucket = self._flow.find_tenant(tenant).bucket
         return None if bucket is None else bucket.allowance(self._now())
 
-    def note_refused(self, tenant: str) -> None:  # noqa: D102  # see `HostedEngine`
+    def note_refused(self, tenant: str) -> None:  # see `HostedEngine`
         self._flow.find_tenant(tenant).refused += 1
 
-    def tenant_rows(self) -> list[tuple[str, TenantNumbers]]:  # noqa: D102  # see `HostedEngine`
+    def tenant_rows(self) -> list[tuple[str, TenantNumbers]]:  # see `HostedEngine`
         return shown_rows(self._tenants, self._now())
 
     def _retry_failed_after(self) -> int:
@@ -290,7 +290,7 @@ class Engine:
             alone=alone,
         )
 
-    def submit_probe(self, example: Any, deadline: float, done: Done) -> None:  # noqa: D102  # see `HostedEngine`
+    def submit_probe(self, example: Any, deadline: float, done: Done) -> None:  # see `HostedEngine`
         self._flow.submit_probe(example, deadline, done)
 
     def cancel(self, request: Request) -> None:
@@ -308,34 +308,34 @@ class Engine:
         """
         return self._flow.begun(request)
 
-    def watch_batches(self, sent: BatchSent) -> None:  # noqa: D102  # see `HostedEngine`
+    def watch_batches(self, sent: BatchSent) -> None:  # see `HostedEngine`
         for stage in self.stages:
             stage.on_sent = sent
 
-    def piece(self, nbytes: int) -> memoryview | None:  # noqa: D102  # see `HostedEngine`
+    def piece(self, nbytes: int) -> memoryview | None:  # see `HostedEngine`
         return self._memory.piece(nbytes)
 
-    def piece_for(self, body: ArrivingBody) -> memoryview | None:  # noqa: D102  # see `HostedEngine`
+    def piece_for(self, body: ArrivingBody) -> memoryview | None:  # see `HostedEngine`
         return self._memory.piece_for(body)
 
-    def arrived(self, body: ArrivingBody) -> None:  # noqa: D102  # see `HostedEngine`
+    def arrived(self, body: ArrivingBody) -> None:  # see `HostedEngine`
         self._memory.arrived(body)
 
     @property
-    def slabs(self) -> Sequence[SlabView]:  # noqa: D102  # see `HostedEngine`
+    def slabs(self) -> Sequence[SlabView]:  # see `HostedEngine`
         return self._memory.slabs
 
     @property
-    def inline_reasons(self) -> dict[str, int]:  # noqa: D102  # see `HostedEngine`
+    def inline_reasons(self) -> dict[str, int]:  # see `HostedEngine`
         return self._memory.inline_reasons
 
-    def hold(self, nbytes: int) -> None:  # noqa: D102  # see `HostedEngine`
+    def hold(self, nbytes: int) -> None:  # see `HostedEngine`
         self._flow.hold(nbytes)
 
-    def hold_answer(self, nbytes: int) -> None:  # noqa: D102  # see `HostedEngine`
+    def hold_answer(self, nbytes: int) -> None:  # see `HostedEngine`
         self._flow.hold_answer(nbytes)
 
-    async def worker_stacks(self) -> dict[str, str]:  # noqa: D102  # see `HostedEngine`
+    async def worker_stacks(self) -> dict[str, str]:  # see `HostedEngine`
         workers = [worker for stage in self.stages for worker in stage.workers]
         names = [f"{worker} (pid {worker.pid})" for worker in workers]
         stacks = await asyncio.gather(*[worker.stacks() for worker in workers])
@@ -424,7 +424,7 @@ class Engine:
 
     # -- stop -------------------------------------------------------------------------------------------------------
 
-    def leave_soon(self) -> None:  # noqa: D102  # see `HostedEngine`
+    def leave_soon(self) -> None:  # see `HostedEngine`
         self._leaving = True
 
     async def stop(self, drain: float = 30.0) -> None:

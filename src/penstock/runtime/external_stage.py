@@ -168,7 +168,7 @@ class ExternalStageDriver(StageDriver):
         """Once a stage that rests may be tried again."""
         return self.health.rest_left(self._now()) or 0.0
 
-    def launch_of(self, index: int) -> bytes:  # noqa: D102  # see `SlotOwner`
+    def launch_of(self, index: int) -> bytes:  # see `SlotOwner`
         return pack_json(
             ExternalLaunch(
                 service=self.service,
@@ -219,7 +219,7 @@ class ExternalStageDriver(StageDriver):
         if not 0.0 <= frame.seconds <= most:  # also where it is no number
             frame.seconds = most
 
-    def disbelieved(self, worker: WorkerSlot, why: str) -> None:  # noqa: D102  # see `SlotOwner`
+    def disbelieved(self, worker: WorkerSlot, why: str) -> None:  # see `SlotOwner`
         self._tell(self._disbeliefs, logging.ERROR, f"{worker}: {why}; the worker is {self.ending}")
 
     # -- workers go -------------------------------------------------------------------------------------------------

@@ -354,7 +354,7 @@ class Flow:
 
     # -- the one pump -------------------------------------------------------------------------------------------------
 
-    def wake(self) -> None:  # noqa: D102  # see `Hub`
+    def wake(self) -> None:  # see `Hub`
         if not self._waking:
             self._waking = True
             self._running_loop().call_soon(self._pump)
@@ -386,7 +386,7 @@ class Flow:
 
     # -- what stages report -------------------------------------------------------------------------------------------
 
-    def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:  # noqa: D102  # see `Hub`
+    def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:  # see `Hub`
         self._supervisor.pool_changed(stage, failure)
 
     def batch_answered(self, stage: StageDriver, items: list[Item], frame: Frame) -> None:
@@ -407,14 +407,14 @@ class Flow:
             else:
                 self._advance(item, payload, now)
 
-    def missed(self, items: list[Item]) -> None:  # noqa: D102  # see `Hub`
+    def missed(self, items: list[Item]) -> None:  # see `Hub`
         for item in items:
             self._settling.settle(item, self._late(item))
 
     def _late(self, item: Item) -> Failure:
         return Failure(self._retry_times.deadline_exceeded(item.request, item))
 
-    def worker_lost(  # noqa: D102  # see `Hub`
+    def worker_lost(  # see `Hub`
         self, stage: StageDriver, items: list[Item], *, hung: bool, alone: bool
     ) -> None:
         for item in items:

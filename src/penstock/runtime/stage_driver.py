@@ -375,7 +375,7 @@ class StageDriver:
         """The bytes of inputs of which the stage keeps views."""
         return sum([worker.kept_bytes for worker in self.workers])
 
-    def keeps_inputs(self, worker: WorkerSlot) -> None:  # noqa: D102  # see `SlotOwner`
+    def keeps_inputs(self, worker: WorkerSlot) -> None:  # see `SlotOwner`
         assert self.memory is not None, "only a worker that reads a slab keeps anything of it"
         if not self.memory.told_kept:
             self.memory.told_kept = True
@@ -393,7 +393,7 @@ class StageDriver:
         slabs = (NO_SLAB, NO_SLAB) if self.memory is None else self.memory.slabs.descriptors()
         return WorkerStart(self.service, self.name, index, self.spec.target, self._cores[index], env, slabs)
 
-    def launch_of(self, index: int) -> bytes:  # noqa: D102  # see `SlotOwner`
+    def launch_of(self, index: int) -> bytes:  # see `SlotOwner`
         assert self._launch is not None, "the stage was never started"
         launch = self._launch(index)
         if self.memory is not None:
@@ -404,13 +404,13 @@ class StageDriver:
         """At once: a worker that may not serve yet is not started."""
         return 0.0
 
-    def disbelieved(self, worker: WorkerSlot, why: str) -> None:  # noqa: D102  # see `SlotOwner`
+    def disbelieved(self, worker: WorkerSlot, why: str) -> None:  # see `SlotOwner`
         log.error("%s: %s; the worker is %s", worker, why, self.ending)
 
     def check_answers(self, sent: SentFrame, frame: Frame) -> None:
         """Nothing more than the slot has checked: these are our own workers."""
 
-    def answered(  # noqa: D102  # see `SlotOwner`
+    def answered(  # see `SlotOwner`
         self, worker: WorkerSlot, sent: SentFrame, frame: Frame, now: float
     ) -> None:
         self.in_flight -= len(sent.items)
@@ -445,7 +445,7 @@ class StageDriver:
                 self._recycle(worker, error)
         self.hub.wake()
 
-    def examined(self, worker: WorkerSlot, problem: Problem | None) -> None:  # noqa: D102  # see `SlotOwner`
+    def examined(self, worker: WorkerSlot, problem: Problem | None) -> None:  # see `SlotOwner`
         verdict = worker.health.examination_finished(well=problem is None)
         if verdict is Verdict.RECYCLE and problem is not None and worker.ready and not self.stopping:
             error = short_reason(problem)
@@ -463,7 +463,7 @@ class StageDriver:
     def _ask(self, worker: WorkerSlot) -> None:
         worker.check(next(self._frame_ids), self._now())
 
-    def checked(self, worker: WorkerSlot, problem: Problem | None) -> None:  # noqa: D102  # see `SlotOwner`
+    def checked(self, worker: WorkerSlot, problem: Problem | None) -> None:  # see `SlotOwner`
         assert self._rounds is not None, "no worker of this stage is checked"
         self._rounds.ended(worker)
         if problem is not None:
@@ -510,12 +510,12 @@ class StageDriver:
                     other.recycle("the stage rests: no worker of it has a result")
             self.hub.pool_changed(self, None)
 
-    def abandoned(self, worker: WorkerSlot) -> None:  # noqa: ARG002, D102  # see `SlotOwner`
+    def abandoned(self, worker: WorkerSlot) -> None:  # noqa: ARG002  # see `SlotOwner`
         self.counters.abandoned += 1
         assert self._abandonment is not None
         self._abandonment.abandoned()
 
-    def worker_ready(self, worker: WorkerSlot) -> None:  # noqa: D102  # see `SlotOwner`
+    def worker_ready(self, worker: WorkerSlot) -> None:  # see `SlotOwner`
         if not self.health.may_serve(self._now()):
             worker.recycle("the stage rests")
             return

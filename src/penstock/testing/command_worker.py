@@ -33,13 +33,13 @@ LAST_BYTES: Final = 2000
 class JsonDialect:
     """The handshake and the failures of workers from outside."""
 
-    def read_hello(self, payload: bytes) -> ExternalHello:  # noqa: D102  # `Dialect` documents it
+    def read_hello(self, payload: bytes) -> ExternalHello:  # `Dialect` documents it
         return unpack_json(payload, ExternalHello)
 
-    def write_launch(self, launch: ExternalLaunch) -> bytes:  # noqa: D102
+    def write_launch(self, launch: ExternalLaunch) -> bytes:
         return pack_json(launch)
 
-    def read_failure(self, payload: bytes) -> Problem:  # noqa: D102
+    def read_failure(self, payload: bytes) -> Problem:
         return read_external_failure(payload)
 
 

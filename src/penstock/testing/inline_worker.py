@@ -46,11 +46,11 @@ class SquareStage(Stage):
 class PackedDialect:
     """The handshake and the failures of our own workers."""
 
-    def read_hello(self, payload: bytes) -> ExternalHello:  # noqa: D102  # `Dialect` documents it
+    def read_hello(self, payload: bytes) -> ExternalHello:  # `Dialect` documents it
         hello = unpack(payload, Hello)
         return ExternalHello(version=hello.version, pid=hello.pid)
 
-    def write_launch(self, launch: ExternalLaunch) -> bytes:  # noqa: D102
+    def write_launch(self, launch: ExternalLaunch) -> bytes:
         return pack(
             Launch(
                 service=launch.service,
@@ -76,7 +76,7 @@ class PackedDialect:
             )
         )
 
-    def read_failure(self, payload: bytes) -> Problem:  # noqa: D102
+    def read_failure(self, payload: bytes) -> Problem:
         return unpack(payload, Problem)
 
 

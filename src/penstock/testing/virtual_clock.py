@@ -37,7 +37,8 @@ class VirtualTimer:
         """Whether the call is still to come."""
         return self._callback is not None
 
-    def cancel(self) -> None:  # noqa: D102  # see `Timer`
+    def cancel(self) -> None:
+        """Make no call any more."""
         self._callback = None
 
     def ring(self) -> None:

@@ -58,15 +58,15 @@ class FirstBytes(asyncio.BufferedProtocol):
         """What a fork must not keep: the peer would never read the end."""
         return [] if self.transport is None else [self.transport.get_extra_info("socket").fileno()]
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # noqa: D102  # asyncio calls it
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:  # asyncio calls it
         self.transport = cast("asyncio.Transport", transport)
         keep_from_forks(self)
         self._made(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, D102  # asyncio calls it
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio calls it
         return memoryview(self._data)[self._filled :]
 
-    def buffer_updated(self, nbytes: int) -> None:  # noqa: D102  # asyncio calls it
+    def buffer_updated(self, nbytes: int) -> None:  # asyncio calls it
         self._filled += nbytes
         if self._filled < FIRST_BYTES or self.transport is None:
             return
@@ -76,7 +76,7 @@ class FirstBytes(asyncio.BufferedProtocol):
         if successor is not None:
             successor.adopt(transport, data)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002, D102  # asyncio calls it
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it
         if self.transport is not None:
             self.transport = None
             self._lost(self)
@@ -107,16 +107,16 @@ class Parting(asyncio.BufferedProtocol):
         transport.write_eof()  # once more where that was done: then it does nothing
         self._timer = clock.call_later(CUT_AFTER_SECONDS, transport.abort)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002, D102  # asyncio calls it
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio calls it
         return memoryview(self._dropped)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Drop it."""
 
-    def eof_received(self) -> bool:  # noqa: D102  # asyncio calls it
+    def eof_received(self) -> bool:  # asyncio calls it
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002, D102  # asyncio calls it
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio calls it
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -138,7 +138,7 @@ class ExternalChannel(SocketChannel):
         super().__init__(sink, decoder)
         self._broken = broken
 
-    def adopt(self, transport: asyncio.Transport, data: bytes) -> None:  # noqa: D102  # see `Successor`
+    def adopt(self, transport: asyncio.Transport, data: bytes) -> None:  # see `Successor`
         transport.set_protocol(self)
         self.connection_made(transport)
         self._sock = transport.get_extra_info("socket")

@@ -103,7 +103,7 @@ class AttachedEnd:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
-    def own_descriptors(self) -> list[int]:  # noqa: D102  # as `DescriptorOwner` says
+    def own_descriptors(self) -> list[int]:  # as `DescriptorOwner` says
         return [] if self._sock.fileno() < 0 else [self._sock.fileno()]
 
     def close(self) -> None:

@@ -355,12 +355,12 @@ class Connection(asyncio.Protocol):
         if transport.get_protocol() is self:
             transport.set_protocol(self._large)
 
-    def body_received(self, nbytes: int) -> None:  # noqa: D102  # see `PlainProtocol`
+    def body_received(self, nbytes: int) -> None:  # see `PlainProtocol`
         reading, exchange = self._reading, self._queue[-1]
         reading.sign_of_life()
         self._end_body(exchange, self._intake.received(exchange, nbytes, reading.waiting_since))
 
-    def plain_again(self) -> None:  # noqa: D102  # see `PlainProtocol`
+    def plain_again(self) -> None:  # see `PlainProtocol`
         assert self._transport is not None
         self._transport.set_protocol(self)
 
@@ -503,37 +503,37 @@ class Connection(asyncio.Protocol):
             self._read(reading.take())
         reading.match(self._transport, self._state, len(self._queue))
 
-    def go_on(self) -> None:  # noqa: D102  # see `OpenConnection`
+    def go_on(self) -> None:  # see `OpenConnection`
         self._reading.resting = False
         if self._transport is not None and not self._transport.is_closing():
             self._resume()
 
     # ---- making way
 
-    def idle_since(self) -> float:  # noqa: D102  # see `Guest`
+    def idle_since(self) -> float:  # see `Guest`
         transport = self._transport
         idle = self._state is CLOSED or (self._state is READING_HEAD and not self._queue and not self._reading.kept)
         if not idle or self._excess or transport is None or transport.get_write_buffer_size():
             return math.inf
         return self._idle_since
 
-    def has_asked(self) -> bool:  # noqa: D102  # see `Guest`
+    def has_asked(self) -> bool:  # see `Guest`
         return not self._fresh
 
-    def make_way(self) -> None:  # noqa: D102  # see `OpenConnection`
+    def make_way(self) -> None:  # see `OpenConnection`
         self._excess = True
         self._close()
 
     # ---- ends
 
-    def end_soon(self) -> None:  # noqa: D102  # see `OpenConnection`
+    def end_soon(self) -> None:  # see `OpenConnection`
         self._last_from = -math.inf
 
-    def drain(self) -> None:  # noqa: D102  # see `OpenConnection`
+    def drain(self) -> None:  # see `OpenConnection`
         if self._state is READING_HEAD and not self._queue and not self._reading.kept:
             self._close()
 
-    def abort(self) -> None:  # noqa: D102  # see `OpenConnection`
+    def abort(self) -> None:  # see `OpenConnection`
         self._leave()
         if self._transport is not None:
             self._transport.abort()
@@ -567,7 +567,7 @@ class Connection(asyncio.Protocol):
 
     # ---- time
 
-    def sweep(self, now: float) -> None:  # noqa: D102  # see `OpenConnection`
+    def sweep(self, now: float) -> None:  # see `OpenConnection`
         transport = self._transport
         if transport is None:
             return
@@ -582,7 +582,7 @@ class Connection(asyncio.Protocol):
                 self.abort() if self._state is LINGERING else self._close()
         self._refuse_late(now)
 
-    def overdue_bytes(self, now: float) -> int:  # noqa: D102  # see `OpenConnection`
+    def overdue_bytes(self, now: float) -> int:  # see `OpenConnection`
         ready_by = now - self._connections.limits.unread
         overdue = self._unread.overdue_bytes(ready_by)
         for exchange in self._queue:
