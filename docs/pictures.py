@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -201,8 +202,9 @@ PICTURES = {
 }
 
 
+@cache
 def picture(name: str) -> str:
-    """A picture as it stands in a page.  Raises KeyError where nobody draws it."""
+    """A picture as it stands in a page, drawn once.  Raises KeyError where nobody draws it."""
     return f"<!-- picture: {name} -->\n```mermaid\n{PICTURES[name]()}```\n<!-- end of picture -->"
 
 

@@ -82,6 +82,15 @@ def forget_parsed() -> None:
         cached.cache_clear()
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Every statement below `node`, at any depth.  Expressions, which are most of a tree, are not looked into."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, part, ()):
+            if isinstance(inner, ast.stmt):
+                yield inner
+            yield from statements(inner)
+
+
 def layer_of(file: str) -> str:
     """`core` for ``core/item.py``, `service` for ``service.py``."""
     return PurePosixPath(file).parts[0].removesuffix(".py")
@@ -114,7 +123,7 @@ def imported(source: str, files: Collection[str]) -> set[str]:
     What comes out of a package has the package's name before it: ``from penstock import core`` is ``penstock.core``.
     """
     found: set[str] = set()
-    for node in ast.walk(parsed(source)):
+    for node in statements(parsed(source)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -206,7 +215,7 @@ def missing_modules(tree: Tree, compiled: Iterable[str]) -> set[str]:
 def bindings(source: str) -> dict[str, str]:
     """What the names that `source` imports stand for: ``{"aio": "asyncio", "Item": "penstock.core.item.Item"}``."""
     found = {}
-    for node in ast.walk(parsed(source)):
+    for node in statements(parsed(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 first = alias.name.partition(".")[0]  # `import a.b` binds `a`; `import a.b as c` binds `c` to a.b
@@ -228,7 +237,7 @@ def dotted(node: ast.expr, source: str) -> str:
 
 @cache
 def classes(source: str) -> dict[str, ast.ClassDef]:
-    return {node.name: node for node in ast.walk(parsed(source)) if isinstance(node, ast.ClassDef)}
+    return {node.name: node for node in statements(parsed(source)) if isinstance(node, ast.ClassDef)}
 
 
 def find_class(name: str, file: str, tree: Tree) -> tuple[str, str] | None:

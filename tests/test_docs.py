@@ -44,7 +44,7 @@ import subprocess
 import sys
 import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -60,6 +60,7 @@ from waiting import until_now
 import penstock as ps
 import pictures
 from fake_work import Bench, fake_service
+from layer_rules import forget_parsed, parsed, read_tree
 from penstock import client as ps_client
 from penstock import errors as ps_errors
 from penstock import jobs as ps_jobs
@@ -99,6 +100,8 @@ from tiny_artifacts import write_artifact
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+SMOKE = [ROOT / "README.md", DOCS / "tutorial" / "first-service.md", DOCS / "tutorial" / "first-queue.md"]
+"""The pages that somebody new does first."""
 PENSTOCK = Path(sys.executable).parent / "penstock"
 DEFAULT_URL = "http://127.0.0.1:8000"
 START_LIMIT = 40.0  # seconds; generous, since the machine may be busy with other tests
@@ -108,6 +111,12 @@ FILES = ("ini", "yaml", "nginx", "haproxy")
 """Kinds of blocks that are whole files, which a command prints."""
 OF_PAGES = ("picture", "frameworks", "artifacts", "published")
 """Comments that say something of a page, and not of the block behind them."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_kept() -> Iterator[None]:
+    yield
+    forget_parsed()
 
 
 @dataclasses.dataclass
@@ -120,6 +129,7 @@ class Block:
     argument: str
 
 
+@functools.cache
 def blocks(page: Path) -> list[Block]:
     found, directives, fence = [], [], None
     for line in page.read_text().splitlines():
@@ -146,7 +156,15 @@ def relative(page: Path) -> str:
 
 
 def each(pages: list[Path]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("page", pages, ids=relative)
+    """A case for each page; those whose programs `make test` runs have the mark `smoke`."""
+    marks = {page: [pytest.mark.smoke] for page in SMOKE}
+    return pytest.mark.parametrize("page", [pytest.param(p, id=relative(p), marks=marks.get(p, ())) for p in pages])
+
+
+def every_page_keeps(rule: Callable[[Path], Iterable[str]]) -> None:
+    """Fail with everything that `rule` objects to in any page, each on a line of its own."""
+    found = [f"{relative(page)}: {why}" for page in PAGES for why in rule(page)]
+    assert not found, "\n".join(["offenders:", *found])
 
 
 # -- what a reader does ---------------------------------------------------------------------------------------------
@@ -398,20 +416,27 @@ def test_a_page_that_needs_frameworks_is_read_where_they_are():
     assert "needs_frameworks(page)" in (ROOT / "tests" / "export" / "test_pages.py").read_text()
 
 
-@each(PAGES)
-def test_every_python_block_is_python(page):
-    for block in blocks(page):
-        if block.kind == "python":
-            compile(block.text, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+def test_every_python_block_is_python():
+    def objections(page: Path) -> Iterator[str]:
+        for block in blocks(page):
+            if block.kind == "python":
+                try:
+                    compile(block.text, page.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                except SyntaxError as error:
+                    yield f"{error.msg}, in line {error.lineno} of {block.text}"
+
+    every_page_keeps(objections)
 
 
 # -- links and names ------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def prose(page: Path) -> str:
     return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     found: set[str] = set()
     for heading in re.findall(r"^#+ (.+)$", prose(page), flags=re.MULTILINE):
@@ -423,16 +448,19 @@ def anchors(page: Path) -> set[str]:
     return found
 
 
-@each(PAGES)
-def test_every_relative_link_leads_somewhere(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
-        if target.startswith("https://"):
-            continue
-        path, _, anchor = target.partition("#")
-        there = (page.parent / path).resolve() if path else page
-        assert there.exists(), f"{target} is not there"
-        if anchor:
-            assert anchor in anchors(there), f"{target} has no such heading"
+def test_every_relative_link_leads_somewhere():
+    def objections(page: Path) -> Iterator[str]:
+        for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+            if target.startswith("https://"):
+                continue
+            path, _, anchor = target.partition("#")
+            there = (page.parent / path).resolve() if path else page
+            if not there.exists():
+                yield f"{target} is not there"
+            elif anchor and anchor not in anchors(there):
+                yield f"{target} has no such heading"
+
+    every_page_keeps(objections)
 
 
 def test_the_index_links_every_page():
@@ -471,110 +499,69 @@ def flags_below(name: str) -> set[str]:
     return {flag for command in own.values() for flag in command._option_string_actions}
 
 
-@each(PAGES)
-def test_every_command_a_page_names_exists(page):
+def test_every_command_a_page_names_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
     commands = commands_of(the_parser())
-    for line in code(page):
-        make = re.match(r"make ([a-z-]+)", line)
-        assert make is None or make[1] in targets, f"`{line}` is no target of the Makefile"
-        command = re.match(r"penstock ([^\s:]+)", line)  # the title of what `check` prints has a colon behind it
-        assert command is None or command[1] in {*commands, "--version", "--help"}, line
-        own = re.match(r"penstock (jobs|artifact|training|config) ([a-z0-9]+)", line)
-        assert own is None or own[2] in commands_of(commands[own[1]]), line
-        if line.startswith(
-            (
-                *("penstock serve", "penstock work", "penstock jobs", "penstock art", "penstock tr", "penstock config"),
-                *("ExecStart=", "--"),
-            )
-        ):
-            told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
-            started = re.match(r"ExecStart=\S*penstock (\w+)", line) or command
-            known = known_flags(started and started[1])
-            for name in ("jobs", "artifact", "training", "config"):
-                known |= flags_below(name) if line.startswith((f"penstock {name}", "--")) else set()
-            assert told <= known, line
+
+    def objections(page: Path) -> Iterator[str]:
+        for line in code(page):
+            make = re.match(r"make ([a-z-]+)", line)
+            if make is not None and make[1] not in targets:
+                yield f"`{line}` is no target of the Makefile"
+            command = re.match(r"penstock ([^\s:]+)", line)  # the title of what `check` prints has a colon behind it
+            if command is not None and command[1] not in {*commands, "--version", "--help"}:
+                yield f"`{line}` is no command"
+            own = re.match(r"penstock (jobs|artifact|training|config) ([a-z0-9]+)", line)
+            if own is not None and own[2] not in commands_of(commands[own[1]]):
+                yield f"`{line}` is no command of `penstock {own[1]}`"
+            if unknown := unknown_flags(line, command):
+                yield f"`{line}` has no {unknown}"
+
+    every_page_keeps(objections)
 
 
-def present(page: Path) -> list[str]:
-    """What a page shows as code in its text, less what it says of the past."""
-    return re.findall(r"`([^`]+)`", prose(page).partition("\n## Where things went\n")[0])
+def unknown_flags(line: str, command: re.Match[str] | None) -> set[str]:
+    """The flags in a line of code that no command of ours has, or not the one that the line calls."""
+    if not line.startswith(
+        (
+            *("penstock serve", "penstock work", "penstock jobs", "penstock art", "penstock tr", "penstock config"),
+            *("ExecStart=", "--"),
+        )
+    ):
+        return set()
+    told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
+    started = re.match(r"ExecStart=\S*penstock (\w+)", line) or command
+    known = known_flags(started and started[1])
+    for name in ("jobs", "artifact", "training", "config"):
+        known |= flags_below(name) if line.startswith((f"penstock {name}", "--")) else set()
+    return told - known
 
 
-@each(PAGES)
-def test_every_file_a_page_names_exists(page):
-    for name in present(page):
-        if re.fullmatch(r"[\w.]+/[\w./]*\.py", name):
-            assert (ROOT / name).exists() or (ROOT / "src" / "penstock" / name).exists(), name
+def test_every_file_a_page_names_exists():
+    def objections(page: Path) -> Iterator[str]:
+        for name in re.findall(r"`([\w.]+/[\w./]*\.py)`", prose(page)):
+            if not (ROOT / name).exists() and not (ROOT / "src" / "penstock" / name).exists():
+                yield f"{name} is not there"
+
+    every_page_keeps(objections)
 
 
-def paths(names: list[str]) -> list[str]:
-    """The files and folders among `names`; one without a folder is in that of the name before it."""
-    found: list[str] = []
-    for name in names:
-        if re.fullmatch(r"[\w.]+/[\w./]*", name):
-            found.append(name)
-        elif name.endswith(".py"):
-            folder = found[-1].rpartition("/")[0] if found else ""
-            found.append(f"{folder}/{name}" if folder else name)
-    return found
-
-
-def test_what_was_moved_is_found_where_the_table_of_moves_says():
-    table = (DOCS / "contributing.md").read_text().partition("\n## Where things went\n")[2]
-    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) > 40
-    sources = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    for row in rows:
-        names = re.findall(r"`([^`]+)`", row.strip("|").split("|")[1])
-        for path in paths(names):
-            assert (ROOT / path).exists() or (ROOT / "src" / "penstock" / path).exists(), path
-        for name in names:
-            if re.fullmatch(r"[A-Za-z_]\w+", name):
-                assert re.search(rf"\b{name}\b", sources), name
-
-
-def test_every_private_name_and_class_a_page_for_developers_names_exists():
-    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), ROOT / "setup.py"]
-    files += (ROOT / "clients" / "typescript" / "src").rglob("*.ts")
-    sources = "\n".join(path.read_text() for path in files)
-    for page in (DOCS / "contributing.md", DOCS / "explanation" / "design.md"):
-        for name in present(page):
-            if re.fullmatch(r"_\w+|([A-Z][a-z]+){2,}", name):
-                assert re.search(rf"\b{name}\b", sources), f"{page.name}: {name}"
-
-
-def test_every_test_a_page_names_exists():
-    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
-    page = DOCS / "contributing.md"
-    named = [name for name in present(page) if re.fullmatch(r"test_\w+…?", name)]
-    assert len(named) > 10
-    for name in named:
-        assert re.search(rf"def {name.removesuffix('…')}{'' if name.endswith('…') else chr(92) + '('}", tests), name
-
-
-def test_every_test_that_the_page_on_jobs_names_is_in_its_file():
-    folders = (ROOT / "tests", ROOT / "src" / "penstock" / "testing")
-    sources = {path.name: path.read_text() for folder in folders for path in folder.rglob("*.py")}
-    named = [name for name in present(DOCS / "explanation" / "jobs.md") if re.search(r"(^test|::)", name)]
-    assert len(named) > 60
-    for name in named:
-        file, _, test = name.partition("::")
-        ending = "" if test.endswith("…") else "\\("
-        assert re.search(f"def {test.removesuffix('…')}{ending}" if test else "def test_", sources[file]), name
-
-
-@each(PAGES)
-def test_every_variable_and_metric_a_page_names_exists(page):
+def test_every_variable_and_metric_a_page_names_exists():
     owners = (ps.ServiceOptions, ps.ServerOptions, CommandOptions, WorkOptions, ArtifactOptions)
     variables = {environment_name(f.name) for owner in owners for f in dataclasses.fields(owner)}
     variables |= set(re.findall(r"PENSTOCK_[A-Z_]+", (ROOT / "setup.py").read_text()))
     variables |= {queue_url.VARIABLE, fault_points.VARIABLE}
     metrics = set(metric_rows())
-    for line in code(page):
-        assert set(re.findall(r"PENSTOCK_[A-Z_]+", line)) <= variables, line
-        for name in re.findall(r"(?<!\$)\bpenstock_[a-z_]+", line):  # behind a dollar it is a variable of nginx
-            assert name in metrics, line
+
+    def objections(page: Path) -> Iterator[str]:
+        for line in code(page):
+            if unknown := set(re.findall(r"PENSTOCK_[A-Z_]+", line)) - variables:
+                yield f"`{line}` has the variables {unknown}"
+            # Behind a dollar it is a variable of nginx.
+            if unknown := set(re.findall(r"(?<!\$)\bpenstock_[a-z_]+", line)) - metrics:
+                yield f"`{line}` has the metrics {unknown}"
+
+    every_page_keeps(objections)
 
 
 # -- reference ------------------------------------------------------------------------------------------------------
@@ -1030,9 +1017,10 @@ def test_the_flags_for_the_statuses_of_other_servers_give_these():
 # -- pictures -------------------------------------------------------------------------------------------------------
 
 
-@each(PAGES)
-def test_every_picture_is_what_the_sources_say(page):
-    assert pictures.drawn(page.read_text()) == page.read_text(), "stale: `make pictures`"
+def test_every_picture_is_what_the_sources_say():
+    texts = {relative(page): page.read_text() for page in PAGES}
+    stale = [page for page, text in texts.items() if pictures.drawn(text) != text]
+    assert not stale, "`make pictures` draws anew what is stale"
 
 
 def test_every_picture_stands_in_a_page():
@@ -1040,17 +1028,17 @@ def test_every_picture_stands_in_a_page():
     assert sorted(told) == sorted(pictures.PICTURES)
 
 
-@pytest.mark.parametrize("arrow", ["    server --> hosting\n", "    new --> queued: offer\n"])
-def test_a_stale_picture_is_caught_and_drawn_anew(arrow, tmp_path, capsys):
+def test_a_stale_picture_is_caught_and_drawn_anew(tmp_path, capsys):
     good = (DOCS / "explanation" / "design.md").read_text()
-    assert arrow in good
     page = tmp_path / "design.md"
-    page.write_text(good.replace(arrow, ""))
-    assert pictures.main(["--check", str(page)]) == 1
-    assert "design.md: stale" in capsys.readouterr().out
-    assert pictures.main(["--write", str(page)]) == 0
-    assert page.read_text() == good
-    assert pictures.main(["--check", str(page)]) == 0
+    for arrow in ("    server --> hosting\n", "    new --> queued: offer\n"):
+        assert arrow in good
+        page.write_text(good.replace(arrow, ""))
+        assert pictures.main(["--check", str(page)]) == 1
+        assert "design.md: stale" in capsys.readouterr().out
+        assert pictures.main(["--write", str(page)]) == 0
+        assert page.read_text() == good
+        assert pictures.main(["--check", str(page)]) == 0
 
 
 def test_a_picture_of_layers_has_no_arrow_that_follows_from_others():
@@ -1135,7 +1123,7 @@ def written_form(text: str) -> str:
 def forms_of(source: str) -> set[str]:
     """Each text in `source`, with a `PLACE` for each value."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.JoinedStr):
             parts = [part.value if isinstance(part, ast.Constant) else PLACE for part in node.values]
             found.add(written_form("".join(map(str, parts))))
@@ -1156,9 +1144,11 @@ class WrittenForms:
         joining = [
             form for form in forms if PLACE in form and (re.search("[a-z]", form) or form == f"{PLACE}: {PLACE}")
         ]
-        self._joining = [(form.split(PLACE), self._patterns(form)) for form in joining]
+        # The longest part is looked for first: nearly every form ends there.
+        self._joining = [(form, sorted(form.split(PLACE), key=len, reverse=True)) for form in joining]
 
     @staticmethod
+    @functools.cache
     def _patterns(form: str) -> list[re.Pattern[str]]:
         """Two, since a value may have in it the words that come after it in the form."""
         return [re.compile(re.escape(form).replace(re.escape(PLACE), value)) for value in ("(.+?)", "(.+)")]
@@ -1169,9 +1159,9 @@ class WrittenForms:
         return self._judged[line]
 
     def _is_joined(self, line: str) -> bool:
-        for fixed, patterns in self._joining:
-            if all(part in line for part in fixed):
-                for pattern in patterns:
+        for form, (longest, *others) in self._joining:
+            if longest in line and all(part in line for part in others):
+                for pattern in self._patterns(form):
                     found = pattern.fullmatch(line)
                     if found is not None and all(v != line and self.has(v) for v in found.groups()):
                         return True
@@ -1179,8 +1169,7 @@ class WrittenForms:
 
 
 def test_every_line_of_the_log_that_a_page_quotes_is_one_that_the_code_writes():
-    sources = (ROOT / "src" / "penstock").rglob("*.py")
-    forms = WrittenForms(set().union(*(forms_of(path.read_text()) for path in sources)))
+    forms = WrittenForms(set().union(*map(forms_of, read_tree().values())))
     logs = [block.text for page in PAGES for block in blocks(page) if block.kind == "log"]
     quoted = "".join(logs).splitlines()
     assert len(quoted) > 20
