@@ -60,7 +60,7 @@ from waiting import until_now
 import penstock as ps
 import pictures
 from fake_work import Bench, fake_service
-from layer_rules import forget_parsed, parsed, read_tree
+from layer_rules import parsed, read_tree
 from penstock import client as ps_client
 from penstock import errors as ps_errors
 from penstock import jobs as ps_jobs
@@ -111,12 +111,6 @@ FILES = ("ini", "yaml", "nginx", "haproxy")
 """Kinds of blocks that are whole files, which a command prints."""
 OF_PAGES = ("picture", "frameworks", "artifacts", "published")
 """Comments that say something of a page, and not of the block behind them."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_is_kept() -> Iterator[None]:
-    yield
-    forget_parsed()
 
 
 @dataclasses.dataclass

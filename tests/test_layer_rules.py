@@ -64,7 +64,7 @@ def test_a_circle_of_imports_is_found():
         assert circles(import_graph(tree)) == found, tree
 
 
-def test_two_things_of_one_public_name_are_found_where_they_share_a_room():
+def test_two_things_of_one_public_name_are_found_where_they_share_a_layer():
     for one, other in (
         ("class Refused: ...", "class Refused(Exception): ..."),
         ("def plain(): ...", "async def plain(): ..."),

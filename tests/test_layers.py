@@ -1,6 +1,6 @@
 """Lower layers never import higher ones, layers of one level never each other, and heavy libraries stay where named.
 
-No circle of imports, no name for two things in a room, nothing that only the compiled build would refuse, no look at a
+No circle of imports, no name for two things in a layer, nothing that only the compiled build would refuse, no look at a
 clock where the time is told.  Every import counts, also one inside a function or for type checking only.
 
 Each rule is one test over the whole tree, whose failure names every offender.  An exception is a line in a table, with
@@ -12,11 +12,9 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-
-import pytest
 
 from layer_rules import (
     FRONT,
@@ -27,7 +25,6 @@ from layer_rules import (
     asks_the_time,
     circles,
     compiled_bases,
-    forget_parsed,
     import_graph,
     imported,
     layer_of,
@@ -138,12 +135,6 @@ LOCKS = {"codec/type_cache.py": {"threading"}}
 """A lock around what msgspec keeps for all threads of the process."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def nothing_is_kept() -> Iterator[None]:
-    yield
-    forget_parsed()
-
-
 def nobody_offends(found: Iterable[object]) -> None:
     """Fail with every offender, each on a line of its own, of which pytest would leave some out."""
     lines = [f"{name}: {why}" for name, why in found.items()] if isinstance(found, dict) else sorted(map(str, found))
@@ -252,7 +243,7 @@ def test_the_pure_rooms_touch_no_world():
     nobody_offends({file: found for file, found in touched.items() if found != LOCKS.get(file, set())})
 
 
-def test_no_room_has_two_things_of_one_public_name():
+def test_no_layer_has_two_things_of_one_public_name():
     nobody_offends(shared_names(tree()))
 
 

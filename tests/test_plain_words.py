@@ -8,7 +8,7 @@ from plain_words import lowered, objections, pointing, read_list
 
 def test_no_more_sentences_than_the_list_allows_begin_with_a_word_that_only_points():
     found = objections(read_tree(), read_list())
-    forget_parsed()
+    forget_parsed()  # test_docs.py and test_layers.py, right before this file, have parsed the same
     assert not found, "\n".join(["first words:", *found])
 
 
