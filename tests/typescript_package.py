@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from registries import need_node_packages
+
 CLIENTS = Path(__file__).parents[1] / "clients"
 OLDEST_NODE = 20
 PATIENCE_SECONDS = 120.0
@@ -57,7 +59,8 @@ def try_program(package: Path, *command: str) -> subprocess.CompletedProcess[str
 
 
 def build_package(folder: Path) -> Path:
-    """Build the package below `folder`; its folder."""
+    """Build the package below `folder`; its folder.  Skips where npm finds no registry at the start."""
+    need_node_packages()
     package = copy_clients(folder)
     run_npm(package, "ci")
     run_npm(package, "run", "build")

@@ -79,6 +79,16 @@ def test_the_worker_in_node_is_short_and_needs_nothing_but_node():
     assert (EXAMPLES / "node_worker" / "README.md").exists()
 
 
+def test_the_front_in_node_is_of_small_files_needs_express_and_the_client_alone_and_names_no_registry():
+    folder = EXAMPLES / "node_front"
+    assert (folder / "README.md").exists()
+    for path in (folder / "src").glob("*.ts"):
+        assert len(path.read_text().splitlines()) < 200, path
+    assert set(json.loads((folder / "package.json").read_text())["dependencies"]) == {"express", "penstock-client"}
+    lockfile = (folder / "package-lock.json").read_text()
+    assert not re.search(r'"resolved": "(?!\.\./\.\./clients/typescript")', lockfile)
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_calls_in_a_readme_are_answered(folder, serving, curl, tmp_path):
     (tmp_path / "photo.jpg").write_bytes(picture(300, 200, "JPEG"))

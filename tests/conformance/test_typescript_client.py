@@ -9,7 +9,11 @@ import pytest
 
 from typescript_package import MISSING, build_package, has_node, run_npm, try_program
 
-pytestmark = [pytest.mark.skipif(not has_node(), reason=MISSING), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.night,  # it installs packages of npm
+    pytest.mark.skipif(not has_node(), reason=MISSING),
+    pytest.mark.timeout(300),
+]
 
 
 @pytest.fixture(scope="module")

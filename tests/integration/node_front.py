@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from registries import need_node_packages
 from typescript_package import copy_clients, run_npm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -46,7 +47,11 @@ service = ps.Service(Gated, name="gated")
 
 
 def build_front(root: Path) -> Path:
-    """Build the front below `root`, unless another process has done so, and give its folder."""
+    """Build the front below `root`, unless another process has done so, and give its folder.
+
+    Skips where npm finds no registry at the start.
+    """
+    need_node_packages()
     folder = root / "node_front" / "examples" / "node_front"
     with (root / "node_front.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -16,7 +16,11 @@ import pytest
 from served import PATIENCE_SECONDS, serving
 from ventu_package import INSTALL_SECONDS, VentuWorker, environment
 
-pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS + 60)  # the environment is made by the first of these tests
+
+def installs(test):
+    """Marks a test with the environment of the package, which the first of them makes from an index."""
+    return pytest.mark.night(pytest.mark.timeout(2 * INSTALL_SECONDS + 60)(test))
+
 
 SERVICE = """
 import penstock as ps
@@ -26,16 +30,6 @@ service = ps.Service(
     name="square",
     external_workers={path!r},
 )
-"""
-TWO_STAGES = """
-import penstock as ps
-
-
-def double(x):
-    return 2 * x
-
-
-service = ps.Service(ps.external("square"), ps.stage(double), name="square", external_workers={path!r})
 """
 REQUESTS = 200
 AT_ONCE = 8
@@ -109,6 +103,7 @@ class Site:
         return collections.Counter(map(int, self._runs.read_text().split()))
 
 
+@installs
 def test_200_requests_over_two_workers_of_which_one_is_killed(site):
     site = site()
     killed, kept = site.worker(), site.worker()
@@ -139,6 +134,7 @@ def test_200_requests_over_two_workers_of_which_one_is_killed(site):
     site.wait_for_workers(kept)
 
 
+@installs
 def test_a_worker_that_speaks_messagepack(site):
     site = site(codec="msgpack")
     worker = site.worker()
@@ -154,6 +150,7 @@ def test_a_worker_that_speaks_messagepack(site):
     assert b"value is not a valid integer" in refused.content  # the worker's message is MessagePack in MessagePack
 
 
+@installs
 def test_what_is_no_json_is_refused_with_the_workers_message(site):
     site = site()
     worker = site.worker()
@@ -163,6 +160,7 @@ def test_what_is_no_json_is_refused_with_the_workers_message(site):
     assert "Expecting ',' delimiter" in answer.json()["detail"]
 
 
+@installs
 def test_a_format_that_accepts_does_not_name_never_reaches_the_worker(site):
     site = site()
     site.wait_for_workers(site.worker())
@@ -171,6 +169,7 @@ def test_a_format_that_accepts_does_not_name_never_reaches_the_worker(site):
     assert "application/json" in answer.json()["detail"]
 
 
+@installs
 def test_a_batch_of_a_client_is_answered_in_place(site):
     site = site()
     site.wait_for_workers(site.worker())
@@ -181,6 +180,7 @@ def test_a_batch_of_a_client_is_answered_in_place(site):
     assert "field required" in outcomes[3]["error"]["detail"]
 
 
+@installs
 def test_the_worker_is_told_by_end_of_stream_when_the_server_stops(site):
     site = site()
     worker = site.worker()
@@ -191,20 +191,7 @@ def test_the_worker_is_told_by_end_of_stream_when_the_server_stops(site):
     assert not site.path.exists()
 
 
-@pytest.mark.parametrize(
-    ("answer", "reason"),
-    [
-        pytest.param(b"\x7f\xff\xff\xff", "claims 2147483647 bytes", id="a claim of 2 GiB"),
-        pytest.param(
-            b"\x00\x00\x00\x05\xdf\xff\xff\xff\xff",
-            "4294967295 entries for 1 items",
-            id="a map of 4 294 967 295 entries",
-        ),
-        pytest.param(b"\x00\x00\x00\x05\x81\xa1x\xa1y", "an id that it was not sent", id="an id that it was not sent"),
-        pytest.param(b"GET / HTTP/1.1\r\n\r\n", "claims 1195725856 bytes", id="another protocol"),
-    ],
-)
-def test_who_answers_what_no_worker_answers_is_cut_off_and_the_next_one_gets_the_item(tmp_path, answer, reason):
+def test_who_answers_what_no_worker_answers_is_cut_off_and_the_next_one_gets_the_item(tmp_path):
     path = tmp_path / "square.sock"
     with serving(tmp_path, source=SERVICE.format(codec="json", path=str(path))) as server:
         with connected(path) as fool, concurrent.futures.ThreadPoolExecutor() as pool:
@@ -212,13 +199,13 @@ def test_who_answers_what_no_worker_answers_is_cut_off_and_the_next_one_gets_the
             asked = pool.submit(server.client().post, "/predict", json={"x": 3})
             [item] = read_message(fool).values()
             assert json.loads(item) == {"x": 3}
-            fool.sendall(answer)
+            fool.sendall(b"\x7f\xff\xff\xff")
             assert fool.recv(1) == b""  # it is told nothing: the protocol has no word for that
             with connected(path) as other:
                 [name] = read_message(other)
                 write_message(other, {name: '{"y": 9}'})
                 assert asked.result().json() == {"y": 9}
-        server.wait_for(reason)
+        server.wait_for("claims 2147483647 bytes")
 
 
 def test_an_item_without_a_result_is_a_failure_of_the_stage(tmp_path):
@@ -233,12 +220,3 @@ def test_an_item_without_a_result_is_a_failure_of_the_stage(tmp_path):
         read_message(worker)
         write_message(worker, {})
         assert asked.result().status_code == 500
-
-
-def test_a_service_with_another_stage_takes_no_worker_of_the_old_protocol(tmp_path):
-    path = tmp_path / "square.sock"
-    with serving(tmp_path, source=TWO_STAGES.format(path=str(path)), ready=False) as server:
-        server.wait_for("takes workers from outside")
-        with connected(path) as worker:
-            assert worker.recv(1) == b""
-        server.wait_for("the old batching protocol is for services of one stage")

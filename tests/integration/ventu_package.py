@@ -9,8 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from programs import END_LIMIT, MarkedProgram
+
+from registries import need_python_packages
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = "ventu==0.4.5"
@@ -49,18 +50,18 @@ Squares(Number, Square, use_msgpack=sys.argv[3] == "msgpack").run_unix(sys.argv[
 
 
 def environment() -> Path:
-    """The interpreter that has the package; the test is skipped where no registry of packages gives it."""
+    """The interpreter that has the package; the test is skipped where no index of packages answers at the start."""
     python = ENVIRONMENT / "bin" / "python"
     if python.exists():
         return python
+    need_python_packages()
     ENVIRONMENT.parent.mkdir(exist_ok=True)
     made = ENVIRONMENT.with_name(f"{ENVIRONMENT.name}.{os.getpid()}")
     try:
         subprocess.run([sys.executable, "-m", "venv", made], check=True, capture_output=True, timeout=INSTALL_SECONDS)
-        install = [made / "bin" / "python", "-m", "pip", "install", "--quiet", "--retries", "0", *REQUIREMENTS]
+        install = [made / "bin" / "python", "-m", "pip", "install", "--quiet", *REQUIREMENTS]
         done = subprocess.run(install, check=False, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-        if done.returncode != 0:
-            pytest.skip(f"{PACKAGE} cannot be installed here: {done.stderr.strip().splitlines()[-1:]}")
+        assert done.returncode == 0, f"{PACKAGE} cannot be installed: {done.stderr}"
         try:
             made.rename(ENVIRONMENT)  # its interpreter finds its packages beside itself
         except OSError:
