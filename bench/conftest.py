@@ -6,3 +6,5 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+# How much is compared by day and by night is said there.
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))

@@ -27,7 +27,6 @@ def a_run(*rounds: ClientRound) -> ClientRun:
     return ClientRun(datetime.now(UTC), {"cpu": "some"}, {"rounds": 1}, list(rounds))
 
 
-@pytest.mark.parametrize("client", ["python", "typescript"])
 @pytest.mark.parametrize(
     ("scene", "kept", "missed"),
     [
@@ -36,9 +35,10 @@ def a_run(*rounds: ClientRound) -> ClientRun:
         ("flow", {"tries": 130}, {"tries": 131}),
     ],
 )
-def test_each_limit_is_held_against_each_client(scene: str, client: str, kept: dict, missed: dict) -> None:
-    assert a_run(a_round(scene, client, **kept)).met()
-    assert not a_run(a_round(scene, client, **missed)).met()
+def test_each_limit_is_held_against_each_client(scene: str, kept: dict, missed: dict) -> None:
+    for client in ("python", "typescript"):
+        assert a_run(a_round(scene, client, **kept)).met()
+        assert not summarise(a_run(a_round(scene, client, **missed)))
 
 
 def test_without_flow_control_nothing_is_promised() -> None:
@@ -48,15 +48,6 @@ def test_without_flow_control_nothing_is_promised() -> None:
 def test_a_limit_is_for_the_median_of_the_rounds() -> None:
     assert a_run(*(a_round("flow", tries=tries) for tries in (100, 129, 900))).met()
     assert not a_run(*(a_round("flow", tries=tries) for tries in (100, 131, 131))).met()
-
-
-def test_the_tables_tell_what_was_missed_and_which_errors_there_were(capsys: pytest.CaptureFixture[str]) -> None:
-    assert summarise(a_run(a_round("flow", tries=140), a_round("chaos", right=995, failed=5))) is False
-    told = " ".join(capsys.readouterr().out.split())
-    assert "python, flow: tries per answer 1.400 1.400 1.400 at most 1.3 MISSED" in told
-    assert "python, chaos: answered / calls 0.995 0.995 0.995 at least 0.99 met" in told
-    assert "Overloaded 5" in told
-    assert "typescript" not in told
 
 
 @contextmanager
@@ -111,6 +102,7 @@ def check(seen: ClientsSeen, requests: int) -> None:
     assert 0 < seen.cores < 10
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("flow_control", [True, False])
 def test_the_generator_in_python_counts_right_answers_and_tries(*, flow_control: bool) -> None:
     with refusing(every=7) as (url, server):
@@ -118,6 +110,7 @@ def test_the_generator_in_python_counts_right_answers_and_tries(*, flow_control:
         check(asyncio.run(Load(plan).run()), server["requests"])
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("flow_control", [True, False])
 def test_the_generator_in_node_counts_the_same(*, flow_control: bool) -> None:
     missing = clients.lacking()
@@ -134,11 +127,3 @@ def test_a_wrong_answer_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(clients.PROGRAMS, "python", ["sh", "-c", f"echo '{told}'"])
     with pytest.raises(clients.LoadFailed, match="1 wrong answers and 9 right"):
         clients.play("python", Plan("http://127.0.0.1:1"))
-
-
-def test_without_node_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    monkeypatch.setattr(clients.shutil, "which", lambda _: None)
-    assert clients.lacking() == "Node is not installed: make node"
-    monkeypatch.setattr(clients.shutil, "which", lambda name: name)
-    monkeypatch.setattr(clients, "PACKAGE", tmp_path)
-    assert "npm run build" in (clients.lacking() or "")

@@ -13,17 +13,17 @@ import pytest
 from builds import SOURCES
 from device import NOTES_VARIABLE, WAIT_VARIABLE, Ideal, SleepNotes, Sleeps, ideal_rate, new_notes, read_sleeps
 from loadgen import run_load
-from report import OF_IDEAL, figure_name, summarise, targets_of
-from run import EVERYTHING, arguments, turns
+from report import OF_IDEAL, summarise, targets_of
+from run import turns
 from sample_runs import a_run, measured
 from servers import FIXED_WAITS, HOLD, LARGE, SUBJECTS, Server, fixed_name
 
 # -- the ideal --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("callers", "rate"), [(1, 1 / 0.0051), (8, 8 / 0.0058), (64, 64 / 0.0114), (256, 64 / 0.0114)])
-def test_the_ideal_has_all_callers_in_one_batch_as_far_as_they_fit(callers: int, rate: float) -> None:
-    assert ideal_rate(callers) == pytest.approx(rate)
+def test_the_ideal_has_all_callers_in_one_batch_as_far_as_they_fit() -> None:
+    for callers, rate in ((1, 1 / 0.0051), (8, 8 / 0.0058), (64, 64 / 0.0114), (256, 64 / 0.0114)):
+        assert ideal_rate(callers) == pytest.approx(rate)
 
 
 def test_the_ideal_of_a_measurement_counts_what_its_sleeps_took() -> None:
@@ -53,6 +53,7 @@ def test_notes_of_sleeps_are_read_while_they_are_made_and_go_on_in_a_new_worker(
     assert read_sleeps(path) == Sleeps(2, 5, 0.75)
 
 
+@pytest.mark.night
 def test_the_server_tells_how_long_its_device_slept() -> None:
     server = Server(replace(HOLD["accelerator-0"], build=SOURCES))
     try:
@@ -70,19 +71,13 @@ def test_the_server_tells_how_long_its_device_slept() -> None:
     assert 0 < slept.oversleep < 0.1
 
 
-def test_a_server_that_simulates_no_device_tells_of_no_sleep() -> None:
-    server = Server(replace(SUBJECTS["penstock"], build=SOURCES))
-    try:
-        assert server.sleeps() is None
-    finally:
-        server.stop()
+@pytest.mark.night
+def test_each_fixed_wait_is_that_of_its_server() -> None:
+    for wait in FIXED_WAITS:
+        assert max_wait_of(fixed_name(wait)) == repr(wait)
 
 
-@pytest.mark.parametrize(("name", "wait"), [(fixed_name(wait), wait) for wait in FIXED_WAITS])
-def test_each_fixed_wait_is_that_of_its_server(name: str, wait: float) -> None:
-    assert max_wait_of(name) == repr(wait)
-
-
+@pytest.mark.night
 def test_the_default_policy_is_measured_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WAIT_VARIABLE, "0.003")
     default = "import penstock; print(repr(penstock.Batch().max_wait))"
@@ -105,35 +100,6 @@ def printed(program: str, variables: dict[str, str]) -> str:
 # -- what is measured, and what it is called --------------------------------------------------------------------------
 
 
-def test_a_figure_has_its_connections_in_its_name_where_there_are_several() -> None:
-    assert figure_name("floor", 256, several=False) == "floor"
-    assert figure_name("floor", 256, several=True) == "floor@256"
-
-
-def test_plain_runs_are_over_256_connections_and_without_the_scene_of_held_batches() -> None:
-    chosen = arguments([])
-    assert chosen.connections == [256]
-    assert chosen.only == [*SUBJECTS, *LARGE]
-    assert arguments(["--only", "hold"]).only == list(HOLD)
-
-
-def test_connections_are_one_number_or_several() -> None:
-    assert arguments(["--connections", "32"]).connections == [32]
-    assert arguments(["--connections", "1,8,8,32"]).connections == [1, 8, 32]
-
-
-@pytest.mark.parametrize("words", ["", "0", "1,-8", "eight", "1,,8"])
-def test_numbers_of_connections_that_are_none_are_refused(words: str) -> None:
-    with pytest.raises(SystemExit):
-        arguments([f"--connections={words}"])
-
-
-def test_who_is_in_two_scenes_is_measured_once() -> None:
-    chosen = arguments(["--only", "accelerator,hold"])
-    assert chosen.only == list(HOLD)
-    assert set(HOLD) <= set(EVERYTHING)
-
-
 def test_a_round_has_every_server_over_every_number_and_equals_behind_one_another() -> None:
     subjects = [SUBJECTS["floor"], LARGE["large-npy"], SUBJECTS["penstock"]]
     assert list(turns(subjects, [1, 8, 64], 0)) == [
@@ -147,27 +113,17 @@ def test_a_round_has_every_server_over_every_number_and_equals_behind_one_anothe
 # -- targets ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("connections", "bound"), OF_IDEAL.items())
-@pytest.mark.parametrize("several", [True, False])
-def test_the_default_policy_is_held_to_the_ideal_with_real_sleeps(
-    connections: int, bound: float, several: bool
-) -> None:
-    kept = a_run(measured("accelerator", connections, bound + 0.001, several=several))
-    missed = a_run(measured("accelerator", connections, bound - 0.001, several=several))
-    assert summarise(kept)
-    assert not summarise(missed)
+def test_the_default_policy_is_held_to_the_ideal_with_real_sleeps() -> None:
+    for connections, bound in OF_IDEAL.items():
+        for several in (True, False):
+            assert summarise(a_run(measured("accelerator", connections, bound + 0.001, several=several)))
+            assert not summarise(a_run(measured("accelerator", connections, bound - 0.001, several=several)))
 
 
 def test_only_what_was_measured_is_held_to_a_target(capsys: pytest.CaptureFixture[str]) -> None:
     summarise(a_run(measured("accelerator", 8, 0.9), measured("accelerator", 64, 0.1)))
     shown = capsys.readouterr().out
     assert [c for c in (1, 8, 32, 64, 256) if f"accelerator / ideal, {c} connections" in shown] == [8]
-
-
-def test_both_ideals_and_what_was_overslept_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    summarise(a_run(measured("accelerator-0", 8, 0.5)))
-    row = next(line for line in capsys.readouterr().out.splitlines() if "0.500" in line)
-    assert row.split() == ["accelerator-0@8", "0.500", "0.500", "0.500", "1,333", "1,379", "0.200", "8.0"]
 
 
 def test_a_ratio_over_several_numbers_is_a_promise_over_256_alone() -> None:

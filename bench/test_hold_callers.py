@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import hold_callers
-from hold_callers import FIXED, NEVER, best_wait, hold_lines, hold_plot, print_table
-from plots import drawn, read_plot, write_plot
+from hold_callers import FIXED, NEVER, best_wait, hold_lines
 from report import Run
 from sample_runs import a_run, measured
 from servers import FIXED_WAITS, fixed_name
@@ -39,29 +36,6 @@ def test_a_line_has_the_least_the_median_and_the_most_of_the_rounds() -> None:
     assert (fixed.median, fixed.note) == (0.8, "1 ms")
     assert (never.median, never.note) == (0.78, "")
     assert lines[FIXED].points[0].note == "0"
-
-
-@pytest.mark.parametrize(("wait", "name"), [("auto", 'default, "auto"'), (0.0, "default, 0"), (0.002, "default, 2 ms")])
-def test_the_line_of_the_default_policy_says_what_that_was(
-    wait: float | str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hold_callers, "default_wait", lambda: wait)
-    assert hold_lines(a_scene())[0].name == name
-
-
-def test_the_table_has_a_row_for_each_number_of_callers(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(hold_lines(a_scene()))
-    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
-    assert rows == ["callers", "1", "8"]
-
-
-def test_the_figures_of_a_run_are_written_with_their_drawing(tmp_path: Path) -> None:
-    figures = tmp_path / "some.plot.json"
-    plot = hold_plot(a_scene(hold_callers.CALLERS))
-    write_plot(plot, figures)
-    assert read_plot(figures) == plot
-    assert (tmp_path / "some.svg").read_text() == drawn(plot)
-    assert figures.stat().st_size < 8000
 
 
 def test_figures_of_another_default_are_not_written(

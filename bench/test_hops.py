@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from hops import COORDINATOR, WORKER, walk
 
 HOPS = COORDINATOR + WORKER
 SOURCES = Path(__file__).parents[1] / "src" / "penstock"
 
 
+@pytest.mark.night
 def test_each_hop_has_a_figure():
     found = asyncio.run(walk(1))
     assert {piece for _, _, piece in HOPS} <= found.keys()

@@ -16,6 +16,7 @@ NO_MOSEC = pytest.mark.skipif(find_spec("mosec") is None, reason="mosec comes wi
 NAMES = [pytest.param(name, marks=NO_MOSEC) if "mosec" in name else name for name in LARGE]
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("name", NAMES)
 def test_each_server_gives_the_right_answer_over_many_connections(name):
     server = Server(replace(LARGE[name], build=SOURCES))

@@ -10,12 +10,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from loadgen import Loader, LoadFailed, LoadResult, build, run_load
-from payload import BODY, Exchange, request
+from loadgen import Loader, LoadFailed, LoadResult, run_load
+from payload import Exchange, request
 from procfs import costs, tree
 
 OK_EXPECTED = Exchange(answer=b"ok")
@@ -103,14 +102,6 @@ def test_a_loader_sends_exactly_what_it_is_told_to_over_connections_that_it_keep
     assert counts == [1, 7, 20]
 
 
-def test_a_loader_tells_of_each_run_alone() -> None:
-    with answering(OK) as port, Loader(port, "/x", connections=2, exchange=OK_EXPECTED) as loader:
-        runs = [loader.run(50) for _ in range(2)]
-    for run in runs:
-        assert run.requests == run.completed == 50
-        assert run.rps == pytest.approx(50 / run.seconds, rel=0.01)
-
-
 def test_a_loader_fails_at_the_first_wrong_answer() -> None:
     wrong = OK.replace(b"\r\n\r\nok", b"\r\n\r\nno")
     with answering(wrong) as port, Loader(port, "/x", connections=2, exchange=OK_EXPECTED) as loader:
@@ -128,9 +119,8 @@ def test_a_request_larger_than_the_socket_buffers_arrives_whole() -> None:
         assert seen == [request("/x", port, blob)] * 4
 
 
-@pytest.mark.parametrize("name", [b"content-length", b"CONTENT-LENGTH", b"Content-length"])
-def test_the_name_of_content_length_has_no_case(name: bytes) -> None:
-    with answering(b"HTTP/1.1 200 OK\r\nx-content-length: 9\r\n" + name + b":2\r\n\r\nok") as port:
+def test_the_name_of_content_length_has_no_case() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\nx-content-length: 9\r\nCONTENT-length:2\r\n\r\nok") as port:
         assert load(port).errors == 0
 
 
@@ -161,25 +151,6 @@ def test_a_connection_that_the_server_closes_is_an_error() -> None:
         pytest.raises(LoadFailed, match=r"recv: closed by the server|recv: Connection reset"),
     ):
         load(port)
-
-
-def test_only_the_loopback_can_be_loaded(tmp_path: Path) -> None:
-    wanted = tmp_path / "request"
-    wanted.write_bytes(request("/x", 80))
-    done = subprocess.run(
-        [build(), "--host=192.0.2.1", "--port=80", f"--request-file={wanted}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "127.0.0.0/8" in done.stderr
-
-
-def test_the_request_names_the_length_of_its_body() -> None:
-    head, _, body = request("/x", 80).partition(b"\r\n\r\n")
-    assert body == BODY
-    assert b"Content-Length: %d" % len(BODY) in head
 
 
 SPIN = """
@@ -224,20 +195,18 @@ def test_each_request_has_its_number_in_the_body_where_the_exchange_says(exchang
         assert {got.replace(number_of(got), ROOM, 1) for got in seen} == {request("/x", port, exchange)}
 
 
-@pytest.mark.parametrize("part", [1, 1 << 20])
-def test_a_number_may_come_back_inverted(part: int) -> None:
+def test_a_number_may_come_back_inverted() -> None:
     def turned(got: bytes) -> bytes:
         return given_back(got).replace(number_of(got), bytes(255 - digit for digit in number_of(got)))
 
     inverted = replace(OWN, inverted=True)
     with (
-        answering(exchange=inverted, made=turned, part=part) as port,
+        answering(exchange=inverted, made=turned) as port,
         Loader(port, "/x", connections=2, exchange=inverted) as loader,
     ):
         assert loader.run(6).errors == 0
 
 
-@pytest.mark.parametrize("part", [1, 1 << 20])
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -248,11 +217,9 @@ def test_a_number_may_come_back_inverted(part: int) -> None:
     ],
     ids=["another's number", "no number", "another byte before", "another byte behind"],
 )
-def test_an_answer_with_another_number_or_another_byte_beside_it_is_an_error(
-    wrong: Callable[[bytes], bytes], part: int
-) -> None:
+def test_an_answer_with_another_number_or_another_byte_beside_it_is_an_error(wrong: Callable[[bytes], bytes]) -> None:
     with (
-        answering(exchange=OWN, made=wrong, part=part) as port,
+        answering(exchange=OWN, made=wrong, part=1) as port,
         pytest.raises(LoadFailed, match="another body"),
         Loader(port, "/x", connections=2, exchange=OWN) as loader,
     ):

@@ -13,7 +13,7 @@ import servers
 from builds import SOURCES
 from loadgen import LoadResult
 from procfs import tree
-from report import OUTSIDE, TARGETS, Measurement, Run, summarise
+from report import OUTSIDE, Measurement, Run, summarise
 from servers import SUBJECTS, Server, ServerFailed
 
 OUTSIDE_SOURCES = replace(SUBJECTS["penstock-external"], build=SOURCES)
@@ -33,6 +33,7 @@ def a_run(*outside: float) -> Run:
     return Run(datetime.now(UTC), {}, {"connections": 256, "rounds": len(outside)}, [m for pair in pairs for m in pair])
 
 
+@pytest.mark.night
 def test_the_worker_is_started_beside_its_server_is_counted_apart_and_ends_with_it() -> None:
     server = Server(OUTSIDE_SOURCES)
     try:
@@ -53,6 +54,7 @@ def is_worker(pid: int) -> bool:
     return b"\0worker\0echo:Echo\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.night
 def test_a_worker_from_outside_that_cannot_start_is_found_out() -> None:
     server = Server(replace(OUTSIDE_SOURCES, outside="echo:Nobody"))
     try:
@@ -62,6 +64,7 @@ def test_a_worker_from_outside_that_cannot_start_is_found_out() -> None:
         server.stop()
 
 
+@pytest.mark.night
 def test_a_worker_from_outside_that_runs_no_compiled_penstock_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = {SOURCES.packages / "penstock" / "a.so"}
     monkeypatch.setattr(servers, "mapped_files", lambda pid: set() if is_worker(pid) else compiled)
@@ -77,11 +80,3 @@ def test_a_worker_from_outside_that_runs_no_compiled_penstock_is_found_out(monke
 def test_the_echo_from_outside_is_held_to_nine_tenths_of_ours() -> None:
     assert summarise(a_run(700.0, 910.0, 2000.0))
     assert not summarise(a_run(700.0, 890.0, 2000.0))
-
-
-def test_what_the_coordinator_and_the_worker_take_more_is_shown_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    values = {target.name: target.values(a_run(900.0)) for target in TARGETS if target.subjects == OUTSIDE}
-    assert [round(value, 2) for found in values.values() for value in found] == [0.9, 1.1, 1.5]
-    summarise(a_run(900.0))
-    shown = capsys.readouterr().out
-    assert [name for name in values if name not in shown] == []
