@@ -1,8 +1,4 @@
-"""The Dockerfile: what it ships is held to its promises, and its steps are run, without a container's engine.
-
-What an engine would do is done here by hand: `.dockerignore` decides what is copied, the steps that install Python
-packages run in an empty folder, and what the image would start is started.  Steps of apt are only simulated.
-"""
+"""The Dockerfile is read and held to its promises; a night installs what it installs, without a container's engine."""
 
 from __future__ import annotations
 
@@ -20,6 +16,8 @@ from pathlib import Path
 import pytest
 from dockerfile_parse import DockerfileParser
 from served import PATIENCE_SECONDS, Program, write_module
+
+from registries import need_python_packages
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "how-to" / "containers.md"
@@ -120,7 +118,7 @@ def test_the_port_that_is_exposed_is_the_one_that_is_listened_on():
     from penstock.config import ServerOptions
 
     assert SHIPPED.only("EXPOSE") == str(ServerOptions().port)
-    assert environment_of(SHIPPED)["PENSTOCK_HOST"] == "0.0.0.0"
+    assert "PENSTOCK_HOST=0.0.0.0" in SHIPPED.all("ENV")
 
 
 def test_images_that_the_page_builds_from_it_run_as_the_same_user_and_start_without_a_shell():
@@ -141,6 +139,7 @@ def apt_packages(stage: Stage) -> set[str]:
     return {word for words in found for word in words.split() if not word.startswith("-")}
 
 
+@pytest.mark.night  # it asks the apt of the machine
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="no apt here")
 def test_apt_has_every_package_that_is_asked_for():
     assert apt_packages(BUILD) == {"g++", "python3", "python3-dev", "python3-venv"}
@@ -158,109 +157,43 @@ def test_apt_has_every_package_that_is_asked_for():
 
 # -- what is copied ---------------------------------------------------------------------------------------------------
 
-
-def pattern(line: str) -> re.Pattern[str]:
-    """A line of `.dockerignore` as the engine reads it: also what is below a folder that matches does."""
-    parts = [re.escape(part).replace(r"\*", "[^/]*") for part in line.split("/")]
-    return re.compile("/".join(parts).replace("[^/]*[^/]*/", "(?:.*/)?") + "(?:/.*)?")
+SOURCES = [source for step in BUILD.all("COPY") for source in shlex.split(step)[:-1]]
+"""What the first stage takes from the working tree."""
+SENT = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
 
 
-IGNORED = [
-    (line.startswith("!"), pattern(line.removeprefix("!")))
-    for line in (ROOT / ".dockerignore").read_text().splitlines()
-    if line and not line.startswith("#")
-]
+def test_the_engine_is_sent_what_is_copied_and_nothing_else():
+    assert all((ROOT / source).exists() for source in SOURCES)
+    kept = 1 + len(SOURCES)
+    assert sorted(SENT[:kept]) == sorted(["*", *(f"!{source}" for source in SOURCES)])
+    assert SENT[0] == "*"
+    assert not [line for line in SENT[kept:] if line.startswith("!")]
 
 
-def sent(path: str) -> bool:
-    """Whether the engine gets this file; the last line that matches decides."""
-    return next((kept for kept, line in reversed(IGNORED) if line.fullmatch(path)), True)
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("setup.py", True),
-        ("LICENSE", True),
-        ("src/penstock/cli/main.py", True),
-        ("src/penstock/py.typed", True),
-        ("src/penstock/jobs/stores/lua/claim.lua", True),
-        ("src/penstock/cli/__pycache__/main.cpython-311.pyc", False),
-        ("src/penstock/core/item.cpython-311-x86_64-linux-gnu.so", False),
-        ("src/penstock.egg-info/PKG-INFO", False),
-        ("src/penstock/server/pages/assets/LICENSE", False),
-        ("Dockerfile", False),
-        (".git/config", False),
-        (".venv/bin/python", False),
-        ("build/compiled/penstock/config.py", False),
-        ("docs/setup.py", False),
-        ("keys.txt", False),
-    ],
-)
-def test_only_what_the_build_needs_is_sent_to_the_engine(path, expected):
-    assert sent(path) is expected
-
-
-def test_everything_that_git_has_of_the_package_is_copied_and_nothing_else():
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+def test_what_is_held_back_of_the_sources_is_nothing_that_git_has():
+    held_back = [f"--exclude={line}" for line in SENT if line != "*" and not line.startswith("!")]
+    assert "--exclude=**/*.so" in held_back
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--ignored", *held_back], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if listed.returncode:
         pytest.skip("this is no working tree of git")
-    needed = {"pyproject.toml", "setup.py", "README.md", "LICENSE"}
-    tracked = listed.stdout.splitlines()
-    assert {path for path in tracked if sent(path)} == needed | {path for path in tracked if path.startswith("src/")}
+    assert listed.stdout == ""
 
 
-def copy_as_the_engine(step: str, folder: Path) -> None:
-    """Do a COPY of the first stage, with `folder` as the working directory."""
-    *sources, target = step.split()
-    for source in sources:
-        found = ROOT / source
-        files = [path for path in found.rglob("*") if path.is_file()] if found.is_dir() else [found]
-        for path in files:
-            name = path.relative_to(ROOT).as_posix()
-            if sent(name):
-                inside = path.relative_to(found) if found.is_dir() else path.name
-                there = folder / target / inside
-                there.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, there)
+def test_no_secret_is_an_argument_or_a_variable():
+    names = [
+        word.partition("=")[0]
+        for stage in (BUILD, SHIPPED)
+        for name, value in stage.steps
+        if name in ("ARG", "ENV")
+        for word in shlex.split(value)
+    ]
+    assert "PENSTOCK_HOST" in names
+    assert not [name for name in names if re.search("TOKEN|SECRET|PASSWORD|KEY|CREDENTIAL", name)]
 
 
-# -- what is run ------------------------------------------------------------------------------------------------------
-
-
-def environment_of(stage: Stage) -> dict[str, str]:
-    """The variables that ENV and ARG of a stage set."""
-    words = [word for name, value in stage.steps if name in ("ENV", "ARG") for word in shlex.split(value)]
-    return dict(word.split("=", 1) for word in words if "=" in word)
-
-
-def below(folder: Path, text: str) -> str:
-    """`text` with the folders of the image below `folder`."""
-    return re.sub(r"(?<![\w.])/(opt/penstock|build|service)\b", rf"{folder}/\1", text)
-
-
-def run_build_stage(folder: Path, limit: float, **arguments: str) -> None:
-    """Do all of the first stage but its steps of apt below `folder`; `arguments` are those of the build."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTHON"))}
-    # The Python of the image stands for `python3`, and is here the one that runs the tests.
-    python = folder / "python"
-    python.mkdir()
-    (python / "python3").symlink_to(sys.executable)
-    environ = {**clean, "PATH": f"{python}:{clean['PATH']}", **environment_of(BUILD), **arguments}
-    work = folder
-    for name, value in BUILD.steps:
-        if name == "WORKDIR":
-            work = Path(below(folder, value))
-            work.mkdir()
-        elif name == "COPY":
-            copy_as_the_engine(value, work)
-        elif name == "RUN" and "apt-get" not in value:
-            done = subprocess.run(
-                ["/bin/sh", "-c", below(folder, value)],
-                cwd=work, env=environ, capture_output=True, text=True, timeout=limit, check=False,
-            )  # fmt: skip
-            assert done.returncode == 0, f"{value}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
-
+# -- what is installed ------------------------------------------------------------------------------------------------
 
 SERVED = """
 import penstock as ps
@@ -272,62 +205,59 @@ service = ps.Service(double, name="mine")
 """
 
 
-class Image:
-    """What the Dockerfile makes, in a folder that stands for the root of the container."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.service = Path(below(folder, SHIPPED.only("WORKDIR")))
-        self.service.mkdir()
-        path = below(folder, environment_of(SHIPPED)["PATH"]).replace("$PATH", os.environ["PATH"])
-        # A container has port 8000 for itself, and a test has not.
-        self.environ = {**environment_of(SHIPPED), "PATH": path, "PENSTOCK_UDS": str(folder / "http.sock")}
-
-    def ask(self) -> tuple[int, str]:
-        """What the health check of the image says."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTHON"))}
-        done = subprocess.run(
-            health_check(), cwd=self.service, env={**clean, **self.environ}, capture_output=True, text=True,
-            timeout=PATIENCE_SECONDS, check=False,
-        )  # fmt: skip
-        return done.returncode, done.stdout + done.stderr
-
-
-@pytest.fixture
-def index(tmp_path):
-    """Skips where there is no index of packages: the build takes what it needs from one."""
-    asked = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(tmp_path / "asked")]
-    if subprocess.run([*asked, "flask-swagger-ui==5.34.0"], capture_output=True, check=False).returncode:
-        pytest.skip("no index of Python packages can be reached")
-
-
 @pytest.mark.parametrize(
     ("wish", "build", "limit"),
     [
-        pytest.param("0", "plain Python", INSTALL_LIMIT, marks=pytest.mark.timeout(600), id="plain"),
+        pytest.param(
+            "0", "plain Python", INSTALL_LIMIT, marks=[pytest.mark.timeout(600), pytest.mark.night], id="plain"
+        ),
         # What the image has by default.  It takes minutes of a core, and `make compiled` builds the same anyway.
         pytest.param(
             "1", "compiled", COMPILE_LIMIT, marks=[pytest.mark.timeout(2000), pytest.mark.soak], id="compiled"
         ),
     ],
 )
-def test_what_the_steps_install_serves_and_is_healthy(index, tmp_path, wish, build, limit):
-    run_build_stage(tmp_path, limit, PENSTOCK_COMPILE=wish)
-    image = Image(tmp_path)
-    write_module(image.service, SERVED)
-    assert not list((tmp_path / "opt").rglob("setuptools")), "a build tool"
-    assert list((tmp_path / "opt").rglob("swagger-ui-bundle.js")), "the files of the page at /docs"
-    assert image.ask() == (2, f"unreachable: unix:{tmp_path}/http.sock: No such file or directory\n")
-    command = [*exec_form(SHIPPED.only("ENTRYPOINT")), *exec_form(SHIPPED.only("CMD"))]
-    found = shutil.which(command[0], path=image.environ["PATH"])
-    assert found == str(tmp_path / "opt" / "penstock" / "bin" / "penstock")
-    server = Program(image.service, found, *command[1:], env={**image.environ, "PYTHONPATH": ""})
+def test_what_the_steps_install_serves_and_is_healthy(tmp_path, wish, build, limit):
+    need_python_packages()
+    installed, work = tmp_path / "penstock", tmp_path / "build"
+    work.mkdir()
+    not_sent = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", "assets")
+    for source in SOURCES:
+        path = ROOT / source
+        shutil.copytree(path, work / source, ignore=not_sent) if path.is_dir() else shutil.copy(path, work)
+    steps = [step for step in BUILD.all("RUN") if "/opt/penstock" in step]
+    assert [re.findall(r"venv|install|uninstall", step)[0] for step in steps] == ["venv", "install", "uninstall"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "PYTHON"))}
+    arguments = dict(value.split("=", 1) for value in BUILD.all("ARG"))
+    for step in steps:
+        line = step.replace("/opt/penstock", str(installed)).replace("python3 ", f"{sys.executable} ")
+        done = subprocess.run(
+            ["/bin/sh", "-c", line], cwd=work, env={**clean, **arguments, "PENSTOCK_COMPILE": wish},
+            capture_output=True, text=True, timeout=limit, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{step}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert not list(installed.rglob("setuptools")), "a build tool"
+    assert list(installed.rglob("swagger-ui-bundle.js")), "the files of the page at /docs"
+
+    # A container has port 8000 for itself, and a test has not.
+    environ = {"PATH": f"{installed}/bin:{clean['PATH']}", "PENSTOCK_UDS": str(tmp_path / "http.sock")}
+    write_module(tmp_path, SERVED)
+
+    def ask() -> int:
+        return subprocess.run(
+            [installed / "bin" / "penstock", *health_check()[1:]], env={**clean, **environ},
+            capture_output=True, timeout=PATIENCE_SECONDS, check=False,
+        ).returncode  # fmt: skip
+
+    assert ask() == 2
+    command = exec_form(SHIPPED.only("CMD"))
+    server = Program(tmp_path, str(installed / "bin" / "penstock"), *command, env={**environ, "PYTHONPATH": ""})
     try:
         server.wait_for("ready on")
         assert f"({build}; Python" in server.output
-        assert image.ask() == (0, "ready\n")
-        server.signal(getattr(signal, SHIPPED.only("STOPSIGNAL")))
+        assert ask() == 0
+        server.signal(signal.SIGTERM)
         assert server.wait() == 0
-        assert image.ask()[0] == 2
+        assert ask() == 2
     finally:
         server.destroy()
