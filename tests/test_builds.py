@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -22,46 +22,62 @@ ROOT = Path(__file__).parents[1]
 COMPILED = re.findall(r'^    "(\S+\.py)",$', (ROOT / "setup.py").read_text(), re.MULTILINE)
 
 
+def lay_out(folder, extensions):
+    """Put a package into `folder` in which these modules, and no others, are extensions."""
+    for name in {*COMPILED, *extensions, "__init__.py"}:
+        source = folder / "penstock" / name
+        source.parent.mkdir(parents=True, exist_ok=True)
+        source.touch()
+        if name in extensions:
+            source.with_suffix(EXTENSION_SUFFIXES[0]).touch()
+
+
 @pytest.fixture
-def run_over(tmp_path):
-    """Start a run that collects this file, over a package where these modules, and no others, are extensions."""
+def over(pytestconfig, monkeypatch, tmp_path):
+    """The conftest of all tests, over a package in which these modules are extensions."""
+    (conftest,) = (each for each in pytestconfig.pluginmanager.get_plugins() if hasattr(each, "extension_modules"))
 
-    def run(extensions):
-        for name in {*COMPILED, *extensions, "__init__.py"}:
-            source = tmp_path / "penstock" / name
-            source.parent.mkdir(parents=True, exist_ok=True)
-            source.touch()
-            if name in extensions:
-                source.with_suffix(EXTENSION_SUFFIXES[0]).touch()
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", str(Path(__file__))],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def prepare(extensions):
+        lay_out(tmp_path, extensions)
+        found = ModuleSpec("penstock", None, is_package=True)
+        found.submodule_search_locations = [str(tmp_path / "penstock")]
+        monkeypatch.setattr(conftest, "find_spec", lambda name: found)
+        return conftest
 
-    return run
+    return prepare
 
 
-def test_a_run_over_the_sources_says_so(run_over):
-    run = run_over([])
-    assert (run.returncode, run.stderr) == (pytest.ExitCode.OK, "")
-    assert "\npenstock: sources\n" in run.stdout
+def test_a_run_over_the_sources_says_so(over):
+    run = over([])
+    run.pytest_configure()
+    assert run.pytest_report_header() == "penstock: sources"
 
 
-def test_a_run_over_the_compiled_build_counts_its_modules(run_over):
-    run = run_over(COMPILED)
-    assert (run.returncode, run.stderr) == (pytest.ExitCode.OK, "")
-    assert f"\npenstock: compiled, {len(COMPILED)} modules\n" in run.stdout
+def test_a_run_over_the_compiled_build_counts_its_modules(over):
+    run = over(COMPILED)
+    run.pytest_configure()
+    assert run.pytest_report_header() == f"penstock: compiled, {len(COMPILED)} modules"
 
 
-@pytest.mark.parametrize(("missing", "extra"), [(["core/item.py"], []), ([], ["errors.py"])])
-def test_a_run_over_a_part_of_a_build_does_not_begin(run_over, missing, extra):
-    run = run_over([name for name in COMPILED if name not in missing] + extra)
+def test_a_run_over_modules_that_are_not_in_the_list_does_not_begin(over):
+    run = over([*COMPILED, "errors.py"])
+    with pytest.raises(pytest.UsageError, match=r"not compiled \[\], .* in setup.py's list \['errors.py'\]$"):
+        run.pytest_configure()
+
+
+def test_a_run_over_a_part_of_a_build_does_not_begin(tmp_path):
+    lay_out(tmp_path, [name for name in COMPILED if name != "core/item.py"])
+    nothing = ROOT / "tests" / "night.py"  # a file with no test, below the conftest
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", str(nothing)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == pytest.ExitCode.USAGE_ERROR
-    assert f"not compiled {missing}, compiled without being in setup.py's list {extra}\n" in run.stderr
+    assert "not compiled ['core/item.py'], compiled without being in setup.py's list []\n" in run.stderr
 
 
 # -- what could not be compiled ---------------------------------------------------------------------------------------
