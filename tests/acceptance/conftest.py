@@ -55,17 +55,10 @@ def _running(folder: str, *command: str, env: dict[str, str] | None = None) -> I
 
 
 @contextmanager
-def _serving(folder: str, target: str, *options: str, uds: Path | None = None) -> Iterator[httpx.Client]:
-    where = ["--port", "0"] if uds is None else ["--uds", str(uds)]
-    with _running(folder, str(PENSTOCK), "serve", target, *where, *options) as program:
-        if uds is None:
-            url = program.wait_for(r"http://127\.0\.0\.1:\d+").group()
-            client = httpx.Client(base_url=url, timeout=START_LIMIT, verify=False)
-        else:
-            program.wait_for(re.escape(str(uds)))
-            transport = httpx.HTTPTransport(uds=str(uds), verify=False)
-            client = httpx.Client(transport=transport, base_url="http://penstock", timeout=START_LIMIT, verify=False)
-        with client:
+def _serving(folder: str, target: str, *options: str) -> Iterator[httpx.Client]:
+    with _running(folder, str(PENSTOCK), "serve", target, "--port", "0", *options) as program:
+        url = program.wait_for(r"http://127\.0\.0\.1:\d+").group()
+        with httpx.Client(base_url=url, timeout=START_LIMIT, verify=False) as client:
             assert client.get("/readyz").status_code == 200
             yield client
         assert program.end(signal.SIGTERM) == 0, program.output
@@ -79,7 +72,7 @@ def running() -> Run:
 
 @pytest.fixture(scope="session")
 def serving() -> Serve:
-    """``with serving(folder, "module:service", *options, uds=None) as client``: `penstock serve`, ready.
+    """``with serving(folder, "module:service", *options) as client``: `penstock serve`, ready.
 
     Ends it by SIGTERM, and fails unless it exits with 0 and leaves no process behind.
     """

@@ -105,6 +105,7 @@ def test_killed_half_way_it_goes_on_and_does_nothing_twice(start, tmp_path):
         assert [attempt.cause for attempt in job.history] == ["lost"] * (job.id in in_hand) + ["succeeded"]
 
 
+@pytest.mark.night
 def test_ctrl_c_ends_it_in_order_and_the_next_start_does_the_rest(start, tmp_path):
     for number in range(TEXTS):
         (tmp_path / "texts" / f"{number}.txt").write_text(text_of(number))
@@ -122,6 +123,7 @@ def test_ctrl_c_ends_it_in_order_and_the_next_start_does_the_rest(start, tmp_pat
     assert (tmp_path / "calls").read_text().count("\n") == TEXTS
 
 
+@pytest.mark.night
 def test_the_results_are_those_of_the_model(start, tmp_path):
     (tmp_path / "texts" / "a.txt").write_text("water")
     (tmp_path / "texts" / "b.txt").write_text("waters")
@@ -133,6 +135,7 @@ def test_the_results_are_those_of_the_model(start, tmp_path):
     assert a @ b > 0.5 > a @ c
 
 
+@pytest.mark.night
 def test_a_text_that_cannot_be_read_is_named_and_the_others_are_embedded(start, tmp_path):
     (tmp_path / "texts" / "good.txt").write_text("water")
     (tmp_path / "texts" / "bad.txt").write_bytes(b"\xff\xfe")

@@ -68,6 +68,7 @@ def run_without_node(folder, *arguments):
         )
 
 
+@pytest.mark.night
 @needs_a_proxy
 def test_two_replicas_are_replaced_and_nothing_fails_or_runs_twice(running):
     before = set(EXAMPLE.iterdir())
@@ -85,6 +86,7 @@ def test_two_replicas_are_replaced_and_nothing_fails_or_runs_twice(running):
         assert re.fullmatch(r" *[\d.]+ s  " + pattern.format(proxy=INSTALLED[0]), line), (pattern, line)
 
 
+@pytest.mark.night
 @needs_a_proxy
 def test_the_demonstration_fails_where_something_runs_twice_and_says_what_it_did_without(copied):
     twice = 'runs.write(b"%d\\n" % number * (1 + (number % 10 == 9)))'

@@ -1,4 +1,7 @@
-"""The flagship example gives the vectors that the published model gives, however it is asked."""
+"""The flagship example gives the vectors that the published model gives, however it is asked.
+
+By day it is asked as a server; by night its stages are asked alone too, which loads the model once more.
+"""
 
 from __future__ import annotations
 
@@ -71,12 +74,14 @@ def test_texts_are_cut_at_256_tokens_and_not_at_the_128_of_the_file(tokens):
     assert tokens["empty"] == tokens["blank"] == [101, 102]
 
 
+@pytest.mark.night
 def test_single_texts_have_the_recorded_vectors(reference, tokens, embed):
     assert len(reference) >= 20
     for name, (_, vector) in reference.items():
         assert furthest(embed([tokens[name]])[0], vector) < TOLERANCE, name
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_batch_of_mixed_lengths_has_the_recorded_vectors(order, reference, tokens, embed):
     names = list(reference)[::order]
@@ -87,6 +92,7 @@ def test_a_batch_of_mixed_lengths_has_the_recorded_vectors(order, reference, tok
         assert furthest(vector, reference[name][1]) < TOLERANCE, name
 
 
+@pytest.mark.night
 def test_vectors_have_length_one_and_near_meanings_are_near(tokens, embed):
     here, near, far = embed([tokens["short"], tokens["near in meaning"], tokens["far in meaning"]])
     assert here @ here == pytest.approx(1, abs=1e-6)
@@ -101,6 +107,7 @@ def test_the_activation_is_the_exact_gelu(example):
     assert furthest(rows[:, 0], exact) < 1e-6
 
 
+@pytest.mark.night
 def test_the_package_with_the_weights_is_found_without_being_imported(example, embed):
     folder = example.model_folder()
     assert (folder / "model.safetensors").exists()
@@ -113,6 +120,7 @@ def test_the_example_of_the_second_stage_is_that_of_the_first_tokenized(example)
     assert stage.predict(example.Tokenize.examples) == example.Embed.examples
 
 
+@pytest.mark.smoke
 def test_single_requests_are_answered_with_the_recorded_vectors(reference, server):
     for name, (text, vector) in reference.items():
         answer = server.post("/predict", json=text)
@@ -124,6 +132,8 @@ def test_single_requests_are_answered_with_the_recorded_vectors(reference, serve
 def test_one_request_with_all_texts_is_answered_with_the_recorded_vectors(reference, server):
     answer = server.post("/batch", json=[text for text, _ in reference.values()])
     assert answer.status_code == 200, answer.text
+    vectors = [outcome["result"] for outcome in answer.json()["outcomes"]]
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-6)
     for (name, (_, vector)), outcome in zip(reference.items(), answer.json()["outcomes"], strict=True):
         assert furthest(outcome["result"], vector) < TOLERANCE, name
 
@@ -137,9 +147,9 @@ def test_a_vector_can_be_had_as_a_numpy_file(reference, server):
     assert furthest(array, vector) < TOLERANCE
 
 
-@pytest.mark.parametrize("body", [b"3", b'["a list"]', b"null", b"no json", b'"half', b'"\xff"'])
-def test_what_is_no_text_is_refused(body, server):
-    assert server.post("/predict", content=body).status_code == 422
+def test_what_is_no_text_is_refused(server):
+    for body in (b"3", b'["a list"]', b"null", b"no json", b'"half', b'"\xff"'):
+        assert server.post("/predict", content=body).status_code == 422, body
 
 
 def test_the_api_document_shows_the_text_that_the_server_warmed_up_with(example, server):
@@ -147,6 +157,7 @@ def test_the_api_document_shows_the_text_that_the_server_warmed_up_with(example,
     assert example.EXAMPLE in str(request["content"]["application/json"])
 
 
+@pytest.mark.night
 def test_the_demo_prints_a_curl_line_that_works_and_ends_by_ctrl_c(running, curl, reference, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]  # the demo is told its port, so a free one is looked for first
