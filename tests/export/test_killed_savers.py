@@ -18,6 +18,9 @@ POINTS = (
     "save_claimed", "stage_begun", "half_written", "synced", "verified", "version_renamed", "current_replaced",
     "before_save_known",
 )  # fmt: skip
+BY_DAY = ("half_written", "version_renamed")
+"""Before the version has a number, and after it."""
+EACH_POINT = [pytest.param(point, marks=() if point in BY_DAY else pytest.mark.night) for point in POINTS]
 NUMBERED = ("version_renamed", "current_replaced", "before_save_known")
 """Points at which what the armed one has saved is a version, in `CURRENT` or not yet."""
 
@@ -42,7 +45,7 @@ def check_versions(workers: list) -> None:
     assert [worker.end() for worker in workers] == [{"version": NEW}] * len(workers)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", EACH_POINT)
 def test_a_saver_that_is_killed_is_replaced_and_one_version_comes(shared, point):
     armed, others = shared.start("first", faults=f"{point}=kill"), others_of(shared)
     armed.until(lambda: shared.saving or armed.ended, "to save")
@@ -54,7 +57,7 @@ def test_a_saver_that_is_killed_is_replaced_and_one_version_comes(shared, point)
     assert shared.again() == NEW
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", EACH_POINT)
 def test_a_saver_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_on(shared, point):
     armed, others = shared.start("first", faults=f"{point}=stop"), others_of(shared)
     armed.until(lambda: shared.saving or armed.stopped, "to save")
@@ -103,6 +106,7 @@ def test_who_lost_its_lease_publishes_nothing_although_nobody_has_yet(shared):
     assert shared.models.check_one_more()["metadata"]["saver"] == "second"
 
 
+@pytest.mark.night  # a clock of a second decides who hangs
 def test_a_save_that_hangs_is_replaced(shared):
     limits = {"save_timeout": 1.0}
     hung = shared.start("first", save="hung", run=limits)
