@@ -77,17 +77,17 @@ def test_killed_half_way_it_goes_on_and_does_nothing_twice(start, tmp_path):
         (tmp_path / "texts" / f"{number}.txt").write_text(text_of(number))
     results, calls = tmp_path / "results", tmp_path / "calls"
     first = start(HOLD="1")
-    until_now(lambda: calls.read_text().count("\n") >= HALF, "half of the texts", 40, lambda: first.output)
+    until_now(lambda: calls.read_text().count("\n") >= HALF, "half of the texts", 100, lambda: first.output)
     with jobs.connect(f"sqlite:///{results / 'queue.db'}") as queue:
         # The stage stops after those that it has written down, so what is computed is also acknowledged soon.
-        until_now(lambda: queue.stats().succeeded >= HALF, "the end of their jobs", 20, lambda: first.output)
+        until_now(lambda: queue.stats().succeeded >= HALF, "the end of their jobs", 40, lambda: first.output)
     os.killpg(first.process.pid, signal.SIGKILL)
     until_now(lambda: not first.survivors(), "the end of all that was killed")
     half_way = set(results.glob("*.npy"))
     assert len(half_way) < TEXTS
 
     second = start()
-    assert second.process.wait(40) == 0, second.output
+    assert second.process.wait(100) == 0, second.output
     second.read_to_end()
     assert f"{TEXTS} of {TEXTS} texts, 0 failed" in second.output
     assert {path.name for path in results.glob("*.npy")} == {f"{number}.txt.npy" for number in range(TEXTS)}
