@@ -6,5 +6,5 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-# How much is compared by day and by night is said there.
+# `night` says how much is compared by day and by night.
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))

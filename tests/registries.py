@@ -1,7 +1,7 @@
 """Whether the registries of packages can be reached, asked before anything is installed from them.
 
-A test that installs is skipped only where its registry is absent at the start, and the skip says which.  What breaks
-after that is a failure.
+A test that installs is skipped only where its registry is absent at the start, and the skip says which.  A registry
+that is lost after that is a failure.
 """
 
 from __future__ import annotations

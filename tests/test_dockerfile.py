@@ -158,7 +158,7 @@ def test_apt_has_every_package_that_is_asked_for():
 # -- what is copied ---------------------------------------------------------------------------------------------------
 
 SOURCES = [source for step in BUILD.all("COPY") for source in shlex.split(step)[:-1]]
-"""What the first stage takes from the working tree."""
+"""Files and folders of the working tree that the first stage takes."""
 SENT = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
 
 
@@ -211,7 +211,7 @@ service = ps.Service(double, name="mine")
         pytest.param(
             "0", "plain Python", INSTALL_LIMIT, marks=[pytest.mark.timeout(600), pytest.mark.night], id="plain"
         ),
-        # What the image has by default.  It takes minutes of a core, and `make compiled` builds the same anyway.
+        # The image has this by default.  It takes minutes of a core, and `make compiled` builds the same anyway.
         pytest.param(
             "1", "compiled", COMPILE_LIMIT, marks=[pytest.mark.timeout(2000), pytest.mark.soak], id="compiled"
         ),

@@ -18,7 +18,7 @@ from ventu_package import INSTALL_SECONDS, VentuWorker, environment
 
 
 def installs(test):
-    """Marks a test with the environment of the package, which the first of them makes from an index."""
+    """Mark a test that needs the environment of the package, which the first of them makes from an index."""
     return pytest.mark.night(pytest.mark.timeout(2 * INSTALL_SECONDS + 60)(test))
 
 
