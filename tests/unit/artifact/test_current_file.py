@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from night import examples
 from penstock.artifact import current_file
 from penstock.artifact.current_file import (
     CurrentRecord,
@@ -310,4 +311,4 @@ class Records(RuleBasedStateMachine):
 
 
 TestRecords = Records.TestCase
-TestRecords.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestRecords.settings = settings(max_examples=examples(40), stateful_step_count=30)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from night import histories
 from penstock.cli.python_files import PythonFiles, is_watched
+from rows import each
 
 
 def looked_at(root):
@@ -151,11 +153,13 @@ def test_a_file_that_cannot_be_read_is_changed_once_it_can_be(tmp_path, monkeypa
     assert files.look([file]) == ([file], [])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(histories(20)))
 def test_what_is_told_is_how_the_files_differ(tmp_path, seed):
+    root = tmp_path / str(seed)
+    root.mkdir()
     chance = random.Random(seed)
-    files = looked_at(tmp_path)
-    folders = [tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "c", tmp_path / ".d"]
+    files = looked_at(root)
+    folders = [root, root / "a", root / "a" / "b", root / "c", root / ".d"]
     before = {}
     for _ in range(60):
         folder = chance.choice(folders)
@@ -168,12 +172,12 @@ def test_what_is_told_is_how_the_files_differ(tmp_path, seed):
                 path.unlink(missing_ok=True)
                 asked = [path]
             case 3:
-                if folder == tmp_path or not folder.exists() or target.exists() or target.is_relative_to(folder):
+                if folder == root or not folder.exists() or target.exists() or target.is_relative_to(folder):
                     continue
                 target.parent.mkdir(exist_ok=True)
                 folder.rename(target)
                 asked = [folder, target, target.parent]
-        now = {file: file.read_text() for file in tmp_path.rglob("*.py") if ".d" not in file.parts}
+        now = {file: file.read_text() for file in root.rglob("*.py") if ".d" not in file.parts}
         differ = sorted(file for file in before | now if before.get(file) != now.get(file))
         assert files.look(asked).changed == differ
         before = now

@@ -12,6 +12,7 @@ from penstock.cli.reloading import (
     Phase,
     Reloading,
 )
+from rows import each
 
 
 def running():
@@ -183,7 +184,7 @@ def test_nothing_is_hurried_that_was_not_told_to_end(core):
     assert hurried.next_deadline() == beside.next_deadline()
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each("seed", range(200))
 def test_no_history_has_two_services_or_loses_a_change(seed):
     chance = random.Random(seed)
     core, now = Reloading(), 0.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 
-import pytest
-
+from night import histories
 from penstock.client.flow_limit import End, FlowLimit
 from penstock.client.gate import Gate
 from penstock.testing.virtual_clock import VirtualClock, rest
+from rows import each
 
 PAUSE_SECONDS = 1.0
 
@@ -20,7 +20,7 @@ def split(callers):
     return inside, [caller for caller in callers if not caller.done()]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each("seed", range(histories(8)))
 async def test_no_place_is_lost_by_callers_who_are_cancelled_at_any_moment(seed):
     draw = random.Random(seed)
     limit = FlowLimit(12)

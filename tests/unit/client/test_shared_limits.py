@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from penstock.client.flow_limit import End, FlowLimit
 from penstock.client.retry_budget import RetryBudget
 from penstock.client.waiting_line import WaitingLine
+from rows import each
 
 
 def test_ten_tries_are_always_allowed_and_come_back_after_ten_seconds():
@@ -32,7 +31,7 @@ def test_requests_that_grew_old_do_not_make_the_budget_negative():
     assert (budget.left(10.0), budget.take(10.0)) == (0, False)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_a_budget_is_as_one_that_forgets_nothing(seed):
     draw = random.Random(seed)
     budget, requests, taken = RetryBudget(), [], []
@@ -126,7 +125,7 @@ def test_who_was_in_flight_when_it_was_halved_begins_no_pause():
     assert (flow.limit, flow.has_room) == (1, True)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_a_line_is_as_a_list_that_is_sorted_each_time(seed):
     draw = random.Random(seed)
     line, waiting = WaitingLine(), []

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from penstock.codec.text import cut_line, cut_middle, one_line, printable, printable_lines, utf8, without_controls
+from rows import each
 
 
 def test_control_characters_are_escaped_but_line_breaks_and_tabs():
@@ -62,7 +63,7 @@ def test_a_line_may_claim_to_be_cut_with_any_number():
     assert f" [... cut: {len(text)} characters in all ...] " in cut_line(text, 1024)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each("seed", range(50))
 def test_what_is_cut_anywhere_is_utf_8_within_the_limit(seed):
     rng = random.Random(seed)
     text = "".join(rng.choices("aé€\U0001f600\udc80\ud83d\n", k=rng.randint(1, 2000)))

@@ -6,7 +6,9 @@ from random import Random
 
 import pytest
 
+from night import histories
 from penstock.core.arriving import MOVED_BYTES_PER_TURN, MOVED_PER_BODY, Arriving, ArrivingBody
+from rows import each
 
 MIB = 1024 * 1024
 
@@ -318,7 +320,7 @@ class Sender:
 NOISE = Random(0).randbytes(8 * MIB)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@each("seed", range(histories(10)))
 def test_random_histories_keep_every_byte_and_every_bound(seed):
     random, now = Random(seed), 100.0
     slab = Slab(8 * MIB)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from penstock.core.backlog import NOTICE_BYTES, Backlog
+from rows import each
 
 
 def test_what_fits_to_the_last_byte_is_taken():
@@ -93,7 +92,7 @@ class Plain:
         return self.waits.pop(0) if self.waits else None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_random_histories_agree_with_a_plain_list(seed):
     chance = random.Random(seed)
     plain, backlog, waits = Plain(4000), Backlog(4000), []

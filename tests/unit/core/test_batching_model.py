@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from night import histories
 from penstock.config import Batch
 from penstock.core.batching import BatchQueue
 from penstock.core.item import Item, Request
@@ -21,7 +22,7 @@ from penstock.core.run_times import RunTimes
 from penstock.core.tenants import Tenant
 from plain_order import PlainOrder
 
-HISTORIES = 120
+HISTORIES = histories(120)
 STEPS = 120
 
 POLICIES = [

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from night import histories
 from penstock.config import Batch
 from penstock.core.batching import BatchQueue
 from penstock.core.company import SPANS, Company
@@ -23,7 +24,7 @@ from penstock.core.tenants import Tenant
 from penstock.core.worker_batches import WorkerBatches
 from plain_average import plain_average
 
-HISTORIES = 24
+HISTORIES = histories(24)
 STEPS = 1200
 STEP = 0.001
 SLACK = 1e-9
@@ -237,8 +238,8 @@ def test_whatever_happens_every_item_leaves_once_and_no_hold_is_longer_than_it_m
             assert history.holds > 20, f"crowds that come back are worth holding for: {history}"
             assert history.queue.held_seconds > 0.0
     assert set(reasons) == POSSIBLE
-    assert reasons[Reason.COMPANY] > 200
-    assert reasons[Reason.PATIENCE] > 200
+    assert reasons[Reason.COMPANY] > histories(200)
+    assert reasons[Reason.PATIENCE] > histories(200)
 
 
 # -- the rule, against a plain computation ----------------------------------------------------------------------------
@@ -417,8 +418,8 @@ class RuleHistory:
 
 def test_a_hold_is_as_plainly_computed_from_all_that_happened():
     holds = 0
-    for seed in range(60):
+    for seed in range(histories(60)):
         history = RuleHistory(seed)
         history.play()
         holds += history.holds
-    assert holds > 1000
+    assert holds > histories(1000)

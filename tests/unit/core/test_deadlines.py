@@ -6,9 +6,8 @@ import math
 import sys
 from random import Random
 
-import pytest
-
 from penstock.core.deadlines import BUCKETS_PER_SECOND, Deadlines
+from rows import each
 
 BUCKET = 1 / BUCKETS_PER_SECOND
 
@@ -68,7 +67,7 @@ def test_whoever_asks_at_the_next_moment_is_told_and_never_early(request_of):
             assert deadlines.expired(moment) == [request]
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each("seed", range(50))
 def test_random_histories_agree_with_a_plain_list(seed, request_of):
     random = Random(seed)
     deadlines, watched = Deadlines(), []

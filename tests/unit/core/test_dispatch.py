@@ -23,6 +23,7 @@ from penstock.core.dispatch import (
     room_for_back,
 )
 from penstock.core.item import OFFER, SEND, ItemState
+from rows import each
 
 HISTORIES = 60
 STEPS = 150
@@ -128,7 +129,7 @@ def test_the_batches_of_a_worker_that_is_not_ready_count_until_it_has_ended():
     assert least_busy([leaves, idle], 2, 1) is idle
 
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
+@each("seed", range(HISTORIES))
 def test_the_least_busy_worker_is_the_one_a_plain_count_finds(seed):
     random = Random(seed)
     workers, window = [FrameHolder() for _ in range(random.randrange(1, 6))], random.randrange(1, 5)
@@ -187,7 +188,7 @@ def test_the_last_stage_is_sent_nothing_while_answers_take_more_than_they_may():
     assert room_for_answers(101, max_bytes=100) == 0
 
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
+@each("seed", range(HISTORIES))
 def test_a_stage_that_heeds_the_room_never_overfills_the_queue_behind_it(seed):
     random = Random(seed)
     max_queued, max_bytes = random.choice((None, 1, 4, 9)), random.choice((0, 30, 10**6))
@@ -221,8 +222,8 @@ def sent(item):
         worker = FrameHolder()
         for frame_id, size in enumerate(sizes):
             items = [item() for _ in range(size)]
-            for each in items:
-                each.state = SEND[OFFER[each.state]]
+            for one in items:
+                one.state = SEND[OFFER[one.state]]
             worker.frames.append(SentFrame(frame_id, items, worker))
         return list(worker.frames)
 
@@ -301,7 +302,7 @@ class PlainPool:
         return returned, [i for i in running if i not in lost], lost
 
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
+@each("seed", range(HISTORIES))
 def test_items_are_sorted_as_one_who_counts_their_deaths_would(seed, item):
     random = Random(seed)
     retry = random.random() < 0.7
@@ -316,22 +317,22 @@ def test_items_are_sorted_as_one_who_counts_their_deaths_would(seed, item):
             items = [queue.pop(0) for _ in range(min(alone, len(queue)))]
             worker.frames.append(SentFrame(0, items, worker))
         elif step < 0.7 and worker.frames:
-            for each in worker.frames.popleft().items:
-                each.state = ItemState.SETTLED
+            for one in worker.frames.popleft().items:
+                one.state = ItemState.SETTLED
         elif step < 0.8 and worker.frames:
             random.choice(random.choice(worker.frames).items).state = ItemState.SETTLED  # its caller left
         else:
             innocent = random.random() < 0.3
-            frames = [[each.id for each in frame.items] for frame in worker.frames]
+            frames = [[one.id for one in frame.items] for frame in worker.frames]
             settled = {i.id for frame in worker.frames for i in frame.items if i.state is ItemState.SETTLED}
             found = reclaim(list(worker.frames), innocent=innocent, retry=retry)
             worker.frames.clear()
-            lists = [[each.id for each in items] for items in (found.returned, found.suspects, found.lost)]
+            lists = [[one.id for one in items] for items in (found.returned, found.suspects, found.lost)]
             assert tuple(lists) == plain.died(frames, settled, innocent), seed
-            for each in found.suspects:
-                each.suspect = True
-            for each in found.lost:
-                each.state = ItemState.SETTLED
+            for one in found.suspects:
+                one.suspect = True
+            for one in found.lost:
+                one.state = ItemState.SETTLED
             queue[:0] = found.suspects + found.returned
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from night import histories
 from penstock.config import Batch
 from penstock.core.batching import BatchQueue
 from penstock.core.displacement import item_to_displace
@@ -112,7 +113,7 @@ def plain_answer(door, waiting, tenant, urgency):
 
 def test_random_histories_against_a_plain_list():
     displaced = 0
-    for seed in range(300):
+    for seed in range(histories(300)):
         random = Random(seed)
         tenants = [Tenant(f"t{n}", random.choice((1.0, 1.0, 2.0, 3.0, 0.5))) for n in range(random.randrange(1, 5))]
         door = Door(*tenants, max_items=random.randrange(1, 12))
@@ -135,4 +136,4 @@ def test_random_histories_against_a_plain_list():
                 door.queue.discard(found)
                 found.request.tenant.items -= 1
             waiting.append(door.put(tenant, urgency, random.choice((Lane.SINGLE, Lane.BULK))))
-    assert displaced > 1000
+    assert displaced > histories(1000)

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from night import histories
 from penstock.core.fault_lines import (
     COUNT_SECONDS,
     LINES_PER_SECOND,
@@ -17,6 +18,7 @@ from penstock.core.fault_lines import (
     FaultKind,
     FaultLines,
 )
+from rows import each
 
 TRACEBACK, LINE, COUNT = Detail.TRACEBACK, Detail.LINE, Detail.COUNT
 
@@ -68,9 +70,9 @@ def test_a_count_has_every_item_of_a_failure_that_many_share():
 def test_kinds_do_not_disturb_each_other():
     lines = FaultLines()
     kinds = [kind(), kind(1), kind()._replace(stage="other"), kind()._replace(error="KeyError")]
-    for each in kinds:
-        assert [judge(lines, 0.0, of=each) for _ in range(12)] == [TRACEBACK] + [LINE] * 10 + [COUNT]
-    assert sorted(lines.take_counts(1.0)) == sorted((each, 1) for each in kinds)
+    for one in kinds:
+        assert [judge(lines, 0.0, of=one) for _ in range(12)] == [TRACEBACK] + [LINE] * 10 + [COUNT]
+    assert sorted(lines.take_counts(1.0)) == sorted((one, 1) for one in kinds)
 
 
 def test_kinds_beyond_the_limit_are_judged_as_one():
@@ -133,7 +135,7 @@ class Model:
         return min((first + COUNT_SECONDS for first, _ in self.counts.values()), default=math.inf)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each("seed", range(histories(200)))
 def test_random_histories_are_judged_as_a_plain_list_of_all_that_was_written_would(seed):
     rng = random.Random(seed)
     lines, model = FaultLines(), Model()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from random import Random
 
-import pytest
-
 from penstock.core.idleness import IDLE_SECONDS, IdleOrder
+from rows import each
 
 HISTORIES = 200
 STEPS = 200
@@ -35,7 +34,7 @@ def first_of(guests, now):
     return sorted(guest.rank() for guest in guests if now - guest.since >= IDLE_SECONDS)
 
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
+@each("seed", range(HISTORIES))
 def test_the_order_finds_whom_a_look_at_everybody_would_find(seed):
     random = Random(seed)
     order, guests, now = IdleOrder(), [], 100.0

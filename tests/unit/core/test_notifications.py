@@ -17,6 +17,7 @@ from penstock.core.notifications import (
     WATCHDOG,
     Notifications,
 )
+from rows import each
 
 EXTENDED = "EXTEND_TIMEOUT_USEC=15000000"
 
@@ -133,7 +134,7 @@ def test_words_with_an_equals_sign_are_told_as_they_are(ready):
     assert told(ready, 400.0, "failed: x=1") == []
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each("seed", range(50))
 def test_each_promise_holds_in_random_histories(seed):
     draw = random.Random(seed)
     watchdog = draw.choice([None, 0.5, 4.0, 60.0])

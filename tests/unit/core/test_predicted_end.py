@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from night import histories
 from penstock.core.predicted_end import (
     StageLoad,
     predicted_end,
@@ -15,6 +16,7 @@ from penstock.core.predicted_end import (
     seconds_to_clear,
     seconds_until_free,
 )
+from rows import each
 
 
 def load(waiting=0, held=0, size=1, run=1.0, free=(0.0,)):
@@ -107,18 +109,18 @@ def test_a_long_queue_beside_a_worker_that_hangs_is_predicted_at_once():
 def one_by_one(loads):
     """The same, for the end of a newcomer, with each batch given out by itself."""
     end, before = 0.0, 0
-    for each in loads:
-        before += each.waiting
-        workers = list(each.free)
+    for one in loads:
+        before += one.waiting
+        workers = list(one.free)
         heapq.heapify(workers)
-        for _ in range(int(before // each.size)):
-            heapq.heappush(workers, heapq.heappop(workers) + each.run)
-        end = max(end, workers[0]) + each.run
-        before += each.held
+        for _ in range(int(before // one.size)):
+            heapq.heappush(workers, heapq.heappop(workers) + one.run)
+        end = max(end, workers[0]) + one.run
+        before += one.held
     return end
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each("seed", range(histories(50)))
 def test_the_end_is_that_of_giving_out_each_batch_by_itself(seed):
     random = Random(seed)
     for _ in range(20):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import random
 
-import pytest
-
 from penstock.core.item import Item, Request
 from penstock.core.lanes import Lane
 from penstock.core.request_ids import join_ids, split_ids
+from rows import each
 
 
 def request(request_id=b"", n=1, lane=Lane.SINGLE):
@@ -50,7 +49,7 @@ def test_what_a_text_claims_beyond_the_items_takes_no_memory():
     assert len(split_ids(b"a:3+1000000000000 b:0+1000000000000", 2)) == 2
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each("seed", range(50))
 def test_whatever_is_mixed_each_item_gets_its_own_id(seed):
     chance = random.Random(seed)
     items = []

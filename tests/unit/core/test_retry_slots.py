@@ -9,6 +9,7 @@ import pytest
 
 from penstock.core.pace import GUESSED_RATE, LEAST_RATE, Pace
 from penstock.core.retry_slots import RetrySlots, whole_milliseconds, whole_seconds
+from rows import each
 
 # -- slots ------------------------------------------------------------------------------------------------------------
 
@@ -52,7 +53,7 @@ def test_a_slot_taken_while_nothing_moves_is_forgotten_after_a_minute():
     assert slots.take(160.0, 0.5, 10.0) == 0.5
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_a_slot_is_what_a_list_of_all_that_were_taken_says(seed):
     random, slots, now, free = Random(seed), RetrySlots(), 0.0, 0.0
     for _ in range(300):

@@ -7,9 +7,11 @@ from random import Random
 
 import pytest
 
+from night import histories
 from penstock.config import Batch
 from penstock.core.batching import BatchQueue
 from penstock.core.run_times import RunTimes
+from rows import each
 
 
 def learned(*runs):
@@ -121,7 +123,7 @@ def test_while_all_batches_are_of_one_class_their_scatter_makes_no_slope():
     assert (times.fixed, times.each) == (pytest.approx(0.015), 0.0)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(histories(40)))
 def test_the_line_is_as_plainly_computed_from_all_runs(seed):
     random = Random(seed)
     a, b = random.choice(((0.010, 0.001), (0.0, 0.002), (0.020, 0.0), (0.001, 0.0001)))

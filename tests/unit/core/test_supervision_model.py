@@ -11,9 +11,11 @@ from random import Random
 
 import pytest
 
+from night import histories
 from penstock.core.supervision import Backoff, StageHealth, Verdict, WorkerHealth
+from rows import each
 
-HISTORIES = 200
+HISTORIES = histories(200)
 STEPS = 250
 
 DELAYS = [0.0, *(0.1 * 2**n for n in range(9)), 30.0]
@@ -209,13 +211,12 @@ def check_worker(history):
             failing = []
 
 
-@pytest.mark.parametrize("part", range(5))
-def test_a_worker_is_judged_as_its_whole_history_says(part):
-    for n in range(HISTORIES // 5):
-        WorkerHistory(part + 5 * n).play()
+def test_a_worker_is_judged_as_its_whole_history_says():
+    for seed in range(HISTORIES):
+        WorkerHistory(seed).play()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_no_client_can_end_a_worker_that_runs_its_example_well(seed):
     random, health, now = Random(seed), WorkerHealth(examined=True, recycle_after=0.0), 0.0
     health.became_ready(now)
@@ -468,13 +469,12 @@ class StageHistory:
         return f"history {self.seed} of {len(self.slots)} workers, at {self.now:g}"
 
 
-@pytest.mark.parametrize("part", range(5))
-def test_a_stage_rests_and_fails_as_its_whole_history_says(part):
-    for n in range(HISTORIES // 5):
-        StageHistory(part + 5 * n).play()
+def test_a_stage_rests_and_fails_as_its_whole_history_says():
+    for seed in range(HISTORIES):
+        StageHistory(seed).play()
 
 
-@pytest.mark.parametrize("seed", range(50))
+@each("seed", range(50))
 def test_a_stage_with_one_worker_that_can_be_started_is_ready_again_when_its_rest_is_over(seed):
     """The others cannot be started; however long a start takes, the first rest is the last."""
     random = Random(seed)

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from penstock.core.waiting import EarliestDeadline, FirstCome
+from rows import each
 
 
 class Plain:
@@ -22,7 +23,7 @@ class Plain:
         return [name for name, _ in members]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 @pytest.mark.parametrize("by_deadline", [False, True])
 def test_members_leave_as_those_of_a_plain_list_would(seed, by_deadline):
     random = Random(seed)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from msgspec.structs import replace
 
+from night import examples
 from penstock.errors import JobConflict
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
@@ -371,7 +372,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestHistories = Machine.TestCase
-TestHistories.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestHistories.settings = settings(max_examples=examples(20), stateful_step_count=40)
 
 
 # -- what must be caught ----------------------------------------------------------------------------------------------
@@ -452,6 +453,7 @@ class CarelessStore(MemoryStore):
         return claimed
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("consumer", "store", "rule_broken"),
     [

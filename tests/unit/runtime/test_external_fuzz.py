@@ -10,6 +10,7 @@ import math
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from night import examples
 from penstock.config import Batch
 from penstock.errors import NotReady
 from penstock.runtime.external_spec import external
@@ -243,7 +244,7 @@ async def _opened() -> None:
     """No socket is needed: the test hands over the connections."""
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.integers(0, 1), st.booleans(), steps), min_size=1, max_size=25),
     st.sampled_from([None, 2.0]),

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from night import histories
 from penstock.codec.formats import Codec
 from penstock.config import Batch, ServiceOptions
 from penstock.core.alarm import LaterTimer
@@ -19,6 +20,9 @@ from penstock.errors import Overloaded
 from penstock.runtime.engine import Engine
 from penstock.runtime.spec import stage
 from penstock.testing.fake_workers import FakeIncarnation, FakeWorkers
+from rows import each
+
+ITEMS = histories(20_000)
 
 
 class Call:
@@ -169,7 +173,7 @@ async def test_a_crowd_that_comes_back_as_it_was_told_finds_room_and_keeps_the_w
 
 
 @pytest.mark.parametrize(("batch", "run"), [SINGLES, BATCHES])
-@pytest.mark.parametrize("seed", range(3))
+@each("seed", range(histories(3)))
 async def test_who_never_comes_back_keeps_nobody_else_waiting(batch, run, seed):
     random = Random(seed)
     found = await crowd(batch, run, lambda: random.random() < 0.5)
@@ -224,11 +228,11 @@ async def arrivals(seed, items, admission, **options):
     return found
 
 
-@pytest.mark.timeout(180)  # 40,000 items; it takes 20 s where coverage is measured, and a busy machine is slower
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.timeout(180)  # twice as many items; at night it takes 20 s, and a busy machine is slower
+@each("seed", range(histories(2)))
 async def test_of_those_let_in_few_miss_their_deadlines_and_no_fewer_are_answered_in_time(seed):
-    by_room = await arrivals(seed, 20_000, "room")
-    by_deadline = await arrivals(seed, 20_000, "deadline")
+    by_room = await arrivals(seed, ITEMS, "room")
+    by_deadline = await arrivals(seed, ITEMS, "deadline")
     assert by_room.late >= by_room.let_in / 4
     assert by_deadline.late <= 0.05 * by_deadline.let_in
     assert by_deadline.in_time >= 0.98 * by_room.in_time
@@ -250,12 +254,12 @@ async def test_a_stage_that_becomes_much_slower_under_load_is_soon_known_to_be(s
         Arrivals(world, 3, 1000, share * capacity)
         await world.go()
     pace = slower
-    found = Arrivals(world, 5, 20_000, 2.0 * capacity / slower)
+    found = Arrivals(world, 5, ITEMS, 2.0 * capacity / slower)
     await world.go()
     await world.stop()
-    assert found.refused >= 0.3 * 20_000, "half of it is more than the stage can do"
+    assert found.refused >= 0.3 * ITEMS, "half of it is more than the stage can do"
     assert found.late <= 0.05 * found.let_in
-    assert found.in_time >= 0.4 * 20_000
+    assert found.in_time >= 0.4 * ITEMS
 
 
 async def test_where_the_earliest_deadline_goes_first_nobody_comes_in_who_makes_others_late():

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from night import examples
 from penstock.errors import ConfigError
 from penstock.hosting.host_clock import HostClock
 from penstock.training import memory_tasks
@@ -323,9 +324,9 @@ class SqliteMachine(Machine):
 
 
 TestMemoryTasks = MemoryMachine.TestCase
-TestMemoryTasks.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestMemoryTasks.settings = settings(max_examples=examples(20), stateful_step_count=40)
 TestSqliteTasks = SqliteMachine.TestCase
-TestSqliteTasks.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+TestSqliteTasks.settings = settings(max_examples=examples(5), stateful_step_count=40)
 
 
 # -- what must be caught ----------------------------------------------------------------------------------------------
@@ -360,6 +361,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_store_with_a_planted_fault_is_caught(monkeypatch, fault):
     monkeypatch.setattr(*FAULTS[fault])

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from night import examples
 from penstock.core.payload import ALIGNMENT, payload_size
 from penstock.errors import ProtocolError
 from penstock.transport.framing import (
@@ -361,14 +362,14 @@ def feed_in_pieces(wire, cuts):
     return frames
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=200), st.lists(st.integers(0, 10_000), max_size=4))
 def test_random_bytes_are_frames_or_a_protocol_error(wire, cuts):
     with suppress(ProtocolError):
         feed_in_pieces(wire, cuts)
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from(sorted(WIRES)),
     st.integers(0, 5000),
@@ -385,7 +386,7 @@ def test_a_frame_with_one_byte_changed_is_a_frame_or_a_protocol_error(name, wher
     assert len(frames) == 1
 
 
-@settings(max_examples=100, derandomize=True)
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.binary(max_size=50) | st.integers(ALIGN_FROM_BYTES - 2, ALIGN_FROM_BYTES + 70).map(bytes), max_size=40),
     st.lists(st.integers(0, 100_000), max_size=6),

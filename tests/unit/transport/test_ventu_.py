@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
@@ -409,7 +409,6 @@ def entries(ids):
     return st.dictionaries(keys, leaves)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_whatever_comes_is_read_whole_or_refused(data):
     payloads = [b"a", b"b", b"c"]
@@ -433,7 +432,6 @@ def test_whatever_comes_is_read_whole_or_refused(data):
                 assert len(told(frame, place).encode()) <= REASON_BYTES
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=64), max_size=6))
 def test_garbage_is_refused_or_waits_for_more(pieces):
     exchange, _ = asked([b"a"])

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from random import Random
 
-import pytest
-
 from penstock.config import ServerOptions
 from penstock.core.idleness import IDLE_SECONDS
 from penstock.server.http1.connections import Connections, Entry
+from rows import each
 
 HISTORIES = 150
 STEPS = 200
@@ -76,9 +75,9 @@ class PlainPlaces:
         return (self.leaving or self.excess).pop(0)
 
 
-@pytest.mark.parametrize("seed", range(HISTORIES))
-def test_connections_come_wait_and_make_way_as_plain_lists_say(rig, seed):
-    random = Random(seed)
+@each("seed", range(HISTORIES))
+def test_connections_come_wait_and_make_way_as_plain_lists_say(rig_with, seed):
+    rig, random = rig_with(), Random(seed)
     plain = PlainPlaces(random.choice([1, 2, 5]), random.choice([0, 1, 2, 4]))
     real = Connections(rig.app, ServerOptions(max_connections=plain.places), rig.clock, max_excess=plain.max_excess)
     everybody = []

@@ -7,6 +7,8 @@ import h11
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from night import examples
+
 LINES = [
     b"GET / HTTP/1.1\r\n", b"POST /p?q=1 HTTP/1.1\r\n", b"POST / HTTP/1.0\r\n", b"HEAD /h HTTP/1.1\r\n",
     b"GET  / HTTP/1.1\r\n", b"OPTIONS * HTTP/1.1\r\n", b"GET http://x/y HTTP/1.1\r\n", b"CONNECT x:1 HTTP/1.1\r\n",
@@ -104,7 +106,7 @@ def cut(wire: bytes, places: list[int]) -> list[bytes]:
     return [wire[a:b] for a, b in pairwise(edges)]
 
 
-quick = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=examples(250), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @quick
@@ -133,7 +135,7 @@ def test_the_outcome_does_not_depend_on_the_cuts(rig_with, wire, places):
         rig.check_promises()
 
 
-@settings(quick, max_examples=600)
+@settings(quick, max_examples=examples(600))
 @given(wire=mutated())
 @example(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%s5\r\nhello\r\n0\r\n\r\n" % (b"0" * 25))
 @example(b"GET  / HTTP/1.1\r\nHost: x\r\n\r\n")

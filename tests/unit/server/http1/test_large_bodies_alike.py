@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from night import examples
 from penstock.server.application import Response
 
 NOISE = bytes(range(251)) * 200
@@ -84,7 +85,7 @@ def play(rig, wire, steps):
     return seen
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(wire=streams, steps=parts)
 def test_with_pieces_a_connection_does_what_it_does_without(rig_with, wire, steps):
     plain, with_pieces = refusing(rig_with()), refusing(rig_with())
@@ -92,7 +93,7 @@ def test_with_pieces_a_connection_does_what_it_does_without(rig_with, wire, step
     assert play(plain, wire, steps) == play(with_pieces, wire, steps)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(wire=streams, steps=parts)
 def test_the_outcome_does_not_depend_on_how_the_bytes_were_divided(rig_with, wire, steps):
     # But for a body that is refused as it grows: one that is whole at once is not asked about.

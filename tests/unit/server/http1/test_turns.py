@@ -4,9 +4,11 @@ from random import Random
 
 import pytest
 
+from night import histories
 from penstock.server.application import Response
 from penstock.server.http1.bodies import CHUNKS_PER_FEED
 from penstock.server.http1.connections import TURN_SECONDS
+from rows import each
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -205,7 +207,7 @@ def test_one_that_is_blocked_after_its_rest_goes_on_with_an_answer(rig_with):
     assert client.transport.reading
 
 
-@pytest.mark.parametrize("seed", range(40))
+@each("seed", range(histories(40)))
 def test_the_outcome_does_not_depend_on_the_turns(rig_with, seed):
     random = Random(seed)
     wire = b"".join(
