@@ -17,7 +17,7 @@ from waiting import until
 
 import penstock as ps
 
-LOOPS = ("asyncio", "uvloop")
+LOOPS = ("uvloop",)
 
 
 def noted(folder, **options):

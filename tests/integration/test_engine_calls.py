@@ -15,7 +15,7 @@ from waiting import until
 
 import penstock as ps
 
-LOOPS = ("asyncio", "uvloop")
+LOOPS = ("uvloop",)
 
 
 async def test_ten_thousand_concurrent_callers_each_get_their_own_answer():

@@ -14,7 +14,7 @@ from waiting import until
 
 import penstock as ps
 
-LOOPS = ("asyncio", "uvloop")
+LOOPS = ("uvloop",)
 
 
 async def test_an_inline_service_answers_as_one_with_processes_does():

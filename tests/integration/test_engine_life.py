@@ -17,7 +17,7 @@ from waiting import until, until_now
 
 import penstock as ps
 
-LOOPS = ("asyncio", "uvloop")
+LOOPS = ("uvloop",)
 
 
 def pids(service: ps.Service) -> list[int]:

@@ -15,7 +15,7 @@ from waiting import until, until_now
 
 import penstock as ps
 
-LOOPS = ("asyncio", "uvloop")
+LOOPS = ("uvloop",)
 
 
 class Source:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 
 import msgspec
+import pytest
 
 import penstock as ps
 
@@ -27,6 +28,7 @@ async def speak(path):
                 await writer.drain()
 
 
+@pytest.mark.smoke
 async def test_items_of_every_size_go_there_and_back(tmp_path):
     path = str(tmp_path / "echo.sock")
     stage = ps.external("echo", batch=ps.Batch(max_size=4, max_wait=0.01), accepts=("msgpack",))
