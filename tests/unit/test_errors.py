@@ -50,6 +50,7 @@ from penstock.errors import (
     WorkerLost,
 )
 from penstock.worker.problems import WrongLength, author_name
+from rows import each
 
 EVERY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PenstockError)]
 ENDED_JOBS = {JobFailed, JobCancelled, JobExpired}
@@ -59,7 +60,7 @@ TRAINING_ERRORS = {TrainingError, RunFailed, LeaseLost, RunUnavailable}
 TRANSFER_ERRORS = {TransferError, TransferFailed, TransferRefused, TransferStopped}
 
 
-@pytest.mark.parametrize("kind", EVERY)
+@each("kind", EVERY)
 def test_the_first_sentence_of_the_docstring_is_the_default_message(kind):
     first = inspect.getdoc(kind).splitlines()[0]
     assert first.endswith(".")
@@ -67,7 +68,7 @@ def test_the_first_sentence_of_the_docstring_is_the_default_message(kind):
     assert kind().args == (first,)
 
 
-@pytest.mark.parametrize("kind", EVERY)
+@each("kind", EVERY)
 def test_an_error_survives_being_pickled(kind):
     error = kind("message")
     error.extra = 7
@@ -149,7 +150,7 @@ def test_a_stage_failure_answers_what_it_was_by_name():
     assert not error.is_a(ValueError)
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "name", "value"),
     [
         (Overloaded(), "retry_after", 1),

@@ -16,13 +16,14 @@ import pytest
 import penstock as ps
 from penstock.codec.formats import Codec
 from penstock.worker.loading import ImportState
+from rows import each
 
 
 def double(x: int) -> int:
     return x * 2
 
 
-@pytest.mark.parametrize("name", ["", None, 3, b"service", ".", "..", "a/b", "a b", "ü", "a%20b", "a\n", "a:b"])
+@each("name", ["", None, 3, b"service", ".", "..", "a/b", "a b", "ü", "a%20b", "a\n", "a:b"])
 def test_a_name_is_of_letters_digits_and_three_signs(name):
     with pytest.raises(ps.ConfigError) as refused:
         ps.Service(double, name=name)

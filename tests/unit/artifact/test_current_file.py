@@ -22,6 +22,7 @@ from penstock.artifact.current_file import (
     rolled_back,
 )
 from penstock.errors import ArtifactInvalid
+from rows import each
 
 AT = "2026-11-23T00:00:00Z"
 
@@ -54,7 +55,7 @@ def test_a_rollback_makes_an_earlier_version_current_and_takes_no_number():
     assert published(record, digest("c"), AT).version == 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("moves", "there", "target"),
     [
         ("a", {1}, None),
@@ -150,7 +151,7 @@ def test_a_record_that_cannot_be_is_refused(change, said):
     assert said in refusal(json.dumps({**as_dict(), **change}).encode())
 
 
-@pytest.mark.parametrize(
+@each(
     ("place", "change", "said"),
     [
         (0, {"version": 2}, "entry 1 publishes version 2, and 1 is next"),

@@ -12,6 +12,7 @@ from penstock.artifact.manifest_json import batch_from_entry, batch_to_entry, ma
 from penstock.config import Batch
 from penstock.errors import ArtifactInvalid, ConfigError
 from penstock.features.tensors import Tensor
+from rows import each
 
 SHA = "0123456789abcdef" * 4
 FILE = FileEntry(SHA, 3)
@@ -61,14 +62,14 @@ def test_the_fields_for_later_are_there_and_empty():
     assert (found["run"], found["tables"], found["base"]) == (None, [], None)
 
 
-@pytest.mark.parametrize("field", sorted(as_dict().keys() - {"run", "tables", "base"}))
+@each("field", sorted(as_dict().keys() - {"run", "tables", "base"}))
 def test_no_field_may_be_missing(field):
     found = as_dict()
     del found[field]
     assert f"missing required field `{field}`" in refusal(found)
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "said"),
     [
         ({"more": 1}, "unknown field `more`"),

@@ -23,6 +23,7 @@ from penstock.cli.config_files.proxied import (
 )
 from penstock.config import ServerOptions, ServiceOptions
 from penstock.errors import ConfigError
+from rows import each
 
 FORBIDDEN = (
     *("non_idempotent", "empty-response", "all-retryable-errors", "junk-response", "response-timeout"),
@@ -208,7 +209,7 @@ def test_an_address_is_read(text, endpoint):
     assert read_endpoint("--server", str(endpoint)) == endpoint
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *(

@@ -23,6 +23,7 @@ from penstock.cli.config_files.yaml_text import yaml_text
 from penstock.cli.main import command_arguments
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError
+from rows import each
 
 
 def started(*flags, services=("prices:service",), name="prices", **server):
@@ -248,7 +249,7 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("text", ODD)
+@each("text", ODD)
 def test_odd_texts_are_read_back_from_yaml(text):
     assert yaml.safe_load(f"a: {yaml_text(text)}") == {"a": text}
 

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.cli.readiness import LONGEST_LINE_BYTES, NotPenstock, Readiness, read_readiness
 from penstock.core.state import State
+from rows import each
 
 PROBLEM = {
     "type": "urn:penstock:problem:not-ready",
@@ -49,7 +50,7 @@ def without(name):
     return {key: value for key, value in PROBLEM.items() if key != name}
 
 
-@pytest.mark.parametrize(
+@each(
     ("status", "found"),
     [
         (200, {"state": "starting"}),

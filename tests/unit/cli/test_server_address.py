@@ -6,9 +6,10 @@ import pytest
 
 from penstock.cli.server_address import HealthAddress, address_from_environment, address_of
 from penstock.errors import ConfigError
+from rows import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "expected"),
     [
         ("http://127.0.0.1:8000", HealthAddress("127.0.0.1", 8000)),
@@ -29,7 +30,7 @@ def test_a_url_names_where_to_connect_and_what_to_ask_for(url, expected):
     assert address_of(url) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "words"),
     [
         ("", "is no URL"),

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.client.client_options import CallTerms, ClientOptions, ServerAddress, read_server_address
 from penstock.errors import ConfigError
+from rows import each
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ def test_a_url_names_a_server(url, base, uds):
     assert read_server_address(url) == ServerAddress(base, uds)
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "words"),
     [
         ("", "http://, https://"),
@@ -56,7 +57,7 @@ def test_the_defaults_are_those_of_the_clients():
     assert ClientOptions(timeout=math.inf).timeout == math.inf
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "words"),
     [
         ({"timeout": 0}, "timeout must be more than 0 seconds"),
@@ -84,7 +85,7 @@ def test_an_option_that_cannot_be_is_told_and_a_key_is_not_shown(options, words)
     assert "cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("terms", "words"),
     [
         ({"service": "a/b"}, "a service's name"),

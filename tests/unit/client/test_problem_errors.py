@@ -37,6 +37,7 @@ from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.loop_clock import LoopClock
 from penstock.server.application import HttpRequest
 from penstock.server.status import JOB_KINDS, KINDS, Problems
+from rows import each
 
 OPTIONS = ServerOptions(overload_status=429, expired_status=408, late_status=500)
 PROBLEMS = Problems(OPTIONS, FaultLog(LoopClock()))
@@ -65,7 +66,7 @@ def test_every_type_that_a_server_names_is_known():
     assert named == PROBLEM_TYPES
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [
         InvalidItem("expected `int`", path="$.x"),
@@ -81,7 +82,6 @@ def test_every_type_that_a_server_names_is_known():
         errors.Cancelled(),
         RequestError("something"),
     ],
-    ids=lambda error: type(error).__name__,
 )
 def test_an_ending_crosses_http(error):
     got = reply_error(answered(error), "ours")

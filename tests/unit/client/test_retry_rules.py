@@ -9,12 +9,13 @@ import pytest
 
 from penstock.client.replies import NoReply, Reply
 from penstock.client.retry_rules import Retry, item_seconds, judge_item, judge_reply, pause_seconds, told_seconds
+from rows import each
 
 ASKED, UNASKED, NEVER = Retry.ASKED, Retry.UNASKED, Retry.NEVER
 WALL = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 
 
-@pytest.mark.parametrize(
+@each(
     ("status", "told", "usually", "harmless"),
     [
         (200, None, NEVER, NEVER),
@@ -50,7 +51,7 @@ def test_a_connection_that_never_was_is_tried_again_and_a_lost_one_only_where_it
     assert [judge_reply(reply, harmless=True) for reply in (never_was, lost)] == [UNASKED, UNASKED]
 
 
-@pytest.mark.parametrize(
+@each(
     ("problem", "seconds", "usually", "harmless"),
     [
         ({"status": 503, "retry_after": 2}, 2.0, ASKED, ASKED),
@@ -73,7 +74,7 @@ def test_an_item_is_sent_again_where_its_problem_says_when(problem, seconds, usu
     assert judge_item(problem, harmless=True) is harmless
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "seconds"),
     [
         ({}, None),
@@ -108,7 +109,7 @@ def test_a_date_without_a_zone_is_no_local_time(monkeypatch):
         time.tzset()
 
 
-@pytest.mark.parametrize(
+@each(
     ("told", "tries", "chance", "seconds"),
     [
         (2.0, 1, 0.0, 2.0),

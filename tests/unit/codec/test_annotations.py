@@ -24,6 +24,7 @@ from penstock.codec.annotations import (
 )
 from penstock.codec.schema import Signature, signature, type_name
 from penstock.errors import ConfigError, InvalidItem
+from rows import each
 
 Celsius = NewType("Celsius", float)
 
@@ -243,7 +244,7 @@ def test_annotations_that_are_not_asked_for_need_not_resolve():
     assert signature(Late, batched=True) == Signature(int, int)
 
 
-@pytest.mark.parametrize(
+@each(
     ("type_", "name"),
     [
         (Any, "Any"),

@@ -18,6 +18,7 @@ from penstock.codec import numpy_, pickle_
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.formats import Codec
 from penstock.errors import InvalidItem
+from rows import each
 
 
 class Point(msgspec.Struct):
@@ -61,8 +62,8 @@ def refusal(type_: Any, codec: Codec, payload, **options) -> InvalidItem:
     return caught.value
 
 
-@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
-@pytest.mark.parametrize(
+@each("wrap", [bytes, bytearray, memoryview])
+@each(
     ("type_", "value"),
     [
         (Any, {"a": [1, 2.5, None, "x"]}),
@@ -112,8 +113,8 @@ def test_messagepack_is_refused_in_the_same_words():
     assert str(found) == "expected `float`, got `str` at `$[1]`"
 
 
-@pytest.mark.parametrize("literal", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"nan"])
-@pytest.mark.parametrize("type_", [float, Any, np.ndarray])
+@each("literal", [b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-1e999", b"nan"])
+@each("type_", [float, Any, np.ndarray])
 def test_nan_and_infinity_do_not_exist_in_json(literal, type_):
     refusal(type_, Codec.JSON, literal)
     refusal(list[type_], Codec.JSON, b"[" + literal + b"]")
@@ -141,9 +142,9 @@ def test_broken_json_is_refused(text):
     refusal(Any, Codec.JSON, text)
 
 
-@pytest.mark.parametrize("opening", [b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"])
-@pytest.mark.parametrize("type_", [Any, list[int], tuple[int, ...], dict[str, Any], bytes, str, Point])
-@pytest.mark.parametrize("length", [2**32 - 1, 2**28])
+@each("opening", [b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"])
+@each("type_", [Any, list[int], tuple[int, ...], dict[str, Any], bytes, str, Point])
+@each("length", [2**32 - 1, 2**28])
 def test_a_length_that_is_only_claimed_allocates_nothing(opening, type_, length):
     decoder = ItemDecoder(type_)
     bomb = opening + struct.pack(">I", length) + b"\x01\x02"

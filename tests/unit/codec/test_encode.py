@@ -17,6 +17,7 @@ from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
 from penstock.codec.formats import Codec
 from penstock.codec.pickle_ import dumps
 from penstock.errors import ConfigError, InvalidItem, PenstockError
+from rows import each
 
 NAN, INF = float("nan"), float("inf")
 
@@ -246,7 +247,7 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize(("type_", "value"), GOOD)
+@each(("type_", "value"), GOOD)
 def test_a_result_of_its_declared_type_passes_the_check(type_, value):
     encoder = ItemEncoder(type_, validate=True)
     encoder.encode(Codec.PICKLE, value)
@@ -270,8 +271,8 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("codec", [Codec.JSON, Codec.PICKLE])
-@pytest.mark.parametrize(("type_", "value", "message"), BAD)
+@each("codec", [Codec.JSON, Codec.PICKLE])
+@each(("type_", "value", "message"), BAD)
 def test_a_result_of_another_type_fails_and_says_where(type_, value, message, codec):
     with pytest.raises(ResultMismatch) as caught:
         ItemEncoder(type_, validate=True).encode(codec, value)

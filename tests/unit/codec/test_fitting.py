@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Optional, TypedDict
 import msgspec
 import numpy as np
 import pydantic
-import pytest
 
 from penstock.codec.fitting import cannot_fit
+from rows import each
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Fields(TypedDict):
 class Own: ...
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "wanted"),
     [
         (str, list[float]),
@@ -63,7 +63,7 @@ def test_types_that_cannot_fit_are_told(given, wanted):
     assert cannot_fit(given, wanted)
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "wanted"),
     [
         (str, str),

@@ -14,6 +14,7 @@ from penstock.codec.decode import ItemDecoder
 from penstock.codec.formats import Codec
 from penstock.codec.listing import TooManyItems, join_outcomes, most_items, split_list
 from penstock.errors import InvalidItem
+from rows import each
 
 ENCODE = {Codec.JSON: msgspec.json.encode, Codec.MSGPACK: msgspec.msgpack.encode}
 DECODE = {Codec.JSON: msgspec.json.decode, Codec.MSGPACK: msgspec.msgpack.decode}
@@ -114,7 +115,7 @@ AT_THE_LIMIT = [
 ]
 
 
-@pytest.mark.parametrize(("codec", "wrap", "limit"), AT_THE_LIMIT)
+@each(("codec", "wrap", "limit"), AT_THE_LIMIT)
 def test_as_many_items_as_the_limit_pass_and_one_more_does_not(codec, wrap, limit):
     for value in (1, "a,b", [[1, 2], [3, 4]], {"a": [1, "]"], "b": {"c": 2, "d": 3}}):
         assert len(split_list(codec, wrap(ENCODE[codec]([value] * limit)), limit)) == limit

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from penstock.codec.formats import MEDIA_TYPES, Codec
 from penstock.codec.media_types import MAX_PARTS, MAX_VALUE_BYTES, answer_codec, content_codec, media_names, too_long
+from rows import each
 
 J, M, R, N = Codec.JSON, Codec.MSGPACK, Codec.RAW, Codec.NPY
 
 
-@pytest.mark.parametrize(
+@each(
     ("accept", "codec"),
     [
         (None, J),

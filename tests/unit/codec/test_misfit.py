@@ -12,6 +12,7 @@ import pydantic
 import pytest
 
 from penstock.codec.type_check import misfit
+from rows import each
 
 
 @dataclass
@@ -63,7 +64,7 @@ def test_what_pydantic_says_is_told():
     assert "x" in misfit(Model, {"x": "many"})
 
 
-@pytest.mark.parametrize(
+@each(
     ("type_", "value"),
     [
         (Any, 1),

@@ -20,6 +20,7 @@ from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.codec.pickle_ import dumps
 from penstock.errors import InvalidItem
+from rows import each
 
 
 class Query(msgspec.Struct):
@@ -52,7 +53,7 @@ def npy(fields: str, data: bytes = b"", version: int = 1) -> bytes:
     return b"\x93NUMPY" + bytes([version, 0]) + length + fields.encode("latin1") + data
 
 
-@pytest.mark.parametrize(
+@each(
     ("type_", "value", "dtype"),
     [
         (np.ndarray, [1.5, 2], np.float64),
@@ -82,7 +83,7 @@ def test_arrays_are_read_from_lists_with_the_declared_dtype(type_, value, dtype)
         np.testing.assert_array_equal(array, np.array(value, dtype))
 
 
-@pytest.mark.parametrize(
+@each(
     ("type_", "value", "message"),
     [
         (np.ndarray, 5, "expected `array`, got `int`"),
@@ -147,7 +148,7 @@ def test_scalars_of_numpy_are_read_from_numbers():
     assert str(refusal(list[np.int8], Codec.JSON, b"[1, 300]")) == "expected `int` <= 127 at `$[1]`"
 
 
-@pytest.mark.parametrize(
+@each(
     "array",
     [
         np.arange(6.0).reshape(2, 3),
@@ -279,7 +280,7 @@ def test_objects_in_an_npy_are_never_unpickled():
 HEAD = "{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }"
 
 
-@pytest.mark.parametrize(
+@each(
     ("payload", "reason"),
     [
         (b"", "not an .npy file"),
@@ -329,7 +330,7 @@ def test_what_is_no_plain_array_is_not_written_as_npy(value):
         ItemEncoder(np.ndarray).encode(Codec.NPY, value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "expected"),
     [
         (np.float32(1.5), 1.5),

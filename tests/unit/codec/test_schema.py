@@ -18,6 +18,7 @@ from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import MEDIA_TYPES, Codec
 from penstock.codec.schema import accepts, json_schema, offers
 from penstock.errors import ConfigError, InvalidItem
+from rows import each
 
 TEXTUAL = {Codec.JSON, Codec.MSGPACK}
 
@@ -122,7 +123,7 @@ class Ring(msgspec.Struct):
     strange: Strange
 
 
-@pytest.mark.parametrize(
+@each(
     ("type_", "strange"),
     [
         (complex, "complex"),

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.codec.formats import Codec
 from penstock.codec.well_formed import well_formed
+from rows import each
 
 pytest.importorskip("numpy")
 import numpy as np
@@ -20,7 +21,7 @@ def npy():
     return file.getvalue()
 
 
-@pytest.mark.parametrize(
+@each(
     ("codec", "payload"),
     [
         *((Codec.JSON, payload) for payload in (b"1", b' [1, {"a": null}] ', b'"x"', b"true", b"-1e5", '"é"'.encode())),
@@ -35,7 +36,7 @@ def test_what_is_whole_is_believed(codec, payload):
     assert well_formed(codec, memoryview(payload))
 
 
-@pytest.mark.parametrize(
+@each(
     ("codec", "payload"),
     [
         *((Codec.JSON, payload) for payload in (b"", b"1, 2", b"[1", b"NaN", b"{'a': 1}", b"\x93\x01", b"1]", b"1 1")),

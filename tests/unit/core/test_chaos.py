@@ -8,14 +8,15 @@ from penstock.chaos_text import CHAOS_EXAMPLE, CHAOS_KINDS
 from penstock.config import ServerOptions
 from penstock.core.chaos import Chaos
 from penstock.errors import ConfigError
+from rows import each
 
 
 def hit(chaos, kind, n=20_000):
     return {number for number in range(n) if chaos.hits(kind, number)}
 
 
-@pytest.mark.parametrize("kind", CHAOS_KINDS)
-@pytest.mark.parametrize("fraction", [0.001, 0.05, 0.5])
+@each("kind", CHAOS_KINDS)
+@each("fraction", [0.001, 0.05, 0.5])
 def test_a_fraction_of_the_numbers_is_hit(kind, fraction):
     n = 20_000
     found = len(hit(Chaos(seed=7, **{kind: fraction}), kind, n))
@@ -47,7 +48,7 @@ def test_the_option_is_read():
     assert Chaos.read("delay=1:0").seconds == 0
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "erorr=0.1",

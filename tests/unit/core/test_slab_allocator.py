@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from penstock.core.slab_allocator import IDLE_SECONDS, PAGE_BYTES, SlabAllocator
+from rows import each
 
 PAGE = PAGE_BYTES
 ALL = 1 << 40
@@ -154,7 +155,7 @@ def test_a_piece_is_taken_exactly_where_it_is_wanted(first, pages, free):
     assert taken(allocator, 8) == [0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("offset", "nbytes"),
     [
         (1, 1),

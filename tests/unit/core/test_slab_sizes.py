@@ -6,6 +6,7 @@ import pytest
 
 from penstock.core.slab_sizes import DEFAULT_BYTES, PAGE_BYTES, slab_bytes_each
 from penstock.errors import ConfigError
+from rows import each
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -33,8 +34,8 @@ def test_the_default_takes_a_quarter_of_the_limit_at_most(memories, limit, each)
         assert each * memories <= limit / 4
 
 
-@pytest.mark.parametrize("memories", [1, 2, 3, 7])
-@pytest.mark.parametrize("limit", [1, 4097, 65_535, 1_000_003, 123_456_789, 5_000_000_001])
+@each("memories", [1, 2, 3, 7])
+@each("limit", [1, 4097, 65_535, 1_000_003, 123_456_789, 5_000_000_001])
 def test_the_default_is_whole_pages_and_as_many_as_there_may_be(memories, limit):
     each = slab_bytes_each(None, memories, limit)
     assert each % PAGE_BYTES == 0
@@ -42,7 +43,7 @@ def test_the_default_is_whole_pages_and_as_many_as_there_may_be(memories, limit)
     assert each == DEFAULT_BYTES or (each + PAGE_BYTES) * memories * 4 > limit
 
 
-@pytest.mark.parametrize(
+@each(
     ("wanted", "each"),
     [
         (0, 0),
@@ -54,7 +55,7 @@ def test_the_default_is_whole_pages_and_as_many_as_there_may_be(memories, limit)
         (10_000_000, 2441 * PAGE_BYTES),
     ],
 )
-@pytest.mark.parametrize("limit", [None, 6 * GIB])
+@each("limit", [None, 6 * GIB])
 def test_what_was_set_is_rounded_down_to_pages(wanted, each, limit):
     assert slab_bytes_each(wanted, 2, limit) == each
 

@@ -9,6 +9,7 @@ import pytest
 from penstock.core.tenant_rules import read_rules
 from penstock.core.tenants import FREE, TenantTerms
 from penstock.errors import ConfigError
+from rows import each
 
 KEY = sha256(b"a key").hexdigest()
 
@@ -53,7 +54,7 @@ def test_a_burst_is_the_rate_and_at_least_one():
 NUMBER = "must be a number from 1e-06 to 1e+09, got"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         ("tenants = 3", "tenants must be a table with a table for each tenant"),
@@ -102,8 +103,8 @@ def test_a_wrong_file_is_refused_by_the_name_of_what_is_wrong(text, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["weight", "rate", "burst", "max_queued", "urgency"])
-@pytest.mark.parametrize(
+@each("key", ["weight", "rate", "burst", "max_queued", "urgency"])
+@each(
     ("value", "shown"),
     [
         ("0x" + "f" * 5000, "an integer of more than 100 digits"),

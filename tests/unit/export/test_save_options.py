@@ -6,6 +6,7 @@ import pytest
 from penstock.config import Batch
 from penstock.errors import ConfigError
 from penstock.export.save_options import SaveOptions, check_free_path
+from rows import each
 
 FITTING = {
     "name": "model",
@@ -19,7 +20,7 @@ FITTING = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("option", "value", "reason"),
     [
         ("name", "a b", r"name: a service's name is of letters, digits and `\._-`.*, got 'a b'"),

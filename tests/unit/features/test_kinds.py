@@ -9,6 +9,7 @@ import pytest
 
 from penstock import features as f
 from penstock.errors import ConfigError
+from rows import each
 
 WRONG = [
     (lambda: f.Numeric(scale="log"), 'scale must be "standard", "minmax" or None, got \'log\''),
@@ -87,7 +88,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("make", "why"), WRONG, ids=[why[:40] for _, why in WRONG])
+@each(("make", "why"), WRONG)
 def test_a_kind_that_cannot_be_is_refused_at_birth(make, why):
     with pytest.raises(ConfigError) as caught:
         make()

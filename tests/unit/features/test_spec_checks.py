@@ -7,6 +7,7 @@ import pytest
 import penstock
 from penstock import features as f
 from penstock.errors import ConfigError
+from rows import each
 
 NUMBER, WORD = f.Numeric(), f.Hashed(3)
 WRONG = [
@@ -53,7 +54,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("kinds", "join", "why"), WRONG, ids=[why[:40] for _, _, why in WRONG])
+@each(("kinds", "join", "why"), WRONG)
 def test_features_that_cannot_stand_together_are_refused(kinds, join, why):
     with pytest.raises(ConfigError) as caught:
         f.Features(kinds, join=join)

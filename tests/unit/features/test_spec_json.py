@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock import features as f
 from penstock.errors import ConfigError
+from rows import each
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -145,7 +146,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "why"), WRONG, ids=range(len(WRONG)))
+@each(("text", "why"), WRONG)
 def test_a_text_that_says_something_else_is_refused(text, why):
     with pytest.raises(ConfigError) as caught:
         f.Features.from_json(text)

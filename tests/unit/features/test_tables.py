@@ -12,6 +12,7 @@ import pytest
 from penstock import features as f
 from penstock.errors import ConfigError, InvalidItem
 from penstock.features.tables import read_table
+from rows import each
 
 FEATURES = f.Features({"age": f.Numeric(), "job": f.Vocabulary(["a", "b"])}, join="x")
 EXPECTED = {"x": [[1.0], [2.0]], "job": [0, 2]}
@@ -124,12 +125,12 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize("table", TABLES, ids=range(len(TABLES)))
+@each("table", TABLES)
 def test_a_table_of_each_form_is_the_same_table(table):
     assert {name: array.tolist() for name, array in FEATURES.encode(table).items()} == EXPECTED
 
 
-@pytest.mark.parametrize(
+@each(
     ("table", "why"),
     [
         (3, "a table is a list of rows, a dict of columns, or a DataFrame, got int 3"),
@@ -222,7 +223,7 @@ def test_a_list_is_padded_with_id_and_weight_0(tags, weights, ids, weight):
     assert found["tags_weight"].dtype == np.float32
 
 
-@pytest.mark.parametrize(
+@each(
     ("tags", "weights", "path", "why"),
     [
         (["a"] * 4, [1] * 4, "$.tags", "expected a list of at most 3 values, got 4"),

@@ -14,6 +14,7 @@ import pytest
 
 from penstock import features as f
 from penstock.errors import InvalidItem
+from rows import each
 
 EXACT_IDS = [2**24 + 1, 2**31 + 5, 2**40 + 7, -1, 2**63 - 1]
 
@@ -126,7 +127,7 @@ class Frame:
         return len(next(iter(self._columns.values())))
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     ["+1", "01", " 1", "1 ", "1_0", "-0", "", "1.0", "0x1", "٣", "²", 0.5, 2.0**53 + 2, True, b"1", [1], math.inf],
 )

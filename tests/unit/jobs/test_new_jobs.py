@@ -4,12 +4,13 @@ from penstock.errors import ConfigError, JobTooLarge
 from penstock.jobs.inputs import InputBody
 from penstock.jobs.job_options import OPTION_NAMES, JobOptions, read_job_options
 from penstock.jobs.new_jobs import MAX_INLINE, new_job, new_job_id
+from rows import each
 
 NOW = 1_700_000_000.0
 ONE = InputBody(b"1", "application/json")
 
 
-@pytest.mark.parametrize(
+@each(
     ("given", "words"),
     [
         ({"priority": 1.0}, "priority must be a whole number from -1000000000 to 1000000000, got 1.0"),

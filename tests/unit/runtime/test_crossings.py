@@ -12,6 +12,7 @@ from penstock.errors import ConfigError
 from penstock.runtime.crossings import crossings
 from penstock.runtime.external_spec import external
 from penstock.runtime.spec import stage
+from rows import each
 
 PICKLE, JSON, MSGPACK, RAW, NPY = Codec.PICKLE, Codec.JSON, Codec.MSGPACK, Codec.RAW, Codec.NPY
 ANY_TWO = [pair for pair in product(CODEC_NAMES, repeat=2) if pair[0] != pair[1]]
@@ -30,7 +31,7 @@ def test_between_stages_of_ours_everything_is_pickled():
     assert crossings([ours("a"), ours("b"), ours("c")]) == (PICKLE,) * 4
 
 
-@pytest.mark.parametrize("accepts", [*ANY_TWO, *((name,) for name in CODEC_NAMES)])
+@each("accepts", [*ANY_TWO, *((name,) for name in CODEC_NAMES)])
 def test_a_worker_from_outside_is_spoken_to_in_messagepack_or_else_in_its_first_format(accepts):
     codec = MSGPACK if "msgpack" in accepts else CODEC_NAMES[accepts[0]]
     outside = theirs("out", *accepts)

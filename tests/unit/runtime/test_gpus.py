@@ -9,6 +9,7 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.runtime.gpus import doubtful_sharing
 from penstock.runtime.spec import stage
+from rows import each
 
 
 def count(x):
@@ -69,7 +70,7 @@ def test_gpus_are_a_list_with_an_entry_for_each_worker(gpus):
     assert str(refused.value) == f"stage 'count': gpus takes a list with an entry for each worker, got {gpus!r}"
 
 
-@pytest.mark.parametrize(
+@each(
     "entry",
     [-1, True, False, None, 0.0, [], "", "-1", "0,1", "GPU 1", "GPU-1\n", [0, None], [[0]], {0}, b"0", sys.maxsize + 1],
 )

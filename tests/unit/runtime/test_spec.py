@@ -16,6 +16,7 @@ from penstock.config import Batch, StageOptions
 from penstock.errors import ConfigError
 from penstock.runtime.spec import StageSpec, stage, with_timeout, with_workers
 from penstock.worker.stage import Stage
+from rows import each
 
 
 class Embed(Stage):
@@ -107,7 +108,7 @@ def test_what_is_no_stage_is_refused(target, reason):
         stage(target)
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "reason"),
     [
         ({"workers": 0}, "workers must be a whole number of at least 1, got 0"),

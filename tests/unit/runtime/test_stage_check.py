@@ -14,6 +14,7 @@ from penstock.errors import ConfigError
 from penstock.runtime.spec import stage
 from penstock.runtime.stage_hooks import METHODS
 from penstock.worker.stage import Stage
+from rows import each
 
 
 async def awaits(*_):
@@ -56,8 +57,8 @@ YIELDING = [yields, functools.partial(yields, 1), awaits_and_yields]
 WRAPPED = [lambda f: f, staticmethod, classmethod, functools.partialmethod]
 
 
-@pytest.mark.parametrize("wrap", WRAPPED)
-@pytest.mark.parametrize("name", METHODS)
+@each("wrap", WRAPPED)
+@each("name", METHODS)
 def test_a_method_that_is_async_or_yields_is_refused_with_what_to_write(name, wrap):
     with pytest.raises(ConfigError) as refused:
         stage(with_method(name, wrap(awaits)))
@@ -156,7 +157,7 @@ def gives_scale(self, x):
     return gives_scale.__wrapped__(self, x, 2)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "method"),
     [
         ("predict", lambda self, x, scale=2: 1),

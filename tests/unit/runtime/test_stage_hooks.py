@@ -12,6 +12,7 @@ from penstock.errors import ConfigError
 from penstock.runtime.spec import stage
 from penstock.runtime.stage_hooks import doubtful_hooks
 from penstock.worker.stage import Stage
+from rows import each
 
 
 class Embed(Stage):
@@ -27,7 +28,7 @@ def with_members(**members):
     return type("Embed", (Embed,), members)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "hook"),
     [
         ("set_up", "setup"),
@@ -41,7 +42,7 @@ def with_members(**members):
         ("tear_down", "teardown"),
     ],
 )
-@pytest.mark.parametrize("wrap", [lambda f: f, staticmethod, classmethod])
+@each("wrap", [lambda f: f, staticmethod, classmethod])
 def test_a_method_that_only_a_hook_can_be_is_refused_with_its_name(name, hook, wrap):
     with pytest.raises(ConfigError) as refused:
         stage(with_members(**{name: wrap(plain)}))
@@ -167,7 +168,7 @@ class Compiled:
         return embed.warmup()
 
 
-@pytest.mark.parametrize(
+@each(
     "members",
     [
         {"setup": unmarked(lambda self: self.warmup())},

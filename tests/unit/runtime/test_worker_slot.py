@@ -30,6 +30,7 @@ from penstock.testing.fake_workers import FakeWorkers
 from penstock.testing.virtual_clock import VirtualClock, rest
 from penstock.transport.framing import Kind, encode_answers, encode_batch, encode_control
 from penstock.transport.messages import Hello, pack
+from rows import each
 
 NAMES = ("START", "FILL", "BECOME_READY", "REPLACE", "LEAVE", "CLOSE", "STOP", "ABANDON", "END")
 MOVES = {name: getattr(slot_states, name) for name in NAMES}
@@ -139,7 +140,7 @@ class Rig:
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "state"), list(product(MOVES, SlotState)), ids=lambda v: getattr(v, "name", v))
+@each(("name", "state"), list(product(MOVES, SlotState)))
 def test_a_move_is_legal_or_one_error_that_names_move_and_state(name, state):
     try:
         after = MOVES[name][state]

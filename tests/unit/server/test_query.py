@@ -2,6 +2,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.server.query import MOST_PARAMETERS, read_query
+from rows import each
 
 KNOWN = {"priority": int, "delay": float, "key": str, "service": str}
 
@@ -22,7 +23,7 @@ def test_a_query_is_read_by_the_types_of_its_parameters(query, found):
     assert read_query(query, KNOWN) == found
 
 
-@pytest.mark.parametrize(
+@each(
     ("query", "words"),
     [
         (b"prioritx=5", "no parameter 'prioritx' here: did you mean 'priority'"),

@@ -16,12 +16,13 @@ from penstock.server.request_terms import (
     read_time_limit,
     read_timeout,
 )
+from rows import each
 
 REQUEST, GRPC, ENVOY = b"x-request-timeout", b"grpc-timeout", b"x-envoy-expected-rq-timeout-ms"
 UNITS = {b"H": 3600, b"M": 60, b"S": 1, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "seconds"),
     [
         ({}, 60.0),
@@ -56,7 +57,7 @@ def test_grpcs_units_are_hours_minutes_seconds_and_thousandths_of_what_is_before
     assert read_grpc_timeout(b"99999999" + unit) == pytest.approx(99_999_999 * seconds)
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "value"),
     [
         (REQUEST, b"soon"),

@@ -18,6 +18,7 @@ from penstock.server.application import HttpRequest
 from penstock.server.asgi import asgi
 from penstock.server.cors import REQUEST_HEADERS
 from penstock.server.gateway import judge_head
+from rows import each
 
 GOLD, IRON, PLAIN = "key-of-gold", "key-of-iron", "a-plain-key"
 
@@ -122,9 +123,7 @@ def test_an_app_with_a_wrong_file_is_not_made(fakes, tenants, text):
         fakes.app(fakes.Service(tenants=path))
 
 
-@pytest.mark.parametrize(
-    "name", ["Host", "Priority", "content-length", "Cookie", "X-Forwarded-For", "Origin", *REQUEST_HEADERS]
-)
+@each("name", ["Host", "Priority", "content-length", "Cookie", "X-Forwarded-For", "Origin", *REQUEST_HEADERS])
 def test_a_field_that_means_something_else_cannot_name_the_tenant(name):
     with pytest.raises(ConfigError, match=f"tenant_header cannot be {name}"):
         ServerOptions(tenant_header=name)

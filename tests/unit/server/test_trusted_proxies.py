@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from penstock.server.trusted_proxies import TrustedProxies
+from rows import each
 
 OURS = ("10.0.0.0/8", "2001:db8::1")
 
 
-@pytest.mark.parametrize(
+@each(
     ("peer", "forwarded", "client"),
     [
         ("192.0.2.7", None, "192.0.2.7"),

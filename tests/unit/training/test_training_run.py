@@ -16,6 +16,7 @@ from penstock.training.rules.task_states import TaskKind
 from penstock.training.run_status import RunState, read_status
 from penstock.training.sqlite_tasks import SqliteTasks
 from penstock.training.tasks_in_hand import task_in_hand
+from rows import each
 from tiny_artifacts import write_artifact
 
 
@@ -183,7 +184,7 @@ def test_who_does_not_say_where_it_is_published_works_for_the_run_as_it_was_plan
     assert ps.training.Run(tmp_path / "run").work() == 5
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "said"),
     [
         ({"lease": 0.4}, "lease must be a number of seconds from 0.5 to 86400, got 0.4"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
 from penstock.transfer.addresses import NOT_PUBLIC_4, parse_nets, why_refused
+from rows import each
 
 PUBLIC_4 = ["8.8.8.8", "1.1.1.1", "93.184.216.34", "100.63.255.255", "100.128.0.1", "172.15.0.1", "172.32.0.1"]
 NOT_PUBLIC = [
@@ -40,12 +41,12 @@ def test_an_address_of_the_internet_is_public(address):
     assert why_refused(address) == ""
 
 
-@pytest.mark.parametrize("address", NOT_PUBLIC)
+@each("address", NOT_PUBLIC)
 def test_what_is_kept_back_is_refused(address):
     assert why_refused(address) == f"{address} is not a public address"
 
 
-@pytest.mark.parametrize(
+@each(
     "address",
     [
         "::", "::1", "fe80::1", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1", "ff0e::1", "2001:db8::1", "3fff::1",

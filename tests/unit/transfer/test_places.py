@@ -16,9 +16,10 @@ from penstock.transfer.places import (
     parse_place,
     shown_url,
 )
+from rows import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "place"),
     [
         ("file:///data/in/a.wav", FilePlace(("data", "in", "a.wav"))),
@@ -46,7 +47,7 @@ def test_a_url_names_a_place(url, place):
     assert parse_place(url) == place
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "why"),
     [
         ("", "is no URL"),

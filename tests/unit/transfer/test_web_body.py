@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import TransferFailed
 from penstock.transfer.web_body import announced_length, read_body
+from rows import each
 
 CHUNKED = {"Transfer-Encoding": "chunked"}
 
@@ -44,7 +45,7 @@ def test_a_chunked_body_is_put_together():
     assert body({"Transfer-Encoding": " Chunked"}, b"0\r\n\r\n") == b""
 
 
-@pytest.mark.parametrize("end", range(len(WIRE)))
+@each("end", range(len(WIRE)))
 def test_a_chunked_body_that_is_cut_anywhere_is_a_failure(end):
     with pytest.raises(TransferFailed, match=r"^a page: "):
         body(CHUNKED, WIRE[:end])

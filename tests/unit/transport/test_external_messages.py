@@ -22,6 +22,7 @@ from penstock.transport.external_messages import (
     write_failure,
 )
 from penstock.transport.messages import MESSAGE_BYTES, NAME_BYTES, TRACEBACK_BYTES, Problem
+from rows import each
 
 
 def failure(**fields):
@@ -38,7 +39,7 @@ def test_a_format_that_we_do_not_know_is_one_that_we_never_ask_for():
     assert codecs_of(("json", "of the future", "npy")) == {Codec.JSON, Codec.NPY}
 
 
-@pytest.mark.parametrize(
+@each(
     "payload",
     [b"", b"{", b"null", b"[]", b'{"pid": "1"}', b'{"codecs": "json"}', b'{"codecs": [1]}', b"\xff", b"[" * 60000,
      b'{"version": 4.5}', b'{"health": 1}', b'{"stage": 7}'],

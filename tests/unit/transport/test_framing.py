@@ -28,6 +28,7 @@ from penstock.transport.framing import (
     encode_batch,
     encode_control,
 )
+from rows import each
 
 HEADER = struct.Struct("<2sBBIIQdQ")
 
@@ -271,7 +272,7 @@ def test_a_large_body_is_read_into_its_final_place():
 # -- what is not a frame ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("wire", "reason"),
     [
         (header(magic=b"HT"), "not a frame: it begins with b'HT'"),

@@ -23,6 +23,7 @@ from penstock.transport.ventu_ import (
     REASON_BYTES,
     VentuExchange,
 )
+from rows import each
 
 MOST = 1 << 20
 HELLO = bytes(4)
@@ -136,8 +137,8 @@ def test_results_are_bytes_or_text_and_come_back_in_order():
     assert list(map(bytes, frame.payloads)) == [b"", "\N{SNOWMAN}".encode(), b"C"]
 
 
-@pytest.mark.parametrize("size", [31, 32, 255, 256, 65535, 65536, FIRST_CLAIM + 1, 500_000])
-@pytest.mark.parametrize("kind", [bytes, str])
+@each("size", [31, 32, 255, 256, 65535, 65536, FIRST_CLAIM + 1, 500_000])
+@each("kind", [bytes, str])
 def test_results_of_every_size_are_read(size, kind):
     value = b"x" * size if kind is bytes else "x" * size
     frame = answer([b"a", b"b"], lambda ids: dict.fromkeys(ids, value))
@@ -280,7 +281,7 @@ def test_an_id_that_is_missing_from_the_answer_is_a_failure_of_the_stage():
 # -- answers that are none --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("make", "reason"),
     [
         (lambda ids: b"", "not a map"),

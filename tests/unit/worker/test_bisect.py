@@ -13,6 +13,7 @@ import pytest
 from penstock.errors import InvalidItem
 from penstock.worker.bisect import Bisection, call_limit
 from penstock.worker.problems import WrongLength
+from rows import each
 
 
 class Culprits:
@@ -155,7 +156,7 @@ def test_a_half_that_has_wholly_expired_costs_no_call():
     assert all(model.batches)
 
 
-@pytest.mark.parametrize(
+@each(
     ("answer", "reason"),
     [
         ([1], "predict returned 1 results for 4 items"),
@@ -171,7 +172,6 @@ def test_a_half_that_has_wholly_expired_costs_no_call():
         (np.float32(1), "predict must return a list of 4 results, got float32"),
         (np.zeros((3, 4)), "predict returned 3 results for 4 items"),
     ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_another_number_of_results_than_items_is_told_and_not_bisected(answer, reason):
     results, calls = bisect(lambda xs: answer, 4)

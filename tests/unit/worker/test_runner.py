@@ -23,6 +23,7 @@ from penstock.transport.framing import FrameDecoder, Kind, Status, encode_batch
 from penstock.transport.messages import Problem, unpack
 from penstock.worker.runner import Runner
 from penstock.worker.stage import Stage, make_stage
+from rows import each
 
 
 class Clock:
@@ -304,8 +305,8 @@ def test_a_wrong_number_of_results_names_the_stage_and_both_lengths():
 NOT_EXCEPTIONS = [SystemExit, KeyboardInterrupt, asyncio.CancelledError, type("Panic", (BaseException,), {})]
 
 
-@pytest.mark.parametrize("kind", NOT_EXCEPTIONS)
-@pytest.mark.parametrize("where", ["preprocess", "predict", "postprocess"])
+@each("kind", NOT_EXCEPTIONS)
+@each("where", ["preprocess", "predict", "postprocess"])
 def test_what_is_no_exception_ends_the_item_and_not_the_worker(kind, where):
     def fail(self, x):
         if x == "bad":
@@ -319,8 +320,8 @@ def test_what_is_no_exception_ends_the_item_and_not_the_worker(kind, where):
     assert problem.message == "here"
 
 
-@pytest.mark.parametrize("kind", NOT_EXCEPTIONS)
-@pytest.mark.parametrize("where", ["preprocess", "predict", "postprocess"])
+@each("kind", NOT_EXCEPTIONS)
+@each("where", ["preprocess", "predict", "postprocess"])
 def test_what_is_no_exception_fails_its_item_when_it_stands_in_its_place(kind, where):
     put = lambda self, x: kind("here") if x == "bad" else x  # noqa: E731
     target = type("T", (Stage,), {"predict": lambda self, x: x, where: put})
@@ -842,7 +843,7 @@ class Raises(Stage):
         return [raise_odd(x) for x in xs]
 
 
-@pytest.mark.parametrize(
+@each(
     ("target", "value"),
     [(target, value) for target in (In, Predicted, Out) for value in ("dead", "lazy", "mock", "error")]
     + [(Raises, "error")],

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.worker.problems import author_name, describe_error
 from penstock.worker.stage import Stage, has_health, make_stage, wants_pre
+from rows import each
 
 
 class Plain(Stage):
@@ -116,7 +117,7 @@ def test_a_plain_method_that_takes_nothing_is_a_health(health):
     assert has_health(type("Lamp", (Stage,), {"health": health}))
 
 
-@pytest.mark.parametrize(
+@each(
     "health",
     [
         "green",

@@ -5,6 +5,7 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.jobs.stores.opening import open_store
 from penstock.jobs.stores.urls import masked, read_store_url
+from rows import each
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_the_library_of_redis_gets_the_url_without_our_parameters(url, server):
     assert read_store_url(url).server == server
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "words"),
     [
         ("", "the URL of a queue is a text such as sqlite:///q.db, got ''"),

@@ -26,6 +26,7 @@ from penstock.server.http1.binding import (
     tls_context,
 )
 from penstock.server.http1.connections import EXCESS_CONNECTIONS
+from rows import each
 
 
 @pytest.mark.parametrize(("cert", "key"), [(None, None), ("cert.pem", None), (None, "key.pem")])
@@ -66,9 +67,9 @@ def test_where_files_are_few_connections_leave_some_to_the_rest(files, tls):
     assert 0 <= limits.excess <= min(EXCESS_CONNECTIONS, files // 4)
 
 
-@pytest.mark.parametrize("tls", [False, True])
-@pytest.mark.parametrize("files", [256, 1024, 4096])
-@pytest.mark.parametrize("workers", [1, 24, 40])
+@each("tls", [False, True])
+@each("files", [256, 1024, 4096])
+@each("workers", [1, 24, 40])
 def test_the_files_of_workers_are_left_to_them(files, workers, tls):
     limits = share_files(files, tls=tls, worker_files=4 * workers)
     assert limits.connections + limits.excess * (2 if tls else 1) <= files - MIN_SPARE_FILES - 4 * workers

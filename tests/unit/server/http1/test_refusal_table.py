@@ -9,6 +9,7 @@ import pytest
 from penstock.server.application import Response
 from penstock.server.http1.heads import CHUNKED
 from penstock.server.http1.refusals import LINGER_SECONDS, SKIPPED_BODY_BYTES, AfterRefusal, after_refusal
+from rows import each
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LENGTHS = (CHUNKED, 0, 1, SKIPPED_BODY_BYTES, SKIPPED_BODY_BYTES + 1)
@@ -17,7 +18,7 @@ CASES = list(product(LENGTHS, (False, True), (False, True), (False, True)))
 POSSIBLE = [case for case in CASES if case[0] or not (case[1] or case[2])]
 """Without a body nothing of it can be read, and no client waits to send it."""
 
-by_row = pytest.mark.parametrize(("length", "begun", "expects", "last"), POSSIBLE)
+by_row = each(("length", "begun", "expects", "last"), POSSIBLE)
 
 
 def said(length, begun, expects, last):
@@ -55,7 +56,8 @@ def test_the_table_has_an_answer_for_what_cannot_be():
 
 
 @by_row
-def test_a_connection_does_what_the_table_says(rig, length, begun, expects, last):
+def test_a_connection_does_what_the_table_says(rig_with, length, begun, expects, last):
+    rig = rig_with()
     client = refused(rig, length, begun, expects, last)
     after = after_refusal(length, begun, expects, last)
     stays = after in (AfterRefusal.READ_ON, AfterRefusal.SKIP)

@@ -6,6 +6,7 @@ from penstock.server.application import Response
 from penstock.server.fields import RequestRefused
 from penstock.server.http1.heads import Head
 from penstock.server.http1.refusals import LINGER_BYTES, LINGER_SECONDS, SKIPPED_BODY_BYTES
+from rows import each
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 HOST = b"Host: x\r\n"
@@ -149,9 +150,10 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("name", MALFORMED)
-def test_what_cannot_be_trusted_is_refused_and_ends_the_connection(rig, name):
+@each("name", MALFORMED)
+def test_what_cannot_be_trusted_is_refused_and_ends_the_connection(rig_with, name):
     status, wire = MALFORMED[name]
+    rig = rig_with()
     client = rig.connect()
     client.send(wire + GET)
     (answer,) = client.answers()
@@ -162,9 +164,10 @@ def test_what_cannot_be_trusted_is_refused_and_ends_the_connection(rig, name):
     assert len(rig.app.admitted) == wire.startswith(CHUNKED)  # of any other, the head is refused
 
 
-@pytest.mark.parametrize("name", MALFORMED)
-def test_the_refusal_does_not_depend_on_how_the_bytes_came(rig, name):
+@each("name", MALFORMED)
+def test_the_refusal_does_not_depend_on_how_the_bytes_came(rig_with, name):
     status, wire = MALFORMED[name]
+    rig = rig_with()
     client = rig.connect()
     client.send_bytewise(wire + GET)
     assert client.statuses() == [status]

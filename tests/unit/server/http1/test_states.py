@@ -6,6 +6,7 @@ import pytest
 
 from penstock.core.moves import IllegalMove
 from penstock.server.http1.states import MOVES, ConnectionState
+from rows import each
 
 LEGAL = {
     ("postpone a body", "READING_HEAD"): "AWAITING_TURN",
@@ -30,8 +31,8 @@ LEGAL = {
 }
 
 
-@pytest.mark.parametrize("state", ConnectionState)
-@pytest.mark.parametrize("move", MOVES, ids=lambda move: move.name)
+@each("state", ConnectionState)
+@each("move", MOVES)
 def test_a_move_of_a_connection_is_in_the_table_or_raises(move, state):
     if (move.name, state.name) in LEGAL:
         assert move[state].name == LEGAL[move.name, state.name]
