@@ -42,6 +42,15 @@ def with_variable(name: str, value: str) -> dict[int, str]:
     return found
 
 
+def runs_a_stage(pid: int) -> bool:
+    """Whether process `pid` was started as a worker of Penstock's; no word in a path says so."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:  # it ended meanwhile
+        return False
+    return (b"-m", b"penstock.worker") in zip(words, words[1:], strict=False)
+
+
 def resident(pid: int) -> int:
     """Bytes of memory that process `pid` has to itself or shares, now."""
     status = Path(f"/proc/{pid}/status").read_text()

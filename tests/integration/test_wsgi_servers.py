@@ -19,6 +19,7 @@ from pathlib import Path
 
 import doubling
 import pytest
+from processes import runs_a_stage, with_variable
 from waiting import until_now
 
 STAGES = """
@@ -83,6 +84,7 @@ TELLS_WHAT_IT_TOOK = """
 """
 SYNC = ("-k", "sync", "-w", "2")
 GTHREAD = ("-k", "gthread", "--threads", "16")
+MARK = "PENSTOCK_TEST"
 BATCHES = 'penstock_stage_batches_total{service="double",stage="Double"}'
 KINDS = pytest.mark.parametrize("kind", [SYNC, GTHREAD], ids=["sync", "gthread"])
 
@@ -104,13 +106,12 @@ class Gunicorn:
     def __init__(self, folder, *arguments, listens=True):
         self.folder = folder
         self.path = str(folder / "socket")
-        self._mark = f"PENSTOCK_TEST={uuid.uuid4()}"
-        name, _, value = self._mark.partition("=")
+        self._mark = str(uuid.uuid4())
         with (folder / "log").open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "gunicorn", "-b", f"unix:{self.path}", *arguments],
                 cwd=folder,
-                env={**os.environ, name: value},
+                env={**os.environ, MARK: self._mark},
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -146,12 +147,11 @@ class Gunicorn:
 
     def processes(self):
         """The processes that run, by id: all that was started by this gunicorn, however far away."""
-        found = {}
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
+        return with_variable(MARK, self._mark)
+
+    def stage_processes(self):
+        """Those of its processes that are workers of a stage, whether or not they are ready."""
+        return [pid for pid in self.processes() if runs_a_stage(pid)]
 
     def end(self):
         """End as by `kill`; nothing is left."""
@@ -228,7 +228,7 @@ class Load:
 @pytest.mark.parametrize("preload", [False, True], ids=["", "preload"])
 def test_gunicorn_serves_and_leaves_no_process(gunicorn, kind, preload):
     server = gunicorn(*kind, *(["--preload"] if preload else []), "served:app")
-    assert not any("penstock" in line for line in server.processes().values())  # nobody has called yet
+    assert server.stage_processes() == []  # nobody has called yet
     assert [server.predict(x) for x in range(6)] == [2.0 * x for x in range(6)]
     status, body = server.ask("POST", "/batch", b'[1, "x"]', content_type="application/json")
     assert status == 207
@@ -290,7 +290,7 @@ def test_workers_that_are_replaced_after_some_requests_lose_none(gunicorn, kind,
     load.end()
     load.check_nothing_was_lost()
     assert server.log().count("Autorestarting worker") >= 2
-    until_now(lambda: sum("gunicorn" not in line for line in server.processes().values()) <= 4, "old workers to end")
+    until_now(lambda: len(server.stage_processes()) <= (2 if kind is SYNC else 1), "old workers to end")
     server.end()
 
 
@@ -324,7 +324,7 @@ def test_the_hooks_start_before_the_first_request_and_have_stages_torn_down(guni
     server = gunicorn(*kind, "--preload", "-c", "hooks.py", "served:app")
     workers = 2 if kind is SYNC else 1
     until_now(
-        lambda: sum("penstock" in line for line in server.processes().values()) >= workers,
+        lambda: len(server.stage_processes()) >= workers,
         "the workers to start unasked",
         context=server.log,
     )
