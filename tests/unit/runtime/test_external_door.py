@@ -16,6 +16,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from processes import open_files
 
 from penstock.config import Batch
 from penstock.core.state import State
@@ -42,11 +43,6 @@ def control(kind, payload=b"", frame_id=0) -> bytes:
     return b"".join(encode_control(kind, payload, frame_id))
 
 
-def descriptors() -> int:
-    """How many files this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 class Peer:
     """The other end of a connection, and the frames that came there."""
 
@@ -63,7 +59,7 @@ class Peer:
     async def frame(self):
         """The next frame; None at the end."""
         while not self._frames:
-            data = await asyncio.wait_for(self.reader.read(65536), 10)
+            data = await asyncio.wait_for(self.reader.read(65536), 20)
             if not data:
                 return None
             self._frames += self._decoder.feed(data)
@@ -562,16 +558,16 @@ async def test_refusals_fill_no_log(make, caplog):
 
 async def test_those_that_are_refused_again_and_again_take_few_descriptors(make):
     door = await make()
-    before = descriptors()
+    before = open_files()
     peers = []
     for _ in range(80):
         peers.append(await door.connect())
         await peers[-1].say(b"garbage")
         with contextlib.suppress(ConnectionResetError):  # it is not told why
             await peers[-1].reader.read(1)
-    assert descriptors() - before <= 80 + MOST_PARTING, "those of this test, and those that are told why"
+    assert len(open_files() - before) <= 80 + MOST_PARTING, "those of this test, and those that are told why"
     await door.rig.clock.advance(1.0)
-    await door.until(lambda: descriptors() - before <= 80)
+    await door.until(lambda: len(open_files() - before) <= 80)
     peer = await door.connect()
     await peer.say(b"garbage")
     assert "is no protocol of workers" in await peer.refused()
@@ -691,14 +687,14 @@ async def test_a_hundred_workers_come_and_go_and_leave_nothing(make, tmp_path):
     door = await make()
     await (await door.attached()).gone()
     await door.until(lambda: not door.stage.workers)
-    before, tasks, files = descriptors(), len(asyncio.all_tasks()), sorted(tmp_path.iterdir())
+    before, tasks, files = open_files(), len(asyncio.all_tasks()), sorted(tmp_path.iterdir())
     for _ in range(100):
         peer = await door.attached()
         await peer.say(control(Kind.DETACH))
         assert await peer.frame() is None
         await peer.gone()
         await door.until(lambda: not door.stage.workers)
-    assert descriptors() <= before
+    assert open_files() <= before
     assert len(asyncio.all_tasks()) <= tasks
     assert sorted(tmp_path.iterdir()) == files
     assert len(door.rig.clock.waiting) == 1, "that of the grace"
