@@ -33,7 +33,7 @@ sys.path += [str(TESTS), str(TESTS.parent / "docs")]
 from night import NIGHT, examples  # noqa: E402  (the path is set above)
 
 PR_SET_CHILD_SUBREAPER = 36
-GRACE = 3.0  # seconds for a child that is on its way out; nothing waits this long when all is well
+GRACE = 20.0  # seconds for a child that is on its way out; nothing waits this long when all is well
 
 # A shell without job control starts what runs in the background with the first two ignored, and `nohup` anything with
 # the third; programs inherit that.
@@ -176,7 +176,7 @@ def children() -> dict[int, str]:
                         (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                     )
     # Python's own, one for the whole process, kept until it ends.
-    return {pid: line for pid, line in found.items() if "resource_tracker" not in line}
+    return {pid: line for pid, line in found.items() if "multiprocessing.resource_tracker" not in line}
 
 
 @pytest.fixture(autouse=True)

@@ -203,7 +203,7 @@ def served(arguments: str, folder: Path) -> Iterator[tuple[httpx.Client, list[st
     finally:
         process.kill()
         process.wait()
-        reader.join(5)
+        reader.join(20)
         process.stderr.close()
 
 

@@ -77,7 +77,7 @@ def test_workers_and_their_children_end_when_the_coordinator_is_killed(tmp_path,
         program.kill()
         program.wait()
         program.stdout.close()
-    until_now(lambda: not running(worker) and not running(child), "the worker and its child to end", patience=3)
+    until_now(lambda: not running(worker) and not running(child), "the worker and its child to end")
     assert not in_group(worker)
 
 
@@ -110,7 +110,7 @@ def test_a_coordinator_that_ends_while_its_workers_are_being_started_leaves_none
     assert done.returncode == -signal.SIGKILL
     workers = [int(pid) for pid in done.stdout.split()]
     assert len(workers) == 3
-    until_now(lambda: not any(running(pid) for pid in workers), "the workers to end", patience=3)
+    until_now(lambda: not any(running(pid) for pid in workers), "the workers to end")
 
 
 GROUP_PROGRAM = """
@@ -154,9 +154,9 @@ def test_a_worker_that_joined_another_group_does_not_end_that_group_with_itself(
         program.kill()
         program.wait()
         program.stdout.close()
-        until_now(lambda: not running(worker), "the worker to end", patience=3)
+        until_now(lambda: not running(worker), "the worker to end")
         (tmp_path / "asked").touch()
-        until_now((tmp_path / "answered").exists, "a sign of the sibling", patience=5)
+        until_now((tmp_path / "answered").exists, "a sign of the sibling")
         until_now(lambda: not running(sibling), "the sibling to end")
     finally:
         with suppress(ProcessLookupError):
@@ -201,4 +201,4 @@ def test_a_worker_started_for_a_parent_that_is_not_its_own_ends_at_once():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         worker = subprocess.Popen([*command, "service", "stage", "0"], stdin=theirs, process_group=0)
-        assert worker.wait(10) == -signal.SIGKILL
+        assert worker.wait(20) == -signal.SIGKILL

@@ -67,7 +67,7 @@ class Program(MarkedProgram):
     def wait(self, limit: float = END_LIMIT) -> int:
         """Wait for the end, which leaves nothing running; the exit status."""
         status = self.process.wait(limit)
-        deadline = time.monotonic() + 2.0  # the kernel ends what a killed parent left in its own time
+        deadline = time.monotonic() + END_LIMIT  # the kernel ends what a killed parent left in its own time
         while (left := self.survivors()) and time.monotonic() < deadline:
             time.sleep(0.005)
         assert not left, f"processes left behind: {left}\n{self.output}"

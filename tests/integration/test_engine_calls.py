@@ -167,7 +167,7 @@ def test_threads_that_call_while_blocking_ends_are_all_answered_or_refused(tmp_p
                 thread.start()
             service.predict(1)
         for thread in threads:
-            thread.join(10)
+            thread.join(20)
         assert len(ended) == 8
 
 

@@ -107,7 +107,7 @@ async def test_a_worker_thread_that_hangs_is_lost_and_another_takes_its_place():
     async with ps.Service(ps.stage(stages.Act, timeout=0.05), inline=True) as service:
         for _ in range(2):
             with pytest.raises(ps.WorkerLost):
-                await asyncio.wait_for(service.predict(("sleep", 0.5)), 5)
+                await asyncio.wait_for(service.predict(("sleep", 0.5)), 20)
             await until(lambda: service.engine.stages[0].live_workers == 1)
         assert await service.predict(1) == 1
     await until(lambda: not [t for t in threading.enumerate() if "penstock" in t.name])
@@ -118,7 +118,7 @@ async def test_a_stop_does_not_wait_for_a_thread_that_will_not_end(tmp_path):
     await service.start()
     call = asyncio.create_task(service.predict(1))
     await until(lambda: notes(tmp_path / "ran"))
-    await asyncio.wait_for(service.stop(drain=0.01), 5)
+    await asyncio.wait_for(service.stop(drain=0.01), 20)
     with pytest.raises(ps.NotReady):
         await call
     (tmp_path / "open").touch()

@@ -85,7 +85,7 @@ async def test_leaving_a_stream_early_cancels_what_it_had_in_hand(tmp_path):
         await until(lambda: service.engine.queued == 10)
         (tmp_path / "open").touch()
         assert await first == 0
-        await asyncio.wait_for(stream.aclose(), 5)
+        await asyncio.wait_for(stream.aclose(), 20)
         assert service.engine.queued == 0
         assert service.engine.held_bytes == 0
         assert source.read <= 20
@@ -111,7 +111,7 @@ async def test_cancelling_the_reader_of_a_stream_leaves_nothing_in_hand(tmp_path
         await until(lambda: service.engine.queued == 4)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, 20)
         await until(lambda: service.engine.queued == 0)
         (tmp_path / "open").touch()
 
@@ -215,7 +215,7 @@ async def test_a_stream_does_not_shut_single_requests_out():
         readers = [asyncio.create_task(reader()) for _ in range(4)]
         await until(lambda: service.engine.counters.succeeded > 100)
         for i in range(20):
-            assert await service.predict(i, timeout=5) == i
+            assert await service.predict(i, timeout=20) == i
         assert not any(task.done() for task in readers)
         assert await asyncio.gather(*readers) == [3000] * 4
 
@@ -317,7 +317,7 @@ def test_a_blocking_stream_has_no_more_than_its_share_of_bytes_in_hand(tmp_path)
         reader.start()
         until_now(lambda: len(ahead) == 4, "half of 4 MB to be read")
         (tmp_path / "open").touch()
-        reader.join(15)
+        reader.join(20)
     assert len(answers) == 30
     assert max(ahead) == 3
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 30.0
 """Seconds; only a broken test waits this long."""
 PAUSE = 0.002
 """Seconds between two looks."""

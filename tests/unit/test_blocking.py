@@ -96,7 +96,7 @@ def test_an_interrupt_in_the_waiting_thread_cancels_the_call(blocking, service, 
 
     def interrupted(future, timeout=None):
         monkeypatch.setattr(concurrent.futures.Future, "result", wait)
-        assert service.began.wait(10)
+        assert service.began.wait(20)
         raise KeyboardInterrupt
 
     with blocking as s:
@@ -126,18 +126,18 @@ def test_of_two_threads_that_enter_at_once_one_does(blocking, monkeypatch):
     def make_slowly():
         made.append(1)
         making.set()
-        assert go_on.wait(10)
+        assert go_on.wait(20)
         return make()
 
     monkeypatch.setattr("penstock.hosting.loop_thread.uvloop.new_event_loop", make_slowly)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(blocking.__enter__)
-        assert making.wait(10)
+        assert making.wait(20)
         second = pool.submit(blocking.__enter__)
         go_on.set()
-        assert first.result(10) is blocking
+        assert first.result(20) is blocking
         with pytest.raises(ConfigError, match="is started already"):
-            second.result(10)
+            second.result(20)
     assert made == [1]
     blocking.__exit__(None, None, None)
 
@@ -205,9 +205,9 @@ def test_a_call_that_was_submitted_before_the_end_is_refused_and_not_left_waitin
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         with blocking as s:
             call = pool.submit(s.predict, "wait")
-            assert service.began.wait(10)
+            assert service.began.wait(20)
         with pytest.raises(NotReady, match="stopped"):
-            call.result(10)
+            call.result(20)
 
 
 def test_a_stream_answers_in_order(served, engine):
@@ -310,7 +310,7 @@ def test_what_one_call_does_to_the_loop_is_told_to_that_caller_alone(blocking, s
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         with blocking as s:
             other = pool.submit(s.predict, "wait")
-            assert service.began.wait(10)
+            assert service.began.wait(20)
             if told is None:
                 assert s.predict(disturb) is None
             else:
@@ -319,7 +319,7 @@ def test_what_one_call_does_to_the_loop_is_told_to_that_caller_alone(blocking, s
             assert not other.done()
             assert s.predict(1) == (1, None, True)
         with pytest.raises(NotReady, match="stopped"):
-            other.result(10)
+            other.result(20)
 
 
 @pytest.fixture
@@ -340,7 +340,7 @@ def broken(blocking, service, monkeypatch):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         blocking.__enter__()
         waiting = pool.submit(blocking.predict, "wait")
-        assert service.began.wait(10)
+        assert service.began.wait(20)
         loops[0].call_soon_threadsafe(loops[0].stop)
         yield blocking, waiting
     monkeypatch.setattr(Loop, "run_forever", uvloop.Loop.run_forever)
@@ -355,7 +355,7 @@ def test_an_error_that_ends_the_loop_is_told_to_who_waits_and_to_who_comes(broke
     s, waiting = broken
     words = "^service 'here': its event loop was ended by MemoryError: no more$"
     with pytest.raises(NotReady, match=words):
-        waiting.result(10)
+        waiting.result(20)
     with pytest.raises(NotReady, match=words):
         s.predict(1)
     with pytest.raises(NotReady, match=words):
@@ -384,7 +384,7 @@ def test_a_service_that_is_dropped_without_leaving_is_stopped_and_its_thread_end
     thread = s._thread._thread
     with pytest.warns(ResourceWarning, match="'here' was started and never stopped"):
         del s
-    thread.join(10)
+    thread.join(20)
     assert not thread.is_alive()
     assert service.stops == 1
 
@@ -394,7 +394,7 @@ def test_a_dropped_service_is_stopped_though_warnings_are_errors(blocking, servi
     thread = s._thread._thread
     with warnings.catch_warnings(action="error"), pytest.raises(ResourceWarning, match="never stopped"):
         s.__del__()
-    thread.join(10)
+    thread.join(20)
     assert service.stops == 1
     s._thread = None
 

@@ -298,10 +298,10 @@ def test_a_stop_on_another_loop_is_made_on_the_services_own(service):
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    asyncio.run_coroutine_threadsafe(service.start(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(service.start(), loop).result(20)
     asyncio.run(service.stop(drain=4))
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    thread.join(20)
     loop.close()
     assert (service.engine.abandoned, service.engine.stopped_with) == (0, [4.0])
 

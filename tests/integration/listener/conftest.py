@@ -139,7 +139,7 @@ class Server:
 
         return self.run(call())
 
-    def until(self, condition, within=10.0):
+    def until(self, condition, within=30.0):
         """Wait until `condition()`, asked on the loop's thread, is true."""
         until_now(lambda: self.call(condition), str(condition), within)
 
@@ -158,7 +158,7 @@ class Server:
 
     def _end_loop(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
+        self.thread.join(20)
         self.loop.close()
 
 

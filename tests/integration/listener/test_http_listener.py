@@ -233,7 +233,7 @@ def test_draining_answers_what_was_accepted_and_closes_what_is_idle(serve, knock
     assert (status, body) == (200, b"released")
     assert b"connection: close" in head
     assert busy.ended()
-    stopping.join(10)
+    stopping.join(20)
     assert not stopping.is_alive()
     assert server.app.cancelled == []
 
@@ -276,7 +276,7 @@ def test_who_is_seen_out_is_answered_once_more_and_nobody_else_comes_in(serve, k
         assert client.ended()
     assert not seeing_out.done()  # one connection is left
     silent.close()
-    seeing_out.result(10.0)
+    seeing_out.result(20.0)
 
 
 def refused(knock, server):
@@ -308,7 +308,7 @@ def test_a_tls_client_that_has_said_nothing_yet_is_seen_out_too(serve, knock, ce
     with context.wrap_socket(client.sock, server_hostname="localhost") as sock:
         sock.sendall(GET)
         assert sock.recv(1 << 16).startswith(b"HTTP/1.1 200")
-    seeing_out.result(10.0)
+    seeing_out.result(20.0)
 
 
 @pytest.mark.parametrize("way", ["tcp", "unix", "tls"])
@@ -335,7 +335,7 @@ def test_who_is_connected_and_not_yet_accepted_is_seen_out_too(serve, knock, tmp
             client.send(GET)
         assert client.answer()[0] == 200
         client.close()
-    seeing_out.result(10.0)
+    seeing_out.result(20.0)
 
 
 def test_nobody_comes_to_a_unix_socket_behind_those_who_are_accepted_last(tmp_path):

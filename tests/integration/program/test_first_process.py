@@ -79,7 +79,7 @@ def test_a_signal_while_the_module_is_imported_ends_process_1(contained, number)
     server = contained(IMPORTS_FOR_LONG, ready=False)
     server.until((server.folder / "importing").exists)
     end_first(server, number)
-    assert server.wait(limit=10) == 128 + number
+    assert server.wait() == 128 + number
 
 
 PARENTS = """
@@ -128,7 +128,7 @@ def test_process_1_serves_anew_what_has_changed_and_leaves_no_zombie(contained):
     assert "Z" not in states_of_children(process_1(server))
     server.hang_up()
     end_first(server)
-    assert server.wait(limit=10) == 0
+    assert server.wait() == 0
 
 
 ORPHANS = """

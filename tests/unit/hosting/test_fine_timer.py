@@ -39,7 +39,7 @@ class Rings:
         self._event.set()
 
     async def next(self):
-        await asyncio.wait_for(self._event.wait(), 10)
+        await asyncio.wait_for(self._event.wait(), 20)
         self._event.clear()
         return self.moments[-1]
 

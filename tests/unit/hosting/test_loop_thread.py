@@ -24,10 +24,10 @@ def test_a_question_is_answered_on_the_loop_now_or_later(thread):
     asked = []
     now = thread.ask(lambda answer: answer.set_result(threading.current_thread().name))
     later = thread.ask(asked.append)
-    assert now.result(5) == "penstock loop"
+    assert now.result(20) == "penstock loop"
     assert not later.done()
     thread.tell(lambda: asked[0].set_result("late"))
-    assert later.result(5) == "late"
+    assert later.result(20) == "late"
 
 
 def test_what_a_question_raises_is_its_answer(thread):
@@ -35,24 +35,24 @@ def test_what_a_question_raises_is_its_answer(thread):
         raise KeyError("no")
 
     with pytest.raises(KeyError, match="no"):
-        thread.ask(begin).result(5)
-    assert thread.ask(lambda answer: answer.set_result(1)).result(5) == 1
+        thread.ask(begin).result(20)
+    assert thread.ask(lambda answer: answer.set_result(1)).result(20) == 1
 
 
 def test_what_is_told_and_asked_is_done_in_order(thread):
     done = []
     for number in range(50):
         thread.tell(lambda number=number: done.append(number))
-    assert thread.ask(lambda answer: answer.set_result(list(done))).result(5) == list(range(50))
+    assert thread.ask(lambda answer: answer.set_result(list(done))).result(20) == list(range(50))
 
 
 def test_who_waits_for_an_answer_at_the_end_is_told_and_so_is_who_comes(thread):
     begun = threading.Event()
     waiting = thread.ask(lambda answer: begun.set())
-    assert begun.wait(5)
+    assert begun.wait(20)
     thread.end()
     with pytest.raises(NotReady, match="over"):
-        waiting.result(5)
+        waiting.result(20)
     with pytest.raises(NotReady, match="over"):
         thread.ask(lambda answer: None)
     with pytest.raises(NotReady, match="over"):

@@ -50,7 +50,7 @@ def test_a_named_pipe_is_refused_and_nobody_waits_for_its_writer(tmp_path, read)
 
     reader = threading.Thread(target=refused, daemon=True)
     reader.start()
-    reader.join(10)
+    reader.join(20)
     assert len(found) == 1
     assert "is no regular file" in found[0]
 

@@ -141,6 +141,6 @@ def test_a_mistake_that_ends_the_thread_is_told():
     here = Round("a", lease=0.001)
     here.store.answers = [KeyError("a mistake of ours")]
     here.renewing.start()
-    here.renewing.join(10.0)
+    here.renewing.join(20.0)
     assert [type(error) for error in here.deaths] == [KeyError]
     assert here.store.closed

@@ -406,7 +406,7 @@ async def test_a_killed_thread_is_over_at_once_and_what_it_does_later_is_for_nob
     await threads.ended.wait()
     go.set()
     await asyncio.get_running_loop().run_in_executor(None, partial(gone.wait, 10))
-    made._thread.join(10)
+    made._thread.join(20)
     assert not made._thread.is_alive()
     await rest()
     assert threads.owner.told == []

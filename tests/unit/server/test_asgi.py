@@ -51,10 +51,10 @@ class Wire:
         self.told.put_nowait({"type": "http.disconnect"})
 
     async def until(self, condition):
-        await until(condition, patience=5, pause=0)
+        await until(condition, patience=20, pause=0)
 
     async def end(self):
-        await asyncio.wait_for(self.task, 5)
+        await asyncio.wait_for(self.task, 20)
 
 
 async def test_a_request_goes_in_and_its_answer_comes_back_with_its_id(fakes):
@@ -497,7 +497,7 @@ class Life:
 
     async def say(self, word):
         self.told.put_nowait({"type": word})
-        return await asyncio.wait_for(self.sent.get(), 5)
+        return await asyncio.wait_for(self.sent.get(), 20)
 
 
 async def test_a_fork_of_the_process_that_started_a_service_says_so_to_its_server(fakes):
@@ -593,7 +593,7 @@ async def test_a_carrier_that_breaks_while_it_listens_is_a_client_that_left(fake
     task = asyncio.ensure_future(asgi(service)(wire.scope, receive, wire._send))
     await wire.until(lambda: service.engine.submissions)
     broken.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 20)
     assert service.engine.cancelled == service.engine.submissions
 
 

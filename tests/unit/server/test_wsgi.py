@@ -26,7 +26,7 @@ from penstock.server.asgi import asgi
 from penstock.server.wsgi import WsgiApp, wsgi
 from penstock.server.wsgi_call import READ_BYTES, SMALL_BODY_BYTES
 
-PATIENCE = 10
+PATIENCE = 20
 
 
 class Input(io.BytesIO):
