@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 
 import pytest
 import stages
@@ -28,7 +27,7 @@ async def family(service: ps.Service) -> tuple[int, list[int]]:
 
 
 async def none_left(pid: int, relatives: list[int]) -> None:
-    await until(lambda: not in_group(pid), "the worker's group to be gone", patience=3)
+    await until(lambda: not in_group(pid), "the worker's group to be gone")
     assert not any(running(relative) for relative in relatives)
 
 
@@ -36,7 +35,7 @@ async def test_a_stop_ends_what_the_worker_started():
     service = ps.Service(stages.Act)
     await service.start()
     pid, relatives = await family(service)
-    await asyncio.wait_for(service.stop(), 4)
+    await asyncio.wait_for(service.stop(), 20)
     await none_left(pid, relatives)
 
 
@@ -44,7 +43,7 @@ async def test_a_stop_at_once_ends_what_the_worker_started():
     service = ps.Service(stages.Act)
     await service.start()
     pid, relatives = await family(service)
-    await asyncio.wait_for(service.stop(drain=0), 4)
+    await asyncio.wait_for(service.stop(drain=0), 20)
     await none_left(pid, relatives)
 
 
@@ -54,11 +53,10 @@ async def test_a_death_is_seen_and_ends_what_the_worker_started(how):
         pid, relatives = await family(service)
         call = asyncio.create_task(service.predict(("sleep", 60)))
         await until(lambda: service.engine.stages[0].in_flight)
-        before = time.monotonic()
         os.kill(pid, how)
-        with pytest.raises(ps.WorkerLost):
-            await call
-        assert time.monotonic() - before < 1.5  # though a fork of it could hold the channel open
+        with pytest.raises(ps.WorkerLost) as caught:
+            await asyncio.wait_for(call, 20)  # though a fork of it could hold the channel open
+        assert caught.value.hung is False
         await none_left(pid, relatives)
         assert await service.predict(1) == 1
 
@@ -76,7 +74,7 @@ async def test_a_failing_start_ends_what_setup_started(tmp_path):
     with pytest.raises(ps.StartFailed, match="after spawning"):
         await ps.Service(spec).start()
     (pid,) = notes(tmp_path / "spawned")
-    await until(lambda: not running(pid), patience=3)
+    await until(lambda: not running(pid))
 
 
 async def test_a_cancelled_start_ends_what_setup_started(tmp_path):
@@ -87,7 +85,7 @@ async def test_a_cancelled_start_ends_what_setup_started(tmp_path):
     with pytest.raises(asyncio.CancelledError):
         await start
     (pid,) = notes(tmp_path / "spawned")
-    await until(lambda: not running(pid), patience=3)
+    await until(lambda: not running(pid))
 
 
 async def test_a_stage_may_use_a_pool_of_processes(tmp_path):
@@ -100,16 +98,14 @@ async def test_a_stage_may_use_a_pool_of_processes(tmp_path):
 
 async def test_a_stage_that_closes_descriptors_it_does_not_own_is_seen_as_a_death_and_not_a_hang():
     async with ps.Service(stages.Act) as service:
-        before = time.monotonic()
-        with pytest.raises(ps.WorkerLost):
+        with pytest.raises(ps.WorkerLost) as caught:
             await service.predict(("close",))
-        assert time.monotonic() - before < 5
+        assert caught.value.hung is False
         assert await service.predict(1) == 1
 
 
-async def test_a_worker_that_leaves_in_the_middle_of_a_batch_is_seen_at_once():
+async def test_a_worker_that_leaves_in_the_middle_of_a_batch_is_seen_as_a_death_and_not_a_hang():
     async with ps.Service(ps.stage(stages.Act, retry=False)) as service:
-        before = time.monotonic()
-        with pytest.raises(ps.WorkerLost):
+        with pytest.raises(ps.WorkerLost) as caught:
             await service.predict(("exit", 0))
-        assert time.monotonic() - before < 1
+        assert caught.value.hung is False

@@ -12,6 +12,8 @@ import pytest
 from processes import descriptors, resident
 from served import request, serving
 
+from night import tight
+
 SOURCE = """
 import numpy as np
 import penstock as ps
@@ -154,7 +156,7 @@ class Bystander:
         self._thread.start()
 
     def _ask(self):
-        with httpx.Client(base_url=self._url, timeout=20, trust_env=False, verify=False) as http:
+        with httpx.Client(base_url=self._url, timeout=30, trust_env=False, verify=False) as http:
             while not self._over.is_set():
                 started = time.monotonic()
                 try:
@@ -172,7 +174,7 @@ class Bystander:
         self._thread.join()
         assert self.troubles == []
         assert self.asked > 0
-        assert self.slowest < DELAY
+        assert self.slowest < tight(DELAY)
 
 
 @contextlib.contextmanager
@@ -210,7 +212,7 @@ def test_bad_input_gets_a_clear_error_within_the_limits(server, name):
     wire, expected = BAD[name]
     started = time.monotonic()
     answer = server.wire().send(wire).answer()
-    assert time.monotonic() - started < DELAY
+    assert time.monotonic() - started < tight(DELAY)
     assert 400 <= answer.status < 502 or answer.status == 505 or (answer.status, expected) == (207, 207)
     assert expected in (None, answer.status), answer
     if answer.status != 207:
@@ -292,7 +294,7 @@ def dripped(wire, data, until):
 
 def test_a_head_that_drips_is_ended_by_408(impatient):
     wire = impatient.wire().send(b"GET /livez HTTP/1.1\r\nHost: x\r\nA: ")
-    assert dripped(wire, b"x", time.monotonic() + 10).status == 408
+    assert dripped(wire, b"x", time.monotonic() + 20).status == 408
 
 
 def test_a_body_that_stops_half_way_is_ended_by_408(impatient):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import select
 
 import pytest
 from served import request, serving
@@ -21,6 +21,10 @@ def redis():
 def server(redis, tmp_path):
     with serving(tmp_path, "--queue", redis.url) as found:
         yield found
+
+
+def has_answer(wire):
+    return bool(select.select([wire.sock], [], [], 0)[0])
 
 
 def status(server):
@@ -54,10 +58,11 @@ def test_a_store_that_stands_still_holds_up_no_request_to_a_service(redis, serve
     for wire in asked:
         wire.send(b"GET /jobs HTTP/1.1\r\nHost: a\r\n\r\n")
     server.until(lambda: server.metric("penstock_connections") >= 40)
-    began = time.monotonic()
+    beside = 0
     for _ in range(50):
         assert server.http.post("/predict", json={"value": 2.0}).status_code == 200
-    assert time.monotonic() - began < 5  # a single call of the store takes as long to give up
+        beside += not any(has_answer(wire) for wire in asked)
+    assert beside, "none was answered before a call of the store had given up"
     assert [wire.answer().status for wire in asked] == [503] * 40
     redis.go_on()
     until_now(lambda: status(server) == 200, "the store to be back", context=lambda: server.output)

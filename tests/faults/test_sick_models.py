@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from served import serving
@@ -19,9 +18,6 @@ lock.acquire()
 
 
 class Model(ps.Stage):
-    def setup(self) -> None:
-        time.sleep(1.0)
-
     def predict(self, x: float) -> float:
         if x == -1:
             lock.acquire()
@@ -94,21 +90,21 @@ def test_a_batch_that_runs_on_for_nobody_does_not_take_the_worker_with_it(serve,
     assert ask(server, "hangs", 4) == 200, "it waited for the worker that came next"
     assert worker(server, "hangs")["pid"] != before["pid"]
     assert metric(server, "penstock_stage_abandoned_total", "hangs") == 1
-    for line in (r"1\.\d s it has run a batch that nobody waits for; it goes on", r"2\.\d s .*; the worker is killed"):
-        server.wait_for(rf'for {line}.*\n(?s:.)*?model\.py", line \d+ in predict\n')
+    for least, line in (
+        (1.0, "it has run a batch that nobody waits for; it goes on"),
+        (2.0, ".*; the worker is killed"),
+    ):
+        told = server.wait_for(rf'for (\d+\.\d) s {line}.*\n(?s:.)*?model\.py", line \d+ in predict\n')
+        assert float(told[1]) >= least
 
 
 def test_five_bad_requests_in_a_row_cost_nobody_a_restart(serve):
     server = serve("zero")
     pid = worker(server, "zero")["pid"]
-    slowest = 0.0
     for _ in range(4):
         for _ in range(5):
             assert ask(server, "zero", 0) == 500
-        began = time.monotonic()
         assert ask(server, "zero", 4) == 200
-        slowest = max(slowest, time.monotonic() - began)
-    assert slowest < 0.9, "less than a restart, whose setup alone takes a second"
     assert worker(server, "zero")["pid"] == pid
     assert metric(server, "penstock_stage_worker_recycled_total", "zero") == 0
     assert metric(server, "penstock_stage_batches_total", "zero") == 24, "an example is no batch of a client's"

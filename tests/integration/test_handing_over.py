@@ -71,7 +71,7 @@ def test_a_full_pipe_costs_lines_and_nobody_waits(make_writer, pipe):
     full = b"%04095d\n" % 0
     os.write(pipe[1], full)
     writer = make_writer(max_bytes=50_000)
-    for n in range(2000):
+    for n in range(2000):  # nobody reads until these are over
         writer.write(pipe[1], b"%099d\n" % n, 4096)
     assert not writer.flush(0.01)
     assert not writer.end(0.01)

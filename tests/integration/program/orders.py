@@ -20,7 +20,7 @@ import penstock as ps
 class Order(msgspec.Struct):
     """What to do with this item, and what to answer."""
 
-    do: Literal["answer", "hold", "raise", "refuse", "die", "die once", "burn", "nap"] = "answer"
+    do: Literal["answer", "hold", "raise", "refuse", "die", "die once", "burn", "spin", "nap"] = "answer"
     value: float = 0.0
     seconds: float = 0.0
 
@@ -43,6 +43,9 @@ def obey(order: Order) -> float:
         case "burn":  # one long call that does not give the interpreter's lock away
             end = time.monotonic() + order.seconds
             while time.monotonic() < end:
+                sum(range(10_000))
+        case "spin":  # the same until the gate opens
+            while not Path("open").exists():
                 sum(range(10_000))
         case "nap":
             time.sleep(order.seconds)

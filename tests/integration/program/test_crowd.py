@@ -11,6 +11,8 @@ import pytest
 from processes import descriptors
 from served import request
 
+from night import tight
+
 PLACES = 10
 BEYOND = 256
 """How many connections may be open beyond `max_connections`."""
@@ -136,7 +138,7 @@ def test_of_six_hundred_that_come_at_once_each_gets_its_answer_and_a_client_besi
         client.join()
     assert wrong == []
     assert len(seconds) >= 3
-    assert max(seconds) < 5.0, f"the slowest of {len(seconds)} answers took {max(seconds):.2f} s"
+    assert max(seconds) < tight(5.0), f"the slowest of {len(seconds)} answers took {max(seconds):.2f} s"
     record_testsuite_property("slowest_answer_seconds", max(seconds))
 
 

@@ -10,6 +10,8 @@ import msgspec
 import notes_and_gates
 import pytest
 
+from night import tight
+
 HOLD = {"do": "hold"}
 
 
@@ -100,12 +102,13 @@ def test_a_service_that_predicts_refuses_who_would_end_too_late_and_tells_how_lo
     assert server.wire().post("/predict", {"value": 1}).answer().status == 200
     held = [hold(server), server.wire().post("/predict", {"value": 2}), server.wire().post("/predict", {"value": 3})]
     server.until(lambda: server.http.get("/scale").json()["in_hand"] == 3)
-    time.sleep(0.5)  # the one that runs is so late by now that it is expected to take as long again
-    answer = server.wire().post("/predict", {"value": 4}, X_Request_Timeout="0.2").answer()
+    # The one that runs is so late then that it is expected to take as long again.
+    server.until(lambda: server.http.get("/scale").json()["backlog_seconds"] >= 1.0)
+    answer = server.wire().post("/predict", {"value": 4}, X_Request_Timeout="0.9").answer()
     assert problem(answer, 503, "overloaded")["reason"] == "late"
     assert answer.headers["x-should-retry"] == "true"
-    assert server.http.get("/scale").json()["backlog_seconds"] >= 0.4
-    assert server.metric("penstock_backlog_seconds") >= 0.4
+    assert server.http.get("/scale").json()["backlog_seconds"] >= 1.0
+    assert server.metric("penstock_backlog_seconds") >= 1.0
     server.open_gate()
     assert [wire.answer().status for wire in held] == [200, 200, 200]
     assert server.metric("penstock_items_refused_total", reason="late") == 1
@@ -148,7 +151,7 @@ def test_an_item_whose_deadline_passes_while_it_waits_is_never_run(serve, status
     held = [hold(server), server.wire().post("/predict", {"value": 1})]  # one runs, one is prefetched
     started = time.monotonic()
     answer = server.wire().post("/predict", {"value": 7}, X_Request_Timeout="0.3").answer()
-    assert 0.29 <= time.monotonic() - started < 2
+    assert time.monotonic() - started >= 0.29
     found = problem(answer, status, "deadline-exceeded")
     assert int(answer.headers["retry-after-ms"]) == found["retry_after_ms"] >= 50
     assert answer.headers["x-should-retry"] == "true"
@@ -172,8 +175,8 @@ def test_a_prefetched_item_whose_deadline_passes_is_dropped_by_its_worker(server
 def test_an_item_whose_deadline_passes_while_it_runs_is_504_at_that_moment(serve, options, fields):
     server = serve(*options)
     started = time.monotonic()
-    answer = server.wire().post("/predict", HOLD, **fields).answer()
-    assert 0.29 <= time.monotonic() - started < 2, "the answer must not wait for the worker"
+    answer = server.wire().post("/predict", HOLD, **fields).answer()  # it cannot wait for the worker, which is held
+    assert time.monotonic() - started >= 0.29
     problem(answer, 504, "deadline-exceeded")
     server.open_gate()
     assert server.metric("penstock_items_ended_total", ending="expired") == 1
@@ -204,11 +207,11 @@ def test_a_client_can_shorten_its_time_but_not_lengthen_it(serve):
         problem(server.wire().post("/predict", HOLD, X_Request_Timeout=asked).answer(), 504, "deadline-exceeded")
         return time.monotonic() - started
 
-    assert seconds_until_504("0.2") < 2
+    assert seconds_until_504("0.2") < tight(2.0)
     server.open_gate()
     assert server.wire().post("/predict", {}).answer().status == 200, "the worker is free again"
     (server.folder / "open").unlink()
-    assert 1.9 < seconds_until_504("100") < 20
+    assert seconds_until_504("100") > 1.9
     server.open_gate()
 
 
@@ -216,7 +219,7 @@ def test_a_client_can_shorten_its_time_but_not_lengthen_it(serve):
 def test_the_limit_of_a_proxy_ends_an_item_that_runs(server, fields):
     started = time.monotonic()
     problem(server.wire().post("/predict", HOLD, **fields).answer(), 504, "deadline-exceeded")
-    assert 0.29 <= time.monotonic() - started < 2
+    assert time.monotonic() - started >= 0.29
     server.open_gate()
 
 
