@@ -9,7 +9,7 @@ import signal
 from contextlib import ExitStack
 
 import pytest
-from worked import queue_in
+from worked import SHORT_LEASE, queue_in
 
 from redis_server import private_redis
 
@@ -59,10 +59,10 @@ def cases():
 def test_no_job_is_lost_or_done_twice_when_a_consumer_fails(queue, point, action, store):
     # The second visit, where there is one to be sure of: something has been done by then, and something is held.
     visit = 2 if point in ("after_claim", "after_compute", "before_compute", "before_commit") else 1
-    armed = queue.work(faults=f"{point}={action}:{visit}")
+    armed = queue.work("--lease", str(SHORT_LEASE), faults=f"{point}={action}:{visit}")
     if point != "after_start":
         armed.up()
-    queue.submit_many(JOBS, seconds=0.1 if "renewal" in point else 0.02)  # something is held when a renewal is due
+    queue.submit_many(JOBS, seconds=0.15 if "renewal" in point else 0.02)  # something is held when a renewal is due
     other = queue.work()
     if point in IN_DRAIN:
         queue.until(lambda: any(job.has_ended for job in queue.jobs()), "something to be done")

@@ -8,15 +8,16 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from worked import LEASE, queue_in
+from worked import SHORT_LEASE, queue_in
 
+from night import tight
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import NewJob
 from penstock.testing.history import Act
 from redis_server import private_redis
 
 POLL = 0.02
-SLACK = 1.0
+SLACK = tight(1.0)
 """Seconds that a machine on which other tests run may be late with what takes milliseconds."""
 
 
@@ -32,7 +33,7 @@ def queue(request, tmp_path):
 
 def test_what_a_killed_consumer_held_is_claimed_within_a_lease_and_a_poll(queue):
     """Measured in the history: from the last word of the dead to the next claim."""
-    first = queue.work().up()
+    first = queue.work("--lease", str(SHORT_LEASE)).up()
     gate = queue.folder / "open"
     # It may begin with the first alone, and holds a batch of four besides what the model has begun with.
     jobs = [queue.submit(f"job-{n}", 2 * n, x=n, gate=str(gate)) for n in range(5)]
@@ -55,13 +56,13 @@ def test_what_a_killed_consumer_held_is_claimed_within_a_lease_and_a_poll(queue)
         if part.fence == 2
     }
     # Its model runs one batch at a time: what comes later than the first claim waited for room, and not for a lease.
-    assert min(claims.values()) - last <= LEASE + POLL + SLACK
+    assert min(claims.values()) - last <= SHORT_LEASE + POLL + SLACK
     assert claims.keys() == set(jobs)
     assert {job.history[0].holder for job in queue.jobs()}.isdisjoint(job.history[1].holder for job in queue.jobs())
 
 
 def test_leases_are_renewed_while_the_event_loop_is_busy(queue):
-    busy = queue.work(JOBS_BLOCKED_LOOP=str(2 * LEASE)).up()
+    busy = queue.work("--lease", str(SHORT_LEASE), JOBS_BLOCKED_LOOP=str(2 * SHORT_LEASE)).up()
     queue.submit_many(4)
     queue.until(lambda: any(event.act is Act.CLAIM and event.parts for event in queue.events()), "a claim")
     other = queue.work().up()
@@ -74,8 +75,8 @@ def test_leases_are_renewed_while_the_event_loop_is_busy(queue):
 
 def test_what_waits_behind_a_long_batch_keeps_its_lease(queue):
     """Batches of four that take longer than a lease; the second is sent ahead of its turn."""
-    working = queue.work().up()
-    queue.submit_many(8, seconds=LEASE / 3)
+    working = queue.work("--lease", str(SHORT_LEASE)).up()
+    queue.submit_many(8, seconds=SHORT_LEASE / 3)
     queue.until_done()
     working.end()
     queue.check()
@@ -85,7 +86,7 @@ def test_what_waits_behind_a_long_batch_keeps_its_lease(queue):
 
 def test_a_consumer_that_is_restarted_at_once_waits_for_the_leases_of_its_former_life(queue):
     """Its name is another one, so nobody takes it for who held the jobs."""
-    first = queue.work(faults="before_commit=kill").up()
+    first = queue.work("--lease", str(SHORT_LEASE), faults="before_commit=kill").up()
     queue.submit_many(4)
     first.until_dead()
     queue.finish()
@@ -166,7 +167,7 @@ def test_a_consumer_that_is_killed_in_the_middle_of_a_transfer_costs_one_attempt
             else {"body": server.body, "output": f"{server.url}/out"}
         )
         queue.store.submit([NewJob("job", digest="job", **more)])
-        first = queue.work("--allow-net", "127.0.0.0/8").up()
+        first = queue.work("--lease", str(SHORT_LEASE), "--allow-net", "127.0.0.0/8").up()
         assert server.met[method].wait(20)
         first.kill()
         server.go_on.set()

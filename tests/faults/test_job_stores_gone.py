@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from cutting_proxy import CuttingProxy
-from worked import queue_in
+from worked import SHORT_LEASE, queue_in
 
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.stores.redis_scripts import read_scripts
@@ -53,7 +53,7 @@ def test_a_redis_that_is_killed_and_restarted_is_found_again_with_all_that_it_ha
 @pytest.mark.parametrize("how", ["refuse", pytest.param("swallow", marks=pytest.mark.night)])
 def test_a_consumer_that_is_cut_off_goes_on_when_the_store_is_back(proxy, queue, how):
     """Another has taken what it held; it claims again, and nothing of its late results is taken."""
-    cut_off = queue.work(url=f"redis://127.0.0.1:{proxy.port}/0").up()
+    cut_off = queue.work("--lease", str(SHORT_LEASE), url=f"redis://127.0.0.1:{proxy.port}/0").up()
     queue.submit_many(JOBS, seconds=SLOW)
     queue.until(lambda: queue.states()[JobState.SUCCEEDED] >= 4, "some jobs to be done")
     getattr(proxy, how)()
