@@ -9,13 +9,13 @@ import io
 import math
 import shlex
 import signal
-import socket
 import sys
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+from proxies import free_port
 
 FOLDER = "sentence_embeddings"
 
@@ -159,8 +159,7 @@ def test_the_api_document_shows_the_text_that_the_server_warmed_up_with(example,
 
 @pytest.mark.night
 def test_the_demo_prints_a_curl_line_that_works_and_ends_by_ctrl_c(running, curl, reference, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]  # the demo is told its port, so a free one is looked for first
+    port = free_port()  # the demo is told its port, so a free one is looked for first
     with running(FOLDER, sys.executable, "demo.py", env={"PENSTOCK_PORT": str(port)}) as program:
         line = program.wait_for(r"curl .*").group()
         assert f"http://127.0.0.1:{port}/predict" in shlex.split(line)

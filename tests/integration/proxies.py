@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -56,9 +57,17 @@ def open_folder() -> Iterator[Path]:
 
 
 def free_port() -> int:
-    """A port that nobody has now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """A port that nobody has now, and that the system gives to nobody who asks for any port.
+
+    Each connection and each test that listens on port 0 asks so: a port that was theirs could be theirs again before a
+    proxy has it.
+    """
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    others = [port for port in range(10_000, 65_536) if not first <= port <= last]
+    while True:
+        port = random.SystemRandom().choice(others)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def check_command(name: str, file: Path) -> list[str]:

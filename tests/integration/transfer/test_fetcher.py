@@ -141,18 +141,25 @@ def test_five_redirects_are_followed_and_a_sixth_is_not():
         fetch(server.url)
 
 
+@contextlib.contextmanager
+def refusing(host):
+    """An address that refuses every connection: it is taken, so nobody else can listen there meanwhile."""
+    with socket.socket() as taken:
+        taken.bind((host, 0))
+        yield taken.getsockname()
+
+
 def test_the_next_address_is_tried_where_one_does_not_answer():
-    with socket.create_server(("127.0.0.2", 0)) as closed:
-        dead = closed.getsockname()
-    with web_server(lambda asked: asked.answer(body=b"here")) as server:
+    with refusing("127.0.0.2") as dead, web_server(lambda asked: asked.answer(body=b"here")) as server:
         both = [Resolved(socket.AF_INET, dead), loopback(server.port)]
         assert fetch("http://two.example/", fetcher=Fetcher(LOOPBACK, resolve=lambda *_: both)) == b"here"
 
 
 def test_a_server_that_is_not_there_may_be_there_later():
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with pytest.raises(TransferFailed, match=r"cannot connect to 127\.0\.0\.1: Connection refused"):
+    with (
+        refusing("127.0.0.1") as (_, port),
+        pytest.raises(TransferFailed, match=r"cannot connect to 127\.0\.0\.1: Connection refused"),
+    ):
         fetch(f"http://127.0.0.1:{port}/")
 
 
