@@ -126,7 +126,7 @@ def pytest_sessionstart() -> None:
     """Have hypothesis look at every character there is.
 
     On a machine's first run that takes four seconds of CPU, and the result is written to a file.  Here that is no
-    test's time: on a loaded machine a test ran into its limit of a minute by it.
+    test's time: on a loaded machine a test ran into its limit by it.
     """
     hypothesis.strategies.text().validate()
 

@@ -18,9 +18,6 @@ import pytest
 from proxies import free_port
 
 FOLDER = "sentence_embeddings"
-
-pytestmark = pytest.mark.timeout(180)  # the first that needs the model loads it: 50 s beside seven other processes
-
 TOLERANCE = 1e-5
 
 

@@ -182,7 +182,6 @@ def ask(server: Server, first: int, enough: threading.Event, in_hand: set[int], 
         in_hand.remove(x)
 
 
-@pytest.mark.timeout(180)
 def test_every_answer_is_right_while_workers_attach_leave_and_die(server, workers, folder):
     for stage in ("before", "after"):
         for language in (*LANGUAGES, "python"):

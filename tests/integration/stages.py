@@ -597,7 +597,7 @@ class SlowPoison(ps.Stage):
     def predict(self, xs: list[str]) -> list[str]:
         note(self.notes, xs)
         if "hurried" in xs:
-            time.sleep(0.3)
+            time.sleep(1.5)
         if "bad" in xs:
             raise ValueError("bad item")
         return xs

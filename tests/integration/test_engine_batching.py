@@ -136,10 +136,10 @@ async def test_a_gap_between_arrivals_ends_the_wait():
 async def test_a_deadline_that_comes_before_the_wait_is_over_cuts_the_batch():
     held = ps.stage(stages.sleep_longest, batch=ps.Batch(max_size=100, max_wait=60))
     async with ps.Service(held) as service:
-        # A run of half a second is learned from a client batch, which is not held.  So the one that waits leaves half
-        # a second before its deadline, runs at once, and is in time on a busy machine too.
-        await service.predict_many([0.5, 0.5])
-        assert await service.predict(0.0, timeout=1.5) == 0.0
+        # A run of two seconds is learned from a client batch, which is not held.  So the one that waits leaves two
+        # seconds before its deadline, runs at once, and is in time on a busy machine too.
+        await service.predict_many([2.0, 2.0])
+        assert await service.predict(0.0, timeout=3.0) == 0.0
         assert service.engine.stages[0].counters.cuts == {"bulk": 1, "deadline": 1}
 
 

@@ -120,7 +120,7 @@ async def test_an_item_may_expire_between_two_stages(tmp_path):
 
 async def test_a_batch_is_bisected_without_its_expired_items(tmp_path):
     async with ps.Service(ps.stage(stages.SlowPoison, setup={"folder": str(tmp_path)})) as service:
-        hurried = asyncio.create_task(service.predict("hurried", timeout=0.1))
+        hurried = asyncio.create_task(service.predict("hurried", timeout=LATER))
         others = [asyncio.create_task(service.predict(x)) for x in ("good", "bad")]
         with pytest.raises(ps.DeadlineExceeded) as caught:
             await hurried

@@ -93,7 +93,7 @@ async def test_setup_teardown_failures_and_bisection_are_the_real_ones_inline(tm
 async def test_deadlines_and_cancellation_hold_inline(tmp_path):
     async with ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), inline=True) as service:
         with pytest.raises(ps.DeadlineExceeded) as caught:
-            await service.predict(1, timeout=0.05)
+            await service.predict(1, timeout=0.5)
         assert caught.value.ran is True
         queued = asyncio.create_task(service.predict(2))
         await asyncio.sleep(0)

@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 PROGRAM = HERE / "recorded_work.py"
 MODELS = HERE / "job_models.py"
 LEASE = 6.0
-"""Seconds.  It is renewed long before they are over: a machine that stands still for longer than the rest breaks tests."""
+"""Seconds.  It is renewed long before they are over: a machine that stands still for so long breaks tests."""
 SHORT_LEASE = 2.5
 """That of a consumer that is to lose it, and that a test waits for: given as `--lease`."""
 MOST_JOBS = 100_000

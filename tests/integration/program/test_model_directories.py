@@ -86,7 +86,6 @@ def test_the_current_version_is_served_and_its_number_told(models, tmp_path):
         assert server.health()["services"]["affairs"]["model_version"] == 1
 
 
-@pytest.mark.timeout(180)
 def test_fifty_publishes_under_load_and_workers_killed_among_them_change_no_answer(models, tmp_path):
     with serving(tmp_path, "--workers", "2", "models", services=()) as server:
         before = set(server.workers())
