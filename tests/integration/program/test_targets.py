@@ -1,9 +1,11 @@
 """How a service may be named on the command line, and what a name that leads nowhere is told."""
 
+import json
 import sys
 
 import pytest
-from served import Program, Server, run, serving
+from served import Program, Server, serving
+from spoken import spoken
 
 SERVICE = """
 import penstock as ps
@@ -68,18 +70,8 @@ def says(output, words):
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize(
-    ("target", "answer"),
-    [
-        ("good.py:service", "{} good"),
-        ("good.py", "{} good"),
-        ("./dir/good.py:service", "dir good"),
-        ("dir/good.py:make", "dir good"),
-        ("good:make", "{} good"),
-        ("good", "{} good"),
-    ],
-)
-def test_a_file_a_factory_and_a_lone_module_are_served_by_workers_that_find_them(folder, target, answer):
+@pytest.mark.parametrize(("target", "answer"), [("dir/good.py:make", "dir good"), ("good", "{} good")])
+def test_a_service_of_a_file_and_one_of_a_module_are_served_by_workers_that_find_them(folder, target, answer):
     server = Server(folder, target, "--port", "0", "--workers", "2")
     try:
         server.ready()
@@ -93,17 +85,30 @@ def test_a_file_a_factory_and_a_lone_module_are_served_by_workers_that_find_them
         server.destroy()
 
 
-@pytest.mark.parametrize("target", ["dir/good.py:service", "good:make", "good"])
-def test_what_can_be_served_can_be_checked(folder, target):
-    status, output = run(folder, "check", target)
+@pytest.mark.parametrize(
+    ("target", "place"),
+    [
+        ("good.py:service", "."),
+        ("good.py", "."),
+        ("./dir/good.py:service", "dir"),
+        ("dir/good.py:make", "dir"),
+        ("good:make", "."),
+        ("good", "."),
+    ],
+)
+def test_a_file_a_factory_and_a_lone_module_are_found_and_what_is_beside_them(folder, target, place):
+    for there in (folder, folder / "dir"):
+        (there / "beside.py").write_text("ANSWER = 'here'\nprint('beside is', __file__)\n")
+    status, output, _ = spoken(folder, "check", target)
     assert status == 0, output
+    assert f"beside is {folder / place / 'beside.py'}\n" in output
 
 
 def test_a_file_in_a_package_is_imported_as_a_part_of_it(folder):
     package = folder / "dir"
     (package / "__init__.py").touch()
     (package / "good.py").write_text(SERVICE.replace("from beside", "from .beside"))
-    status, output = run(folder, "check", "dir/good.py:service")
+    status, output, _ = spoken(folder, "check", "dir/good.py:service")
     assert status == 0, output
 
 
@@ -133,14 +138,29 @@ def test_a_file_in_a_package_is_imported_as_a_part_of_it(folder):
         ("types:service", "types has no 'service' (types is "),
         ("types.py:service", "types.py was named, but Python finds the module 'types' in "),
         ("sys:service", "sys has no 'service' (sys is Python itself)"),
-        ("pydantic.py:service", "which hides the library of that name: rename the file"),
         ("not-a-name.py:service", "'not-a-name' is no name of a module; rename it"),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "check"])
 def test_a_name_that_leads_elsewhere_is_told_where(folder, command, target, words):
     (folder / "stages.py").write_text(STAGES)
-    for name in ("types", "pydantic", "not-a-name"):
+    for name in ("types", "not-a-name"):
+        (folder / f"{name}.py").write_text(SERVICE)
+    found = spoken(folder, command, target)
+    assert found.status == 1
+    says(found.refusal, words)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("types.py:service", "types.py was named, but Python finds the module 'types' in "),
+        ("pydantic.py:service", "which hides the library of that name: rename the file"),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_a_file_with_the_name_of_a_library_is_told_what_it_hides(folder, command, target, words):
+    for name in ("types", "pydantic"):
         (folder / f"{name}.py").write_text(SERVICE)
     # As the installed `penstock`: with -m alone Python itself would take `types` from the current folder.
     program = Program(folder, sys.executable, "-P", "-m", "penstock.cli.main", command, target)
@@ -151,24 +171,16 @@ def test_a_name_that_leads_elsewhere_is_told_where(folder, command, target, word
     says(program.output, words)
 
 
-def test_the_package_itself_is_the_command(folder):
-    program = Program(folder, sys.executable, "-m", "penstock", "check", "good:service")
-    try:
-        assert program.wait(40) == 0, program.output
-    finally:
-        program.destroy()
-
-
 def test_the_command_alone_shows_its_help_and_exits_2(folder):
-    status, output = run(folder)
-    assert status == 2
-    assert "serve services over HTTP" in output
+    found = spoken(folder)
+    assert found.status == 2
+    assert "serve services over HTTP" in found.refusal
 
 
 def test_two_files_of_one_name_are_not_taken_for_each_other(folder):
-    status, output = run(folder, "serve", "good.py:service", "dir/good.py:make", "--port", "0")
-    assert status == 1
-    says(output, "dir/good.py was named, but Python finds the module 'good' in ")
+    found = spoken(folder, "serve", "good.py:service", "dir/good.py:make", "--port", "0")
+    assert found.status == 1
+    says(found.refusal, "dir/good.py was named, but Python finds the module 'good' in ")
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])
@@ -183,21 +195,23 @@ def test_two_files_of_one_name_are_not_taken_for_each_other(folder):
 )
 def test_an_error_of_the_module_shows_the_frames_of_the_user_alone(folder, command, source, target, end):
     (folder / "broken.py").write_text(source)
-    status, output = run(folder, command, target)
-    assert status == 1
-    frames = [line for line in output.splitlines() if line.startswith('  File "')]
+    status, out, error = spoken(folder, command, target)
+    assert (status, out) == (1, "")
+    frames = [line for line in error.splitlines() if line.startswith('  File "')]
     assert len(frames) == 1
-    assert str(folder / "broken.py") in frames[0]
-    assert output.splitlines()[-1] == end
+    line = 1 + SERVICE.split("\n").index("    return 1 // 0") if source is SERVICE else 1
+    assert frames[0].startswith(f'  File "{folder / "broken.py"}", line {line}')
+    assert error.splitlines()[-1] == end
 
 
 def test_an_error_of_the_module_is_one_object_under_json(folder):
     (folder / "broken.py").write_text("import nothing_there\n")
-    status, output = run(folder, "serve", "broken", "--log-format", "json")
-    assert status == 1
-    (line,) = output.splitlines()
-    assert '"error":"ModuleNotFoundError"' in line
-    assert "importlib" not in line
+    status, out, error = spoken(folder, "serve", "broken", "--log-format", "json")
+    assert (status, out) == (1, "")
+    line = json.loads(error)
+    assert line["error"] == "ModuleNotFoundError"
+    assert 'broken.py", line 1' in line["traceback"]
+    assert "importlib" not in error
 
 
 @pytest.mark.parametrize(
@@ -212,9 +226,9 @@ def test_an_error_of_the_module_is_one_object_under_json(folder):
 def test_a_number_of_workers_that_cannot_be_is_a_sentence(folder, given, workers, status, words):
     by_flag = given == "flag"
     arguments = ("--workers", workers) if by_flag else ()
-    found, output = run(folder, "serve", "good", *arguments, env={} if by_flag else {"PENSTOCK_WORKERS": workers})
-    assert found == status
-    says(output, words)
+    found = spoken(folder, "serve", "good", *arguments, env={} if by_flag else {"PENSTOCK_WORKERS": workers})
+    assert found.status == status
+    says(found.refusal, words)
 
 
 def test_a_variable_sets_the_workers_and_a_flag_wins(tmp_path):
