@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-import time
+import subprocess
 
 import pytest
-from served import PENSTOCK, Program, run
+from served import PENSTOCK, START_LIMIT, Program, run
+from spoken import spoken
 
 TEMPLATE = """
 import ctypes
@@ -42,8 +43,16 @@ def source(at_import="", in_setup="pass", in_predict="pass", in_teardown="pass")
 
 
 def checked(folder, *arguments):
+    """What the command says, which has the service in a process of its own."""
     status, output = run(folder, "check", "model:service", *arguments, env={"COLUMNS": "400"})
     assert "Traceback" not in output
+    return status, " ".join(output.split())
+
+
+def found(folder, **variables):
+    """What is found of the service, rehearsed in this process; each step is the same."""
+    status, output, error = spoken(folder, "check", "model:service", env={"COLUMNS": "1000", **variables})
+    assert "Traceback" not in output + error
     return status, " ".join(output.split())
 
 
@@ -51,8 +60,8 @@ def checked(folder, *arguments):
     ("what", "step", "how"),
     [
         ({"at_import": "os._exit(0)"}, "import", "exit status 0"),
-        ({"in_setup": "os._exit(0)"}, "setup and warm-up", "exit status 0"),
-        ({"in_predict": "os._exit(3)"}, "setup and warm-up", "exit status 3"),
+        pytest.param({"in_setup": "os._exit(0)"}, "setup and warm-up", "exit status 0", marks=pytest.mark.night),
+        pytest.param({"in_predict": "os._exit(3)"}, "setup and warm-up", "exit status 3", marks=pytest.mark.night),
         ({"in_predict": "os.kill(os.getpid(), 11)"}, "setup and warm-up", "signal SIGSEGV"),
         ({"in_teardown": "os._exit(0)"}, "teardown", "exit status 0"),
         ({"at_import": "import atexit\natexit.register(os._exit, 4)"}, "the end of the process", "exit status 4"),
@@ -74,6 +83,7 @@ def test_an_example_that_ends_the_process_is_named(module):
     assert re.search(r"wrong\W+examples\[0\] as JSON, answered in \w+\W+the check's process ended", output)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("what", "step"),
     [
@@ -98,10 +108,10 @@ def test_processes_that_the_service_started_do_not_outlive_the_check(module):
     assert checked(module(source(in_setup=f"self.p = {sleeper}; self.p.returncode = 0")))[0] == 0
 
 
-ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL]
+LIKE_SIGTERM = [pytest.param(number, marks=pytest.mark.night) for number in (signal.SIGHUP, signal.SIGQUIT)]
 
 
-@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, *LIKE_SIGTERM])
 def test_a_check_that_a_signal_ends_leaves_nothing_behind(module, number):
     """Neither its process, which hangs, nor what that has started."""
     hangs = "subprocess.Popen(['sleep', '1000']); print('hangs now', flush=True); time.sleep(1000)"
@@ -114,29 +124,23 @@ def test_a_check_that_a_signal_ends_leaves_nothing_behind(module, number):
         program.destroy()
 
 
-def test_the_time_of_a_step_is_its_own(module):
-    slow = source(at_import="time.sleep(1.5)", in_setup="time.sleep(1.5)")
-    started = time.monotonic()
-    status, output = checked(module(slow), "--timeout", "10")
-    assert status == 0, output
-    assert time.monotonic() - started > 3.0
-
-
 @pytest.mark.parametrize("code", ["", "0", "1", "'no licence'"])
-def test_a_module_that_ends_the_program_is_a_sentence_and_exit_1(module, code):
-    for command in (("check",), ("serve", "--port", "0")):
-        status, output = run(module(source(at_import=f"sys.exit({code})")), command[0], "model:service", *command[1:])
-        assert status == 1
-        assert "penstock: module 'model' ends the program" in output
-        assert code.strip("'") in output
-        assert "Traceback" not in output
+@pytest.mark.parametrize("command", [("check", "model:service"), ("serve", "model:service", "--port", "0")])
+def test_a_module_that_ends_the_program_is_a_sentence_and_exit_1(module, command, code):
+    said = spoken(module(source(at_import=f"sys.exit({code})")), *command)
+    assert said.status == 1
+    assert "penstock: module 'model' ends the program" in said.refusal
+    assert code.strip("'") in said.refusal
 
 
-def test_a_module_that_does_not_import_shows_its_own_traceback(module):
-    status, output = run(module("import penstock\nimport nothing_of_that_name\n"), "check", "model:service")
-    assert status == 1
-    assert 'model.py", line 2' in output
-    assert "ModuleNotFoundError: No module named 'nothing_of_that_name'" in output
+@pytest.mark.smoke
+def test_a_module_that_does_not_import_is_shown_by_the_process_of_the_check(module):
+    folder = module("import penstock\nimport nothing_of_that_name\n")
+    asked = [*PENSTOCK, "check", "model:service"]
+    done = subprocess.run(asked, cwd=folder, capture_output=True, text=True, timeout=START_LIMIT, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert 'model.py", line 2' in done.stderr
+    assert "ModuleNotFoundError: No module named 'nothing_of_that_name'" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,7 @@ def test_a_module_that_does_not_import_shows_its_own_traceback(module):
     ids=["end of a style", "style", "escaped", "link", "surrogate"],
 )
 def test_what_an_error_says_is_shown_as_it_is(module, text):
-    status, output = run(module(source(in_setup=f"raise OSError({text!r})")), "check", "model:service")
+    status, output, _ = spoken(module(source(in_setup=f"raise OSError({text!r})")), "check", "model:service")
     assert status == 1
     shown = text.encode("utf-8", "backslashreplace").decode()
     assert f"OSError: {shown} " in output
@@ -155,10 +159,9 @@ def test_what_an_error_says_is_shown_as_it_is(module, text):
 @pytest.mark.parametrize("name", [".:x", "..a:x", ".py:x", "model..deep:service", "a.:x"])
 @pytest.mark.parametrize("command", ["serve", "check"])
 def test_a_name_no_module_can_have_is_a_sentence(module, command, name):
-    status, output = run(module(source()), command, name)
-    assert status == 1
-    assert f"penstock: {name!r} does not name a service: write module:service" in output
-    assert "Traceback" not in output
+    said = spoken(module(source()), command, name)
+    assert said.status == 1
+    assert f"penstock: {name!r} does not name a service: write module:service" in said.refusal
 
 
 @pytest.mark.parametrize(
@@ -171,11 +174,12 @@ def test_a_name_no_module_can_have_is_a_sentence(module, command, name):
     ],
 )
 def test_a_patience_that_is_none_is_a_sentence_and_exit_2(module, given, words):
-    status, output = run(module(source()), "check", "model:service", "--timeout", given)
-    assert status == 2
-    assert f"penstock: {words}" in output
+    said = spoken(module(source()), "check", "model:service", "--timeout", given)
+    assert said.status == 2
+    assert f"penstock: {words}" in said.refusal
 
 
+@pytest.mark.smoke
 def test_a_patience_may_be_infinite(module):
     status, output = checked(module(source()), "--timeout", "inf")
     assert status == 0
@@ -193,13 +197,13 @@ def test_findings_that_cannot_be_written_are_a_sentence_and_exit_1(module):
 
 
 def test_what_was_skipped_does_not_count_as_well(module):
-    status, output = checked(module(source().replace("examples = [1.0]", "")))
+    status, output = found(module(source().replace("examples = [1.0]", "")))
     assert status == 0
     assert "0 wrong, 2 well, 1 skipped" in output
 
 
 def test_a_method_whose_name_is_near_to_that_of_a_hook_is_a_warning(module):
-    status, output = checked(module(source().replace("def teardown", "def preprocessing")))
+    status, output = found(module(source().replace("def teardown", "def preprocessing")))
     assert status == 0
     assert "warning │ stage Model │ nothing uses 'preprocessing': if it is meant as 'preprocess', rename it" in output
     assert ", 1 warned of" in output
@@ -219,10 +223,7 @@ def test_a_method_whose_name_is_near_to_that_of_a_hook_is_a_warning(module):
 )
 def test_workers_of_one_stage_that_share_a_gpu_are_a_warning(module, arguments, inherited, shared):
     text = source().replace("ps.Service(Model,", f"ps.Service(ps.stage(Model, {arguments}),")
-    status, output = run(
-        module(text), "check", "model:service", env={"COLUMNS": "1000", "CUDA_VISIBLE_DEVICES": inherited}
-    )
-    output = " ".join(output.split())
+    status, output = found(module(text), CUDA_VISIBLE_DEVICES=inherited)
     assert status == 0, output
     assert "0 wrong" in output
     if shared is None:
@@ -234,7 +235,7 @@ def test_workers_of_one_stage_that_share_a_gpu_are_a_warning(module, arguments, 
 
 def test_threads_of_one_process_share_its_gpus_without_a_warning(module):
     text = source().replace("ps.Service(Model,", "ps.Service(ps.stage(Model, gpus=[0, 0]), inline=True,")
-    status, output = checked(module(text))
+    status, output = found(module(text))
     assert (status, "share CUDA_VISIBLE_DEVICES" in output) == (0, False)
 
 
@@ -262,29 +263,29 @@ def pair(given="list[str]", value="text.split()", example='["a"]', name="model")
 
 
 def test_two_stages_that_fit_are_well(module):
-    status, output = checked(module(pair()))
+    status, output = found(module(pair()))
     assert status == 0
     assert "warned of" not in output
 
 
 def test_a_stage_that_cannot_take_what_the_one_before_returns_is_a_warning(module):
-    output = checked(module(pair(given="str")))[1]
+    output = found(module(pair(given="str")))[1]
     assert "warning │ stage Count │ it takes `list[str]`, and the stage before returns `str`: " in output
 
 
 def test_an_example_that_does_not_fit_is_told_also_where_the_stage_then_fails(module):
     words = "warning │ setup and warm-up │ stage 'Count': examples[0] does not fit `list[str]`: expected `array`, got "
-    status, output = checked(module(pair(example='"ab"')))
+    status, output = found(module(pair(example='"ab"')))
     assert status == 0
     assert f"{words}`str`" in output
-    status, output = run(module(pair(example="3")), "check", "model:service", env={"COLUMNS": "400"})
+    status, output, _ = spoken(module(pair(example="3")), "check", "model:service", env={"COLUMNS": "400"})
     assert status == 1
     assert f"{words}`int`" in " ".join(output.split())
     assert "object of type 'int' has no len()" in output
 
 
 def test_a_name_that_cannot_be_served_is_a_finding(module):
-    status, output = checked(module(pair(name="docs")))
+    status, output = found(module(pair(name="docs")))
     assert status == 1
     assert (
         "wrong │ service docs │ a service cannot be served as 'docs', because /docs is a path of the server's" in output
@@ -307,7 +308,7 @@ service = ps.Service(Model, name="model", tenants="tenants.toml", min_free_memor
 def test_a_service_that_would_refuse_its_examples_under_load_is_well(module):
     folder = module(LIMITED)
     (folder / "tenants.toml").write_text('[tenants."*"]\nrate = 0.01\nmax_queued = 1')
-    status, output = checked(folder)
+    status, output = found(folder)
     assert status == 0, output
     assert "examples[2] as JSON" in output
 
@@ -315,7 +316,7 @@ def test_a_service_that_would_refuse_its_examples_under_load_is_well(module):
 def test_a_wrong_file_of_tenants_is_a_finding(module):
     folder = module(LIMITED)
     (folder / "tenants.toml").write_text("[tenants.gold]\nrate = 0")
-    status, output = checked(folder)
+    status, output = found(folder)
     assert status == 1
     assert "wrong │ service model │ tenants 'tenants.toml': tenants.gold.rate must be a number" in output
 
@@ -341,7 +342,7 @@ service = ps.Service(First, square, Last, name="mixed")
 
 
 def test_a_stage_whose_workers_attach_from_outside_is_named_and_the_others_are_run(module):
-    status, output = checked(module(BETWEEN.format(last="float", returned="x")))
+    status, output = found(module(BETWEEN.format(last="float", returned="x")))
     assert status == 0, output
     assert "skipped │ stage square │ its workers attach from outside, so it was not run" in output
     assert output.count("every stage is ready") == 2
@@ -359,14 +360,14 @@ def test_a_stage_whose_workers_attach_from_outside_is_named_and_the_others_are_r
     ],
 )
 def test_what_is_wrong_behind_an_external_stage_is_a_finding(module, last, returned, words):
-    status, output = checked(module(BETWEEN.format(last=last, returned=returned)))
+    status, output = found(module(BETWEEN.format(last=last, returned=returned)))
     assert status == 1
     assert words in output
 
 
 def test_a_service_of_external_stages_alone_is_well_and_was_not_run(module):
     text = "import penstock as ps\nservice = ps.Service(ps.external('square', examples=[1]), name='square')"
-    status, output = checked(module(text))
+    status, output = found(module(text))
     assert status == 0, output
     assert "skipped │ stage square │ its workers attach from outside, so it was not run" in output
     assert "0 wrong, 1 well, 1 skipped" in output
