@@ -13,17 +13,22 @@ import threading
 from pathlib import Path
 
 import pytest
-from served import PATIENCE_SECONDS, PENSTOCK
+from served import PATIENCE_SECONDS, PENSTOCK, serving
+from spoken import spoken
 
 from penstock.cli.asking_ready import Unreachable, ask_ready
-from penstock.cli.main import main
 from penstock.cli.server_address import address_of
 
 READY, NOT_READY, UNREACHABLE, WRONGLY_ASKED = 0, 1, 2, 3
 
 
-def ask(*words, env=None, folder=None, **options):
+def ask(*words, env=None, folder="."):
     """What `penstock health` ends with, and what it prints."""
+    return spoken(Path(folder), "health", *words, env=env)
+
+
+def ask_by_program(*words, env=None, folder=None, **options):
+    """What the program ends with, and what it prints."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
     done = subprocess.run(
         [*PENSTOCK, "health", *words],
@@ -33,32 +38,49 @@ def ask(*words, env=None, folder=None, **options):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A server at a port and at the socket `a b.sock` in its folder."""
+    where = ("--port", "0", "--host", "127.0.0.1", "--uds", "a b.sock")
+    with serving(tmp_path_factory.mktemp("shared"), where=where) as server:
+        server.wait_for("ready on unix:")
+        yield server
+
+
+@pytest.fixture
+def refusing():
+    """The port of a socket that is nobody's to listen at, and so refuses each connection."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@pytest.mark.smoke
 def test_a_server_that_is_ready_is_0_by_its_url_and_by_the_variables(shared):
     port = str(shared.port)
-    assert ask(shared.address) == (READY, "ready\n", "")
+    assert ask_by_program(shared.address) == (READY, "ready\n", "")
     assert ask(f"{shared.address}/readyz") == (READY, "ready\n", "")
     assert ask(env={"PENSTOCK_HOST": "0.0.0.0", "PENSTOCK_PORT": port}) == (READY, "ready\n", "")
 
 
-def test_a_server_at_a_unix_socket_is_found_by_each_of_its_names(serve, tmp_path):
-    path = str(tmp_path / "a b.sock")
-    serve(where=("--uds", path))
+def test_a_server_at_a_unix_socket_is_found_by_each_of_its_names(shared):
+    path = str(shared.folder / "a b.sock")
     assert ask(f"unix:{path}") == (READY, "ready\n", "")
     assert ask(f"http+unix://{path.replace(' ', '%20')}") == (READY, "ready\n", "")
-    assert ask("unix:a b.sock", folder=tmp_path) == (READY, "ready\n", "")
-    assert ask(env={"PENSTOCK_UDS": path}) == (READY, "ready\n", "")
+    assert ask("unix:a b.sock", folder=shared.folder) == (READY, "ready\n", "")
+    assert ask_by_program(env={"PENSTOCK_UDS": path}) == (READY, "ready\n", "")
 
 
 def test_a_certificate_that_nobody_has_signed_is_good_enough(serve, pair, tmp_path):
-    server = serve(*pair.options)
-    assert ask(server.address) == (READY, "ready\n", "")
+    path = str(tmp_path / "tls.sock")
+    server = serve(*pair.options, where=("--port", "0", "--host", "127.0.0.1", "--uds", path))
+    server.wait_for("ready on unix:")
+    assert ask_by_program(server.address) == (READY, "ready\n", "")
     tls = {"PENSTOCK_TLS_CERT": str(pair.cert), "PENSTOCK_TLS_KEY": str(pair.key)}
     assert ask(env={"PENSTOCK_PORT": str(server.port), **tls}) == (READY, "ready\n", "")
     status, said, _ = ask(f"http://127.0.0.1:{server.port}")
     assert status == UNREACHABLE
     assert said.startswith(f"unreachable: http://127.0.0.1:{server.port}: ")
-    path = str(tmp_path / "tls.sock")
-    serve(*pair.options, where=("--uds", path))
     assert ask(env={"PENSTOCK_UDS": path, **tls}) == (READY, "ready\n", "")
     assert ask(f"https+unix://{path}") == (READY, "ready\n", "")
 
@@ -241,9 +263,10 @@ def test_a_server_that_says_nothing_is_2_when_the_time_is_over(listening):
     assert ask(url, "--timeout", "0.3") == (UNREACHABLE, f"unreachable: {url}: no answer within 0.3 s\n", "")
 
 
-def test_where_nobody_listens_it_is_2_with_the_reason(tmp_path):
+def test_where_nobody_listens_it_is_2_with_the_reason(tmp_path, refusing):
     (tmp_path / "file").touch()
-    assert ask("http://127.0.0.1:1") == (UNREACHABLE, "unreachable: http://127.0.0.1:1: Connection refused\n", "")
+    url = f"http://127.0.0.1:{refusing}"
+    assert ask(url) == (UNREACHABLE, f"unreachable: {url}: Connection refused\n", "")
     assert ask("unix:file", folder=tmp_path) == (UNREACHABLE, "unreachable: unix:file: Connection refused\n", "")
     assert ask("unix:no", folder=tmp_path)[:2] == (UNREACHABLE, "unreachable: unix:no: No such file or directory\n")
     for url in (f"unix:{'a' * 200}", f"http://{'a' * 100}.invalid"):
@@ -254,20 +277,20 @@ def test_where_nobody_listens_it_is_2_with_the_reason(tmp_path):
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "env", "told"),
-    [
-        (["--no-such-flag"], {}, "unrecognized arguments: --no-such-flag"),
-        (["unix:a", "unix:b"], {}, "unrecognized arguments: unix:b"),
-        (["127.0.0.1:8000"], {}, "names no server"),
-        (["--timeout", "soon"], {}, "--timeout: cannot read 'soon' as seconds"),
-        (["--timeout", "0"], {}, "--timeout must be more than 0"),
-        (["--timeout", "nan"], {}, "--timeout must be more than 0"),
-        (["--timeout", "inf"], {}, "at most 3600 seconds, got inf"),
-        ([], {"PENSTOCK_PORT": "0"}, "say the URL"),
-        ([], {"PENSTOCK_PORT": "many"}, "port: cannot read 'many' as int"),
-    ],
-)
+WRONG = [
+    (["--no-such-flag"], {}, "unrecognized arguments: --no-such-flag"),
+    (["unix:a", "unix:b"], {}, "unrecognized arguments: unix:b"),
+    (["127.0.0.1:8000"], {}, "names no server"),
+    (["--timeout", "soon"], {}, "--timeout: cannot read 'soon' as seconds"),
+    (["--timeout", "0"], {}, "--timeout must be more than 0"),
+    (["--timeout", "nan"], {}, "--timeout must be more than 0"),
+    (["--timeout", "inf"], {}, "at most 3600 seconds, got inf"),
+    ([], {"PENSTOCK_PORT": "0"}, "say the URL"),
+    ([], {"PENSTOCK_PORT": "many"}, "port: cannot read 'many' as int"),
+]
+
+
+@pytest.mark.parametrize(("words", "env", "told"), WRONG)
 def test_what_is_wrongly_called_is_3_since_2_says_unreachable(words, env, told):
     status, said, error = ask(*words, env=env)
     assert (status, said) == (WRONGLY_ASKED, "")
@@ -275,12 +298,12 @@ def test_what_is_wrongly_called_is_3_since_2_says_unreachable(words, env, told):
     assert "Traceback" not in error
 
 
-def test_who_calls_the_commands_by_their_function_gets_the_same(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["health", "--no-such-flag"])
-    assert ended.value.code == WRONGLY_ASKED
-    assert main(["health", "http://127.0.0.1:1"]) == UNREACHABLE
-    assert capsys.readouterr().out == "unreachable: http://127.0.0.1:1: Connection refused\n"
+@pytest.mark.smoke
+def test_the_program_ends_with_3_where_it_is_wrongly_called():
+    status, said, error = ask_by_program("--timeout", "soon")
+    assert (status, said) == (WRONGLY_ASKED, "")
+    assert "--timeout: cannot read 'soon' as seconds" in error
+    assert "Traceback" not in error
 
 
 def test_the_help_says_what_the_statuses_mean():
@@ -289,15 +312,15 @@ def test_the_help_says_what_the_statuses_mean():
     assert "0 ready, 1 not ready, 2 unreachable" in " ".join(said.split())
 
 
-def test_the_status_tells_where_nothing_can_be_printed(shared):
-    assert ask(shared.address, stdout=None, preexec_fn=lambda: os.close(1))[0] == READY
-    assert ask("http://127.0.0.1:1", stdout=None, preexec_fn=lambda: os.close(1))[0] == UNREACHABLE
+def test_the_status_tells_where_nothing_can_be_printed(shared, refusing):
+    assert ask_by_program(shared.address, stdout=None, preexec_fn=lambda: os.close(1))[0] == READY
+    assert ask_by_program(f"http://127.0.0.1:{refusing}", stdout=None, preexec_fn=lambda: os.close(1))[0] == UNREACHABLE
     with Path("/dev/full").open("w") as full:
-        assert ask(shared.address, stdout=full) == (READY, None, "")
+        assert ask_by_program(shared.address, stdout=full) == (READY, None, "")
 
 
 def test_a_name_that_the_terminal_has_no_characters_for_is_printed_all_the_same(tmp_path):
-    status, said, error = ask("unix:größe", env={"PYTHONIOENCODING": "ascii"}, folder=tmp_path)
+    status, said, error = ask_by_program("unix:größe", env={"PYTHONIOENCODING": "ascii"}, folder=tmp_path)
     assert (status, error) == (UNREACHABLE, "")
     assert said == "unreachable: unix:gr\\xf6\\xdfe: No such file or directory\n"
 
@@ -323,9 +346,9 @@ def test_an_interrupt_ends_it_at_once(listening):
     assert (program.returncode, said, error) == (130, "", "penstock: interrupted\n")
 
 
-def test_it_imports_nothing_of_the_server_and_of_other_commands():
+def test_it_imports_nothing_of_the_server_and_of_other_commands(refusing):
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "penstock", "health", "http://127.0.0.1:1"],
+        [sys.executable, "-X", "importtime", "-m", "penstock", "health", f"http://127.0.0.1:{refusing}"],
         capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == UNREACHABLE
