@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 from served import run
+from spoken import spoken
 
 from penstock.artifact.publishing import publish_artifact
 from tiny_artifacts import write_artifact
@@ -32,9 +33,11 @@ def models(saved, tmp_path):
 
 
 def artifact(folder, *arguments):
-    status, output = run(folder, "artifact", *map(str, arguments), env=WIDE)
-    assert "Traceback" not in output
-    return status, output
+    """How the command ends, and what it says: on standard error where it fails, and else on standard output."""
+    status, output, error = spoken(folder, "artifact", *map(str, arguments), env=WIDE)
+    assert "Traceback" not in output + error
+    assert output == "" or error == ""
+    return status, output + error
 
 
 def told(folder, *arguments):
@@ -46,6 +49,22 @@ def told(folder, *arguments):
 def there(models):
     """Every file and what is in it."""
     return {str(path.relative_to(models)): path.read_bytes() for path in models.rglob("*") if path.is_file()}
+
+
+@pytest.mark.smoke
+def test_the_program_publishes_rolls_back_and_tells(saved, tmp_path):
+    folder, digests = saved
+    for name in "ab":
+        assert run(tmp_path, "artifact", "publish", str(folder / name), "models", env=WIDE)[0] == 0
+    said = run(tmp_path, "artifact", "rollback", "models", env=WIDE)
+    assert said == (0, f"rolled back models from version 2 to version 1; {NEXT_START}\n")
+    status, output = run(tmp_path, "artifact", "rollback", "models", env=WIDE)
+    assert status == 1
+    assert "there is nothing to go back to" in output
+    status, output = run(tmp_path, "artifact", "list", "models", "--json", env=WIDE)
+    told = json.loads(output)
+    assert (status, told["version"]) == (0, 1)
+    assert [each["digest"] for each in told["versions"]] == [digests["a"], digests["b"]]
 
 
 def test_a_publish_says_the_number_and_when_servers_take_it(saved, tmp_path):
