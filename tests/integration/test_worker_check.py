@@ -10,9 +10,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from spoken import spoken
 from waiting import until_now
 
-from penstock.testing.workers import WORKER_CHECKS
+from penstock.testing import workers
+from penstock.testing.workers import WORKER_CHECKS, CheckVerdict
 
 PENSTOCK = [sys.executable, "-m", "penstock", "worker-check"]
 FAULTY = [sys.executable, str(Path(__file__).parents[1] / "conformance" / "faulty_worker.py")]
@@ -52,20 +54,22 @@ def test_a_good_worker_passes_every_check_and_leaves_nothing(folder):
     assert (list(folder.iterdir()), processes_in(folder)) == ([], [])
 
 
-def test_a_worker_with_a_fault_is_told_of_it_and_the_status_is_1(folder):
-    words = ("--stage", "square", "--codec", "json", "--timeout", "5", "--", *FAULTY, "no-message", "{path}")
-    done = checked(*words, folder=folder)
-    assert done.returncode == 1
-    assert "FAILED  failed-in-place" in done.stdout
-    assert "        item 1 of 3 failed: expected a message that says why, got none\n" in done.stdout
-    assert (list(folder.iterdir()), processes_in(folder)) == ([], [])
-
-
-def test_a_check_that_does_not_apply_is_skipped_by_name(folder):
-    done = checked("--stage", "square", "--", *FAULTY, "no-health", folder=folder)
-    assert done.returncode == 0
-    assert "\nskipped health" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith(f"{len(WORKER_CHECKS) - 1} ok, 0 failed, 1 skipped")
+def test_each_verdict_has_a_line_and_one_that_failed_makes_the_status_1(folder, monkeypatch):
+    """Which verdicts there are for which worker is in tests/conformance/test_worker_suite.py."""
+    first, second, third, *_ = WORKER_CHECKS
+    verdicts = [CheckVerdict(first), CheckVerdict(second, skipped="it says no")]
+    monkeypatch.setattr(workers, "run_worker_suite", lambda *_: iter(verdicts))
+    status, said, error = spoken(folder, "worker-check", "--stage", "square", "--", "true")
+    assert (status, error) == (0, "")
+    lines = said.splitlines()
+    assert [line.split()[:2] for line in lines[:2]] == [["ok", first.name], ["skipped", second.name]]
+    assert lines[2] == "        it says no"
+    assert lines[3].startswith("1 ok, 0 failed, 1 skipped, in ")
+    verdicts.append(CheckVerdict(third, problem="expected this\nand got that"))
+    status, said, error = spoken(folder, "worker-check", "--stage", "square", "--", "true")
+    assert (status, error) == (1, "")
+    assert f"FAILED  {third.name} " in said
+    assert "\n        expected this\n        and got that\n1 ok, 1 failed, 1 skipped, in " in said
 
 
 def test_a_command_that_ends_at_once_fails_at_once_with_its_words(folder):
@@ -89,8 +93,9 @@ def test_a_command_that_ends_at_once_fails_at_once_with_its_words(folder):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_wrong_call_ends_with_2(words, said, folder):
-    done = checked(*words, folder=folder)
-    assert said in done.stderr
+    found = spoken(folder, "worker-check", *words, env={"TMPDIR": str(folder)})
+    assert found.status == 2
+    assert said in found.refusal
     assert list(folder.iterdir()) == []
 
 
@@ -113,7 +118,7 @@ def test_a_check_that_is_interrupted_leaves_nothing(number, status, folder):
 def test_a_folder_for_temporary_files_that_no_socket_fits_in_is_told(folder):
     deep = folder / ("deep" * 30)
     deep.mkdir()
-    done = checked("--stage", "square", "--", "true", folder=deep)
-    assert done.returncode == 1
-    assert "there can be no socket at " in done.stderr
+    found = spoken(folder, "worker-check", "--stage", "square", "--", "true", env={"TMPDIR": str(deep)})
+    assert found.status == 1
+    assert "there can be no socket at " in found.refusal
     assert list(deep.iterdir()) == []
