@@ -19,6 +19,7 @@ from attaching import LAUNCH, PATIENCE_SECONDS, Door, attached
 from notes_and_gates import notes
 from processes import descriptors, running
 from served import run
+from spoken import spoken
 from waiting import until_now
 
 from penstock.codec.formats import Codec
@@ -110,6 +111,7 @@ def ended(program, status):
 # -- serving ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_it_says_what_it_is_is_set_up_and_answers(worker, door, tmp_path):
     program = worker(SQUARE, "--stage", "square", "--setup", '{"factor": 3}')
     peer = door.accept()
@@ -386,6 +388,7 @@ def test_it_tries_again_after_a_tenth_of_a_second_which_doubles_to_five(tmp_path
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
 
 
+@pytest.mark.smoke
 def test_when_the_server_is_back_it_attaches_again_without_a_second_setup(worker, door, tmp_path):
     program = worker()
     peer = door.accept()
@@ -793,9 +796,9 @@ def test_what_cannot_be_is_said_in_a_sentence(tmp_path, target, options, status,
     (tmp_path / "fails.py").write_text("raise ValueError('at import')\n")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "manifest.json").touch()
-    found, output = run(tmp_path, "worker", target, "--connect", "s", *options)
-    assert (found, words in output) == (status, True), output
-    assert "src/penstock" not in output
+    found = spoken(tmp_path, "worker", target, "--connect", "s", *options)
+    assert (found.status, found.out, words in found.err) == (status, "", True), found.err
+    assert "src/penstock" not in found.err
 
 
 def test_what_cannot_be_is_an_object_where_lines_are(tmp_path):
@@ -807,5 +810,5 @@ def test_what_cannot_be_is_an_object_where_lines_are(tmp_path):
 
 
 def test_the_socket_must_be_named(tmp_path):
-    status, output = run(tmp_path, "worker", "model:Square")
-    assert (status, "--connect" in output) == (2, True)
+    found = spoken(tmp_path, "worker", "model:Square")
+    assert (found.status, "--connect" in found.refusal) == (2, True)
