@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -45,25 +45,26 @@ class Spoken(NamedTuple):
 
 
 def spoken(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Spoken:
-    """Call `penstock` with `arguments` in `folder`; afterwards this process is as it was before.
+    """Call `penstock` with `arguments` in `folder`; afterwards this process is as it was before."""
+    return said_by(lambda: main(list(arguments)), folder, env)
 
-    What the user's modules do to it is taken back as far as a refusal, a check and a command of a moment need: a
-    command that serves belongs into a process of its own.
+
+def said_by(command: Callable[[], int], folder: Path, env: dict[str, str] | None = None) -> Spoken:
+    """Call `command`, which returns an exit status or raises it, in `folder`.
+
+    What the user's modules do to this process is taken back as far as a refusal, a check and a command of a moment
+    need: a command that serves belongs into a process of its own.
     """
     with _in_folder(folder, env or {}), _own_modules(folder), _state_kept(), _written() as written:
         with mock.patch.object(check, "_Process", _Rehearsed), mock.patch.object(attached_program, "AttachedSignals"):
-            status = _status_of(list(arguments))
+            try:
+                status = command()
+            except SystemExit as end:  # of argparse
+                status = int(end.code or 0)
         sys.stdout.flush()
         sys.stderr.flush()
         out, err = map(_text_of, written)
     return Spoken(status, out, err)
-
-
-def _status_of(arguments: list[str]) -> int:
-    try:
-        return main(arguments)
-    except SystemExit as end:  # of argparse
-        return int(end.code or 0)
 
 
 class _Rehearsed:

@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx
 import pytest
 from processes import running
-from served import Program, Server, run
+from served import Server
+from spoken import spoken
 from waiting import until_now
 
 MODEL = """
@@ -175,7 +176,7 @@ class Asker:
             self.failures.append(f"{answer.status}: {body}")
         if not self._keep:
             connection.close()
-        self._over.wait(0.005)
+        self._over.wait(0.02)
 
     def end(self):
         self._over.set()
@@ -183,28 +184,35 @@ class Asker:
         assert not self._thread.is_alive()
 
 
-def edits(folder, rounds):
-    """Five edits a round: what is written, and the answer that shows it, or None where the old service serves on."""
+def edits(folder, count):
+    """What is written, and the answer that shows it, or None where the old service serves on."""
     found = []
-    for n in range(rounds):
+    for n in range(count):
         (folder / f"beside{n}.txt").write_text(f"ANSWER = 'file {n}'\n")
         found += [
             (source(f"'{n}{n}'"), f"{n}{n}"),
             (source(f"'{n}{n}'") + "\nx +* 1\n", None),
+            (source("beside.ANSWER", imports=f"import beside{n} as beside"), f"file {n}"),
             (source(f"'stage {n}'", stage=f"Stage{n}"), f"stage {n}"),
             (source("self.said", setup=f"self.said = 'setup {n}'"), f"setup {n}"),
-            (source("beside.ANSWER", imports=f"import beside{n} as beside"), f"file {n}"),
         ]
-    return found
+    return found[:count]
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("rounds", "terminal"), [(4, False), (1, True)], ids=["twenty", "five, in a terminal"])
-def test_edits_fail_no_request(reloaded, tmp_path, rounds, terminal):
+@pytest.mark.parametrize(
+    ("count", "terminal"),
+    [
+        pytest.param(20, False, marks=pytest.mark.night, id="twenty"),
+        pytest.param(5, True, marks=pytest.mark.night, id="five, in a terminal"),
+        pytest.param(3, True, marks=pytest.mark.smoke, id="three, in a terminal"),
+    ],
+)
+def test_edits_fail_no_request(reloaded, tmp_path, count, terminal):
     server = reloaded(terminal=terminal).ready()
     askers = [Asker(server.address, keep=True), Asker(server.address, keep=False)]
     broken, last = 0, "a"
-    for number, (text, answer) in enumerate(edits(tmp_path, rounds)):
+    for number, (text, answer) in enumerate(edits(tmp_path, count)):
         if "beside" in text:  # a new file comes with the edit
             (tmp_path / f"beside{number // 5}.txt").rename(tmp_path / f"beside{number // 5}.py")
         server.edit(text)
@@ -221,7 +229,7 @@ def test_edits_fail_no_request(reloaded, tmp_path, rounds, terminal):
         until_now(lambda asker=asker: asker.answers[-1:] == [last], "its last answer", 40)
         asker.end()
         assert asker.failures == []
-        assert len(asker.answers) > 25 * rounds
+        assert len(asker.answers) > count
     assert not list(tmp_path.glob("__pycache__/model*"))
     server.hang_up()
     if terminal:
@@ -233,85 +241,23 @@ def test_edits_fail_no_request(reloaded, tmp_path, rounds, terminal):
         server.stop()
 
 
-def test_an_edit_of_equal_size_within_a_second_is_seen_each_time(reloaded):
-    server = reloaded().ready()
-    for letter in "bcdef":
-        server.edit(source(f"'{letter}'"))
-        server.answers(letter)
-    server.hang_up()
-    server.stop()
-
-
-def test_a_setup_that_fails_is_shown_and_waits_for_the_next_change(reloaded):
+@pytest.mark.smoke
+def test_a_service_that_fails_or_is_killed_waits_for_a_change_and_requests_wait_with_it(reloaded):
     server = reloaded(text=source(setup="1 / 0"))
     server.said("ZeroDivisionError")
     server.said("exit status 1; waiting for a change, and requests wait until then")
-    server.edit(source(setup="2 / 0"))
-    server.said("waiting for a change", 2)
     server.edit(source("'mended'"))
     server.ready()
     server.answers("mended")
-    server.edit(source(setup="3 / 0"))
-    server.said("waiting for a change", 3)
-    with socket.create_connection(("127.0.0.1", server.port)) as waiting:  # it waits, and is answered
-        waiting.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+    os.kill(server.child(), signal.SIGKILL)
+    server.said("the service has ended: signal SIGKILL; waiting for a change")
+    server.hang_up()
+    with socket.create_connection(("127.0.0.1", server.port)) as waiting:
+        waiting.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         server.edit(source("'again'"))
         waiting.settimeout(40)
-        assert waiting.recv(1 << 16).startswith(b"HTTP/1.1 ")
-    server.answers("again")
-    server.hang_up()
+        assert waiting.recv(1 << 16).startswith(b"HTTP/1.1 200")
     server.stop()
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("import nothing_there", "No module named 'nothing_there'"),
-        ("raise SystemExit(0)", "ends the program with 0 while it is imported"),
-        ("import os; os._exit(0)", "the import ended its process: exit status 0"),
-        ("import os; os.abort()", "the import ended its process: signal SIGABRT"),
-        ("service = ps.Service(lambda x: x)", "a worker process cannot import it"),
-        ("del service", "has no service"),
-    ],
-)
-def test_what_cannot_be_imported_is_shown_and_the_old_service_serves_on(reloaded, line, words):
-    server = reloaded().ready()
-    workers = server.workers()
-    server.edit(source("'b'") + f"\n{line}\n")
-    server.said(words)
-    server.said(SERVES_ON)
-    assert server.ask() == "a"
-    assert server.workers() == workers
-    server.edit(source("'c'"))
-    server.answers("c")
-    server.hang_up()
-    server.stop()
-
-
-def test_what_the_server_would_refuse_is_shown_and_the_old_services_serve_on(tmp_path):
-    (tmp_path / "model.py").write_text(source())
-    (tmp_path / "other.py").write_text(source(more=", name='other'"))
-    (tmp_path / "keys").write_text("key\n")
-    server = Server(tmp_path, "model.py", "other", "--reload", "--port", "0", "--api-key-file", "keys")
-    try:
-        server.ready()
-        (tmp_path / "other.py").write_text(source())
-        server.wait_for("different names, got")
-        (tmp_path / "other.py").write_text(source(more=", name='docs'"))
-        server.wait_for("is a path of the server's own")
-        (tmp_path / "other.py").write_text(source(more=", name='other', cpus=[4095]"))
-        server.wait_for(r"cpus \[4095\] are not among the allowed cores")
-        (tmp_path / "keys").unlink()
-        (tmp_path / "other.py").write_text(source(more=", name='another'"))
-        server.wait_for("api_key_file 'keys' cannot be read")
-        until_now(lambda: server.output.count(SERVES_ON) >= 4, "the last words", 40, lambda: server.output)
-        assert server.http.post("/other/predict", json=0, headers={"x-api-key": "key"}).json() == "a"
-        assert server.output.count("ready on") == 1
-        server.hang_up()
-        server.stop()
-    finally:
-        server.hang_up()
-        server.destroy()
 
 
 def test_an_import_that_hangs_is_given_up_for_the_next_edit(reloaded, tmp_path):
@@ -336,6 +282,7 @@ NEVER_BOTH = """
 """
 
 
+@pytest.mark.night
 def test_the_old_service_has_ended_before_the_new_one_is_set_up(reloaded):
     server = reloaded(text=source(setup=NEVER_BOTH)).ready()
     for letter in "bcd":
@@ -346,6 +293,7 @@ def test_the_old_service_has_ended_before_the_new_one_is_set_up(reloaded):
     server.stop()
 
 
+@pytest.mark.night
 def test_what_was_accepted_is_finished_within_two_seconds(reloaded, tmp_path):
     slow = source("__import__('waiting_model').until_open()")
     (tmp_path / "waiting_model.py").write_text(
@@ -364,18 +312,10 @@ def test_what_was_accepted_is_finished_within_two_seconds(reloaded, tmp_path):
     server.stop()
 
 
-def test_an_edit_waits_for_no_drain_delay(reloaded):
-    server = reloaded("--drain-delay", "600").ready()
-    server.edit(source("'b'"))
-    server.answers("b")
-    assert "accepting" not in server.output
-    server.hang_up()
-    server.stop()
-
-
 LOADS_UNTIL = "import os, time\n        while not os.path.exists('go'): time.sleep(0.005)"
 
 
+@pytest.mark.night
 def test_an_edit_while_models_load_is_served_next(reloaded, tmp_path):
     server = reloaded().ready()
     server.edit(source("'b'", setup=LOADS_UNTIL))
@@ -399,6 +339,7 @@ def test_a_line_takes_the_place_of_the_one_that_shows_what_loads(reloaded):
     assert server.wait() == 0
 
 
+@pytest.mark.night
 def test_an_edit_during_the_drain_is_served_next(reloaded, tmp_path):
     (tmp_path / "waiting_model.py").write_text(
         "import os, time\n\ndef until_open():\n    open('runs', 'w').close()\n"
@@ -419,6 +360,7 @@ def test_an_edit_during_the_drain_is_served_next(reloaded, tmp_path):
     server.stop()
 
 
+@pytest.mark.night
 def test_a_stop_during_the_drain_lets_it_finish(reloaded, tmp_path):
     slow = source("(open('runs', 'w'), __import__('time').sleep(0.5), 'done')[2]").replace("examples = [0]", "")
     server = reloaded(text=slow).ready()
@@ -433,6 +375,7 @@ def test_a_stop_during_the_drain_lets_it_finish(reloaded, tmp_path):
     assert server.output.count("starting service") == 1
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_to_the_parent_ends_both(reloaded, number):
     server = reloaded().ready()
@@ -448,14 +391,12 @@ def test_a_signal_that_interrupts_no_wait_of_the_event_loop_is_seen_at_once(relo
     assert server.wait() == 0
 
 
-def test_a_signal_ends_what_waits_for_a_change(reloaded):
-    server = reloaded(text="x +* 1\n")
-    server.said("waiting for a change")
-    server.stop()
-
-
-def test_a_second_signal_ends_a_service_that_stands_still(reloaded):
+def test_signals_reach_the_service_and_a_second_ends_one_that_stands_still(reloaded):
     server = reloaded().ready()
+    server.signal(signal.SIGHUP)
+    server.said("SIGHUP: there is no certificate")
+    server.signal(signal.SIGUSR1)
+    server.said("SIGUSR1: health")
     child = server.child()
     server.hang_up()
     os.kill(child, signal.SIGSTOP)
@@ -463,17 +404,8 @@ def test_a_second_signal_ends_a_service_that_stands_still(reloaded):
     server.signal(signal.SIGINT)
     server.until(lambda: pending(child, signal.SIGINT))
     server.signal(signal.SIGINT)
-    assert server.wait(10) == 128 + signal.SIGKILL
+    assert server.wait() == 128 + signal.SIGKILL
     assert "the service does not end: it is killed" in server.output
-
-
-def test_other_signals_reach_the_service(reloaded):
-    server = reloaded().ready()
-    server.signal(signal.SIGHUP)
-    server.said("SIGHUP: there is no certificate")
-    server.signal(signal.SIGUSR1)
-    server.said("SIGUSR1: health")
-    server.stop()
 
 
 def test_a_killed_parent_takes_all_with_it(reloaded):
@@ -485,17 +417,7 @@ def test_a_killed_parent_takes_all_with_it(reloaded):
     assert not any(map(running, workers))
 
 
-def test_a_service_that_is_killed_waits_for_a_change(reloaded):
-    server = reloaded().ready()
-    os.kill(server.child(), signal.SIGKILL)
-    server.said("the service has ended: signal SIGKILL; waiting for a change")
-    server.hang_up()
-    server.edit(source("'b'"))
-    server.answers("b")
-    server.hang_up()
-    server.stop()
-
-
+@pytest.mark.night
 def test_a_service_that_is_killed_beside_a_trial_is_started_with_the_change(reloaded, tmp_path):
     server = reloaded().ready()
     child = server.child()
@@ -511,50 +433,39 @@ def test_a_service_that_is_killed_beside_a_trial_is_started_with_the_change(relo
     server.stop()
 
 
-def test_a_unix_socket_is_kept_and_removed_at_the_end(reloaded, tmp_path):
-    server = reloaded(where=("--uds", "in.sock"))
-    server.said("ready on")
-    server.address = f"unix:{tmp_path / 'in.sock'}"
-    before = (tmp_path / "in.sock").stat().st_ino
-    server.edit(source("'b'"))
-    server.answers("b")
-    assert (tmp_path / "in.sock").stat().st_ino == before
-    server.hang_up()
-    server.stop()
-
-
-def test_every_socket_is_kept_from_one_service_to_the_next(reloaded, tmp_path):
-    server = reloaded(where=("--port", "0", "--host", "127.0.0.1", "--host", "127.0.0.2", "--uds", "in.sock"))
-    server.said("ready on unix:in.sock\n")
-    first, second, unix = re.findall(r"ready on (\S+)\n", server.output)
-    assert second == first.replace("127.0.0.1", "127.0.0.2")
-    for n, address in enumerate((first, second, f"unix:{tmp_path / 'in.sock'}")):
-        server.address = address
-        server.edit(source(f"'b{n}'"))
-        server.answers(f"b{n}")
-    server.said("ready on unix:in.sock\n", times=4)
-    assert re.findall(r"ready on (\S+)\n", server.output)[-3:] == [first, second, unix]
-    server.hang_up()
-    server.stop()
-    assert not (tmp_path / "in.sock").exists()
-
-
-def test_a_variable_switches_it_on_and_every_line_is_json_if_asked(tmp_path):
+def test_a_variable_switches_it_on_each_line_is_json_if_asked_and_every_socket_is_kept(tmp_path, log_lines):
     (tmp_path / "model.py").write_text(source())
-    server = Server(tmp_path, "model.py", "--port", "0", "--log-format", "json", env={"PENSTOCK_RELOAD": "1"})
+    where = ("--port", "0", "--host", "127.0.0.1", "--host", "127.0.0.2", "--uds", "in.sock")
+    server = Server(tmp_path, "model.py", *where, "--log-format", "json", env={"PENSTOCK_RELOAD": "1"})
+
+    def told(words, times=1):
+        until_now(lambda: server.output.count(words) >= times, f"{words!r}, {times} times", 40, lambda: server.output)
+
     try:
-        server.ready()
+        told("ready on unix:in.sock")
+        before = (tmp_path / "in.sock").stat().st_ino
         (tmp_path / "model.py").write_text("x +* 1\n")
-        server.wait_for(SERVES_ON)
+        told(SERVES_ON)
         (tmp_path / "model.py").write_text(source("'b'"))
-        until_now(lambda: server.output.count("ready on") == 2, "the second start", 40, lambda: server.output)
-        server.stop()
-        for line in server.output.splitlines():
-            json.loads(line)
+        told("ready on unix:in.sock", 2)
+        assert (tmp_path / "in.sock").stat().st_ino == before
+        addresses = re.findall(r"ready on ([^\s\"]+)", server.output)
+        assert addresses[:3] == addresses[3:]
+        first, second, unix = addresses[:3]
+        assert (second, unix) == (first.replace("127.0.0.1", "127.0.0.2"), "unix:in.sock")
+        for address in (first, second):
+            assert httpx.post(f"{address}/predict", json=0, trust_env=False, timeout=40).json() == "b"
+        server.address = f"unix:{tmp_path / 'in.sock'}"
+        assert server.http.post("/predict", json=0).json() == "b"
+        server.hang_up()
+        server.stop()  # which looks that the socket's file has gone
+        assert [line["message"] for line in log_lines(server)][-1] == "stopped"
     finally:
+        server.hang_up()
         server.destroy()
 
 
+@pytest.mark.night
 def test_what_fails_is_logged_where_only_warnings_are(tmp_path):
     (tmp_path / "model.py").write_text(source(setup="open('set up', 'w').close()"))
     server = Server(tmp_path, "model.py", "--reload", "--port", "0", "--log-format", "json", "--log-level", "warning")
@@ -575,17 +486,7 @@ def test_what_fails_is_logged_where_only_warnings_are(tmp_path):
         server.destroy()
 
 
-def test_off_it_watches_nothing(tmp_path):
-    (tmp_path / "model.py").write_text(source())
-    server = Server(tmp_path, "model.py", "--no-reload", "--port", "0", env={"PENSTOCK_RELOAD": "1"})
-    try:
-        server.ready()
-        assert "watches" not in server.output
-        server.stop()
-    finally:
-        server.destroy()
-
-
+@pytest.mark.night
 def test_two_services_are_reloaded_together(tmp_path):
     (tmp_path / "model.py").write_text(source())
     (tmp_path / "other.py").write_text(source(more=", name='other'"))
@@ -605,64 +506,7 @@ def test_two_services_are_reloaded_together(tmp_path):
         server.destroy()
 
 
-def test_other_files_change_nothing(reloaded, tmp_path):
-    server = reloaded().ready()
-    for name in (".hidden", "venv"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "a.py").write_text("x = 1\n")
-    (tmp_path / "notes.txt").write_text("x")
-    server.edit(source("'b'"))
-    server.answers("b")
-    lines = [line for line in server.output.splitlines() if "changed: " in line]
-    assert lines == ["penstock: changed: model.py"]
-    server.hang_up()
-    server.stop()
-
-
-def test_names_that_are_not_utf_8_or_not_of_one_line_neither_end_it_nor_break_a_line(reloaded, tmp_path):
-    server = reloaded().ready()
-    (tmp_path / os.fsdecode(b"\xff.txt")).touch()
-    (tmp_path / os.fsdecode(b"\xff.py")).touch()
-    (tmp_path / "two\nlines\x1b.py").touch()
-    server.said("\\udcff.py")
-    server.said("two\\nlines\\x1b.py")
-    server.edit(source("'b'"))
-    server.answers("b")
-    server.hang_up()
-    server.stop()
-
-
-GENERATES = "open('made.py', 'w').write('x = 1'); import made"
-
-
-def test_code_that_is_generated_as_it_was_changes_nothing(reloaded, tmp_path):
-    (tmp_path / "made.py").write_text("x = 1")
-    server = reloaded(text=source(imports=GENERATES)).ready()
-    server.edit(source("'b'", imports=GENERATES))
-    server.answers("b")
-    server.edit(source("'c'", imports=GENERATES))
-    server.answers("c")
-    assert server.output.count("starting service") == 3
-    assert "made.py" not in server.output
-    server.hang_up()
-    server.stop()
-
-
-def test_a_package_that_comes_or_is_renamed_is_seen(reloaded, tmp_path):
-    (tmp_path / ".hidden").mkdir()
-    (tmp_path / ".hidden" / "__init__.py").write_text("ANSWER = 'here'\n")
-    server = reloaded(text=source("package.ANSWER", imports="import package"))
-    server.said("waiting for a change")
-    (tmp_path / ".hidden").rename(tmp_path / "package")
-    server.ready()
-    server.answers("here")
-    (tmp_path / "package").rename(tmp_path / "renamed")
-    server.said("No module named 'package'", 2)
-    server.said(SERVES_ON)
-    server.hang_up()
-    server.stop()
-
-
+@pytest.mark.night
 def test_a_working_folder_that_is_replaced_is_served_as_it_is_now(reloaded, tmp_path):
     server = reloaded().ready()
     new = tmp_path.with_name(f"{tmp_path.name}-new")
@@ -677,16 +521,6 @@ def test_a_working_folder_that_is_replaced_is_served_as_it_is_now(reloaded, tmp_
     server.stop()
 
 
-def test_a_file_saved_as_it_is_starts_a_service_that_could_not_be(reloaded, tmp_path):
-    server = reloaded(text=source(setup="open('weights')"))
-    server.said("waiting for a change")
-    (tmp_path / "weights").touch()
-    server.edit(source(setup="open('weights')"))
-    server.ready()
-    server.hang_up()
-    server.stop()
-
-
 @pytest.mark.parametrize(
     ("options", "status", "words"),
     [
@@ -696,17 +530,14 @@ def test_a_file_saved_as_it_is_starts_a_service_that_could_not_be(reloaded, tmp_
 )
 def test_what_no_edit_can_mend_ends_it(tmp_path, options, status, words):
     (tmp_path / "model.py").write_text(source())
-    found, output = run(tmp_path, "serve", "model.py", "--reload", "--port", "0", *options)
-    assert found == status
-    assert words in output
+    found = spoken(tmp_path, "serve", "model.py", "--reload", "--port", "0", *options)
+    assert found.status == status
+    assert words in found.refusal
 
 
-def test_without_watchfiles_it_says_what_to_install(tmp_path):
+def test_without_watchfiles_it_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "model.py").write_text(source())
-    hide = "import sys; sys.modules['watchfiles'] = None; from penstock.cli.main import main; sys.exit(main())"
-    program = Program(tmp_path, sys.executable, "-P", "-c", hide, "serve", "model.py", "--reload")
-    try:
-        assert program.wait(40) == 1
-    finally:
-        program.destroy()
-    assert "pip install watchfiles" in program.output
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    found = spoken(tmp_path, "serve", "model.py", "--reload")
+    assert found.status == 1
+    assert "pip install watchfiles" in found.refusal
