@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import socket
@@ -13,9 +14,12 @@ from importlib.util import find_spec
 
 import pytest
 from served import PENSTOCK, START_LIMIT, Program, run
-from spoken import spoken
+from spoken import said_by, spoken
 
 import penstock as ps
+from penstock.cli.main import command_arguments, load_services
+from penstock.cli.options import server_options
+from penstock.config import ServerOptions
 
 SERVE = ("serve", "orders:service", "--port", "0")
 
@@ -34,18 +38,34 @@ def test_variables_set_options_and_flags_win_over_them(serve):
     server.wait_for("POST /predict 413")
 
 
-def test_a_flag_can_turn_off_what_a_variable_turned_on(serve):
-    server = serve("--no-access-log", env={"PENSTOCK_ACCESS_LOG": "1"})
-    server.wire().post("/predict", {}).answer()
-    server.stop()
-    assert "POST" not in server.output
+def options_read(folder, *arguments, env):
+    """The options of a server that these words and variables would start."""
+    found = []
+
+    def read():
+        found.append(server_options(command_arguments([*SERVE, *arguments]), os.environ))
+        return 0
+
+    assert said_by(read, folder, env) == (0, "", "")
+    return found[0]
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_variable_that_is_misspelt_is_told_at_the_start(serve, log_format):
-    server = serve("--log-format", log_format, env={"PENSTOCK_MAX_QUEUD": "5"})
-    words = "warning: the variable PENSTOCK_MAX_QUEUD sets nothing: did you mean PENSTOCK_MAX_QUEUED?"
-    server.wait_for(re.escape(words))
+def test_a_flag_can_turn_off_what_a_variable_turned_on(tmp_path):
+    on = {"PENSTOCK_ACCESS_LOG": "1"}
+    assert options_read(tmp_path, env=on).access_log
+    assert not options_read(tmp_path, "--no-access-log", env=on).access_log
+
+
+def test_an_empty_variable_opens_nothing_to_everybody(tmp_path):
+    empty = {"PENSTOCK_HOST": "", "PENSTOCK_UDS": "", "PENSTOCK_API_KEY_FILE": ""}
+    assert options_read(tmp_path, env=empty) == options_read(tmp_path, env={}) == ServerOptions(port=0)
+
+
+def test_a_variable_that_is_misspelt_is_told_at_the_start_in_the_format_of_the_log(serve, log_lines):
+    server = serve("--log-format", "json", env={"PENSTOCK_MAX_QUEUD": "5"})
+    first, second, *_ = [line["message"] for line in log_lines(server)]
+    assert first.startswith(f"version {ps.__version__} (")
+    assert second == "warning: the variable PENSTOCK_MAX_QUEUD sets nothing: did you mean PENSTOCK_MAX_QUEUED?"
 
 
 AUTHOR = """
@@ -58,9 +78,17 @@ service = ps.Service(same, name="mine", max_queued=7, timeout=33.0)
 """
 
 
-def test_what_the_author_wrote_holds_unless_it_is_overridden(serve):
-    assert serve(source=AUTHOR).metric("penstock_items_in_hand_limit") == 7
-    assert serve("--max-queued", "9", source=AUTHOR).metric("penstock_items_in_hand_limit") == 9
+@pytest.mark.parametrize(
+    ("arguments", "env", "limit"),
+    [((), {}, 7), (("--max-queued", "9"), {}, 9), ((), {"PENSTOCK_MAX_QUEUED": "8"}, 8)],
+)
+def test_what_the_author_wrote_holds_unless_it_is_overridden(module, arguments, env, limit):
+    def load():
+        (service,) = load_services(command_arguments(["serve", "model:service", *arguments]))
+        assert service.options.timeout == 33.0
+        return service.options.max_queued
+
+    assert said_by(load, module(AUTHOR), env) == (limit, "", "")
 
 
 def says(output, words):
@@ -103,9 +131,9 @@ def test_a_value_that_an_option_can_never_have_is_a_sentence_and_exit_2(module, 
     ],
 )
 def test_an_option_that_does_not_fit_this_machine_is_a_sentence_and_exit_1(module, options, words):
-    status, output = run(module(), *SERVE, *options)
-    assert status == 1
-    says(output, words)
+    found = spoken(module(), *SERVE, *options)
+    assert found.status == 1
+    says(found.refusal, words)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +161,6 @@ def test_the_program_refuses_a_wrong_call_on_standard_error_with_its_exit_status
     done = subprocess.run(asked, cwd=module(), capture_output=True, text=True, timeout=START_LIMIT, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "penstock: max_queued must be at least 1, got 0\n"
-
-
-def test_an_empty_variable_opens_nothing_to_everybody(serve):
-    server = serve(env={"PENSTOCK_HOST": "", "PENSTOCK_UDS": "", "PENSTOCK_API_KEY_FILE": ""})
-    assert server.address == f"http://127.0.0.1:{server.port}"
 
 
 def test_a_port_in_use_is_a_sentence_and_exit_1(module):
@@ -182,9 +205,9 @@ def test_a_current_folder_that_was_removed_is_a_sentence_and_exit_1(tmp_path, co
 
 
 def test_two_services_of_one_name_are_a_sentence_and_exit_1(module):
-    status, output = run(module(), "serve", "orders:service", "orders:service", "--port", "0")
-    assert status == 1
-    says(output, "different names")
+    found = spoken(module(), "serve", "orders:service", "orders:service", "--port", "0")
+    assert found.status == 1
+    says(found.refusal, "different names")
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])
@@ -493,9 +516,9 @@ def test_a_server_warns_of_a_format_that_cannot_carry_a_result_and_serves(module
 
 
 def test_a_server_does_not_start_where_no_request_can_bring_an_item(module):
-    status, output = run(module(CHECKED), "serve", "model:waves", "--port", "0")
-    assert status == 1
-    says(output, "`complex` cannot be an item from outside: no request can bring `complex`")
+    found = spoken(module(CHECKED), "serve", "model:waves", "--port", "0")
+    assert found.status == 1
+    says(found.refusal, "`complex` cannot be an item from outside: no request can bring `complex`")
 
 
 def test_a_server_does_not_start_where_no_format_can_carry_a_result(module):
@@ -577,8 +600,6 @@ def test_the_version_and_the_first_line_say_which_build_runs_on_what(serve):
     assert server.output.splitlines()[0] == f"penstock: version {words}"
     assert server.health()["compiled"] is compiled
     assert server.metric("penstock_info", compiled="true" if compiled else "false") == 1
-    server = serve("--log-format", "json")
-    assert json.loads(server.output.splitlines()[0])["message"] == f"version {words}"
 
 
 def test_a_start_reads_no_versions_of_libraries_and_loads_nothing_of_what_draws_tables():
