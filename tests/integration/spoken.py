@@ -149,10 +149,10 @@ def _state_kept() -> Iterator[None]:
     call_handlers, handle = logging.Logger.callHandlers, logging.Handler.handle
     try:
         with warnings.catch_warnings(), mock.patch.object(warnings, "showwarning"):
-            warnings.showwarning = warnings._showwarning_orig  # type: ignore[attr-defined]
+            warnings.showwarning = warnings._showwarning_orig
             yield
     finally:
-        logging.Logger.callHandlers, logging.Handler.handle = call_handlers, handle  # type: ignore[method-assign]
+        logging.Logger.callHandlers, logging.Handler.handle = call_handlers, handle
         for logger, its_handlers, level, propagate, disabled in kept:
             logger.handlers[:] = its_handlers
             logger.setLevel(level)
