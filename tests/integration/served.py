@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 from programs import END_LIMIT, MarkedProgram
@@ -259,6 +259,9 @@ class Server(Program):
             assert not Path(self.address.removeprefix("unix:")).exists()
 
 
+S = TypeVar("S", bound=Server)
+
+
 @contextmanager
 def serving(
     folder: Path,
@@ -269,14 +272,15 @@ def serving(
     env: dict[str, str] | None = None,
     ready: bool = True,
     wrapper: tuple[str, ...] = (),
-) -> Iterator[Server]:
+    kind: type[S] = Server,
+) -> Iterator[S]:
     """Serve `services` of module `orders`, or of `source`, on a free port; ends it by SIGTERM, and checks how.
 
     `wrapper` is a command that is run with that of the server as its arguments, and becomes it.
     A test that sends a signal itself also checks itself what comes of it.
     """
     module = write_module(folder, source)
-    server = Server(folder, *(f"{module}:{name}" for name in services), *where, *options, env=env, wrapper=wrapper)
+    server = kind(folder, *(f"{module}:{name}" for name in services), *where, *options, env=env, wrapper=wrapper)
     try:
         if ready:
             server.ready()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from served import serving, write_module
+from shared_servers import KINDS, SharedServers
 from systemd_host import GATED, Host, Notified
 
 MAKE = (
@@ -81,11 +82,45 @@ def log_lines():
     return lambda server: [json.loads(line) for line in server.output.splitlines()]
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """One server of `orders.service` for every test of a module that asks nothing special of it."""
-    with serving(tmp_path_factory.mktemp("shared")) as server:
-        yield server
+@pytest.fixture(scope="session")
+def shared_servers(tmp_path_factory):
+    """The servers that tests share, each started for the first test that asks for it."""
+    servers = SharedServers(tmp_path_factory.mktemp)
+    yield servers
+    servers.end()
+
+
+@pytest.fixture
+def shared_are_up(request, shared_servers):
+    """Starts what this test shares with others, or starts it again where a test has broken it."""
+    callspec = getattr(request.node, "callspec", None)
+    asked = {
+        *request.fixturenames,
+        *(value for value in (callspec.params.values() if callspec else ()) if isinstance(value, str)),
+    }
+    for kind in asked & KINDS.keys():
+        shared_servers.ensure(kind)
+
+
+@pytest.fixture(autouse=True)
+def no_child_left_behind(shared_are_up, no_child_left_behind):
+    """As of every test; what is shared is there before, and stays."""
+
+
+def lent(kind):
+    """A fixture: the server of a kind, as if it had just been started."""
+
+    @pytest.fixture(name=kind)
+    def lend(shared_servers):
+        yield shared_servers.lend(kind)
+        shared_servers.take_back(kind)
+
+    return lend
+
+
+shared, with_access_log, two_waiting = lent("shared"), lent("with_access_log"), lent("two_waiting")
+other_statuses, tiny, json_logs = lent("other_statuses"), lent("tiny"), lent("json_logs")
+batched, two_stages, two_workers = lent("batched"), lent("two_stages"), lent("two_workers")
 
 
 @pytest.fixture

@@ -41,11 +41,6 @@ def notes(server, name):
     return [str(noted) for noted in notes_and_gates.notes(server.folder / name)]
 
 
-@pytest.fixture
-def server(serve):
-    return serve()
-
-
 # -- the caller's fault ----------------------------------------------------------------------------
 
 
@@ -68,9 +63,9 @@ def test_each_invalid_item_of_a_client_batch_has_its_own_422(shared):
     assert second["error"]["request_id"] == answer.headers["x-request-id"]
 
 
-def test_what_http_itself_refuses_is_a_problem_too(serve):
-    server = serve("--max-body", "1000", "--max-header", "2000")
-    problem(server.wire().post("/predict", b"x" * 1001).answer(), 413, "")
+def test_what_http_itself_refuses_is_a_problem_too(tiny):
+    server = tiny
+    problem(server.wire().post("/predict", b"x" * 9501).answer(), 413, "")
     problem(server.wire().send(b"GET /livez HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 2000 + b"\r\n\r\n").answer(), 431, "")
     problem(server.wire().send(b"GET /livez\r\n\r\n").answer(), 400, "")
     problem(server.wire().post("/predict", b"<x/>", Content_Type="application/xml").answer(), 415, "")
@@ -79,10 +74,10 @@ def test_what_http_itself_refuses_is_a_problem_too(serve):
 # -- too much work ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [503, 429, 400])
-def test_a_full_service_refuses_at_once_and_says_when_to_come_back(serve, status):
-    server = serve("--max-queued", "2", "--overload-status", str(status))
-    held = [hold(server), server.wire().post("/predict", {"value": 2})]
+@pytest.mark.parametrize(("kind", "room", "status"), [("two_waiting", 2, 503), ("other_statuses", 3, 429)])
+def test_a_full_service_refuses_at_once_and_says_when_to_come_back(request, kind, room, status):
+    server = request.getfixturevalue(kind)
+    held = [hold(server), *(server.wire().post("/predict", {"value": 2}) for _ in range(room - 1))]
     server.until(lambda: server.health()["state"] == "busy")
     answer = server.wire().post("/predict", {"value": 3}).answer()
     found = problem(answer, status, "overloaded")
@@ -91,9 +86,9 @@ def test_a_full_service_refuses_at_once_and_says_when_to_come_back(serve, status
     assert (answer.headers["x-should-retry"], found["reason"]) == ("true", "full")
     assert server.http.get("/readyz").status_code == 200, "a busy service still takes traffic"
     server.open_gate()
-    assert [wire.answer().status for wire in held] == [200, 200]
+    assert [wire.answer().status for wire in held] == [200] * room
     assert server.wire().post("/predict", {"value": 4}).answer().json() == 4.0
-    assert notes(server, "ran") == ["0.0", "2.0", "4.0"]
+    assert notes(server, "ran") == ["0.0", *["2.0"] * (room - 1), "4.0"]
     assert server.metric("penstock_items_refused_total", reason="full") == 1
 
 
@@ -115,9 +110,11 @@ def test_a_service_that_predicts_refuses_who_would_end_too_late_and_tells_how_lo
     assert server.http.get("/scale").json()["backlog_seconds"] == 0
 
 
-def test_a_full_service_refuses_at_the_head_before_the_body(serve):
-    server = serve("--max-queued", "1")
+def test_a_full_service_refuses_at_the_head_before_the_body(two_waiting):
+    server = two_waiting
     hold(server)
+    server.wire().post("/predict", {"value": 2})
+    server.until(lambda: server.health()["state"] == "busy")
     wire = server.wire().send(
         b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n"
     )
@@ -125,7 +122,8 @@ def test_a_full_service_refuses_at_the_head_before_the_body(serve):
     server.open_gate()
 
 
-def test_a_body_that_may_never_come_in_is_413_and_not_try_again_later(server):
+def test_a_body_that_may_never_come_in_is_413_and_not_try_again_later(shared):
+    server = shared
     held = hold(server)
     wire = server.wire().send(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1099511627776\r\n\r\n")
     problem(wire.answer(), 413, "")
@@ -133,8 +131,8 @@ def test_a_body_that_may_never_come_in_is_413_and_not_try_again_later(server):
     assert held.answer().status == 200
 
 
-def test_the_bytes_of_waiting_items_fill_a_service_too(serve):
-    server = serve("--max-queued-bytes", "10000")
+def test_the_bytes_of_waiting_items_fill_a_service_too(tiny):
+    server = tiny
     held = [hold(server), server.wire().post("/predict", {"value": 2, "pad": "x" * 9000})]
     server.until(lambda: server.health()["services"]["orders"]["bytes"] > 9000)
     problem(server.wire().post("/predict", {"value": 3, "pad": "x" * 2000}).answer(), 503, "overloaded")
@@ -145,9 +143,9 @@ def test_the_bytes_of_waiting_items_fill_a_service_too(serve):
 # -- deadlines -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [503, 408, 500])
-def test_an_item_whose_deadline_passes_while_it_waits_is_never_run(serve, status):
-    server = serve("--expired-status", str(status))
+@pytest.mark.parametrize(("kind", "status"), [("shared", 503), ("other_statuses", 408)])
+def test_an_item_whose_deadline_passes_while_it_waits_is_never_run(request, kind, status):
+    server = request.getfixturevalue(kind)
     held = [hold(server), server.wire().post("/predict", {"value": 1})]  # one runs, one is prefetched
     started = time.monotonic()
     answer = server.wire().post("/predict", {"value": 7}, X_Request_Timeout="0.3").answer()
@@ -161,7 +159,8 @@ def test_an_item_whose_deadline_passes_while_it_waits_is_never_run(serve, status
     assert notes(server, "ran") == ["0.0", "1.0", "9.0"]
 
 
-def test_a_prefetched_item_whose_deadline_passes_is_dropped_by_its_worker(server):
+def test_a_prefetched_item_whose_deadline_passes_is_dropped_by_its_worker(shared):
+    server = shared
     held = hold(server)
     answer = server.wire().post("/predict", {"value": 7}, X_Request_Timeout="0.3").answer()
     problem(answer, 503, "deadline-exceeded")
@@ -171,59 +170,62 @@ def test_a_prefetched_item_whose_deadline_passes_is_dropped_by_its_worker(server
     assert notes(server, "ran") == ["0.0", "9.0"]
 
 
-@pytest.mark.parametrize(("options", "fields"), [((), {"X_Request_Timeout": "0.3"}), (("--timeout", "0.3"), {})])
-def test_an_item_whose_deadline_passes_while_it_runs_is_504_at_that_moment(serve, options, fields):
-    server = serve(*options)
+def test_an_item_whose_deadline_passes_while_it_runs_is_504_at_that_moment(shared):
+    server = shared
     started = time.monotonic()
-    answer = server.wire().post("/predict", HOLD, **fields).answer()  # it cannot wait for the worker, which is held
+    answer = server.wire().post("/predict", HOLD, X_Request_Timeout="0.3").answer()  # it cannot wait for the worker
     assert time.monotonic() - started >= 0.29
     problem(answer, 504, "deadline-exceeded")
     server.open_gate()
     assert server.metric("penstock_items_ended_total", ending="expired") == 1
 
 
-@pytest.mark.parametrize("status", [408, 500])
-def test_a_deadline_that_passes_while_an_item_runs_may_be_another_status(serve, status):
-    server = serve("--late-status", str(status))
+def test_a_deadline_that_passes_while_an_item_runs_may_be_another_status(other_statuses):
+    server = other_statuses
     answer = server.wire().post("/predict", HOLD, X_Request_Timeout="0.3").answer()
-    problem(answer, status, "deadline-exceeded")
+    problem(answer, 500, "deadline-exceeded")
     assert (answer.headers["x-should-retry"], answer.headers.get("retry-after")) == ("false", None)
     server.open_gate()
 
 
-def test_the_result_of_an_expired_item_is_dropped_and_later_stages_are_skipped(serve):
-    server = serve(services=("two_stages",))
+def test_the_result_of_an_expired_item_is_dropped_and_later_stages_are_skipped(two_stages):
+    server = two_stages
     problem(server.wire().post("/predict", HOLD, X_Request_Timeout="0.3").answer(), 504, "deadline-exceeded")
     server.open_gate()
     assert server.wire().post("/predict", {"value": 5}).answer().json() == 105.0
     assert notes(server, "second") == ["5.0"]
 
 
-def test_a_client_can_shorten_its_time_but_not_lengthen_it(serve):
-    server = serve("--timeout", "2")
+def test_a_client_can_shorten_its_time_but_not_lengthen_it(tiny):
+    server = tiny
 
     def seconds_until_504(asked):
+        fields = {"X_Request_Timeout": asked} if asked else {}
         started = time.monotonic()
-        problem(server.wire().post("/predict", HOLD, X_Request_Timeout=asked).answer(), 504, "deadline-exceeded")
+        problem(server.wire().post("/predict", HOLD, **fields).answer(), 504, "deadline-exceeded")
         return time.monotonic() - started
 
     assert seconds_until_504("0.2") < tight(2.0)
     server.open_gate()
     assert server.wire().post("/predict", {}).answer().status == 200, "the worker is free again"
-    (server.folder / "open").unlink()
-    assert seconds_until_504("100") > 1.9
-    server.open_gate()
+    for asked in ("100", ""):
+        (server.folder / "open").unlink()
+        assert seconds_until_504(asked) > 1.9
+        server.open_gate()
+        server.until(server.is_idle)
 
 
 @pytest.mark.parametrize("fields", [{"grpc_timeout": "300m"}, {"x_envoy_expected_rq_timeout_ms": "300"}])
-def test_the_limit_of_a_proxy_ends_an_item_that_runs(server, fields):
+def test_the_limit_of_a_proxy_ends_an_item_that_runs(shared, fields):
+    server = shared
     started = time.monotonic()
     problem(server.wire().post("/predict", HOLD, **fields).answer(), 504, "deadline-exceeded")
     assert time.monotonic() - started >= 0.29
     server.open_gate()
 
 
-def test_an_item_whose_limit_has_passed_when_it_comes_is_never_run(server):
+def test_an_item_whose_limit_has_passed_when_it_comes_is_never_run(shared):
+    server = shared
     for fields in ({"grpc_timeout": "1n"}, {"X_Request_Timeout": "1e-300"}):
         problem(server.wire().post("/predict", {"value": 7}, **fields).answer(), 503, "deadline-exceeded")
     assert server.wire().post("/predict", {"value": 9}).answer().status == 200
@@ -270,8 +272,8 @@ def test_a_failing_item_of_a_client_batch_has_an_id_of_its_own_that_the_log_know
     shared.wait_for(r"ERROR .*list:1")
 
 
-def test_in_a_batch_that_raises_only_the_culprit_fails(serve):
-    server = serve(services=("batched",))
+def test_in_a_batch_that_raises_only_the_culprit_fails(batched):
+    server = batched
     held = hold(server)
     wires = [server.wire().post("/predict", {"do": do, "value": 1}) for do in ("answer", "raise", "answer", "answer")]
     server.until(lambda: server.health()["services"]["batched"]["queued"] == 5)
@@ -281,7 +283,8 @@ def test_in_a_batch_that_raises_only_the_culprit_fails(serve):
     assert server.metric("penstock_stage_bisected_batches_total") == 1
 
 
-def test_a_worker_that_dies_twice_under_an_item_is_500_for_that_item_alone(server):
+def test_a_worker_that_dies_twice_under_an_item_is_500_for_that_item_alone(shared):
+    server = shared
     answer = server.wire().post("/predict", {"do": "die"}).answer()
     found = problem(answer, 500, "worker-lost")
     assert found["id"] == found["request_id"]
@@ -291,13 +294,14 @@ def test_a_worker_that_dies_twice_under_an_item_is_500_for_that_item_alone(serve
     assert server.metric("penstock_stage_retried_items_total") == 1
 
 
-def test_a_worker_that_dies_once_costs_its_item_a_second_try_and_nothing_else(server):
+def test_a_worker_that_dies_once_costs_its_item_a_second_try_and_nothing_else(shared):
+    server = shared
     assert server.wire().post("/predict", {"do": "die once", "value": 3}).answer().json() == 3.0
     assert notes(server, "ran") == ["3.0", "3.0"]
 
 
-def test_the_batch_mates_of_a_deadly_item_are_answered(serve):
-    server = serve(services=("batched",))
+def test_the_batch_mates_of_a_deadly_item_are_answered(batched):
+    server = batched
     held = hold(server)
     wires = [server.wire().post("/predict", {"do": do, "value": 1}) for do in ("answer", "die", "answer", "answer")]
     server.until(lambda: server.health()["services"]["batched"]["queued"] == 5)
@@ -382,7 +386,8 @@ def test_a_service_whose_workers_cannot_start_any_more_is_failed_and_says_why(se
     assert server.metric("penstock_state", state="failed") == 1
 
 
-def test_while_the_service_drains_new_requests_are_503_on_open_connections(server):
+def test_while_the_service_drains_new_requests_are_503_on_open_connections(serve):
+    server = serve()
     held = hold(server)
     waiting = server.wire().send(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Le")  # begun, so that it is not idle
     for _ in range(2):  # the first turn of the loop may only accept the connection, the next one reads it
@@ -400,8 +405,8 @@ def test_while_the_service_drains_new_requests_are_503_on_open_connections(serve
 
 
 @pytest.mark.parametrize("how", ["close", "drop"])
-def test_a_caller_who_leaves_takes_what_waits_along_and_is_counted_as_499(serve, how):
-    server = serve("--access-log")
+def test_a_caller_who_leaves_takes_what_waits_along_and_is_counted_as_499(with_access_log, how):
+    server = with_access_log
     held, next_in_line = hold(server), server.wire().post("/predict", {"value": 1})
     leaver = server.wire().post("/predict", {"value": 2}, X_Request_ID="leaver")
     server.until(lambda: server.health()["services"]["orders"]["queued"] == 3)
@@ -416,8 +421,8 @@ def test_a_caller_who_leaves_takes_what_waits_along_and_is_counted_as_499(serve,
     assert server.metric("penstock_items_ended_total", ending="cancelled") == 1
 
 
-def test_what_a_caller_left_running_does_not_reach_the_next_stage(serve):
-    server = serve(services=("two_stages",))
+def test_what_a_caller_left_running_does_not_reach_the_next_stage(two_stages):
+    server = two_stages
     leaver = hold(server, value=1)
     leaver.close()
     server.until(lambda: server.metric("penstock_items_ended_total", ending="cancelled") == 1)
@@ -426,7 +431,8 @@ def test_what_a_caller_left_running_does_not_reach_the_next_stage(serve):
     assert notes(server, "second") == ["2.0"]
 
 
-def test_a_caller_who_leaves_takes_a_whole_client_batch_along(server):
+def test_a_caller_who_leaves_takes_a_whole_client_batch_along(shared):
+    server = shared
     held = hold(server)
     leaver = server.wire().post("/batch", [{"value": n} for n in range(50)])
     server.until(lambda: server.health()["services"]["orders"]["queued"] == 51)
