@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,6 +43,8 @@ COUNTS = ("_total", "_count", "_sum", "_bucket")
 class LentServer(Server):
     """A server whose counts and log begin anew with each test."""
 
+    tells_requests = False
+    """Whether it writes an access log."""
     _before = ""
     _counts: dict[tuple[str, frozenset[tuple[str, str]]], float] | None = None
 
@@ -50,7 +53,10 @@ class LentServer(Server):
         for path in self.folder.iterdir():
             if path.suffix != ".py":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self._before, self._counts = self.http.get("/metrics").text, None
+        mark = uuid.uuid4().hex
+        self._before, self._counts = self.http.get("/metrics", headers={"x-request-id": mark}).text, None
+        if self.tells_requests:
+            self.wait_for(mark)  # what this and the requests before it log comes after their answers
         with self._grown:
             self.output = ""
 
@@ -103,6 +109,7 @@ class SharedServers:
         folder = self._make_folder(kind)
         services = asked.get("services", ("service",))
         server = stack.enter_context(serving(folder, *asked.get("options", ()), services=services, kind=LentServer))
+        server.tells_requests = "--access-log" in asked.get("options", ())
         self._running[kind] = (server, stack)
 
     def lend(self, kind: str) -> LentServer:
@@ -115,7 +122,8 @@ class SharedServers:
         """See that the test has left it as it was; else the test fails, and the server is given to nobody else."""
         server = self._running[kind][0]
         try:
-            assert not server.signalled, "a test that signals a server needs its own"
+            assert not server.signalled, "a test that signals a server needs one of its own"
+            assert server.process.poll() is None, f"the server that tests share has ended:\n{server.output}"
             server.rest()
         except BaseException:
             self._discard(kind)

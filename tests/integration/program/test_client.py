@@ -154,8 +154,8 @@ def test_a_server_that_comes_later_is_reached_by_a_further_try(serve, tmp_path):
     server.wait_for(r"attempt=([2-9]|\d\d+)\b")
 
 
-def test_a_full_server_gets_fewer_requests_and_answers_all(serve):
-    server = serve("--max-queued", "2")
+def test_a_full_server_gets_fewer_requests_and_answers_all(two_waiting):
+    server = two_waiting
     with Client(server.address, timeout=60.0, max_retries=100) as c, ThreadPoolExecutor(16) as pool:
         orders = [{"do": "nap", "seconds": 0.01, "value": float(number)} for number in range(60)]
         assert list(pool.map(c.predict, orders)) == [order["value"] for order in orders]
@@ -167,8 +167,8 @@ def test_a_full_server_gets_fewer_requests_and_answers_all(serve):
 # -- calls that are ended ----------------------------------------------------------------------------------------------
 
 
-async def test_a_cancelled_task_withdraws_its_item(serve):
-    server = serve()
+async def test_a_cancelled_task_withdraws_its_item(shared):
+    server = shared
     async with AsyncClient(server.address) as c:
         call = asyncio.create_task(c.predict({"do": "hold"}))
         await until(lambda: in_flight(server) == 1, "the item at its worker")
@@ -196,8 +196,8 @@ async def test_a_try_that_is_given_up_has_its_connection_closed():
         assert await asyncio.wait_for(ended, PATIENCE_SECONDS) == b"1", "the body, and then the end"
 
 
-async def test_closing_an_async_client_withdraws_what_it_has_in_hand(serve):
-    server = serve()
+async def test_closing_an_async_client_withdraws_what_it_has_in_hand(shared):
+    server = shared
     c = AsyncClient(server.address)
     one = asyncio.create_task(c.predict({"do": "hold"}))
     many = asyncio.create_task(c.predict_many([{"do": "hold"}, {"do": "hold"}]))
@@ -210,8 +210,8 @@ async def test_closing_an_async_client_withdraws_what_it_has_in_hand(serve):
     server.open_gate()
 
 
-def test_leaving_with_ends_the_calls_of_other_threads_and_withdraws_their_items(serve):
-    server = serve()
+def test_leaving_with_ends_the_calls_of_other_threads_and_withdraws_their_items(shared):
+    server = shared
     with ThreadPoolExecutor(4) as pool:
         with Client(server.address) as c:
             calls = [pool.submit(c.predict, {"do": "hold"}) for _ in range(4)]
@@ -239,8 +239,8 @@ with Client(sys.argv[1]) as c:
 """
 
 
-def test_an_interrupt_in_a_thread_that_waits_withdraws_its_item(serve):
-    server = serve()
+def test_an_interrupt_in_a_thread_that_waits_withdraws_its_item(shared):
+    server = shared
     command = [sys.executable, "-c", INTERRUPTED, server.address]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         until_now(lambda: in_flight(server) == 1, "the item at its worker", PATIENCE_SECONDS)

@@ -194,18 +194,18 @@ def test_a_key_file_that_lets_nobody_in_is_an_error(module, content, words):
     assert "Traceback" not in output
 
 
-def test_the_access_log_has_a_line_for_each_request_and_none_unless_asked(serve):
-    server = serve("--access-log")
+def test_the_access_log_has_a_line_for_each_request_and_none_unless_asked(with_access_log, shared):
+    server = with_access_log
     server.wire().post("/predict?token=abc", {"value": 1}, X_Request_ID="first").answer()
     server.wire().post("/nowhere%0Aforged", {}, X_Request_ID="second").answer()
     rest = r"tenant= u=3 attempt=1 client=127\.0\.0\.1$"
     server.wait_for(rf"(?m)penstock\.access: POST /predict 200 3 0\.\d+ first {rest}")
     server.wait_for(rf"(?m)penstock\.access: POST /nowhere%0Aforged 404 \d+ 0\.\d+ second {rest}")
     assert "abc" not in server.output
-    silent = serve()
-    silent.wire().post("/predict", {"value": 1}, X_Request_ID="third").answer()
-    silent.stop()
-    assert "third" not in silent.output
+    shared.wire().post("/predict", {"value": 1}, X_Request_ID="third").answer()
+    shared.wire().post("/predict", {"do": "raise"}, X_Request_ID="fourth").answer()
+    shared.wait_for("ERROR .*fourth")  # a line of later is there, so the other would be
+    assert "third" not in shared.output
 
 
 def test_a_connection_ends_with_an_answer_once_it_has_its_age_and_not_before(serve):
@@ -248,14 +248,13 @@ def test_what_is_no_network_is_no_trusted_proxy(module):
     assert "trusted_proxies takes networks such as 10.0.0.0/8, addresses, and the word unix: 10.0.0.1/8" in output
 
 
-def test_with_json_logs_every_line_is_an_object_that_names_its_request(serve):
-    server = serve("--access-log", "--log-format", "json")
+def test_with_json_logs_every_line_is_an_object_that_names_its_request(json_logs):
+    server = json_logs
     wire = server.wire()
     wire.post("/predict", {"value": 1}, X_Request_ID="good").answer()
     wire.post("/predict", {"do": "raise"}, X_Request_ID="bad").answer()
     wire.post("/nowhere", {}, X_Request_ID="lost").answer()
-    server.hang_up()
-    server.stop()
+    server.wait_for('"request_id":"lost".*\n')
     lines = [json.loads(line) for line in server.output.splitlines()]
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
     access = {line["request_id"]: line for line in lines if line["logger"] == "penstock.access"}

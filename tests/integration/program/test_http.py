@@ -110,9 +110,8 @@ def test_http_1_0_is_answered_and_closed_unless_asked_to_stay(shared):
         assert answer.headers["connection"] == "keep-alive"
 
 
-def test_a_pipeline_is_answered_in_order_whatever_finishes_first(serve):
-    server = serve(services=("two_workers",))
-    wire = server.wire().send(
+def test_a_pipeline_is_answered_in_order_whatever_finishes_first(two_workers):
+    wire = two_workers.wire().send(
         b"".join(request("POST", "/predict", {"do": "nap", "seconds": 0.2 / (n + 1), "value": n}) for n in range(10))
         + request("GET", "/livez")
         + request("POST", "/predict", {"value": "x"})

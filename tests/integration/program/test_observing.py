@@ -13,8 +13,8 @@ from served import request
 PROBES = ("/livez", "/readyz", "/health", "/metrics")
 
 
-def test_probes_are_answered_while_every_worker_computes(serve):
-    server = serve(services=("two_workers",))
+def test_probes_are_answered_while_every_worker_computes(two_workers):
+    server = two_workers
     busy = [server.wire().post("/predict", {"do": "spin", "value": n}) for n in range(2)]
     pending = [server.wire().post("/predict", {"value": n}) for n in range(20)]
     ran = server.folder / "ran"
@@ -46,14 +46,14 @@ def test_health_tells_the_state_of_every_part(serve):
     assert held.answer().json() == 100.0
 
 
-def test_a_service_that_would_refuse_is_busy_and_still_takes_traffic(serve):
-    server = serve("--max-queued", "1")
-    held = server.wire().post("/predict", {"do": "hold"})
+def test_a_service_that_would_refuse_is_busy_and_still_takes_traffic(two_waiting):
+    server = two_waiting
+    held = [server.wire().post("/predict", {"do": do}) for do in ("hold", "answer")]
     server.until(lambda: server.health()["state"] == "busy")
     assert server.http.get("/readyz").json() == {"state": "busy"}
     assert server.metric("penstock_state", state="busy") == 1
     server.open_gate()
-    assert held.answer().status == 200
+    assert [wire.answer().status for wire in held] == [200, 200]
     assert server.health()["state"] == "ready"
 
 

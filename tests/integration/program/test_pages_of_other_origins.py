@@ -72,8 +72,8 @@ def test_a_page_may_read_that_there_are_too_many_connections(serve):
     assert busy.answer().status == 200
 
 
-def test_without_the_option_no_answer_says_anything_of_origins(serve):
-    server = serve()
+def test_without_the_option_no_answer_says_anything_of_origins(shared):
+    server = shared
     for answer in (
         server.http.post("/predict", json={"value": 2}, headers={"origin": PAGE}),
         server.http.options("/predict", headers={"origin": PAGE, "access-control-request-method": "POST"}),
@@ -137,10 +137,9 @@ def test_in_chromium_the_page_of_a_named_origin_calls_with_its_key_and_reads_ref
     assert asked(browser, server.address, "/health", authorization=f"Bearer {KEY}")["status"] == 200
 
 
-def test_in_chromium_the_page_of_another_origin_gets_nothing(serve, page):
+def test_in_chromium_the_page_of_another_origin_gets_nothing(serve, shared, page):
     browser, _ = page
-    for options in ((), ("--cors-origin", PAGE)):
-        server = serve(*options)
+    for server in (shared, serve("--cors-origin", PAGE)):
         assert asked(browser, server.address, item={"value": 2}) == "TypeError"
         assert asked(browser, server.address, "/health") == "TypeError"
         assert server.metric("penstock_items_accepted_total") == 0

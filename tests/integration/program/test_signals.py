@@ -87,8 +87,8 @@ def test_a_group_that_is_terminated_drains_too(serve):
         (signal.SIGUSR1, "SIGUSR1: the coordinator's threads"),
     ],
 )
-def test_a_signal_that_ends_nothing_may_reach_the_whole_group(serve, number, line):
-    server = serve()
+def test_a_signal_that_ends_nothing_may_reach_the_whole_group(shared, number, line):
+    server = shared
     before = server.workers()
     wires = held_and_next(server)
     for pid in server.survivors():
@@ -191,8 +191,8 @@ def test_usr1_writes_health_and_stacks_in_lines_that_stay_json(serve, log_lines)
     assert "in run_until_signal" in messages[1]
 
 
-def test_usr1_writes_what_each_worker_runs(serve):
-    server = serve()
+def test_usr1_writes_what_each_worker_runs(shared):
+    server = shared
     held_and_next(server)
     os.kill(server.pid, signal.SIGUSR1)
     try:
@@ -201,8 +201,8 @@ def test_usr1_writes_what_each_worker_runs(serve):
         server.open_gate()
 
 
-def test_a_crowd_of_signals_harms_nobody(serve):
-    server = serve()
+def test_a_crowd_of_signals_harms_nobody(shared):
+    server = shared
     for n in range(100):
         os.kill(server.pid, signal.SIGUSR1 if n % 2 else signal.SIGHUP)
         assert server.http.post("/predict", json={"value": n}).json() == n

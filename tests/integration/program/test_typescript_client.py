@@ -180,8 +180,8 @@ def test_the_key_the_tenant_and_the_try_reach_the_server(node, serve, tmp_path):
     server.wait_for(r"POST /predict 200 3 0\.\d+ mine tenant=gold u=1 attempt=1\b")
 
 
-def test_an_abort_signal_withdraws_the_item_and_the_client_goes_on(node, serve):
-    server = serve()
+def test_an_abort_signal_withdraws_the_item_and_the_client_goes_on(node, shared):
+    server = shared
     program = node(
         """
         const c = new Client(url);
@@ -228,8 +228,8 @@ def test_over_a_unix_socket_items_come_and_are_withdrawn(node, serve, tmp_path):
     server.open_gate()
 
 
-def test_a_full_server_gets_fewer_requests_and_answers_all(node, serve):
-    server = serve("--max-queued", "2")
+def test_a_full_server_gets_fewer_requests_and_answers_all(node, two_waiting):
+    server = two_waiting
     program = node(
         """
         const c = new Client(url, { timeoutMs: 60_000, maxRetries: 100 });
