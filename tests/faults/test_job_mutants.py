@@ -1,11 +1,18 @@
-"""Mistakes planted in real consumers: the history tells of each."""
+"""Mistakes planted in real consumers: the history tells of each.
+
+`tests/unit/jobs/test_history_of_mistakes.py` has such histories written down, and is run by day.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from worked import LEASE, queue_in
 
 from penstock.testing.history_events import Act
+
+pytestmark = pytest.mark.night
 
 
 @pytest.fixture
@@ -30,10 +37,13 @@ def test_who_acknowledges_before_it_computes_is_told(queue):
     assert "before the model had run" in told_of(queue)
 
 
-def test_who_commits_without_a_fence_is_told(queue):
+def test_who_commits_without_a_fence_is_told(queue, tmp_path):
+    gate = Path(tmp_path, "gate")
+    gate.touch()  # open for the first, shut for the other until the first has committed
     armed = queue.work(mutant="unfenced commit", faults="before_commit=stop").up()
-    queue.submit("job", 6, x=3, seconds=1.0)
+    queue.submit("job", 6, x=3, gate=str(gate))
     with armed.suspended(by=None):
+        gate.unlink()
         other = queue.work().up()
         queue.until(lambda: len(queue.job("job").history) == 2, "another claim")
 
@@ -42,6 +52,7 @@ def test_who_commits_without_a_fence_is_told(queue):
 
     # The end of the job is not enough: who is killed then has not written down that the store took its word.
     queue.until(has_committed, "the commit of who had stopped")
+    gate.touch()
     queue.until_ended()
     armed.kill()
     other.kill()
