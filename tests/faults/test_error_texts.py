@@ -95,6 +95,9 @@ class Bystander:
                 self._over.wait(0.005)
 
 
+BY_NIGHT = [pytest.param(text, status, marks=pytest.mark.night) for text, status in (("note", 500), ("invalid", 422))]
+
+
 def predict(server, item):
     return server.http.post("/touchy/predict", json=item)
 
@@ -112,7 +115,7 @@ def test_an_item_in_a_message_writes_little_of_it(server):
     assert len(written) < 16 * 1024
 
 
-@pytest.mark.parametrize(("text", "status"), [("message", 500), ("note", 500), ("invalid", 422)])
+@pytest.mark.parametrize(("text", "status"), [("message", 500), *BY_NIGHT])
 def test_a_text_of_a_hundred_megabytes_delays_nobody_else(server, text, status):
     predict(server, "good")
     before = most_resident(server.pid)
@@ -148,7 +151,10 @@ def accounted(server, ids):
     return len(named), sum(map(int, COUNT.findall(server.output)))
 
 
-@pytest.mark.parametrize("twice", [False, True], ids=["drained", "ended at once"])
+@pytest.mark.parametrize(
+    "twice",
+    [pytest.param(False, id="drained"), pytest.param(True, id="ended at once", marks=pytest.mark.night)],
+)
 def test_a_thousand_failures_are_a_few_lines_and_each_is_named_or_counted(server, twice):
     items = [text for n in range(1000) for text in (f"bad {n}", "good")]  # with good ones, so that nothing is recycled
     sent = b"".join(request("POST", "/touchy/predict", x) for x in (*items, *(["hold"] if twice else [])))
@@ -175,6 +181,7 @@ def test_a_thousand_failures_are_a_few_lines_and_each_is_named_or_counted(server
     assert len(COUNT.findall(server.output)) <= seconds + 1
 
 
+@pytest.mark.night
 def test_a_client_batch_of_failures_is_a_few_lines_and_each_is_counted(server):
     items = [text for n in range(3000) for text in (f"bad {n}", "good")]
     answer = server.wire().post("/touchy/batch", items).answer()
@@ -250,6 +257,7 @@ def test_a_setup_that_raises_a_huge_text_ends_the_start_with_little_of_it(tmp_pa
     assert CUT not in program.output.replace(program.output.splitlines()[-1], ""), "who starts it has it, not the log"
 
 
+@pytest.mark.night
 def test_a_server_whose_setup_raises_a_huge_text_writes_it_once_and_little_of_it(tmp_path):
     write_module(tmp_path, WORDY)
     status, output = run(tmp_path, "serve", "model:service", "--port", "0", limit=60.0)
@@ -260,6 +268,7 @@ def test_a_server_whose_setup_raises_a_huge_text_writes_it_once_and_little_of_it
     assert len(output) < 32 * 1024
 
 
+@pytest.mark.night
 def test_a_setup_that_raises_a_huge_text_again_and_again_costs_the_coordinator_nothing(tmp_path):
     (tmp_path / "well").touch()
     with serving(tmp_path, source=WORDY) as server:

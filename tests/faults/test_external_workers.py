@@ -141,7 +141,13 @@ class Square(ps.Stage):
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped before it has drained"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGTERM, id="stopped before it has drained", marks=pytest.mark.night),
+    ],
+)
 def test_a_worker_that_is_at_work_outlives_its_server_and_serves_the_next(tmp_path, number):
     (tmp_path / "squares.py").write_text(SLOW)
     write_module(tmp_path, ONE_STAGE)
@@ -182,6 +188,7 @@ def ask(server: Server, first: int, enough: threading.Event, in_hand: set[int], 
         in_hand.remove(x)
 
 
+@pytest.mark.night
 def test_every_answer_is_right_while_workers_attach_leave_and_die(server, workers, folder):
     for stage in ("before", "after"):
         for language in (*LANGUAGES, "python"):

@@ -65,6 +65,7 @@ def test_an_artifact_that_answers_as_its_model_did_is_proved(artifact):
     assert 0.0 <= found.worst["probability"] < 1e-6
 
 
+@pytest.mark.night
 def test_rows_to_check_are_replayed_too_and_are_not_in_the_artifact(artifact):
     before = open_artifact(artifact).digest
     rows = [{**row, "age": row["age"] + 1} for row in ROWS]
@@ -72,6 +73,7 @@ def test_rows_to_check_are_replayed_too_and_are_not_in_the_artifact(artifact):
     assert open_artifact(artifact).digest == before
 
 
+@pytest.mark.night
 def test_rows_to_check_are_in_no_file_that_a_killed_saver_could_leave(artifact, library, tmp_path, monkeypatch):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -98,6 +100,7 @@ def test_a_wrong_row_to_check_is_refused_by_its_number_after_the_probes(artifact
 
 
 @pytest.mark.parametrize(("numerator", "answer"), [("zero", math.nan), ("one", math.inf)])
+@pytest.mark.night
 def test_what_json_does_not_know_comes_back_as_it_was(tmp_path, numerator, answer):
     parts = [
         node("Sub", ["occupation", "occupation"], ["none"]),
@@ -164,6 +167,7 @@ def test_a_missing_library_is_told_with_what_installs_it(artifact, library):
         prove(artifact)
 
 
+@pytest.mark.night
 def test_the_process_does_not_find_modules_in_the_folder_it_is_started_in(artifact, tmp_path, monkeypatch):
     (tmp_path / "onnxruntime.py").write_text("raise SystemExit('found')")
     monkeypatch.chdir(tmp_path)
@@ -186,6 +190,7 @@ def test_a_killed_process_is_refused_with_the_signal(artifact, library):
     assert refusal(artifact) == f"format 'onnx': the process that replays the rows {ending}"
 
 
+@pytest.mark.night
 def test_a_crash_is_refused_with_the_signal(artifact, library):
     library("import os, sys; print('where it was', file=sys.stderr); os.abort()")
     assert refusal(artifact) == (
@@ -206,7 +211,7 @@ def test_a_process_without_memory_is_refused_with_the_end_of_its_stderr(artifact
     assert len(said) < 5000
 
 
-@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("status", [pytest.param(0, marks=pytest.mark.night), 3])
 def test_a_process_that_leaves_without_an_answer_is_refused(artifact, library, status):
     library(f"import os; os._exit({status})")
     what = f"ended with status {status}" if status else "answered with something that is no result"
@@ -219,7 +224,14 @@ def test_an_exception_that_nobody_expects_is_refused_with_its_traceback(artifact
 
 
 @pytest.mark.parametrize(
-    "answer", [b"garbage\n", b'{"type": "proved"}\n', b'{"type": "proved", "rows": 4, "worst": {}}']
+    "answer",
+    [
+        b"garbage\n",
+        *(
+            pytest.param(answer, marks=pytest.mark.night)
+            for answer in (b'{"type": "proved"}\n', b'{"type": "proved", "rows": 4, "worst": {}}')
+        ),
+    ],
 )
 def test_an_answer_that_is_none_is_refused(artifact, library, answer):
     library(f"import os, sys; os.write(int(sys.argv[1]), {answer!r}); os._exit(0)")
@@ -227,6 +239,7 @@ def test_an_answer_that_is_none_is_refused(artifact, library, answer):
         prove(artifact)
 
 
+@pytest.mark.night
 def test_a_process_that_fails_after_its_answer_is_refused(artifact, library):
     answer = b'{"type": "proved", "rows": 4, "worst": {}}\n'
     library(f"import os, sys; os.write(int(sys.argv[1]), {answer!r}); os._exit(3)")
@@ -242,6 +255,7 @@ def test_an_answer_without_end_is_refused_and_not_waited_for(artifact, library, 
 
 
 @pytest.mark.parametrize("replay", [prove, lambda artifact: diff(artifact, artifact)], ids=["prove", "diff"])
+@pytest.mark.night
 def test_an_answer_that_is_long_is_read_to_its_end(artifact, library, replay):
     library("""
         class SessionOptions:
@@ -254,6 +268,7 @@ def test_an_answer_that_is_long_is_read_to_its_end(artifact, library, replay):
     assert len(str(caught.value)) > 4_000_000
 
 
+@pytest.mark.night
 def test_what_a_library_prints_is_no_answer(artifact, library, tmp_path):
     real = os.fspath(Path(np.__file__).parents[1])
     library(f"""
@@ -271,6 +286,7 @@ def test_what_a_library_prints_is_no_answer(artifact, library, tmp_path):
 # -- two artifacts ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.night
 def test_what_differs_comes_back_as_it_was_found(tmp_path):
     """Among it the numbers of probes, which JSON has as text, and infinity, which it does not know."""
 
@@ -310,6 +326,7 @@ def test_a_graph_that_ends_the_process_is_told_and_does_not_end_who_compares(art
     assert caught.value.format == "onnx"
 
 
+@pytest.mark.night
 def test_the_second_is_not_opened_without_trust_and_the_first_needs_none(artifact, tmp_path):
     spec = features()
     with new_artifact(tmp_path / "torch", name="affairs") as draft:
@@ -347,10 +364,20 @@ def started(command, artifact, tmp_path, monkeypatch) -> tuple[subprocess.Popen[
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)],
-    ids=["SIGKILL", "SIGTERM", "SIGINT"],
+    [
+        pytest.param(signal.SIGKILL, -signal.SIGKILL, id="SIGKILL"),
+        pytest.param(signal.SIGTERM, -signal.SIGTERM, id="SIGTERM", marks=pytest.mark.night),
+        pytest.param(signal.SIGINT, 130, id="SIGINT", marks=pytest.mark.night),
+    ],
 )
-@pytest.mark.parametrize("command", [PROVES, VERIFIES, COMPARES], ids=["prove", "verify", "diff"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(PROVES, id="prove"),
+        pytest.param(VERIFIES, id="verify", marks=pytest.mark.night),
+        pytest.param(COMPARES, id="diff", marks=pytest.mark.night),
+    ],
+)
 def test_the_process_ends_when_the_one_that_started_it_does(
     artifact, library, tmp_path, monkeypatch, command, number, status
 ):

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from night import histories
 from penstock.artifact.model_directory import find_artifact
 from penstock.artifact.opened_artifact import open_artifact, read_digest
 from penstock.artifact.publishing import publish_artifact, roll_back
@@ -25,7 +26,9 @@ from tiny_artifacts import write_artifact
 POINTS = ["stage_begun", "half_written", "synced", "verified", "version_renamed", "current_replaced"]
 LOCKED = ["version_renamed", "current_replaced"]
 """Those that are passed while the lock is held."""
-ROUNDS = 200
+OFTEN = {("half_written", "a"), ("version_renamed", "a"), ("current_replaced", "")}
+"""Where publishers are killed by day, before, in and after what makes a version; the others a night kills."""
+ROUNDS = histories(200)
 LONG = 60.0
 
 FORKING = """
@@ -165,8 +168,14 @@ def check_directory(there, names, actions=None):
     assert [entry["action"] for entry in record["history"]] == (actions or ["publish"] * len(names))
 
 
-@pytest.mark.parametrize("earlier", ["", "a"])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    ("point", "earlier"),
+    [
+        pytest.param(point, earlier, marks=() if (point, earlier) in OFTEN else pytest.mark.night)
+        for point in POINTS
+        for earlier in ("", "a")
+    ],
+)
 def test_after_a_publisher_was_killed_the_next_leaves_one_version_of_each(publishers, saved, tmp_path, point, earlier):
     there = tmp_path / "killed"
     for name in earlier:
@@ -184,7 +193,14 @@ def test_after_a_publisher_was_killed_the_next_leaves_one_version_of_each(publis
         assert contents(copy / "versions").items() >= before.items()
 
 
-@pytest.mark.parametrize("point", [point for point in POINTS if point not in LOCKED])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=() if point == "verified" else pytest.mark.night)
+        for point in POINTS
+        if point not in LOCKED
+    ],
+)
 def test_a_publisher_that_was_stopped_publishes_after_those_that_came_between(publishers, saved, tmp_path, point):
     there = tmp_path / "stopped"
     publish_artifact(saved("a"), there)
@@ -218,7 +234,7 @@ def lock_is_held(there):
         return True
 
 
-@pytest.mark.parametrize("point", LOCKED)
+@pytest.mark.parametrize("point", [LOCKED[0], pytest.param(LOCKED[1], marks=pytest.mark.night)])
 def test_others_wait_for_a_publisher_that_was_stopped_with_the_lock(publishers, saved, tmp_path, point):
     there = tmp_path / "stopped"
     publish_artifact(saved("a"), there)
@@ -233,7 +249,7 @@ def test_others_wait_for_a_publisher_that_was_stopped_with_the_lock(publishers, 
     check_directory(there, "abc")
 
 
-@pytest.mark.parametrize("point", LOCKED)
+@pytest.mark.parametrize("point", [pytest.param(LOCKED[0], marks=pytest.mark.night), LOCKED[1]])
 def test_others_go_on_when_a_publisher_with_the_lock_is_killed(publishers, saved, tmp_path, point):
     there = tmp_path / "killed"
     publish_artifact(saved("a"), there)
@@ -246,7 +262,7 @@ def test_others_go_on_when_a_publisher_with_the_lock_is_killed(publishers, saved
     check_directory(there, names)
 
 
-@pytest.mark.parametrize("point", ["stage_begun", "current_replaced"])
+@pytest.mark.parametrize("point", [pytest.param("stage_begun", marks=pytest.mark.night), "current_replaced"])
 def test_a_rollback_that_was_killed_is_done_or_not(publishers, saved, tmp_path, point):
     there = tmp_path / "killed"
     for name in "ab":

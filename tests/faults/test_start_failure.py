@@ -57,6 +57,7 @@ async def test_restarts_back_off_until_the_stage_has_failed_and_everybody_is_tol
         assert len(starts(tmp_path)) == 7
 
 
+@pytest.mark.night
 async def test_only_deaths_before_ready_count_towards_failed(tmp_path):
     async with ps.Service(counting(tmp_path)) as service:
         for _ in range(6):
@@ -68,6 +69,7 @@ async def test_only_deaths_before_ready_count_towards_failed(tmp_path):
         assert service.state is ps.State.READY
 
 
+@pytest.mark.night
 async def test_a_stage_with_a_worker_left_has_not_failed(tmp_path):
     async with ps.Service(counting(tmp_path, workers=2)) as service:
         (tmp_path / "deadly").touch()
@@ -90,6 +92,7 @@ async def test_a_setup_that_raises_on_a_restart_is_tried_again(tmp_path):
         assert await call == 1
 
 
+@pytest.mark.night
 async def test_a_failed_service_can_be_stopped_and_started_again(tmp_path):
     service = ps.Service(counting(tmp_path))
     await service.start()
@@ -139,6 +142,7 @@ async def test_a_worker_whose_every_batch_fails_is_recycled_once_and_counted(tmp
         assert service.engine.counters.lost == 0
 
 
+@pytest.mark.night
 async def test_one_good_batch_starts_the_count_over():
     async with ps.Service(stages.ActBatch) as service:
         for _ in range(3):
@@ -149,6 +153,7 @@ async def test_one_good_batch_starts_the_count_over():
         assert service.engine.stages[0].counters.recycled == 0
 
 
+@pytest.mark.night
 async def test_what_a_recycled_worker_held_is_run_by_the_next_one_and_not_suspect(tmp_path):
     spec = ps.stage(stages.SickUntilRestarted, setup={"folder": str(tmp_path)}, recycle_after=0)
     async with ps.Service(spec) as service:

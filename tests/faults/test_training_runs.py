@@ -138,6 +138,7 @@ def test_a_worker_that_is_interrupted_gives_its_task_back_at_once(tmp_path):
     ]
 
 
+@pytest.mark.night
 def test_a_worker_that_is_interrupted_between_its_tasks_leaves_none_leased(tmp_path):
     """The signal comes while it claims, starts to renew, or tells of what is done: its functions take no time."""
     body = """
@@ -193,6 +194,7 @@ def test_a_plan_whose_process_was_killed_is_no_plan_and_can_be_made_again(tmp_pa
     assert run.results("train") == [None] * 1000
 
 
+@pytest.mark.night
 def test_a_worker_that_stood_still_in_the_last_attempt_hears_that_the_run_has_failed(tmp_path):
     body = """
         run = make(attempts=1)
@@ -241,6 +243,7 @@ def test_a_save_that_hangs_is_replaced_and_publishes_nothing(tmp_path):
     assert stages(tmp_path) == []
 
 
+@pytest.mark.night
 def test_a_save_that_raises_after_it_was_replaced_is_a_lost_lease(tmp_path):
     body = """
         run = make(save_timeout=0.5, attempts=2)
@@ -287,6 +290,7 @@ def test_a_save_that_raises_fails_the_run_in_every_process_and_leaves_the_old_ve
     assert stages(tmp_path) == []
 
 
+@pytest.mark.night
 def test_processes_that_are_forked_after_the_plan_share_the_run(tmp_path):
     body = """
         run = make()
@@ -309,6 +313,7 @@ def test_processes_that_are_forked_after_the_plan_share_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.night
 def test_a_function_may_start_processes_of_its_own(tmp_path, method):
     body = f"""
         import multiprocessing
@@ -326,6 +331,7 @@ def test_a_function_may_start_processes_of_its_own(tmp_path, method):
         assert "version 1 [0]\n" in ended(program)
 
 
+@pytest.mark.night
 def test_a_process_that_was_forked_by_a_function_keeps_a_checkpoint(tmp_path):
     body = """
         import multiprocessing
@@ -364,6 +370,7 @@ def test_a_full_disk_costs_no_task_that_is_done(tmp_path):
     assert [len(result) for result in ps.training.Run(tmp_path / "run").results("train")] == [300_000]
 
 
+@pytest.mark.night
 def test_a_disk_that_fills_up_while_a_model_is_saved_fails_the_run_and_leaves_the_old_version(tmp_path):
     body = """
         import resource
@@ -393,6 +400,7 @@ def test_a_disk_that_fills_up_while_a_model_is_saved_fails_the_run_and_leaves_th
     assert stages(tmp_path) == []
 
 
+@pytest.mark.night
 def test_a_terminal_that_is_closed_ends_no_work(tmp_path):
     """As that of a program which ignores SIGHUP: every write to it fails from then on."""
     body = """
@@ -449,6 +457,7 @@ def test_a_run_that_failed_goes_on_after_a_retry_and_keeps_what_was_done(tmp_pat
     assert ps.training.Run(tmp_path / "run").results("train") == ["a", "b"]
 
 
+@pytest.mark.night
 def test_a_checkpoint_of_a_killed_process_is_absent_and_its_stage_goes(tmp_path):
     body = """
         run = make()

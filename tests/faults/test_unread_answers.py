@@ -103,8 +103,8 @@ class Reading(threading.Thread):
     ("service", "excess"),
     [
         pytest.param("service", 3, id="one that is too many, and two that the worker holds"),
-        pytest.param("chain", 3, id="the same of the last stage"),
-        pytest.param("swelling", 6, id="the same of each stage"),
+        pytest.param("chain", 3, id="the same of the last stage", marks=pytest.mark.night),
+        pytest.param("swelling", 6, id="the same of each stage", marks=pytest.mark.night),
     ],
 )
 def test_the_answers_of_many_who_do_not_read_are_bounded_and_all_come_once_they_do(serve, service, excess):
@@ -121,6 +121,7 @@ def test_the_answers_of_many_who_do_not_read_are_bounded_and_all_come_once_they_
     server.until(lambda: held(server) == 0, "the bytes to be given back")
 
 
+@pytest.mark.night
 def test_answers_that_wait_for_their_turn_are_bounded_too(serve):
     server = serve("pair")
     wire = server.wire()
@@ -171,6 +172,7 @@ def test_a_client_batch_of_more_results_than_may_be_held_ends_what_was_not_sent(
     assert large.status == 200, "one item always passes"
 
 
+@pytest.mark.night
 def test_client_batches_gather_together_no_more_than_one_may(serve):
     server = serve("text", "--max-queued=32")  # so that batches take turns, item by item
     size, n, clients = 1_000_000, 24, 8
@@ -215,7 +217,7 @@ class SlowReader(threading.Thread):
         self.over.set()
 
 
-@pytest.mark.parametrize("service", ["service", "chain"])
+@pytest.mark.parametrize("service", ["service", pytest.param("chain", marks=pytest.mark.night)])
 def test_a_slow_reader_shuts_nobody_out(serve, service, record_property):
     server = serve(service, f"--unread-timeout={UNREAD_SECONDS}")
     slow = SlowReader(server, 40_000_000)
@@ -237,6 +239,7 @@ def test_a_slow_reader_shuts_nobody_out(serve, service, record_property):
     assert server.metric("penstock_held_bytes") == 0
 
 
+@pytest.mark.night
 def test_a_slow_reader_of_what_may_be_held_takes_its_time_and_no_room(serve):
     server = serve("service", f"--unread-timeout={UNREAD_SECONDS}")
     slow = SlowReader(server, BOUND)

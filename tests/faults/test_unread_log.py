@@ -125,7 +125,7 @@ class UnreadServer(Server):
         self.address = log.until(r"ready on (http://[\w.:]+)")[1]
 
 
-@pytest.fixture(params=["fifo", "terminal"])
+@pytest.fixture(params=["fifo", pytest.param("terminal", marks=pytest.mark.night)])
 def kind(request):
     return request.param
 
@@ -220,6 +220,7 @@ def test_failing_requests_do_not_stop_a_server_whose_log_nobody_reads(serve, kin
     assert server.wait(STOP_SECONDS) == 0
 
 
+@pytest.mark.night
 def test_each_line_of_the_access_log_is_written_or_counted(serve, kind):
     server = serve("--access-log", kind=kind)
     with a_client_beside(server) as beside:
@@ -275,6 +276,7 @@ def test_a_worker_that_prints_what_nobody_reads_answers_and_tells_what_it_droppe
     assert server.log.dropped() > 10_000
 
 
+@pytest.mark.night
 def test_a_stop_does_not_wait_for_what_a_worker_has_printed(serve):
     server = serve()
     assert server.http.post("/predict", content="110000").json() == 110_000
@@ -282,6 +284,7 @@ def test_a_stop_does_not_wait_for_what_a_worker_has_printed(serve):
     assert server.wait(STOP_SECONDS) == 0
 
 
+@pytest.mark.night
 def test_while_the_log_is_read_a_worker_loses_no_line(serve):
     server = serve()
     reading = threading.Thread(target=server.log.to_the_end, args=(server.process,))
@@ -294,7 +297,7 @@ def test_while_the_log_is_read_a_worker_loses_no_line(serve):
     assert server.log.dropped() == 0
 
 
-@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("signals", [1, pytest.param(2, marks=pytest.mark.night)])
 def test_a_handler_of_the_user_blocks_neither_the_loop_nor_the_end(serve, tmp_path, signals):
     os.mkfifo(tmp_path / "own")
     reader = os.open(tmp_path / "own", os.O_RDONLY | os.O_NONBLOCK)
