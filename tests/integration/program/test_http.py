@@ -11,6 +11,7 @@ def wire(shared):
     return shared.wire()
 
 
+@pytest.mark.smoke
 def test_head_is_get_without_the_body(wire):
     for path in ("/livez", "/readyz", "/health", "/metrics", "/openapi.json", "/docs"):
         whole = wire.send(request("GET", path)).answer()
@@ -68,19 +69,10 @@ def test_a_query_does_not_change_the_path(wire):
 @pytest.mark.parametrize(
     ("start", "status"),
     [
-        (b"GET /livez?" + b"x" * 8200 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
-        (b"BREW /livez HTTP/1.1\r\nHost: x\r\n\r\n", 501),
-        (b"CONNECT example.com:80 HTTP/1.1\r\nHost: x\r\n\r\n", 405),
-        (b"POST /predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501),
-        (b"POST /predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 400),
         (b"GET /livez HTTP/2.0\r\nHost: x\r\n\r\n", 505),
-        (b"GET /livez HTTP/1.1\r\n\r\n", 400),
-        (b"GET /livez HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
-        (b"GET /livez HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 101 + b"\r\n", 431),
         (b"POST /predict HTTP/1.1\r\nHost: x\r\nExpect: a miracle\r\nContent-Length: 2\r\n\r\n{}", 417),
-        (b"GET /livez HTTP/1.1\r\nHost : x\r\n\r\n", 400),
     ],
-)
+)  # tests/unit/server/http1/test_refusals.py has all others
 def test_what_is_not_served_has_its_status(wire, start, status):
     answer = wire.send(start).answer()
     assert answer.status == status
@@ -88,6 +80,7 @@ def test_what_is_not_served_has_its_status(wire, start, status):
     assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
 
+@pytest.mark.smoke
 def test_a_connection_is_kept_for_a_hundred_requests(wire):
     for n in range(100):
         answer = wire.post("/predict", {"value": n}).answer()
@@ -110,8 +103,9 @@ def test_http_1_0_is_answered_and_closed_unless_asked_to_stay(shared):
         assert answer.headers["connection"] == "keep-alive"
 
 
-def test_a_pipeline_is_answered_in_order_whatever_finishes_first(two_workers):
-    wire = two_workers.wire().send(
+def test_a_pipeline_is_answered_in_order_whatever_finishes_first(serve):
+    server = serve(services=("two_workers",))
+    wire = server.wire().send(
         b"".join(request("POST", "/predict", {"do": "nap", "seconds": 0.2 / (n + 1), "value": n}) for n in range(10))
         + request("GET", "/livez")
         + request("POST", "/predict", {"value": "x"})
@@ -126,6 +120,7 @@ def test_a_pipeline_longer_than_the_cap_is_answered_whole(wire):
     assert [wire.answer().json() for _ in range(500)] == list(range(500))
 
 
+@pytest.mark.smoke
 def test_a_chunked_body_is_put_together(wire):
     head = b"POST /predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     wire.send(head + b'1\r\n{\r\na;ext=1\r\n"value": 5\r\n')
