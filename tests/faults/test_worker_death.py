@@ -31,6 +31,7 @@ def pid_of(service: ps.Service, worker: int = 0, stage: int = 0) -> int:
     return service.engine.stages[stage].workers[worker].pid
 
 
+@pytest.mark.smoke
 async def test_what_ran_in_a_killed_worker_is_run_once_more_alone_and_answered(tmp_path):
     async with ps.Service(noted(tmp_path)) as service:
         calls = [asyncio.create_task(service.predict(("hold", str(tmp_path), i))) for i in range(4)]
@@ -45,6 +46,7 @@ async def test_what_ran_in_a_killed_worker_is_run_once_more_alone_and_answered(t
         assert service.engine.counters.succeeded == 4
 
 
+@pytest.mark.smoke
 async def test_an_item_that_kills_its_worker_is_lost_and_its_batch_mates_are_answered(tmp_path):
     async with ps.Service(noted(tmp_path, workers=2)) as service:
         items = [1, 2, ("die",), 4, 5]
@@ -115,6 +117,7 @@ async def test_a_worker_is_replaced_though_the_log_cannot_be_told_of_its_end(req
     assert "OSError: cannot tell of worker 0 of stage 'Double' ended: signal SIGKILL" in capsys.readouterr().err
 
 
+@pytest.mark.smoke
 async def test_a_death_between_requests_costs_nobody_anything():
     async with ps.Service(stages.Act) as service:
         for _ in range(3):

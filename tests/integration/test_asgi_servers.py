@@ -114,6 +114,7 @@ def gone(pid):
     return False
 
 
+@pytest.mark.smoke
 def test_uvicorn_starts_the_service_serves_it_and_drains_it(under):
     process, http = under("uvicorn", "served:app", "--uds", "SOCKET")
     assert http.post("/predict", json=4).json() == 8.0
@@ -155,6 +156,7 @@ def test_a_client_that_hangs_up_under_uvicorn_is_counted_as_cancelled(under):
     assert 'penstock_http_requests_total{route="/predict",service="double",status="499"} 1.0' in text
 
 
+@pytest.mark.smoke
 def test_a_fastapi_app_enters_our_lifespan_and_keeps_its_own_routes(under):
     process, http = under("uvicorn", "served:outer", "--uds", "SOCKET", ready="/ml/readyz")
     assert http.post("/ml/predict", json=4).json() == 8.0

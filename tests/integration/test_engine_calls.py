@@ -71,6 +71,7 @@ async def test_predict_many_waits_for_all_and_then_raises_the_first_failure_in_o
         assert service.engine.queued == 0
 
 
+@pytest.mark.smoke
 async def test_predict_many_can_leave_failures_in_their_places():
     async with ps.Service(stages.ActBatch) as service:
         answers = await service.predict_many([1, ("raise", "no"), 3], return_exceptions=True)
@@ -106,6 +107,7 @@ async def test_a_service_runs_on_the_loop_that_started_it_and_says_so_elsewhere(
             await asyncio.to_thread(asyncio.run, service.predict(1))
 
 
+@pytest.mark.smoke
 def test_many_threads_share_one_blocking_service():
     with ps.Service(ps.stage(stages.AddOneBatch, workers=2), stages.Double).blocking() as service:
 
@@ -171,6 +173,7 @@ def test_threads_that_call_while_blocking_ends_are_all_answered_or_refused(tmp_p
         assert len(ended) == 8
 
 
+@pytest.mark.smoke
 async def test_state_room_and_counters_tell_what_goes_on(tmp_path):
     service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), max_queued=2)
     assert service.state is ps.State.STOPPED

@@ -138,6 +138,7 @@ async def test_a_start_cancelled_at_once_leaves_nothing_running():
         assert service.state is ps.State.STOPPED
 
 
+@pytest.mark.smoke
 async def test_stop_finishes_what_was_accepted(tmp_path):
     service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), stages.Double)
     await service.start()
@@ -210,6 +211,7 @@ async def test_a_teardown_that_hangs_is_cut_off(monkeypatch):
     assert not running(pid)
 
 
+@pytest.mark.smoke
 async def test_a_failing_setup_ends_start_with_the_remote_traceback():
     spec = ps.stage(stages.ActsInSetup, setup={"acts": [("raise", "no model here")]})
     service = ps.Service(stages.Double, spec)

@@ -48,6 +48,7 @@ async def drain(stream, answers: list) -> None:
         answers.append(answer)
 
 
+@pytest.mark.smoke
 async def test_a_stream_answers_in_order_and_reads_its_source_no_further_than_its_bound():
     source, ahead = Source(range(5000)), 0
     async with ps.Service(ps.stage(stages.AddOneBatch, workers=2), stages.Double, max_queued=100) as service:
@@ -246,6 +247,7 @@ async def test_a_stream_of_large_items_holds_no_more_bytes_than_the_service_may(
     assert most <= 4_500_000
 
 
+@pytest.mark.smoke
 def test_a_blocking_stream_is_bounded_ordered_and_can_be_left():
     source = Source(range(2000))
     with ps.Service(ps.stage(stages.AddOneBatch, workers=2), stages.Double, max_queued=40).blocking() as service:

@@ -96,6 +96,7 @@ async def test_stages_of_both_kinds_stand_in_any_order(outside, stages, right):
     assert list(outside.folder.glob("workers*")) == []
 
 
+@pytest.mark.smoke
 async def test_bytes_and_arrays_cross_in_their_formats(outside):
     service = ps.Service(
         ps.external("turn", accepts=("raw",), item=bytes, result=bytes), external_workers=outside.socket
@@ -115,6 +116,7 @@ async def test_bytes_and_arrays_cross_in_their_formats(outside):
         assert (await arrays.predict(np.arange(4)) == np.arange(4) * 2).all()
 
 
+@pytest.mark.smoke
 async def test_a_worker_outlives_the_service_and_serves_the_next_one(outside):
     worker = outside.start("s0")
     for _ in range(2):

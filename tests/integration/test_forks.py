@@ -183,6 +183,7 @@ def test_however_a_child_ends_the_workers_on_its_parents_loop_serve_on(script, k
     assert done.stdout == "unharmed\n"
 
 
+@pytest.mark.smoke
 def test_every_call_in_a_child_says_where_the_service_was_started(script):
     done = script(
         """
@@ -299,6 +300,7 @@ def test_a_child_that_has_dropped_its_copy_starts_the_service_and_it_works(scrip
     assert done.stdout == "both\n"
 
 
+@pytest.mark.smoke
 def test_a_service_that_was_stopped_before_the_fork_is_started_in_the_child_as_ever(script):
     done = script(
         """

@@ -24,6 +24,7 @@ GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LATER = b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
+@pytest.mark.smoke
 def test_port_zero_takes_a_free_port_and_says_which(serve, knock):
     server = serve()
     assert server.listener.addresses == [f"http://127.0.0.1:{server.port}"]
@@ -216,6 +217,7 @@ def test_the_soft_limit_of_files_is_raised_and_never_lowered():
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.smoke
 def test_draining_answers_what_was_accepted_and_closes_what_is_idle(serve, knock):
     server = serve()
     idle, busy = knock(server), knock(server)

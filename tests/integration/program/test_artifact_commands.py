@@ -30,6 +30,7 @@ def other_graph(slope):
     return graph().replace(SLOPE.tobytes(), np.asarray(slope, np.float32).tobytes())
 
 
+@pytest.mark.smoke
 def test_inspect_tells_what_is_in_an_artifact(saved, tmp_path):
     folder, digest = saved
     status, output = artifact(tmp_path, "inspect", folder)
@@ -47,6 +48,7 @@ def test_inspect_gives_json(saved, tmp_path):
     assert "model.onnx" in told["files"]
 
 
+@pytest.mark.smoke
 def test_verify_replays_the_probes(saved, tmp_path):
     status, output = artifact(tmp_path, "verify", saved[0])
     assert status == 0

@@ -90,6 +90,7 @@ def test_the_errors_of_a_server_are_those_of_a_call_in_process(shared):
         assert c.health()["state"] in ("ready", "busy")
 
 
+@pytest.mark.smoke
 def test_one_client_serves_many_threads(shared):
     with Client(shared.address) as c, ThreadPoolExecutor(16) as pool:
         values = [float(number) for number in range(400)]
@@ -167,6 +168,7 @@ def test_a_full_server_gets_fewer_requests_and_answers_all(two_waiting):
 # -- calls that are ended ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 async def test_a_cancelled_task_withdraws_its_item(shared):
     server = shared
     async with AsyncClient(server.address) as c:

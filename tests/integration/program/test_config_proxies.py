@@ -127,6 +127,7 @@ def test_replicas_of_every_kind_of_address_get_requests(name, replica, proxy, fo
 
 
 @each_proxy
+@pytest.mark.smoke
 def test_the_clients_address_and_the_id_of_the_request_reach_the_replica_and_the_log(name, replica, proxy):
     behind = replica()
     running = proxy(name, [behind], listen=f"127.0.0.1:{free_port()}")

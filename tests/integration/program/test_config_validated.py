@@ -141,6 +141,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs_program(name)) for name in PROXIES])
 @pytest.mark.parametrize("flags", FILES.values(), ids=list(FILES))
+@pytest.mark.smoke
 def test_the_program_takes_the_file_of_a_proxy(name, flags):
     with open_folder() as folder:
         # nginx listens where the file says also if it only checks it

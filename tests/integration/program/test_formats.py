@@ -79,6 +79,7 @@ def test_no_content_type_is_json(http):
     assert http.post("/sums/predict", content=b'{"x": [1]}').json() == 1.0
 
 
+@pytest.mark.smoke
 def test_messagepack_goes_in_and_comes_out(http):
     answer = http.post("/sums/predict", content=msgspec.msgpack.encode({"x": [1, 2.5]}), headers=MSGPACK)
     assert answer.headers["content-type"] == "application/msgpack"
@@ -123,6 +124,7 @@ def test_a_stage_may_take_a_view_of_the_bytes(http):
     assert http.post("/view/predict", content=b"12345", headers=RAW).json() == 5
 
 
+@pytest.mark.smoke
 def test_arrays_go_in_and_come_out_as_numpy_files(http):
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     answer = http.post("/double/predict", content=npy(array), headers={**NPY, "accept": "application/x-npy"})
@@ -173,6 +175,7 @@ def test_a_client_batch_is_answered_in_order(http):
     assert answer.json() == {"outcomes": [{"result": float(n)} for n in range(20)]}
 
 
+@pytest.mark.smoke
 def test_a_client_batch_with_a_failure_is_207(http):
     answer = http.post("/sums/batch", json=[{"x": [1]}, {"x": ["?"]}, {"y": []}])
     assert answer.status_code == 207

@@ -108,6 +108,7 @@ def test_a_job_is_worked_on_elsewhere_and_outlives_the_server(farm):
     assert [each["state"] for each in again.http.get("/jobs").json()["jobs"]] == ["succeeded"]
 
 
+@pytest.mark.smoke
 def test_each_end_has_its_status(working):
     server = working
     dead = submit(server, {"do": "raise"})
@@ -162,6 +163,7 @@ def test_a_submission_that_is_made_again_is_the_same_job(idle):
     assert len(jobs(server)) == before + 2
 
 
+@pytest.mark.smoke
 def test_pages_of_jobs_follow_each_other(idle):
     server = idle
     before = submit(server, {})["id"]
@@ -232,6 +234,7 @@ def test_bad_input_is_refused_at_submit(idle, query, body, headers, status):
     assert jobs(idle) == before
 
 
+@pytest.mark.smoke
 def test_a_job_with_files_says_where_its_output_is(working):
     server, folder = working, working.folder
     (folder / "in").mkdir()

@@ -44,6 +44,7 @@ def server(large):
 
 
 @pytest.mark.parametrize("path", ["/digest/predict", "/two/predict"])
+@pytest.mark.smoke
 def test_each_body_gets_the_digest_of_its_own_bytes(server, path):
     before = samples(server.wire)["inline full"]
     for turn, nbytes in enumerate(SIZES):
@@ -105,6 +106,7 @@ def test_an_answer_that_is_read_slowly_is_whole_and_one_that_nobody_reads_is_fre
     assert slow.answer().body == body_of(0, 8_000_000)
 
 
+@pytest.mark.smoke
 def test_a_chunked_body_goes_inline_and_is_counted(server):
     before = samples(server.wire)["inline chunked"]
     head = f"POST /digest/predict HTTP/1.1\r\nHost: test\r\nContent-Type: {RAW}\r\nTransfer-Encoding: chunked\r\n\r\n"

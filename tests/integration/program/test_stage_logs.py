@@ -89,6 +89,7 @@ def test_a_record_of_a_stage_is_an_object_that_says_where_it_comes_from(records)
     assert "in detail" not in found
 
 
+@pytest.mark.smoke
 def test_a_record_has_the_ids_of_the_requests_that_its_call_works_for(told, records):
     found = by_message(records)
     assert found["predicting [1.0]"]["request_ids"] == ["one"]
@@ -211,6 +212,7 @@ service = ps.Service(Printer)
 """
 
 
+@pytest.mark.smoke
 def test_what_a_stage_prints_is_an_object_a_line(serve, log_lines):
     server = serve("--log-format", "json", source=PRINTING)
     server.wire().post("/predict", 1, X_Request_ID="mine").answer()

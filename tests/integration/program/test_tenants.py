@@ -8,6 +8,7 @@ from collections import Counter
 from hashlib import sha256
 
 import httpx
+import pytest
 from served import run
 
 SLOW = """
@@ -59,6 +60,7 @@ def test_two_floods_are_served_by_their_weights(serve, tmp_path):
     assert 'penstock_tenant_items_accepted_total{service="slow",tenant="gold"}' in metrics
 
 
+@pytest.mark.smoke
 def test_keys_and_rates_of_tenants(serve, tmp_path):
     digest = sha256(KEY.encode()).hexdigest()
     tenants = tenants_file(tmp_path, f'[tenants.gold]\nkey_sha256 = ["{digest}"]\nrate = 0.05\nburst = 2\nurgency = 2')
@@ -91,6 +93,7 @@ def test_keys_and_rates_of_tenants(serve, tmp_path):
         assert secret not in refused.text
 
 
+@pytest.mark.smoke
 def test_a_wrong_file_ends_the_start_with_words(serve, tmp_path, module):
 
     folder = module(SLOW)

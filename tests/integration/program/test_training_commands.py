@@ -49,6 +49,7 @@ def claim(store, *kinds, lease=30.0):
     return store.claim(kinds, lease=lease, attempts=1).hold
 
 
+@pytest.mark.smoke
 def test_status_tells_the_kinds_the_holders_and_where_it_is_published(tmp_path, training, store):
     claim(store, TaskKind.TRAIN)
     code, output = status(tmp_path)
@@ -103,6 +104,7 @@ def test_a_model_directory_that_cannot_be_read_does_not_keep_the_run_from_being_
     assert told(tmp_path)[1]["version"] is None
 
 
+@pytest.mark.smoke
 def test_a_failed_run_tells_its_traceback_and_goes_on_after_a_retry(tmp_path, training, store):
     store.finish(claim(store, TaskKind.TRAIN), 1)
     store.fail(claim(store, TaskKind.TRAIN), "Traceback:\n  \x1b[31mValueError: [bad]", attempts=1)

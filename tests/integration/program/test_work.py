@@ -87,6 +87,7 @@ def queue(tmp_path):
         program.destroy()
 
 
+@pytest.mark.smoke
 def test_a_queue_is_worked_off_and_the_command_ends_when_it_is_empty(queue):
     with jobs.connect(queue.url) as q:
         submitted = q.submit_many([{"input": n} for n in range(50)])
@@ -157,6 +158,7 @@ def test_a_consumer_that_may_open_no_more_files_goes_on_when_it_may(queue):
     assert program.wait() == 0
 
 
+@pytest.mark.smoke
 def test_sigterm_gives_back_what_has_not_begun_and_finishes_the_rest(queue):
     with jobs.connect(queue.url) as q:
         first, second = q.submit("first"), q.submit("second")

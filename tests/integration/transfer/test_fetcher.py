@@ -34,6 +34,7 @@ def put(url, body=b"result", *, fetcher=None) -> None:
     (fetcher or Fetcher(LOOPBACK)).put(parse_place(url), Outgoing(body, "text/plain"), limit=TimeLimit(url, 30))
 
 
+@pytest.mark.smoke
 def test_a_page_is_fetched_whole_and_unencoded():
     with web_server(lambda asked: asked.answer(body=b"abc", Content_Type="audio/wav")) as server:
         pieces = []
@@ -331,6 +332,7 @@ def test_a_transfer_that_is_stopped_ends_while_the_server_is_silent():
 # -- putting ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_a_result_is_put_with_its_length_and_type():
     found = []
 

@@ -31,6 +31,7 @@ def names(folder) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.smoke
 def test_a_file_is_read_whole_and_its_copy_is_ours_alone(transfers, inside):
     body = os.urandom(2_500_000)
     (inside / "deep").mkdir()
@@ -159,6 +160,7 @@ def test_a_transfer_is_stopped_between_two_pieces_and_leaves_nothing(transfers, 
 # -- outputs ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_an_output_appears_in_its_place_when_it_is_finished_and_only_then(transfers, inside, tmp_path):
     url = f"file://{inside}/a/b/result.json"
     (tmp_path / "source").write_bytes(b"x" * 600_000)
