@@ -32,7 +32,6 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "batched": {"services": ("batched",)},
     "two_stages": {"services": ("two_stages",)},
-    "two_workers": {"services": ("two_workers",)},
     "json_logs": {"options": ("--access-log", "--log-format", "json")},
 }
 """What each is started with; the name is that of its fixture."""

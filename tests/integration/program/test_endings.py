@@ -75,6 +75,7 @@ def test_what_http_itself_refuses_is_a_problem_too(tiny):
 
 
 @pytest.mark.parametrize(("kind", "room", "status"), [("two_waiting", 2, 503), ("other_statuses", 3, 429)])
+@pytest.mark.smoke
 def test_a_full_service_refuses_at_once_and_says_when_to_come_back(request, kind, room, status):
     server = request.getfixturevalue(kind)
     held = [hold(server), *(server.wire().post("/predict", {"value": 2}) for _ in range(room - 1))]
@@ -159,6 +160,7 @@ def test_an_item_whose_deadline_passes_while_it_waits_is_never_run(request, kind
     assert notes(server, "ran") == ["0.0", "1.0", "9.0"]
 
 
+@pytest.mark.smoke
 def test_a_prefetched_item_whose_deadline_passes_is_dropped_by_its_worker(shared):
     server = shared
     held = hold(server)
@@ -431,6 +433,7 @@ def test_what_a_caller_left_running_does_not_reach_the_next_stage(two_stages):
     assert notes(server, "second") == ["2.0"]
 
 
+@pytest.mark.smoke
 def test_a_caller_who_leaves_takes_a_whole_client_batch_along(shared):
     server = shared
     held = hold(server)

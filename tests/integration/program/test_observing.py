@@ -13,8 +13,8 @@ from served import request
 PROBES = ("/livez", "/readyz", "/health", "/metrics")
 
 
-def test_probes_are_answered_while_every_worker_computes(two_workers):
-    server = two_workers
+def test_probes_are_answered_while_every_worker_computes(serve):
+    server = serve(services=("two_workers",))
     busy = [server.wire().post("/predict", {"do": "spin", "value": n}) for n in range(2)]
     pending = [server.wire().post("/predict", {"value": n}) for n in range(20)]
     ran = server.folder / "ran"
@@ -27,6 +27,7 @@ def test_probes_are_answered_while_every_worker_computes(two_workers):
     assert [wire.answer().json() for wire in busy + pending] == [0.0, 1.0, *map(float, range(20))]
 
 
+@pytest.mark.smoke
 def test_health_tells_the_state_of_every_part(serve):
     server = serve(services=("two_stages", "batched"))
     held = server.wire().post("/chain/predict", {"do": "hold"})
@@ -90,6 +91,7 @@ def test_a_worker_that_was_stopped_stalls_its_service_until_it_goes_on(serve):
 # -- metrics ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_the_metrics_of_known_traffic_are_the_right_numbers(serve):
     server = serve("--max-queued", "8", services=("batched",))
     metric, wire = server.metric, server.wire
