@@ -93,11 +93,10 @@ def shared_servers(tmp_path_factory):
 @pytest.fixture
 def shared_are_up(request, shared_servers):
     """Starts what this test shares with others, or starts it again where a test has broken it."""
-    callspec = getattr(request.node, "callspec", None)
-    asked = {
-        *request.fixturenames,
-        *(value for value in (callspec.params.values() if callspec else ()) if isinstance(value, str)),
-    }
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    # A parameter may name the fixture that the test is to get, and one called as a fixture stands in its place.
+    named = {value for value in parameters.values() if isinstance(value, str)}
+    asked = ({*request.fixturenames} - parameters.keys()) | named
     for kind in asked & KINDS.keys():
         shared_servers.ensure(kind)
 
