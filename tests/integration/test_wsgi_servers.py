@@ -246,6 +246,7 @@ def test_gunicorn_serves_and_leaves_no_process(gunicorn, kind, preload):
 
 
 @KINDS
+@pytest.mark.smoke
 def test_a_body_in_chunks_is_read_to_its_end(gunicorn, kind):
     server = gunicorn(*kind, "served:app")
     for pieces in ([b"1", b".5"], [b" " * 300_000, b" " * 300_000, b"1.5"]):
@@ -254,7 +255,9 @@ def test_a_body_in_chunks_is_read_to_its_end(gunicorn, kind):
 
 
 @KINDS
-@pytest.mark.parametrize("head", ["Content-Length: 1000001", "Content-Length: 99999999999"])
+@pytest.mark.parametrize(
+    "head", ["Content-Length: 1000001", pytest.param("Content-Length: 99999999999", marks=pytest.mark.night)]
+)
 def test_a_body_over_the_limit_is_refused_unread(gunicorn, kind, head):
     server = gunicorn(*kind, "served:app")
     assert server.predict(1.0) == 2.0
@@ -280,7 +283,9 @@ def test_chunks_over_the_limit_are_refused_before_they_end(gunicorn, kind):
 
 
 @KINDS
-@pytest.mark.parametrize("preload", [False, True], ids=["", "preload"])
+@pytest.mark.parametrize(
+    "preload", [pytest.param(False, id=""), pytest.param(True, id="preload", marks=pytest.mark.night)]
+)
 def test_workers_that_are_replaced_after_some_requests_lose_none(gunicorn, kind, preload):
     server = gunicorn(
         *kind, *(["--preload"] if preload else []), "--max-requests", "40", "-c", "taking.py", "served:app"
@@ -294,7 +299,9 @@ def test_workers_that_are_replaced_after_some_requests_lose_none(gunicorn, kind,
     server.end()
 
 
-@KINDS
+@pytest.mark.parametrize(
+    "kind", [pytest.param(SYNC, id="sync"), pytest.param(GTHREAD, id="gthread", marks=pytest.mark.night)]
+)
 def test_a_hangup_under_load_replaces_the_workers_and_loses_nothing(gunicorn, kind):
     server = gunicorn(*kind, "-c", "taking.py", "served:app")
     load = Load(server)
@@ -309,7 +316,9 @@ def test_a_hangup_under_load_replaces_the_workers_and_loses_nothing(gunicorn, ki
     server.end()
 
 
-@KINDS
+@pytest.mark.parametrize(
+    "kind", [pytest.param(SYNC, id="sync", marks=pytest.mark.night), pytest.param(GTHREAD, id="gthread")]
+)
 def test_a_sigterm_under_load_answers_all_that_was_taken(gunicorn, kind):
     server = gunicorn(*kind, "-c", "taking.py", "served:app")
     load = Load(server)
@@ -407,6 +416,7 @@ def test_it_is_mounted_in_flask(gunicorn):
     server.end()
 
 
+@pytest.mark.smoke
 def test_inline_under_gthread_is_one_process_that_survives_a_raising_stage_and_ends(gunicorn):
     server = gunicorn(*GTHREAD, "served:inline")
     pid = server.predict(1)

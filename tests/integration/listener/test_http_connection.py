@@ -171,6 +171,7 @@ def test_many_small_answers_that_nobody_reads_are_held_for_their_requests(serve,
     server.until(lambda: server.app.held == 0)
 
 
+@pytest.mark.night
 def test_a_slow_reader_gets_the_whole_answer(serve, knock):
     server = serve(unread_timeout=3.0)  # a busy machine may let a client stand still for a second
     client = knock(server, small_buffer=True)

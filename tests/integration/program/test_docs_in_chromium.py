@@ -42,7 +42,7 @@ class Price(ps.Stage):
 service = ps.Service(ps.stage(Price), name="prices")
 rents = ps.Service(ps.stage(Price), name="rents")
 '''
-WIDTHS = (1280, 390)
+WIDTHS = (pytest.param(1280, marks=pytest.mark.night), 390)
 SHOWN = "document.querySelectorAll('.opblock').length"
 TOO_WIDE = """(() => {
     const rolls = (node) => /auto|scroll/.test(getComputedStyle(node).overflowX);

@@ -32,6 +32,7 @@ def certificate(tmp_path_factory):
     return str(cert), str(key)
 
 
+@pytest.mark.smoke
 def test_tls_serves_what_the_certificate_vouches_for(serve, certificate):
     cert, key = certificate
     server = serve("--tls-cert", cert, "--tls-key", key)
@@ -54,8 +55,10 @@ def test_who_does_not_speak_tls_disturbs_nobody(serve, certificate):
 
 
 @pytest.mark.parametrize(("options", "mode"), [((), 0o600), (("--uds-mode", "660"), 0o660)])
+@pytest.mark.smoke
 def test_a_unix_socket_has_its_mode_and_is_removed_at_the_end(serve, options, mode):
     server = serve(*options, where=("--uds", "in.sock"))
+    assert told_addresses(server, 1) == ["unix:in.sock"], "no TCP besides"
     path = server.folder / "in.sock"
     server.address = f"unix:{path}"
     assert stat.S_IMODE(path.stat().st_mode) == mode
@@ -109,7 +112,7 @@ def test_a_host_may_be_repeated_and_stand_beside_a_unix_socket(serve):
     ("where", "hosts"),
     [
         (("--port", "0"), ["127.0.0.2", "127.0.0.3"]),
-        (("--port", "0", "--host", "127.0.0.1"), ["127.0.0.1"]),
+        pytest.param(("--port", "0", "--host", "127.0.0.1"), ["127.0.0.1"], marks=pytest.mark.night),
         (
             ("--port", "0", "--host", "127.0.0.3,127.0.0.1", "--host", "127.0.0.2"),
             ["127.0.0.3", "127.0.0.1", "127.0.0.2"],
@@ -119,13 +122,6 @@ def test_a_host_may_be_repeated_and_stand_beside_a_unix_socket(serve):
 def test_the_hosts_of_the_variable_stand_unless_the_flag_is_given(serve, where, hosts):
     server = serve(where=where, env={"PENSTOCK_HOST": "127.0.0.2,127.0.0.3"})
     assert [re.search(r"//(.*):", address)[1] for address in told_addresses(server, len(hosts))] == hosts
-
-
-def test_a_unix_socket_alone_serves_no_tcp(serve):
-    server = serve(where=("--uds", "in.sock"))
-    assert told_addresses(server, 1) == ["unix:in.sock"]
-    server.address = f"unix:{server.folder / 'in.sock'}"
-    assert server.http.get("/livez").status_code == 200
 
 
 def test_every_interface_of_ipv6_is_every_one_of_ipv4_too(serve):
@@ -140,8 +136,8 @@ def test_every_interface_of_ipv6_is_every_one_of_ipv4_too(serve):
     assert [livez(at=f"http://{ip}:{server.port}") for ip in ("127.0.0.1", "[::1]")] == [200, 200]
 
 
-def test_where_one_address_cannot_be_had_the_server_does_not_start_and_leaves_nothing(serve, module):
-    port = str(serve().port)
+def test_where_one_address_cannot_be_had_the_server_does_not_start_and_leaves_nothing(shared, module):
+    port = str(shared.port)
     folder = module()
     where = ("--port", port, "--host", "127.0.0.2", "--host", "127.0.0.1", "--uds", "in.sock")
     for options in ((), ("--reload",)):
@@ -160,6 +156,7 @@ def guarded(serve, tmp_path):
     return serve("--api-key-file", str(keys), "--access-log")
 
 
+@pytest.mark.smoke
 def test_api_keys_guard_all_but_the_probes_and_the_page_and_stand_in_no_log(guarded):
     http = guarded.http
     assert [http.get(path).status_code for path in ("/livez", "/readyz", "/docs")] == [200, 200, 200]
@@ -227,8 +224,8 @@ def test_a_connection_ends_with_an_answer_once_it_has_its_age_and_not_before(ser
     ("where", "trusted", "client"),
     [
         ("tcp", "127.0.0.0/8", "198.51.100.1"),
-        ("tcp", "10.0.0.0/8,unix", "127.0.0.1"),
-        ("unix", "unix", "198.51.100.1"),
+        pytest.param("tcp", "10.0.0.0/8,unix", "127.0.0.1", marks=pytest.mark.night),
+        pytest.param("unix", "unix", "198.51.100.1", marks=pytest.mark.night),
         ("unix", "10.0.0.0/8", "unix"),
     ],
 )

@@ -19,7 +19,7 @@ ours = ps.Service(ps.stage(len, name="count"), name="ours")
 STARTED = (("serve", "--port", "0"), ("work", "--queue", "sqlite:///jobs.db"))
 
 
-@pytest.fixture(params=STARTED, ids=lambda started: started[0])
+@pytest.fixture(params=[STARTED[0], pytest.param(STARTED[1], marks=pytest.mark.night)], ids=lambda started: started[0])
 def start(request, module):
     """Runs a command on the services in a module, to its end."""
     folder = module(SOURCE)
@@ -98,7 +98,9 @@ def test_two_services_of_a_consumer_need_two_paths(module):
     says(output, "external_workers of service 'again' is './w', and so is external_workers of service 'first'")
 
 
-@pytest.mark.parametrize(("options", "mode"), [((), 0o600), (("--external-workers-mode", "660"), 0o660)])
+@pytest.mark.parametrize(
+    ("options", "mode"), [pytest.param((), 0o600, marks=pytest.mark.night), (("--external-workers-mode", "660"), 0o660)]
+)
 def test_the_socket_is_the_external_services_alone_and_gone_after_the_stop(serve, options, mode):
     flags = ("--external-workers", "w.sock", "--workers", "2", *options)
     server = serve(*flags, source=SOURCE, services=("service", "ours"))
@@ -132,6 +134,7 @@ def test_a_stale_socket_is_replaced_and_a_live_one_refused(serve, module):
     server.stop()
 
 
+@pytest.mark.smoke
 def test_the_environment_names_the_socket_too(serve):
     server = serve(source=SOURCE, env={"PENSTOCK_EXTERNAL_WORKERS": "w.sock", "PENSTOCK_EXTERNAL_WORKERS_MODE": "640"})
     assert stat.S_IMODE((server.folder / "w.sock").stat().st_mode) == 0o640

@@ -18,6 +18,7 @@ from served import PATIENCE_SECONDS, Program, Server, Wire, run, serving
 from systemd_host import GATED, as_started, end
 
 
+@pytest.mark.smoke
 def test_every_socket_that_is_given_is_served_and_outlives_the_server(host):
     path = str(host.folder / "http.sock")
     abstract = f"penstock-{uuid.uuid4().hex}"
@@ -37,6 +38,7 @@ def test_every_socket_that_is_given_is_served_and_outlives_the_server(host):
             client.connect(sock.getsockname())  # systemd listens on
 
 
+@pytest.mark.smoke
 def test_what_waits_between_two_servers_is_served_by_the_second(host):
     address = host.tcp.getsockname()
     end(host.serve("model:service").ready())
@@ -62,7 +64,7 @@ def test_a_given_socket_may_have_tls(host, pair):
     end(server)
 
 
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.night)])
 def test_a_server_that_is_told_to_end_before_it_is_ready_leaves_what_waits(notified, host, pair, tls):
     (host.folder / "gated").touch()
     with socket.create_connection(host.tcp.getsockname()) as sock:
@@ -106,10 +108,15 @@ def test_a_consumer_serves_http_on_given_sockets(host):
 @pytest.mark.parametrize(
     ("words", "env", "named"),
     [
-        (("--port", "8000"), {}, "--port"),
         (("--host", "127.0.0.1", "--uds", "a.sock"), {}, "--host and --uds"),
-        ((), {"PENSTOCK_UDS": "a.sock"}, "the variable PENSTOCK_UDS"),
-        (("--port", "0", "--reload"), {}, "--port"),
+        *(
+            pytest.param(*given, marks=pytest.mark.night)
+            for given in (
+                (("--port", "8000"), {}, "--port"),
+                ((), {"PENSTOCK_UDS": "a.sock"}, "the variable PENSTOCK_UDS"),
+                (("--port", "0", "--reload"), {}, "--port"),
+            )
+        ),
     ],
 )
 def test_another_address_beside_given_sockets_is_an_error(host, words, env, named):
@@ -142,7 +149,7 @@ def test_a_descriptor_that_is_no_socket_to_serve_is_named(host):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "and it serves no HTTP: with `--http systemd`"),
+        pytest.param((), "and it serves no HTTP: with `--http systemd`", marks=pytest.mark.night),
         (("--http", "127.0.0.1:0"), "and --http is 127.0.0.1:0: with `--http systemd`"),
     ],
 )
@@ -239,7 +246,7 @@ class Load:
         assert not any(thread.is_alive() for thread in self._threads)
 
 
-@pytest.mark.parametrize("activate", [False, pytest.param(True, marks=needs_activate)])
+@pytest.mark.parametrize("activate", [False, pytest.param(True, marks=[needs_activate, pytest.mark.night])])
 def test_restarts_under_load_refuse_nobody(host, activate):
     address = host.tcp.getsockname()
     wrapper = activated() if activate else ()

@@ -19,6 +19,7 @@ from night import tight
 
 EXPIRES = "penstock_tls_certificate_expires_timestamp_seconds"
 AGAIN = "SIGHUP: read again: tls_cert"
+BY_NIGHT = [pytest.param(how, marks=pytest.mark.night) for how in ("no key", "no certificate", "an empty certificate")]
 
 
 def trusting() -> ssl.SSLContext:
@@ -65,6 +66,7 @@ def test_a_request_in_flight_is_answered_and_new_connections_get_the_new_certifi
         assert before.recv(1 << 16).endswith(b"8.0")
 
 
+@pytest.mark.smoke
 def test_a_renewed_connection_is_as_strict_as_the_first_ones(serve, pair):
     server = serve(*pair.options)
     pair.renew()
@@ -79,7 +81,7 @@ def test_a_renewed_connection_is_as_strict_as_the_first_ones(serve, pair):
         assert tls.version() in ("TLSv1.2", "TLSv1.3")
 
 
-@pytest.mark.parametrize("how", ["another's key", "no key", "no certificate", "an empty certificate"])
+@pytest.mark.parametrize("how", ["another's key", *BY_NIGHT])
 def test_a_bad_pair_is_logged_and_the_old_one_stays_unharmed(serve, pair, how):
     server = serve(*pair.options)
     http = server.client()
@@ -107,6 +109,7 @@ def test_a_bad_pair_is_logged_and_the_old_one_stays_unharmed(serve, pair, how):
     assert shown(server) == pair.encoded
 
 
+@pytest.mark.smoke
 def test_renewed_keys_hold_on_open_connections_too(serve, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("old\nkept\n")

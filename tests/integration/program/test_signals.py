@@ -40,7 +40,12 @@ def refused(server):
 ENDING = [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT]
 
 
-@pytest.mark.parametrize("number", ENDING)
+def by_day(number):
+    """Every signal that ends a server, but all except this one by night only."""
+    return [each if each == number else pytest.param(each, marks=pytest.mark.night) for each in ENDING]
+
+
+@pytest.mark.parametrize("number", by_day(signal.SIGTERM))
 def test_a_signal_lets_accepted_requests_finish_and_nobody_else_in(serve, number):
     server = serve()
     idle = server.wire()
@@ -56,6 +61,7 @@ def test_a_signal_lets_accepted_requests_finish_and_nobody_else_in(serve, number
     assert server.output.endswith("penstock: stopped\n")
 
 
+@pytest.mark.smoke
 def test_ctrl_c_in_a_terminal_reaches_every_process_and_still_drains(serve):
     server = serve()
     wires = held_and_next(server)
@@ -68,6 +74,7 @@ def test_ctrl_c_in_a_terminal_reaches_every_process_and_still_drains(serve):
     assert server.wait() == 0
 
 
+@pytest.mark.night
 def test_a_group_that_is_terminated_drains_too(serve):
     server = serve()
     wires = held_and_next(server)
@@ -232,6 +239,7 @@ def test_a_drain_of_zero_answers_at_once(serve):
     assert server.wait() == 0
 
 
+@pytest.mark.smoke
 def test_a_client_batch_that_was_accepted_is_finished(serve):
     server = serve("--max-queued", "4")
     held = server.wire().post("/batch", [{"do": "hold", "value": 0}, *({"value": n} for n in range(1, 30))])
@@ -245,7 +253,7 @@ def test_a_client_batch_that_was_accepted_is_finished(serve):
     assert server.wait() == 0
 
 
-@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("number", by_day(signal.SIGINT))
 def test_a_second_signal_ends_everything_at_once(serve, number):
     server = serve(where=("--uds", "in.sock"))
     server.address = f"unix:{server.folder / 'in.sock'}"
@@ -275,7 +283,7 @@ service = ps.Service(ps.stage(Slow, workers=2), name="slow")
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.night)])
 def test_a_signal_while_the_service_starts_ends_it(serve, number):
     server = serve(source=SLOW, ready=False, where=("--uds", "in.sock"))
     server.until((server.folder / "setting up").exists)
@@ -379,7 +387,9 @@ service = ps.Service(Double)
 POOL = "self.pool = ThreadPoolExecutor(); self.pool.submit(int)"
 
 
-@pytest.mark.parametrize("left", [THREAD, POOL], ids=["a thread", "an idle pool"])
+@pytest.mark.parametrize(
+    "left", [pytest.param(THREAD, id="a thread"), pytest.param(POOL, id="an idle pool", marks=pytest.mark.night)]
+)
 def test_what_a_stage_leaves_running_keeps_its_worker_no_longer_than_it_must(serve, left):
     server = serve(source=STAGE_GOES_ON.replace("LEAVE_SOMETHING", left))
     server.signal(signal.SIGTERM)
@@ -413,7 +423,10 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [pytest.param(signal.SIGTERM, -signal.SIGTERM, marks=pytest.mark.night), (signal.SIGINT, 130)],
+)
 def test_a_signal_while_the_module_is_imported_ends_the_command_without_a_traceback(serve, number, status):
     server = serve(source=IMPORTS_FOR_LONG, ready=False)
     server.until((server.folder / "importing").exists)
@@ -422,6 +435,7 @@ def test_a_signal_while_the_module_is_imported_ends_the_command_without_a_traceb
     assert "Traceback" not in server.output
 
 
+@pytest.mark.smoke
 def test_a_coordinator_that_is_killed_leaves_no_worker(tmp_path):
     with serving(tmp_path, services=("two_workers",)) as server:
         server.wire().post("/predict", {"do": "hold"})

@@ -81,8 +81,19 @@ def call(tmp_path, monkeypatch):
     return ask
 
 
-@pytest.mark.parametrize("redirection", REDIRECTED.values(), ids=REDIRECTED)
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "redirection"),
+    [
+        pytest.param(
+            command,
+            redirection,
+            id=f"{name}-{how}",
+            marks=() if (name == "command") == (how in ("a closed stderr", "all closed")) else pytest.mark.night,
+        )
+        for name, command in COMMANDS.items()
+        for how, redirection in REDIRECTED.items()
+    ],
+)  # each way once by day
 def test_a_server_needs_no_standard_streams(start, call, command, redirection):
     server = start(command, redirection)
     assert call(server) == b"2.5"
@@ -102,6 +113,7 @@ def test_a_reader_of_one_line_that_leaves_stops_nothing(start, call, command):
     assert server.wait(PATIENCE_SECONDS) == 0
 
 
+@pytest.mark.smoke
 def test_no_socket_takes_the_number_of_a_closed_stream(start, call):
     server = start(COMMANDS["command"], ">&- 2>&-")
     call(server)
