@@ -190,6 +190,8 @@ def test_everything_public_and_each_of_its_methods_has_a_docstring():
             said = {"": found.__doc__}
             if inspect.isclass(found):
                 said |= {f".{method}": inspect.getdoc(member) for method, member in methods(found).items()}
+            elif inspect.isbuiltin(found):  # compiled, which leaves a function without its docstring
+                continue
             looked_at += len(said)
             silent += [f"{module}.{name}{method}" for method, text in said.items() if not (text or "").strip()]
     assert silent == []

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import sysconfig
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from penstock.errors import PenstockError
 from penstock.hosting import handing_over
 from penstock.hosting import signals as held_signals
 
-TESTS = Path(__file__).parents[1]
+INSTALLED = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
 
 
 class Spoken(NamedTuple):
@@ -113,11 +114,12 @@ def _own_modules(folder: Path) -> Iterator[None]:
     """Modules below `folder` are imported afresh, from there, and forgotten in the end."""
     path, bytecode = sys.path[:], sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # of a source of equal size, written in the same second, it would be taken again
-    names = {entry.stem for entry in folder.iterdir()} if folder.exists() else set()
+    names = {entry.stem for entry in folder.rglob("*")} - sys.stdlib_module_names - {"penstock"}
+    # Other tests of this process have imported their own of these names; what is installed is found first as ever.
     hiding = {
         name: sys.modules.pop(name)
         for name, module in list(sys.modules.items())
-        if name.partition(".")[0] in names and _is_below(module, TESTS)
+        if name.partition(".")[0] in names and not any(_is_below(module, place) for place in INSTALLED)
     }
     importlib.invalidate_caches()
     try:
