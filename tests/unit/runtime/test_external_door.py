@@ -30,7 +30,6 @@ from penstock.transport.external_channel import MOST_PARTING
 from penstock.transport.external_messages import HANDSHAKE_BYTES
 from penstock.transport.framing import FrameDecoder, Kind, Status, encode_answers, encode_control
 
-LOOPS = ("uvloop",)
 BIG = struct.Struct("<2sBBIIQdQ")
 HELLO = {"version": 4, "pid": 77, "language": "test", "stage": "square", "codecs": ["json"]}
 
