@@ -9,7 +9,8 @@ NODE_FRONT := examples/node_front
 TYPESCRIPT := clients/typescript
 # What `make node` has installed is found by every target.
 export PATH := $(CURDIR)/$(NODE)/programs:$(PATH)
-JOBS ?= $(shell nproc)
+# One more than there are cores: for a third of their time tests wait.
+JOBS ?= $(shell expr $$(nproc) + 1)
 # What failed is run a second time, alone; pytest by itself is `.venv/bin/python -m pytest`.
 TESTS = $(BIN)/python tests/run.py -n $(JOBS) --ignore=tests/export
 ROUNDS ?= 5
