@@ -63,7 +63,8 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
 @pytest.mark.parametrize("make", [lambda place, victim: place.symlink_to(victim), lambda place, victim: place.touch()])
 def test_what_somebody_else_has_put_in_its_place_is_not_used(tmp_path, make):
     victim = tmp_path / "victim"
-    victim.mkdir(mode=0o755)
+    victim.mkdir()
+    victim.chmod(0o755)  # whatever the umask
     make(tmp_path / "common", victim)
     with pytest.raises(ConfigError, match="no folder of this user's own"):
         OwnFolder(tmp_path / "common", "the folder for downloads")
