@@ -128,7 +128,7 @@ $(FRAMEWORKS)/.installed: pyproject.toml
 frameworks: $(FRAMEWORKS)/.installed  ## an environment with PyTorch, TensorFlow, Keras and scikit-learn: 3 GB
 
 test-export: $(FRAMEWORKS)/.installed quick  ## the tests with models of those frameworks, over a compiled build
-	PYTHONPATH=$(CURDIR)/build/quick $(FRAMEWORKS)/bin/python tests/run.py -n $(JOBS) tests/export
+	PYTHONPATH=$(CURDIR)/build/quick $(FRAMEWORKS)/bin/python tests/run.py -n $(JOBS) $(if $(filter 1,$(NIGHT)),-m 'not soak') tests/export
 
 compiled: build/compiled/.built  ## build in build/compiled what an install makes
 
