@@ -186,6 +186,7 @@ class BuildExtensions(build_ext):
         super().finalize_options()
         self.build_temp = f"{self.build_temp}-O{OPT}"
         self.parallel = CORES
+        self.force = True  # link anew: a library of the other kind may lie there, newer than its sources
 
     def run(self) -> None:
         """Build; where that fails and nobody insisted, leave nothing of it behind."""
