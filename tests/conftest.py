@@ -30,7 +30,7 @@ sys.path.append(str(TESTS / "integration"))
 # The rules of the layers, and the program that draws the pictures of the documentation.
 sys.path += [str(TESTS), str(TESTS.parent / "docs")]
 
-from night import NIGHT, examples  # noqa: E402  (the path is set above)
+from night import HANG_SECONDS, NIGHT, examples  # noqa: E402  (the path is set above)
 
 PR_SET_CHILD_SUBREAPER = 36
 GRACE = 20.0  # seconds for a child that is on its way out; nothing waits this long when all is well
@@ -206,3 +206,14 @@ def pytest_timeout_set_timer(settings):
     if settings.method == "signal" and settings.timeout:
         signal.setitimer(signal.ITIMER_REAL, settings.timeout, TIMEOUT_REPEAT_SECONDS)
     return done
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport():
+    """Raise no timeout while a report is made, which would end the run; what follows has as much time again."""
+    left, again = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        return (yield)
+    finally:
+        if again:
+            signal.setitimer(signal.ITIMER_REAL, max(left, HANG_SECONDS), again)
