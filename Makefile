@@ -95,9 +95,12 @@ test-compiled: quick bytecode
 check-frameworks: $(STAMP)
 	@$(BIN)/python tests/export/passed.py || { $(MAKE) test-export && $(BIN)/python tests/export/passed.py --write; }
 
+# Ten times as many examples, traced besides, take a test longer than the limit of the day.
+NIGHTLY := NIGHT=1 PYTEST_TIMEOUT=1800
+
 # Hours.  Each part is run, whatever became of the one before it.
 night:  ## coverage, the sources without shared memory, the optimised build, long histories, mutants, soaks, frameworks
-	NIGHT=1 $(MAKE) --keep-going coverage night-sources night-compiled test-export soak mutants again
+	$(NIGHTLY) $(MAKE) --keep-going coverage night-sources night-compiled test-export soak mutants again
 
 # As on a system that has none: but for the tests of it, which ask for some.
 night-sources: bytecode
@@ -116,7 +119,7 @@ bytecode: $(STAMP)
 
 coverage: bytecode  ## the unit tests, which must take every branch of what decides
 	@mkdir -p build/coverage
-	NIGHT=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not soak' --cov --cov-report=term tests/unit
+	$(NIGHTLY) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not soak' --cov --cov-report=term tests/unit
 
 # The project first, by itself: what takes minutes writes nothing into the sources then, which tests read meanwhile.
 $(FRAMEWORKS)/.installed: pyproject.toml
