@@ -5,13 +5,10 @@ Worker processes import this module, so it needs nothing of the tests.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
 from typing import Any
-
-import numpy as np
 
 import penstock as ps
 
@@ -24,38 +21,6 @@ class AddsInPlace(ps.Stage):
     def predict(self, xs: list[Any]) -> list[Any]:
         for x in xs:
             x += 1
-        return xs
-
-
-class ChangesAndReuses(ps.Stage):
-    """Changes its items, raises on one of them, and answers from a buffer it keeps."""
-
-    batch = ps.Batch(max_size=8, max_wait=5)
-
-    def setup(self) -> None:
-        self.out = np.zeros((8, 20_000))
-
-    def predict(self, xs: list[list[int]]) -> Any:
-        for x in xs:
-            x[0] += 1
-        out = self.out[: len(xs)]
-        out[:] = [[x[0]] for x in xs]
-        if any(x[0] == 6 for x in xs):
-            raise ValueError("five")
-        return out
-
-
-class RaisesAny(ps.Stage):
-    """Raises what an item names."""
-
-    batch = ps.Batch(max_size=8)
-
-    def predict(self, xs: list[str]) -> list[str]:
-        known = {"KeyboardInterrupt": KeyboardInterrupt, "GeneratorExit": GeneratorExit}
-        known["CancelledError"] = asyncio.CancelledError
-        for x in xs:
-            if x in known:
-                raise known[x]
         return xs
 
 
@@ -87,10 +52,3 @@ class LeavesItsGroup(ps.Stage):
         while x == "spin":
             pass
         return os.getpid()
-
-
-class LoadsNowhere:
-    """Can be sent, and not be received."""
-
-    def __reduce__(self) -> Any:
-        return int, ("no number",)

@@ -51,10 +51,6 @@ class AddOneBatch(ps.Stage):
         return [x + 1 for x in xs]
 
 
-def negate(x: int) -> int:
-    return -x
-
-
 def sizes(xs: list[Any]) -> list[int]:
     return [len(xs)] * len(xs)
 
@@ -74,11 +70,6 @@ def faults_of_copies(body: bytes) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-def sleep_longest(xs: list[float]) -> list[float]:
-    time.sleep(max(xs))
-    return xs
-
-
 # -- notes and gates --------------------------------------------------------------------------------------------------
 
 
@@ -96,6 +87,17 @@ class Gated(ps.Stage):
 
     def teardown(self) -> None:
         note(self.folder / "torn down", self.worker.index)
+
+
+class Held(ps.Stage):
+    """Answers nothing before `folder`/open is there, and notes nothing."""
+
+    def setup(self, folder: str) -> None:
+        self.gate = Path(folder) / "open"
+
+    def predict(self, x: Any) -> Any:
+        wait_for(self.gate)
+        return x
 
 
 class Marked(ps.Stage):
@@ -126,17 +128,6 @@ class Lamp(ps.Stage):
             time.sleep(0.01)
         if (self.folder / "out").exists():
             raise RuntimeError("the lamp is out")
-
-
-class GatedLength(ps.Stage):
-    """The length of an item, once `folder`/open is there."""
-
-    def setup(self, folder: str) -> None:
-        self.folder = Path(folder)
-
-    def predict(self, x: bytes) -> int:
-        wait_for(self.folder / "open")
-        return len(x)
 
 
 class GatedBatch(ps.Stage):
@@ -332,7 +323,6 @@ _VERBS: dict[str, Any] = {
     "segfault": segfault,
     "raise": fail,
     "raise a": fail_with,
-    "return a": lambda message: ValueError(message),
     "hold": hold,
     "spin": spin,
     "sleep": time.sleep,
@@ -416,51 +406,12 @@ class CountsStarts(ps.Stage):
         return act(x)
 
 
-# -- the chain around predict ---------------------------------------------------------------------------------------
-
-
-class Chain(ps.Stage):
-    """`preprocess` parses, `predict` works on the batch, `postprocess` sees what `preprocess` made."""
-
-    batch = ps.Batch(max_size=8)
-
-    def preprocess(self, text: str) -> int:
-        if text == "?":
-            raise ps.InvalidItem("a question is no number", path="$.text")
-        return int(text)
-
-    def predict(self, xs: list[int]) -> list[int]:
-        return [1000 // x for x in xs]
-
-    def postprocess(self, y: int, pre: int) -> str:
-        if y == 1:
-            raise RuntimeError("one is not allowed")
-        return f"1000/{pre}={y}"
+# -- what workers know and make ---------------------------------------------------------------------------------------
 
 
 class Typed(ps.Stage):
     def predict(self, x: int) -> int:
         return x if x >= 0 else "negative"  # type: ignore[return-value]  # on purpose: found by validate_results
-
-
-class WrongLength(ps.Stage):
-    batch = ps.Batch(max_size=8)
-
-    def predict(self, xs: list[int]) -> list[int]:
-        return xs[1:]
-
-
-class Returns(ps.Stage):
-    """Returns a tuple, an array or nothing, as its first item says."""
-
-    batch = ps.Batch(max_size=8)
-
-    def predict(self, xs: list[Any]) -> Any:
-        import numpy as np
-
-        if xs[0] == "nothing":
-            return None
-        return tuple(xs) if xs[0] == "tuple" else np.arange(len(xs) * 2).reshape(len(xs), 2)
 
 
 GPUS_AT_IMPORT = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -505,20 +456,6 @@ class Poisonable(ps.Stage):
         return [f"ok {x}" for x in xs]
 
 
-class Warm(ps.Stage):
-    """Notes the batches of its warm-up."""
-
-    batch = ps.Batch(max_size=4)
-    examples = [1, 2]
-
-    def setup(self, folder: str) -> None:
-        self.notes = Path(folder) / "warm"
-
-    def predict(self, xs: list[int]) -> list[int]:
-        note(self.notes, xs)
-        return xs
-
-
 class Arrays(ps.Stage):
     """Adds one to an array that is a view of what was received, and not a copy."""
 
@@ -544,63 +481,12 @@ class SlowTeardown(ps.Stage):
         time.sleep(60)
 
 
-class Outlaw(BaseException):
-    """Not an Exception: nothing that catches errors catches it."""
-
-
-class RaisesOutlaw(ps.Stage):
-    def predict(self, x: Any) -> Any:
-        raise Outlaw("gone")
-
-
-class HalfSlowSetup(ps.Stage):
-    """The `setup` of every worker but the first is over when `folder`/open is there."""
-
-    def setup(self, folder: str) -> None:
-        if self.worker.index > 0:
-            wait_for(Path(folder) / "open")
-
-    def predict(self, x: Any) -> Any:
-        return x
-
-
-class BadExample(ps.Stage):
-    examples = [1, 0]
-
-    def predict(self, x: int) -> float:
-        return 1 / x
-
-
 class AddOne(ps.Stage):
     """Changes an array in place, however it came."""
 
     def predict(self, x: Any) -> Any:
         x += 1
         return x
-
-
-class Swell(ps.Stage):
-    """A small item becomes a large one."""
-
-    def predict(self, x: int) -> str:
-        return str(x).ljust(100_000)
-
-
-class SlowPoison(ps.Stage):
-    """Takes its time the first time, then fails where one item is "bad"."""
-
-    batch = ps.Batch(max_size=4)
-
-    def setup(self, folder: str) -> None:
-        self.notes = Path(folder) / "calls"
-
-    def predict(self, xs: list[str]) -> list[str]:
-        note(self.notes, xs)
-        if "hurried" in xs:
-            time.sleep(1.5)
-        if "bad" in xs:
-            raise ValueError("bad item")
-        return xs
 
 
 class DiesBisecting(ps.Stage):

@@ -40,15 +40,6 @@ async def test_a_breakpoint_in_predict_stops_in_this_process(monkeypatch):
     assert stopped == ["penstock service here 0"]
 
 
-async def test_inline_takes_classes_that_no_worker_could_import():
-    class Local(ps.Stage):
-        def predict(self, x: int) -> int:
-            return x * 3
-
-    async with ps.Service(Local, ps.stage(lambda x: x + 1, name="lambda"), inline=True) as service:
-        assert await service.predict(2) == 7
-
-
 async def test_values_that_cannot_travel_are_found_inline_too():
     async with ps.Service(stages.Act, inline=True) as service:
         with pytest.raises(ps.InvalidItem, match="`function` cannot be pickled"):
@@ -57,50 +48,6 @@ async def test_values_that_cannot_travel_are_found_inline_too():
             await service.predict(("lambda",))
         mutable = [1]
         assert await service.predict(mutable) is not mutable
-
-
-async def test_inline_says_once_what_does_not_apply(caplog):
-    spec = ps.stage(stages.Double, env={"A": "1"}, cpus=[0])
-    service = ps.Service(spec, inline=True, name="debugged")
-    async with service:
-        await service.predict(1)
-    said = [r.getMessage() for r in caplog.records if "inline" in r.getMessage()]
-    assert said == [
-        "service 'debugged' runs inline, its workers are threads: no retry after a death, and cpus and env do not apply"
-    ]
-
-
-async def test_a_pinned_coordinator_is_not_pinned_inline():
-    before = os.sched_getaffinity(0)
-    async with ps.Service(stages.Double, inline=True, cpus=[min(before)]):
-        assert os.sched_getaffinity(0) == before
-
-
-async def test_setup_teardown_failures_and_bisection_are_the_real_ones_inline(tmp_path):
-    (tmp_path / "open").touch()
-    async with ps.Service(ps.stage(stages.Gated, workers=2, setup={"folder": str(tmp_path)}), inline=True) as service:
-        await service.predict(1)
-    await until(lambda: sorted(notes(tmp_path / "torn down")) == [0, 1])
-    async with ps.Service(ps.stage(stages.Poisonable, setup={"folder": str(tmp_path)}), inline=True) as service:
-        answers = await service.predict_many([1, "bad", 3], return_exceptions=True)
-        assert (answers[0], answers[2]) == ("ok 1", "ok 3")
-        assert answers[1].is_a(ValueError)
-    spec = ps.stage(stages.ActsInSetup, setup={"acts": [("raise", "no model")]})
-    with pytest.raises(ps.StartFailed, match="ValueError: no model"):
-        await ps.Service(spec, inline=True).start()
-
-
-async def test_deadlines_and_cancellation_hold_inline(tmp_path):
-    async with ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), inline=True) as service:
-        with pytest.raises(ps.DeadlineExceeded) as caught:
-            await service.predict(1, timeout=0.5)
-        assert caught.value.ran is True
-        queued = asyncio.create_task(service.predict(2))
-        await asyncio.sleep(0)
-        queued.cancel()
-        await asyncio.wait((queued,))
-        (tmp_path / "open").touch()
-        assert await service.predict(3) == 3
 
 
 async def test_a_worker_thread_that_hangs_is_lost_and_another_takes_its_place():

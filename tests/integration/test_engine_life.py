@@ -35,57 +35,6 @@ async def test_start_returns_when_every_worker_is_ready_and_stop_when_none_is_le
     assert service.state is ps.State.STOPPED
 
 
-async def test_a_service_can_be_stopped_before_it_started_and_more_than_once():
-    service = ps.Service(stages.Double)
-    await service.stop()
-    await service.start()
-    await asyncio.gather(service.stop(), service.stop(), service.stop(drain=0))
-    await service.stop()
-    with pytest.raises(ps.NotReady, match="stopped"):
-        await service.predict(1)
-
-
-async def test_a_service_that_was_never_started_says_so():
-    with pytest.raises(ps.NotReady, match="never started"):
-        await ps.Service(stages.Double).predict(1)
-
-
-async def test_a_stopped_service_starts_again():
-    service = ps.Service(stages.Double)
-    for i in range(3):
-        async with service:
-            assert await service.predict(i) == i * 2
-
-
-async def test_a_started_service_refuses_to_start_again_and_runs_on():
-    async with ps.Service(stages.Double) as service:
-        with pytest.raises(ps.ConfigError, match="is ready already"):
-            await service.start()
-        assert await service.predict(2) == 4
-
-
-async def test_of_two_starts_at_once_one_wins():
-    service = ps.Service(stages.Double)
-    first, second = await asyncio.gather(service.start(), service.start(), return_exceptions=True)
-    assert first is None
-    assert isinstance(second, ps.ConfigError)
-    assert await service.predict(2) == 4
-    await service.stop()
-
-
-async def test_a_stop_while_starting_ends_the_start_with_that_reason(tmp_path):
-    service = ps.Service(stages.Double, ps.stage(stages.SlowSetup, workers=2, setup={"folder": str(tmp_path)}))
-    start = asyncio.create_task(service.start())
-    await until(lambda: len(notes(tmp_path / "setting up")) == 2)
-    assert service.state is ps.State.STARTING
-    with pytest.raises(ps.NotReady, match="starting"):
-        await service.predict(1)
-    await service.stop(drain=0)
-    with pytest.raises(ps.StartFailed, match="stopped while it was starting"):
-        await start
-    assert not any(running(pid) for pid in notes(tmp_path / "setting up"))
-
-
 async def test_a_program_that_starts_a_service_is_told_what_loads_by_its_log_alone(
     tmp_path, monkeypatch, caplog, capfd
 ):
@@ -100,16 +49,6 @@ async def test_a_program_that_starts_a_service_is_told_what_loads_by_its_log_alo
     await start
     await service.stop()
     assert capfd.readouterr() == ("", "")
-
-
-async def test_a_stop_before_the_last_worker_is_ready_does_not_let_start_succeed(tmp_path):
-    spec = ps.stage(stages.HalfSlowSetup, workers=2, setup={"folder": str(tmp_path)})
-    service = ps.Service(spec)
-    start = asyncio.create_task(service.start())
-    await until(lambda: service.engine is not None and service.engine.stages[0].live_workers == 1)
-    await service.stop(drain=0)
-    with pytest.raises(ps.StartFailed, match="stopped while it was starting"):
-        await start
 
 
 async def test_a_cancelled_start_leaves_nothing_running(tmp_path):
@@ -165,30 +104,6 @@ async def test_what_the_drain_leaves_is_settled_and_the_workers_are_killed(tmp_p
     assert service.engine.queued == 0
 
 
-async def test_a_stop_in_a_hurry_overtakes_a_stop_that_drains(tmp_path):
-    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}))
-    await service.start()
-    call = asyncio.create_task(service.predict(1))
-    await until(lambda: notes(tmp_path / "ran"))
-    slow = asyncio.create_task(service.stop(drain=60))
-    await until(lambda: service.state is ps.State.DRAINING)
-    await asyncio.wait_for(service.stop(drain=0), 20)
-    await asyncio.wait_for(slow, 20)
-    with pytest.raises(ps.NotReady):
-        await call
-
-
-async def test_a_held_batch_leaves_at_once_when_the_service_drains():
-    held = ps.stage(stages.EchoBatch, batch=ps.Batch(max_size=100, max_wait=60))
-    service = ps.Service(held)
-    await service.start()
-    call = asyncio.create_task(service.predict(1))
-    await until(lambda: service.engine.stages[0].queued == 1)
-    await asyncio.wait_for(service.stop(), 20)
-    assert await call == 1
-    assert service.engine.stages[0].counters.cuts == {"drain": 1}
-
-
 async def test_teardown_runs_in_every_worker_on_stop(tmp_path):
     (tmp_path / "open").touch()
     async with ps.Service(ps.stage(stages.Gated, workers=2, setup={"folder": str(tmp_path)})) as service:
@@ -231,41 +146,6 @@ async def test_a_worker_that_ends_in_setup_makes_the_start_fail_and_says_how(wha
     with pytest.raises(ps.StartFailed, match=f"worker 0 of stage 'ActsInSetup' ended before it was ready: {how}"):
         await service.start()
     assert service.engine.stages[0].health.failed_starts == [5]
-
-
-async def test_a_sys_exit_in_setup_is_a_failure_with_a_traceback():
-    spec = ps.stage(stages.ActsInSetup, setup={"acts": [("raise a", "exit", "no licence")]})
-    with pytest.raises(ps.StartFailed, match="SystemExit: no licence"):
-        await ps.Service(spec).start()
-
-
-async def test_a_failing_example_makes_the_start_fail():
-    with pytest.raises(ps.StartFailed, match="ZeroDivisionError"):
-        await ps.Service(stages.BadExample).start()
-
-
-async def test_classes_that_no_worker_can_import_are_refused_at_start():
-    class Local(ps.Stage):
-        def predict(self, x: int) -> int:
-            return x
-
-    for target, words in ((Local, "defined inside a function"), (lambda x: x, "is a lambda")):
-        service = ps.Service(ps.stage(target, name="local"))
-        with pytest.raises(ps.ConfigError, match=rf"{words}.*inline=True"):
-            await service.start()
-        assert service.state is ps.State.STOPPED
-
-
-async def test_a_class_that_another_one_hides_is_refused_at_start():
-    hidden = type("Echo", (stages.Echo,), {"__module__": "stages", "__qualname__": "Echo"})
-    with pytest.raises(ps.ConfigError, match="is not what `stages` calls Echo"):
-        await ps.Service(hidden).start()
-
-
-async def test_a_setup_argument_that_cannot_travel_is_named():
-    spec = ps.stage(stages.Gated, setup={"folder": lambda: None})
-    with pytest.raises(ps.ConfigError, match=r"setup argument 'folder' cannot be sent"):
-        await ps.Service(spec).start()
 
 
 async def test_a_program_that_cannot_be_started_fails_the_start(monkeypatch, tmp_path):
@@ -366,18 +246,6 @@ async def test_ten_lives_with_processes_leave_nothing():
     await until(lambda: open_files() <= files, "files to be closed")
 
 
-def test_a_service_moves_to_another_event_loop_once_it_is_stopped():
-    service = ps.Service(stages.Double)
-
-    async def once() -> None:
-        async with service:
-            assert await service.predict(2) == 4
-
-    asyncio.run(once())
-    asyncio.run(once())
-    until_now(lambda: True)
-
-
 # -- stop in the wrong place ------------------------------------------------------------------------------------------
 
 
@@ -387,15 +255,6 @@ def started_elsewhere(service: ps.Service) -> list[int]:
     loop.run_until_complete(service.start())
     loop.close()
     return pids(service)
-
-
-@pytest.mark.parametrize("drain", [None, math.nan, -0.1, True, "1"])
-async def test_a_drain_that_is_no_time_stops_nothing(drain):
-    async with ps.Service(stages.Double, inline=True) as service:
-        with pytest.raises(ps.ConfigError, match="drain must be a number of seconds"):
-            await service.stop(drain)
-        assert service.state is ps.State.READY
-        assert await service.predict(2) == 4
 
 
 @pytest.mark.parametrize("drain", [math.inf, 1e300, 10**400], ids=["inf", "large", "larger than a float"])

@@ -44,32 +44,6 @@ async def test_an_urgent_item_waits_for_at_most_two_batches_of_its_worker(tmp_pa
         assert list(chain(*batches))[-1] == "last"
 
 
-async def test_many_items_and_a_stream_have_an_urgency_too(tmp_path):
-    async def streamed(service):
-        return [answer async for answer in service.stream(["s"], urgency=1)]
-
-    async with ps.Service(gated(tmp_path)) as service:
-        stage = service.engine.stages[0]
-        calls = submit(service, range(12))
-        await until(lambda: stage.in_flight == 8)
-        calls.append(asyncio.create_task(service.predict_many(["m"], urgency=2)))
-        calls.append(asyncio.create_task(streamed(service)))
-        await until(lambda: stage.queued == 6)
-        (tmp_path / "open").touch()
-        await asyncio.gather(*calls)
-        assert ran(tmp_path)[2] == ["s", "m", 8, 9]
-
-
-async def test_who_waits_for_room_is_let_in_by_urgency(tmp_path):
-    async with ps.Service(gated(tmp_path, batch=ps.Batch(max_size=1)), max_queued=2) as service:
-        calls = submit(service, range(4))
-        calls += submit(service, ["last"], urgency=7) + submit(service, ["urgent"], urgency=0)
-        await until(lambda: service.engine.stages[0].in_flight == 2)
-        (tmp_path / "open").touch()
-        await asyncio.gather(*calls)
-        assert list(chain(*ran(tmp_path))) == [0, 1, "urgent", 2, 3, "last"]
-
-
 async def test_the_earliest_deadline_goes_first_where_that_is_asked_for(tmp_path):
     async with ps.Service(gated(tmp_path), order="deadline") as service:
         stage = service.engine.stages[0]
