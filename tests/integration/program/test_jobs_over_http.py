@@ -10,23 +10,10 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
-from served import PENSTOCK, Program, request, run, serving, write_module
+from served import PENSTOCK, Program, request, serving, write_module
+from spoken import spoken
 from waiting import until_now
 
-ARRAYS = """
-import numpy as np
-from numpy.typing import NDArray
-
-import penstock as ps
-
-
-class Twice(ps.Stage):
-    def predict(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        return 2 * x
-
-
-service = ps.Service(Twice, name="twice")
-"""
 TYPE = {"content-type": "application/json"}
 
 
@@ -151,18 +138,6 @@ def test_a_job_is_cancelled_in_each_state(farm):
     assert server.http.delete(f"/jobs/{done['id']}").status_code == 409
 
 
-def test_a_submission_that_is_made_again_is_the_same_job(idle):
-    server, before = idle, len(jobs(idle))
-    first = submit(server, {"value": 1.0}, idempotency_key="k 1")
-    assert submit(server, {"value": 1.0}, "?key=k%201")["id"] == first["id"]
-    other = server.http.post("/jobs", json={"value": 2.0}, headers={"idempotency-key": "k 1"})
-    assert (other.status_code, other.json()["type"]) == (409, "urn:penstock:problem:job-conflict")
-    named = submit(server, {"value": 1.0}, "?id=mine")
-    assert named["id"] == "mine"
-    assert server.http.post("/jobs?id=mine", json={"value": 3.0}).status_code == 409
-    assert len(jobs(server)) == before + 2
-
-
 @pytest.mark.smoke
 def test_pages_of_jobs_follow_each_other(idle):
     server = idle
@@ -177,54 +152,13 @@ def test_pages_of_jobs_follow_each_other(idle):
     assert (head.status_code, head.content) == (200, b"")
 
 
-def test_arrays_come_and_go_as_npy(farm):
-    np = pytest.importorskip("numpy")
-    from penstock.codec import numpy_
-    from penstock.core.payload import join_payload
-
-    server = farm.serve(source=ARRAYS)
-    farm.work("model:service")
-    body = bytes(join_payload(numpy_.write_npy(np.array([1, 2], dtype=np.float32))))
-    answer = server.http.post(
-        "/jobs?accept=application/x-npy", content=body, headers={"content-type": "application/x-npy"}
-    )
-    found = result(server, answer.json())
-    assert found.headers["content-type"] == "application/x-npy"
-    assert numpy_.read_npy(found.content, np.ndarray).tolist() == [2.0, 4.0]
-    assert result(server, submit(server, [4.0])).json() == [8.0]
-
-
-def test_what_is_too_large_is_refused_before_it_is_read_and_as_it_comes(idle):
-    server = idle
-    wire = server.wire().send(b"POST /jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\nExpect: 100-continue\r\n\r\n")
-    assert wire.answer().status == 413
-
-    def pieces():
-        for _ in range(20):
-            yield b" " * 100
-
-    answer = server.http.post("/jobs", content=pieces(), headers=TYPE)
-    assert (answer.status_code, answer.json()["type"]) == (413, "urn:penstock:problem:job-too-large")
-    assert server.http.post("/predict", content=b" " * 2000 + b"{}", headers=TYPE).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("query", "body", "headers", "status"),
     [
-        ("?prioritx=1", b"{}", TYPE, 400),
-        ("?priority=1&priority=1", b"{}", TYPE, 400),
-        ("?service=other", b"{}", TYPE, 400),
-        ("?id=a%2Fb", b"{}", TYPE, 400),
-        ("?accept=audio/wav", b"{}", TYPE, 406),
         ("", b"{", TYPE, 422),
-        ("", b'{"value": NaN}', TYPE, 422),
-        ("", b"RIFF", {"content-type": "audio/wav"}, 415),
         ("?input_url=file:///etc/passwd", b"", {}, 422),
         ("?input_url=http://169.254.169.254/", b"", {}, 422),
         ("?input_url=s3://elsewhere/a", b"", {}, 422),
-        ("?output=file:///tmp/a", b"{}", TYPE, 422),
-        ("?input_url=https://example.org/a", b"{}", TYPE, 400),
-        ("?deadline=60", b"{}", TYPE, 400),
     ],
 )
 def test_bad_input_is_refused_at_submit(idle, query, body, headers, status):
@@ -296,27 +230,12 @@ def test_keys_are_asked_for_at_jobs(farm):
     assert server.http.get("/jobs", headers={"x-api-key": "k" * 32}).json() == {"jobs": []}
 
 
-def test_a_unix_socket_needs_no_keys(farm):
-    server = farm.serve(where=("--uds", str(farm.folder / "jobs.sock")))
-    assert submit(server, {})["state"] == "waiting"
-
-
-OPEN = ("serve", "orders:service", "--queue", "sqlite:///q.db", "--port", "0")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0"), "--api-key-file"),
         (("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0", "--reload"), "--api-key-file"),
-        ((*OPEN, "--host", "127.0.0.1", "--host", "0.0.0.0"), "jobs at 0.0.0.0 would be open to everybody"),
-        ((*OPEN, "--host", "0.0.0.0", "--uds", "jobs.sock"), "jobs at 0.0.0.0 would be open to everybody"),
         (("work", "orders:service", "--queue", "sqlite:///q.db", "--http", "0.0.0.0:0"), "--api-key-file"),
-        pytest.param(
-            ("work", "orders:service", "--queue", "memory://", "--http", "[::]:0"),
-            "--api-key-file",
-            marks=pytest.mark.night,
-        ),
         (("serve", "orders:service", "--queue", "memory://"), "penstock work"),
         (("serve", "orders:service", "--queue", "sqlit:///q.db"), "did you mean sqlite"),
         (("serve", "orders:service", "--queue", "sqlite:///no/such/q.db", "--port", "0"), "folder"),
@@ -325,11 +244,9 @@ OPEN = ("serve", "orders:service", "--queue", "sqlite:///q.db", "--port", "0")
 )
 def test_what_may_not_be_is_no_start(tmp_path, arguments, words):
     write_module(tmp_path)
-    status, output = run(tmp_path, *arguments)
-    assert status in (1, 2), output
-    assert words in output
-    assert "Traceback" not in output
-    assert "ready on" not in output
+    found = spoken(tmp_path, *arguments)
+    assert found.status in (1, 2)
+    assert words in found.refusal
 
 
 def test_one_process_does_it_all_with_a_queue_in_memory(tmp_path):
