@@ -21,17 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "shared": {},
     "with_access_log": {"options": ("--access-log",)},
     "two_waiting": {"options": ("--max-queued", "2")},
-    "other_statuses": {
-        "options": (
-            *("--max-queued", "3", "--overload-status", "429"),
-            *("--expired-status", "408", "--late-status", "500"),
-        )
-    },
-    "tiny": {
-        "options": ("--max-body", "9500", "--max-header", "2000", "--max-queued-bytes", "10000", "--timeout", "2")
-    },
     "batched": {"services": ("batched",)},
-    "two_stages": {"services": ("two_stages",)},
     "json_logs": {"options": ("--access-log", "--log-format", "json")},
 }
 """What each is started with; the name is that of its fixture."""

@@ -118,8 +118,7 @@ def lent(kind):
 
 
 shared, with_access_log, two_waiting = lent("shared"), lent("with_access_log"), lent("two_waiting")
-other_statuses, tiny, json_logs = lent("other_statuses"), lent("tiny"), lent("json_logs")
-batched, two_stages = lent("batched"), lent("two_stages")
+batched, json_logs = lent("batched"), lent("json_logs")
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def test_a_check_that_a_signal_ends_leaves_nothing_behind(module, number):
         program.destroy()
 
 
-@pytest.mark.parametrize("code", ["", "0", "1", "'no licence'"])
+@pytest.mark.parametrize("code", ["0", "'no licence'"])
 @pytest.mark.parametrize("command", [("check", "model:service"), ("serve", "model:service", "--port", "0")])
 def test_a_module_that_ends_the_program_is_a_sentence_and_exit_1(module, command, code):
     said = spoken(module(source(at_import=f"sys.exit({code})")), *command)
@@ -154,14 +154,6 @@ def test_what_an_error_says_is_shown_as_it_is(module, text):
     shown = text.encode("utf-8", "backslashreplace").decode()
     assert f"OSError: {shown} " in output
     assert "1 wrong, 1 well" in output
-
-
-@pytest.mark.parametrize("name", [".:x", "..a:x", ".py:x", "model..deep:service", "a.:x"])
-@pytest.mark.parametrize("command", ["serve", "check"])
-def test_a_name_no_module_can_have_is_a_sentence(module, command, name):
-    said = spoken(module(source()), command, name)
-    assert said.status == 1
-    assert f"penstock: {name!r} does not name a service: write module:service" in said.refusal
 
 
 @pytest.mark.parametrize(

@@ -99,13 +99,6 @@ def test_one_client_serves_many_threads(shared):
         assert c.stats.in_flight == c.stats.waiting == 0
 
 
-def test_over_a_unix_socket(serve, tmp_path):
-    path = tmp_path / "a.sock"
-    serve(where=("--uds", str(path)))
-    with Client(f"http+unix://{path}") as c:
-        assert c.predict({"value": 2.0}) == 2.0
-
-
 def test_over_tls_to_a_server_that_is_trusted(serve, tmp_path, monkeypatch):
     if shutil.which("openssl") is None:
         pytest.skip("openssl is needed to make certificates")

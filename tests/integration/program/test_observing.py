@@ -8,7 +8,6 @@ import signal
 from html.parser import HTMLParser
 
 import pytest
-from served import request
 
 PROBES = ("/livez", "/readyz", "/health", "/metrics")
 
@@ -45,17 +44,6 @@ def test_health_tells_the_state_of_every_part(serve):
     assert worker["pid"] in server.survivors()
     server.open_gate()
     assert held.answer().json() == 100.0
-
-
-def test_a_service_that_would_refuse_is_busy_and_still_takes_traffic(two_waiting):
-    server = two_waiting
-    held = [server.wire().post("/predict", {"do": do}) for do in ("hold", "answer")]
-    server.until(lambda: server.health()["state"] == "busy")
-    assert server.http.get("/readyz").json() == {"state": "busy"}
-    assert server.metric("penstock_state", state="busy") == 1
-    server.open_gate()
-    assert [wire.answer().status for wire in held] == [200, 200]
-    assert server.health()["state"] == "ready"
 
 
 def test_a_worker_that_was_stopped_stalls_its_service_until_it_goes_on(serve):
@@ -157,63 +145,6 @@ def test_the_metrics_of_known_traffic_are_the_right_numbers(serve):
     assert metric("penstock_stage_workers", state="idle") == 1
 
 
-WAITING = """
-import penstock as ps
-
-class Waiting(ps.Stage):
-    batch = ps.Batch(max_size=4, max_wait=0.2)
-
-    def predict(self, xs: list[float]) -> list[float]:
-        return xs
-
-class Gapped(ps.Stage):
-    batch = ps.Batch(max_size=4, max_wait=float("inf"), max_gap=0.1)
-
-    def predict(self, xs: list[float]) -> list[float]:
-        return xs
-
-waiting, gapped = ps.Service(Waiting, name="waiting"), ps.Service(Gapped, name="gapped")
-"""
-
-
-def test_every_cut_has_its_reason(serve):
-    server = serve(source=WAITING, services=("waiting", "gapped"))
-
-    def cuts(service):
-        reasons = ("full", "idle", "waited", "gap", "bulk", "deadline", "drain")
-        counts = {
-            reason: server.metric("penstock_stage_cuts_total", service=service, reason=reason) for reason in reasons
-        }
-        return {reason: int(count) for reason, count in counts.items() if count}
-
-    assert server.wire().post("/waiting/predict", 1).answer().status == 200
-    assert cuts("waiting") == {"waited": 1}
-    four = server.wire().send(b"".join(request("POST", "/waiting/predict", n) for n in range(4)))
-    assert [four.answer().status for _ in range(4)] == [200] * 4
-    assert cuts("waiting") == {"waited": 1, "full": 1}
-    assert server.wire().post("/waiting/batch", [1, 2]).answer().status == 200
-    assert cuts("waiting") == {"waited": 1, "full": 1, "bulk": 1}, "a client batch is never held"
-
-    def in_time():
-        return server.wire().post("/waiting/predict", 1, X_Request_Timeout="0.15").answer().status == 200
-
-    server.until(in_time, "an item that cannot wait for company to be run in time")  # a busy machine may be late
-    assert cuts("waiting").pop("deadline") >= 1
-    assert cuts("waiting")["waited"] == 1
-    assert server.wire().post("/gapped/predict", 1).answer().status == 200
-    assert cuts("gapped") == {"gap": 1}
-
-
-def test_metrics_come_as_prometheus_text_or_as_openmetrics(shared):
-    plain = shared.http.get("/metrics")
-    assert plain.headers["content-type"].startswith("text/plain; version=")
-    assert "# HELP penstock_items_accepted_total Items taken in." in plain.text
-    assert "process_resident_memory_bytes" in plain.text
-    asked = shared.http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
-    assert asked.headers["content-type"].startswith("application/openmetrics-text")
-    assert asked.text.endswith("# EOF\n")
-
-
 # -- documents ----------------------------------------------------------------------------------------------------
 
 
@@ -255,8 +186,3 @@ def test_the_page_of_the_document_and_all_it_needs_come_from_this_server(shared)
         assert asset.status_code == 200
         assert len(asset.content) > 50
     assert "openapi.json" in shared.http.get("/docs/start.js").text
-
-
-@pytest.mark.parametrize("path", ["/docs/../../../../etc/passwd", "/docs/%2e%2e/x", "/docs//etc/passwd"])
-def test_the_page_gives_no_other_files(shared, path):
-    assert shared.wire().send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()).answer().status == 404
