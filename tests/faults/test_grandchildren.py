@@ -31,14 +31,6 @@ async def none_left(pid: int, relatives: list[int]) -> None:
     assert not any(running(relative) for relative in relatives)
 
 
-async def test_a_stop_ends_what_the_worker_started():
-    service = ps.Service(stages.Act)
-    await service.start()
-    pid, relatives = await family(service)
-    await asyncio.wait_for(service.stop(), 20)
-    await none_left(pid, relatives)
-
-
 async def test_a_stop_at_once_ends_what_the_worker_started():
     service = ps.Service(stages.Act)
     await service.start()
@@ -102,10 +94,3 @@ async def test_a_stage_that_closes_descriptors_it_does_not_own_is_seen_as_a_deat
             await service.predict(("close",))
         assert caught.value.hung is False
         assert await service.predict(1) == 1
-
-
-async def test_a_worker_that_leaves_in_the_middle_of_a_batch_is_seen_as_a_death_and_not_a_hang():
-    async with ps.Service(ps.stage(stages.Act, retry=False)) as service:
-        with pytest.raises(ps.WorkerLost) as caught:
-            await service.predict(("exit", 0))
-        assert caught.value.hung is False

@@ -57,28 +57,6 @@ async def test_restarts_back_off_until_the_stage_has_failed_and_everybody_is_tol
         assert len(starts(tmp_path)) == 7
 
 
-@pytest.mark.night
-async def test_only_deaths_before_ready_count_towards_failed(tmp_path):
-    async with ps.Service(counting(tmp_path)) as service:
-        for _ in range(6):
-            assert await service.predict(1) == 1  # a finished batch resets the backoff
-            restarts = service.engine.stages[0].counters.restarts
-            kill(service)
-            await until(lambda: service.engine.stages[0].counters.restarts == restarts + 1)  # noqa: B023
-            await until(lambda: service.engine.stages[0].live_workers == 1)
-        assert service.state is ps.State.READY
-
-
-@pytest.mark.night
-async def test_a_stage_with_a_worker_left_has_not_failed(tmp_path):
-    async with ps.Service(counting(tmp_path, workers=2)) as service:
-        (tmp_path / "deadly").touch()
-        kill(service)
-        await until(lambda: max(service.engine.stages[0].health.failed_starts) >= 5)
-        assert service.state is ps.State.READY
-        assert await service.predict_many(range(50)) == list(range(50))
-
-
 async def test_a_setup_that_raises_on_a_restart_is_tried_again(tmp_path):
     mark = tmp_path / "mark"
     spec = ps.stage(stages.ActsInSetup, setup={"acts": [("raise", "not now")], "mark": str(mark)})
@@ -90,19 +68,6 @@ async def test_a_setup_that_raises_on_a_restart_is_tried_again(tmp_path):
         assert "not now" in service.engine.stages[0].health.reason
         mark.unlink()
         assert await call == 1
-
-
-@pytest.mark.night
-async def test_a_failed_service_can_be_stopped_and_started_again(tmp_path):
-    service = ps.Service(counting(tmp_path))
-    await service.start()
-    (tmp_path / "deadly").touch()
-    kill(service)
-    await until(lambda: service.state is ps.State.FAILED)
-    await service.stop()
-    (tmp_path / "deadly").unlink()
-    async with service:
-        assert await service.predict(1) == 1
 
 
 async def test_a_failed_second_stage_settles_what_is_in_the_first(tmp_path):
@@ -140,26 +105,3 @@ async def test_a_worker_whose_every_batch_fails_is_recycled_once_and_counted(tmp
         assert await service.predict(1) == 1
         assert service.engine.stages[0].workers[0].pid != pid
         assert service.engine.counters.lost == 0
-
-
-@pytest.mark.night
-async def test_one_good_batch_starts_the_count_over():
-    async with ps.Service(stages.ActBatch) as service:
-        for _ in range(3):
-            for _ in range(4):
-                with pytest.raises(ps.StageFailed):
-                    await service.predict(("raise",))
-            assert await service.predict(1) == 1
-        assert service.engine.stages[0].counters.recycled == 0
-
-
-@pytest.mark.night
-async def test_what_a_recycled_worker_held_is_run_by_the_next_one_and_not_suspect(tmp_path):
-    spec = ps.stage(stages.SickUntilRestarted, setup={"folder": str(tmp_path)}, recycle_after=0)
-    async with ps.Service(spec) as service:
-        answers = await service.predict_many([1] * 40, return_exceptions=True)
-        failed = [a for a in answers if isinstance(a, ps.StageFailed)]
-        # The frame after the fifth lies in the worker already, and may be answered before the kill reaches it.
-        assert len(failed) in (5, 6)
-        assert answers[len(failed) :] == [1] * (40 - len(failed))
-        assert service.engine.stages[0].counters.retried == 0

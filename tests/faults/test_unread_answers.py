@@ -6,7 +6,6 @@ import contextlib
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from served import serving
@@ -170,30 +169,6 @@ def test_a_client_batch_of_more_results_than_may_be_held_ends_what_was_not_sent(
     assert (fitting.status, len(fitting.json()["outcomes"])) == (200, 2)
     large = server.wire().post("/batch", [3 * BOUND]).answer()
     assert large.status == 200, "one item always passes"
-
-
-@pytest.mark.night
-def test_client_batches_gather_together_no_more_than_one_may(serve):
-    server = serve("text", "--max-queued=32")  # so that batches take turns, item by item
-    size, n, clients = 1_000_000, 24, 8
-    gate = server.wire().post("/predict", -1)
-    wires = [server.wire().post("/batch", [size] * n) for _ in range(clients)]
-    server.until(lambda: server.metric("penstock_items_accepted_total") == 1 + clients * n, "all to be accepted")
-    server.open_gate()
-    with ThreadPoolExecutor(clients) as pool:
-        answers = [pool.submit(wire.answer) for wire in wires]
-        most = 0
-        while not all(answer.done() for answer in answers):
-            most = max(most, held(server))
-    # What they gather, finished answers, and for each of both one that goes beyond by what the worker held.
-    assert most < 2 * BOUND + 2 * BOUND
-    for answer in answers:
-        outcomes = answer.result().json()["outcomes"]
-        assert len(outcomes) == n
-        assert {outcome["error"]["status"] for outcome in outcomes if "error" in outcome} <= {503}
-    assert gate.answer().status == 200
-    assert any("result" in outcome for answer in answers for outcome in answer.result().json()["outcomes"])
-    server.until(lambda: held(server) == 0, "the bytes to be given back")
 
 
 class SlowReader(threading.Thread):

@@ -22,7 +22,6 @@ from typing import Any
 from notes_and_gates import note, wait_for
 
 import penstock as ps
-from penstock.transport.framing import encode_answers
 
 # -- plain ----------------------------------------------------------------------------------------------------------
 
@@ -262,13 +261,6 @@ def garble() -> None:
         os.write(fd, b"this is no frame, and it is longer than the header of one")
 
 
-def forge(frame_id: int) -> None:
-    """Answer a batch that nobody sent."""
-    (frame,) = encode_answers(frame_id, 0.0, 1, [1], [b"forged"], [0])
-    for fd in sockets():
-        os.write(fd, frame)
-
-
 def facts() -> dict[str, Any]:
     """What a test may want to know about the process it runs in."""
     return {
@@ -330,7 +322,6 @@ _VERBS: dict[str, Any] = {
     "fork": fork,
     "shout": shout,
     "garble": garble,
-    "forge": forge,
     "close": close_descriptors,
     "facts": facts,
     "signal": signal_self,
@@ -487,31 +478,6 @@ class AddOne(ps.Stage):
     def predict(self, x: Any) -> Any:
         x += 1
         return x
-
-
-class DiesBisecting(ps.Stage):
-    """Fails with "bad" among the items; dies of "deadly alone" once it is not in the first, whole batch."""
-
-    batch = ps.Batch(max_size=8)
-
-    def setup(self, folder: str) -> None:
-        self.mark = Path(folder) / "bisecting"
-
-    def predict(self, xs: list[Any]) -> list[Any]:
-        if "deadly alone" in xs and self.mark.exists():
-            die()
-        self.mark.touch()
-        if "bad" in xs:
-            raise ValueError("bad item")
-        return xs
-
-
-class Unpack(ps.Stage):
-    """Acts on the first of two acts and hands the second on."""
-
-    def predict(self, acts: list[Any]) -> Any:
-        assert act(acts[0]) == "survived"
-        return acts[1]
 
 
 class SlowRestart(ps.Stage):
