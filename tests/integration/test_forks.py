@@ -84,8 +84,10 @@ def script(tmp_path):
 HOWS = ["return", "os._exit", "sys.exit", "exception", "atexit", "killed"]
 
 
-@pytest.mark.parametrize("dropped", ["kept", "collected", "stopped", "left"])
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize(
+    ("dropped", "how"),
+    [*(("kept", how) for how in HOWS), ("collected", "return"), ("stopped", "return"), ("left", "return")],
+)
 def test_however_a_child_ends_its_parents_workers_serve_on(script, how, dropped):
     done = script(
         """
@@ -132,9 +134,15 @@ def test_however_a_child_ends_its_parents_workers_serve_on(script, how, dropped)
     assert "never stopped" not in done.stderr
 
 
-@pytest.mark.parametrize("kind", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("inside", [True, False], ids=["inside the loop", "between two runs of it"])
+@pytest.mark.parametrize(
+    ("kind", "how", "inside"),
+    [
+        *(("uvloop", how, True) for how in HOWS),
+        *(("asyncio", how, True) for how in ("return", "os._exit", "killed")),
+        ("uvloop", "return", False),
+        ("asyncio", "return", False),
+    ],
+)
 def test_however_a_child_ends_the_workers_on_its_parents_loop_serve_on(script, kind, how, inside):
     done = script(
         f"""

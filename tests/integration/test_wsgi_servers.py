@@ -224,8 +224,7 @@ class Load:
         assert len(taken) == len(set(taken))
 
 
-@KINDS
-@pytest.mark.parametrize("preload", [False, True], ids=["", "preload"])
+@pytest.mark.parametrize(("kind", "preload"), [(SYNC, False), (GTHREAD, True)], ids=["sync", "gthread-preload"])
 def test_gunicorn_serves_and_leaves_no_process(gunicorn, kind, preload):
     server = gunicorn(*kind, *(["--preload"] if preload else []), "served:app")
     assert server.stage_processes() == []  # nobody has called yet
@@ -254,24 +253,8 @@ def test_a_body_in_chunks_is_read_to_its_end(gunicorn, kind):
     server.end()
 
 
-@KINDS
-@pytest.mark.parametrize(
-    "head", ["Content-Length: 1000001", pytest.param("Content-Length: 99999999999", marks=pytest.mark.night)]
-)
-def test_a_body_over_the_limit_is_refused_unread(gunicorn, kind, head):
-    server = gunicorn(*kind, "served:app")
-    assert server.predict(1.0) == 2.0
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(20)
-        sock.connect(server.path)
-        sock.sendall(f"POST /predict HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
-        assert sock.recv(1000).startswith(b"HTTP/1.1 413 ")
-    server.end()
-
-
-@KINDS
-def test_chunks_over_the_limit_are_refused_before_they_end(gunicorn, kind):
-    server = gunicorn(*kind, "served:app")
+def test_chunks_over_the_limit_are_refused_before_they_end(gunicorn):
+    server = gunicorn(*GTHREAD, "served:app")
     assert server.predict(1.0) == 2.0
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(20)
@@ -283,13 +266,8 @@ def test_chunks_over_the_limit_are_refused_before_they_end(gunicorn, kind):
 
 
 @KINDS
-@pytest.mark.parametrize(
-    "preload", [pytest.param(False, id=""), pytest.param(True, id="preload", marks=pytest.mark.night)]
-)
-def test_workers_that_are_replaced_after_some_requests_lose_none(gunicorn, kind, preload):
-    server = gunicorn(
-        *kind, *(["--preload"] if preload else []), "--max-requests", "40", "-c", "taking.py", "served:app"
-    )
+def test_workers_that_are_replaced_after_some_requests_lose_none(gunicorn, kind):
+    server = gunicorn(*kind, "--max-requests", "40", "-c", "taking.py", "served:app")
     load = Load(server)
     load.until(150)
     load.end()
@@ -328,18 +306,16 @@ def test_a_sigterm_under_load_answers_all_that_was_taken(gunicorn, kind):
     load.check_nothing_was_lost()
 
 
-@KINDS
-def test_the_hooks_start_before_the_first_request_and_have_stages_torn_down(gunicorn, kind):
-    server = gunicorn(*kind, "--preload", "-c", "hooks.py", "served:app")
-    workers = 2 if kind is SYNC else 1
+def test_the_hooks_start_before_the_first_request_and_have_stages_torn_down(gunicorn):
+    server = gunicorn(*SYNC, "--preload", "-c", "hooks.py", "served:app")
     until_now(
-        lambda: len(server.stage_processes()) >= workers,
+        lambda: len(server.stage_processes()) >= 2,
         "the workers to start unasked",
         context=server.log,
     )
     assert server.predict(1.0) == 2.0
     server.end()
-    assert (server.folder / "torn_down").read_text() == "1" * workers
+    assert (server.folder / "torn_down").read_text() == "11"
 
 
 def test_a_service_that_cannot_start_says_why_and_tries_again(gunicorn):

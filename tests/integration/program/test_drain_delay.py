@@ -6,18 +6,12 @@ import re
 import signal
 
 import pytest
-from served import PATIENCE_SECONDS, PENSTOCK, START_LIMIT, request, write_module
+from served import PATIENCE_SECONDS, PENSTOCK, START_LIMIT, write_module
 from terminal_programs import Terminal
 from waiting import until_now
 
 LONG = "600"
 """Seconds: it is never over while a test looks."""
-
-
-def begun(server):
-    server.signal(signal.SIGTERM)
-    server.wait_for("SIGTERM: accepting for 600 s more, ")
-    return server
 
 
 def test_who_asks_is_told_at_once_and_requests_are_answered_as_before(serve):
@@ -39,18 +33,6 @@ def test_who_asks_is_told_at_once_and_requests_are_answered_as_before(serve):
         assert wire.ended()
     server.signal(signal.SIGTERM)
     assert server.wait() == 128 + signal.SIGTERM
-
-
-def test_what_is_pipelined_is_answered_before_its_connection_ends(serve):
-    server = begun(serve("--drain-delay", LONG))
-    # In one piece: a request that came after the answer to the one before it would find its connection closed.
-    wire = server.wire().send(b"".join([request("POST", "/predict", {"value": n}) for n in range(3)]))
-    answers = [wire.answer() for _ in range(3)]
-    assert [answer.json() for answer in answers] == [0.0, 1.0, 2.0]
-    assert answers[-1].headers["connection"] == "close"
-    assert wire.ended()
-    server.signal(signal.SIGINT)
-    assert server.wait() == 128 + signal.SIGINT
 
 
 def test_after_the_delay_the_door_is_closed_and_what_is_in_hand_is_finished(serve):

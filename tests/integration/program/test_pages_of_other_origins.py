@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 
 import pytest
 from browser import browsing, chromium
-from served import request, run
 from web_servers import web_server
 
 PAGE = "https://app.example"
@@ -43,49 +41,6 @@ def test_leave_needs_no_key_and_every_answer_to_the_page_may_be_read(serve, keys
             assert ("x-request-id" in answer.headers.get(EXPOSED, "")) == (let is not None)
     strange = server.http.options("/predict", headers={**leave, "origin": "https://c.example"})
     assert (strange.status_code, strange.headers.get(ALLOWED)) == (401, None)
-
-
-def test_what_the_connection_refuses_may_be_read_once_the_head_was(serve):
-    server = serve("--cors-origin", PAGE, "--body-timeout", "0.1", "--max-header", "2000")
-    late = server.wire().send(request("POST", "/predict", {"value": 1}, Origin=PAGE)[:-1])
-    encoded = server.wire().post("/predict", b"1", Origin=PAGE, Content_Encoding="gzip")
-    for wire, status in ((late, 408), (encoded, 415)):
-        answer = wire.answer()
-        assert (answer.status, answer.headers[ALLOWED]) == (status, PAGE)
-    long = server.wire().post("/predict", b"1", Origin=PAGE, X_Long="x" * 2000).answer()
-    assert (long.status, long.headers.get(ALLOWED)) == (431, None)
-
-
-def test_a_page_may_read_that_there_are_too_many_connections(serve):
-    server = serve("--cors-origin", PAGE, "--max-connections", "1")
-    busy = server.wire().post("/predict", {"value": 1, "do": "hold"})
-
-    def ask(**headers):
-        with contextlib.closing(server.wire().post("/predict", {"value": 1}, **headers)) as wire:
-            return wire.answer()
-
-    server.until(lambda: ask().status == 503, "the only place to be taken")
-    answer = ask(Origin=PAGE)
-    assert (answer.status, answer.headers[ALLOWED]) == (503, PAGE)
-    assert answer.json()["detail"] == "the server has as many connections as it may"
-    server.open_gate()
-    assert busy.answer().status == 200
-
-
-def test_without_the_option_no_answer_says_anything_of_origins(shared):
-    server = shared
-    for answer in (
-        server.http.post("/predict", json={"value": 2}, headers={"origin": PAGE}),
-        server.http.options("/predict", headers={"origin": PAGE, "access-control-request-method": "POST"}),
-    ):
-        assert not [name for name in answer.headers if name.startswith("access-control-") or name == "vary"]
-
-
-@pytest.mark.parametrize("origin", ["https://app.example/", "app.example"])
-def test_an_origin_that_is_none_is_no_start(module, origin):
-    status, output = run(module(), "serve", "orders:service", "--cors-origin", origin)
-    assert status == 2
-    assert "cors_origin must be SCHEME://HOST" in output
 
 
 ASK = """

@@ -204,7 +204,6 @@ def edits(folder, count):
     ("count", "terminal"),
     [
         pytest.param(20, False, marks=pytest.mark.night, id="twenty"),
-        pytest.param(5, True, marks=pytest.mark.night, id="five, in a terminal"),
         pytest.param(3, True, marks=pytest.mark.smoke, id="three, in a terminal"),
     ],
 )
@@ -271,61 +270,7 @@ def test_an_import_that_hangs_is_given_up_for_the_next_edit(reloaded, tmp_path):
     server.stop()
 
 
-NEVER_BOTH = """
-        import os, atexit
-        assert not os.path.exists('gpu'), 'two at once'
-        open('gpu', 'w').close()
-
-    def teardown(self) -> None:
-        import os
-        os.unlink('gpu')
-"""
-
-
-@pytest.mark.night
-def test_the_old_service_has_ended_before_the_new_one_is_set_up(reloaded):
-    server = reloaded(text=source(setup=NEVER_BOTH)).ready()
-    for letter in "bcd":
-        server.edit(source(f"'{letter}'", setup=NEVER_BOTH))
-        server.answers(letter)
-    assert "two at once" not in server.output
-    server.hang_up()
-    server.stop()
-
-
-@pytest.mark.night
-def test_what_was_accepted_is_finished_within_two_seconds(reloaded, tmp_path):
-    slow = source("__import__('waiting_model').until_open()")
-    (tmp_path / "waiting_model.py").write_text(
-        "import os, time\n\ndef until_open():\n    open('runs', 'w').close()\n"
-        "    while not os.path.exists('open'): time.sleep(0.005)\n    return 'done'\n"
-    )
-    server = reloaded(text=slow.replace("examples = [0]", "")).ready()
-    wire = server.wire().post("/predict", 0, content_type="application/json")
-    server.until((tmp_path / "runs").exists)
-    server.edit(source("'b'"))
-    server.said("draining for up to 2 s")
-    (tmp_path / "open").touch()
-    assert wire.answer().json() == "done"
-    server.answers("b")
-    server.hang_up()
-    server.stop()
-
-
 LOADS_UNTIL = "import os, time\n        while not os.path.exists('go'): time.sleep(0.005)"
-
-
-@pytest.mark.night
-def test_an_edit_while_models_load_is_served_next(reloaded, tmp_path):
-    server = reloaded().ready()
-    server.edit(source("'b'", setup=LOADS_UNTIL))
-    server.said("starting service", 2)
-    until_now(lambda: server.ask() is None, "a refusal", 40, lambda: server.output)  # told that it is starting
-    server.edit(source("'c'"))
-    server.answers("c")
-    assert not (tmp_path / "go").exists()
-    server.hang_up()
-    server.stop()
 
 
 def test_a_line_takes_the_place_of_the_one_that_shows_what_loads(reloaded):
@@ -337,42 +282,6 @@ def test_a_line_takes_the_place_of_the_one_that_shows_what_loads(reloaded):
     server.ready()
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
-
-
-@pytest.mark.night
-def test_an_edit_during_the_drain_is_served_next(reloaded, tmp_path):
-    (tmp_path / "waiting_model.py").write_text(
-        "import os, time\n\ndef until_open():\n    open('runs', 'w').close()\n"
-        "    while not os.path.exists('open'): time.sleep(0.005)\n    return 'done'\n"
-    )
-    slow = source("__import__('waiting_model').until_open()").replace("examples = [0]", "")
-    server = reloaded(text=slow).ready()
-    wire = server.wire().post("/predict", 0, content_type="application/json")
-    server.until((tmp_path / "runs").exists)
-    server.edit(source("'b'"))
-    server.said("draining for up to 2 s")
-    server.edit(source("'c'"))
-    (tmp_path / "open").touch()
-    assert wire.answer().json() == "done"
-    server.answers("c")
-    server.said("changed: model.py", 2)
-    server.hang_up()
-    server.stop()
-
-
-@pytest.mark.night
-def test_a_stop_during_the_drain_lets_it_finish(reloaded, tmp_path):
-    slow = source("(open('runs', 'w'), __import__('time').sleep(0.5), 'done')[2]").replace("examples = [0]", "")
-    server = reloaded(text=slow).ready()
-    wire = server.wire().post("/predict", 0, content_type="application/json")
-    server.until((tmp_path / "runs").exists)
-    server.edit(source("'b'"))
-    server.said("changed: model.py")
-    server.signal(signal.SIGINT)
-    assert wire.answer().json() == "done"
-    server.hang_up()
-    assert server.wait() == 0
-    assert server.output.count("starting service") == 1
 
 
 @pytest.mark.night
@@ -415,22 +324,6 @@ def test_a_killed_parent_takes_all_with_it(reloaded):
     server.signal(signal.SIGKILL)
     assert server.wait() == -signal.SIGKILL  # and sees that nothing is left
     assert not any(map(running, workers))
-
-
-@pytest.mark.night
-def test_a_service_that_is_killed_beside_a_trial_is_started_with_the_change(reloaded, tmp_path):
-    server = reloaded().ready()
-    child = server.child()
-    waits = "open('tried', 'w').close()\nimport os, time\nwhile not os.path.exists('go'): time.sleep(0.005)"
-    server.edit(source("'b'", imports=waits))
-    server.until((tmp_path / "tried").exists)
-    os.kill(child, signal.SIGKILL)
-    server.said("the service has ended: signal SIGKILL; it is started as it is now")
-    server.hang_up()
-    (tmp_path / "go").touch()
-    server.answers("b")
-    server.hang_up()
-    server.stop()
 
 
 def test_a_variable_switches_it_on_each_line_is_json_if_asked_and_every_socket_is_kept(tmp_path, log_lines):

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from processes import running
-from proxies import free_port
 from served import serving
 from waiting import until_now
 
@@ -62,26 +61,14 @@ def test_a_signal_lets_accepted_requests_finish_and_nobody_else_in(serve, number
 
 
 @pytest.mark.smoke
-def test_ctrl_c_in_a_terminal_reaches_every_process_and_still_drains(serve):
+@pytest.mark.parametrize("number", by_day(signal.SIGINT))
+def test_a_signal_that_reaches_every_process_as_from_a_terminal_still_drains(serve, number):
     server = serve()
     wires = held_and_next(server)
     for pid in server.survivors():
-        os.kill(pid, signal.SIGINT)
+        os.kill(pid, number)
     server.signalled = True
-    server.wait_for("SIGINT: draining")
-    server.open_gate()
-    assert [wire.answer().json() for wire in wires] == [1.0, 2.0, 3.0, 4.0]
-    assert server.wait() == 0
-
-
-@pytest.mark.night
-def test_a_group_that_is_terminated_drains_too(serve):
-    server = serve()
-    wires = held_and_next(server)
-    for pid in server.survivors():
-        os.kill(pid, signal.SIGTERM)
-    server.signalled = True
-    server.wait_for("SIGTERM: draining")
+    server.wait_for(f"{number.name}: draining")
     server.open_gate()
     assert [wire.answer().json() for wire in wires] == [1.0, 2.0, 3.0, 4.0]
     assert server.wait() == 0
@@ -106,18 +93,6 @@ def test_a_signal_that_ends_nothing_may_reach_the_whole_group(shared, number, li
     server.open_gate()
     assert [wire.answer().json() for wire in wires] == [1.0, 2.0, 3.0, 4.0]
     assert server.workers() == before
-
-
-def test_quit_for_the_whole_group_drains(serve):
-    server = serve()
-    wires = held_and_next(server)
-    for pid in server.survivors():
-        os.kill(pid, signal.SIGQUIT)
-    server.signalled = True
-    server.wait_for("SIGQUIT: draining")
-    server.open_gate()
-    assert [wire.answer().json() for wire in wires] == [1.0, 2.0, 3.0, 4.0]
-    assert server.wait() == 0
 
 
 def test_hup_during_the_drain_changes_nothing(serve):
@@ -229,14 +204,6 @@ def test_what_is_left_at_the_end_of_the_drain_is_503_and_500_where_it_runs(serve
     assert [answer.headers["x-should-retry"] for answer in answers] == ["false", "true", "true", "true"]
     assert server.wait() == 0
     assert not (server.folder / "in.sock").exists()
-
-
-def test_a_drain_of_zero_answers_at_once(serve):
-    server = serve("--drain", "0")
-    wires = held_and_next(server)
-    server.signal(signal.SIGTERM)
-    assert [wire.answer().status for wire in wires] == [500, 503, 503, 503]  # though what runs goes on
-    assert server.wait() == 0
 
 
 @pytest.mark.smoke
@@ -445,44 +412,6 @@ def test_a_coordinator_that_is_killed_leaves_no_worker(tmp_path):
         server.signal(signal.SIGKILL)
         assert server.wait() == -signal.SIGKILL
         until_now(lambda: not any(map(running, workers)), "the workers to end")
-
-
-GRANDCHILDREN = """
-import subprocess
-from pathlib import Path
-import penstock as ps
-
-class Parent(ps.Stage):
-    def setup(self) -> None:
-        child = subprocess.Popen(["sleep", "300"])
-        with Path("children").open("a") as file:
-            file.write(f"{child.pid}\\n")
-
-    def predict(self, x: float) -> float:
-        return x
-
-service = ps.Service(ps.stage(Parent, workers=2), name="parents")
-"""
-
-
-def test_what_a_stage_has_started_ends_with_its_worker(serve):
-    server = serve(source=GRANDCHILDREN)
-    first, second = map(int, (server.folder / "children").read_text().split())
-    assert running(first)
-    assert running(second)
-    os.kill(server.workers()[0], signal.SIGKILL)
-    server.until(lambda: len((server.folder / "children").read_text().split()) == 3, "a new worker with a new child")
-    server.until(lambda: not (running(first) and running(second)), "the dead worker's child to end")
-    server.stop()  # sees that nothing is left of the rest
-
-
-def test_the_port_can_be_taken_again_at_once(serve):
-    port = free_port()
-    first = serve(where=("--port", str(port)))
-    assert first.http.get("/livez").status_code == 200
-    first.stop()
-    second = serve(where=("--port", str(port)))
-    assert second.http.get("/livez").status_code == 200
 
 
 def sockets(pid):

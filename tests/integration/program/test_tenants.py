@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import Counter
 from hashlib import sha256
 
@@ -102,33 +101,3 @@ def test_a_wrong_file_ends_the_start_with_words(serve, tmp_path, module):
     assert status == 1
     assert "tenants 'tenants.toml': tenants.gold.weight must be a number" in output
     assert "Traceback" not in output
-
-
-def test_a_body_that_finds_no_room_on_its_way_is_told_so_whoever_else_has_used_up_a_rate(serve, tmp_path):
-    tenants = tenants_file(tmp_path, '[tenants.gold]\nweight = 2\n[tenants."*"]\nrate = 0.01')
-    server = serve("--tenants", tenants, "--tenant-header", "X-Tenant", "--max-queued-bytes", "100000", source=SLOW)
-    assert [server.http.post("/predict", json=3).status_code for _ in range(2)] == [200, 429]
-    head = b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
-
-    def begin(nbytes):
-        sock = socket.create_connection(("127.0.0.1", server.port), timeout=20)
-        sock.sendall(head + b"X-Tenant: gold\r\n\r\n" + chunk(nbytes))
-        return sock
-
-    def chunk(nbytes):
-        return b"%x\r\n" % nbytes + b" " * nbytes + b"\r\n"
-
-    def held(nbytes):
-        server.until(lambda: server.metric("penstock_held_bytes", service="slow") >= nbytes, f"{nbytes} bytes held")
-
-    with begin(60_000):
-        held(60_000)
-        with begin(30_000) as second:
-            held(90_000)
-            second.sendall(chunk(40_000))
-            answer = second.recv(1 << 16)
-    assert answer.startswith(b"HTTP/1.1 503 ")
-    assert b'"reason":"bytes"' in answer
-    assert b"urn:penstock:problem:overloaded" in answer
-    refused = 'penstock_tenant_items_refused_total{service="slow",tenant="gold"} 1.0'
-    assert refused in server.http.get("/metrics").text
