@@ -9,7 +9,6 @@ import threading
 
 import pytest
 
-import penstock
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
@@ -246,28 +245,6 @@ def test_a_batch_is_told_the_time_left_of_each_of_its_items_in_order(timed):
     assert [left for where, left in told if where == "postprocess"] == [[6.0], [math.inf], [14.0]]
 
 
-def test_the_list_has_a_number_for_each_item_that_predict_got(timed):
-    told = timed(LeftTogether(), [9.0, -1.0, 7.0, 6.0], batched=True, payloads=[b"1", b"2", b"nonsense", b"4"])
-    assert [left for where, left in told if where == "predict"] == [[7.0, 4.0]]
-
-
-def test_a_batch_that_is_run_again_in_halves_is_told_of_each_half(timed):
-    class Halves(Left):
-        def predict(self, xs):
-            self.note("predict")
-            if 3 in xs:
-                raise ValueError("three")
-            return xs
-
-    assert timed(Halves(), [30.0, 31.0, 32.0, 33.0], batched=True) == [
-        ("predict", [30.0, 31.0, 32.0, 33.0]),
-        ("predict", [29.0, 30.0]),
-        ("predict", [30.0, 31.0]),
-        ("predict", [29.0]),
-        ("predict", [29.0]),
-    ]
-
-
 def test_the_time_that_a_batch_lay_in_the_channel_is_gone(timed):
     assert timed(LeftAlone(), [10.0], sent=97.0)[0] == ("preprocess", [7.0])
 
@@ -310,7 +287,3 @@ def test_a_copy_of_what_a_stage_knows_of_its_worker_tells_of_nothing(timed):
     assert timed(Copies(), [4.0]) == [True]
     assert WorkerInfo("s", 0, 1).remaining() == []
     assert "left" not in repr(WorkerInfo("s", 0, 1))
-
-
-def test_it_is_a_name_of_the_package():
-    assert penstock.current_requests is current_requests

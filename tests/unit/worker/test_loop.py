@@ -123,7 +123,7 @@ def test_a_worker_runs_its_examples_before_it_is_ready():
     seen = []
 
     class Warm(Stage):
-        examples = [1, 2]
+        examples = [1, 2, 3]
 
         def predict(self, xs):
             seen.append(list(xs))
@@ -132,7 +132,7 @@ def test_a_worker_runs_its_examples_before_it_is_ready():
     end = ScriptedEnd(launch(batched=True))
     work(end, target=Warm)
     assert kinds(end) == [Kind.HELLO, Kind.READY]
-    assert seen == [[1], [2], [1, 2, 1, 2]]
+    assert seen == [[1], [2], [3], [1, 2, 3, 1]]
 
 
 def fails(where):
