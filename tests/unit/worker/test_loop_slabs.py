@@ -409,24 +409,11 @@ def test_a_view_cannot_be_written_to_and_any_other_bytes_are_a_copy(coordinator,
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "handle",
-    [Handle(2, 0, LEAST, 1), Handle(1, SIZE, LEAST, 1), Handle(1, 0, SIZE + 1, 1), Handle(1, 0, 0, 1)],
-    ids=["of its results", "behind the slab", "too large", "nothing"],
-)
-def test_a_worker_ends_where_a_batch_names_what_it_cannot_read(coordinator, handle):
+def test_a_worker_ends_where_a_batch_names_what_it_cannot_read(coordinator):
     coordinator.launch()
-    coordinator.batch(1, b"", handles={0: handle})
+    coordinator.batch(1, b"", handles={0: Handle(2, 0, LEAST, 1)})
     with pytest.raises(ProtocolError, match="a batch names"):
         coordinator.work(Echo)
-
-
-def test_a_worker_ends_where_a_batch_names_what_its_stage_keeps(coordinator):
-    coordinator.launch()
-    coordinator.batch(1, (4, b"k" * LEAST))
-    coordinator.batch(2, (5, b"x" * LEAST))
-    with pytest.raises(ProtocolError, match="a batch names memory that the stage keeps a view of"):
-        coordinator.work(Keeps)
 
 
 @pytest.mark.parametrize(("kind", "message"), [(Kind.RELEASED, Released([1])), (Kind.TRIM, Trim([(0, PAGE)]))])

@@ -6,35 +6,9 @@ import functools
 
 import pytest
 
-from penstock.worker.problems import author_name, describe_error
+from penstock.worker.problems import describe_error
 from penstock.worker.stage import Stage, has_health, make_stage, wants_pre
 from rows import each
-
-
-class Plain(Stage):
-    def predict(self, x):
-        return x + 1
-
-
-def increment(x):
-    return x + 1
-
-
-def test_a_class_becomes_an_object_of_it():
-    assert isinstance(make_stage(Plain), Plain)
-
-
-def test_a_function_becomes_a_stage_that_calls_it():
-    stage = make_stage(increment)
-    assert isinstance(stage, Stage)
-    assert stage.predict(1) == 2
-
-
-def test_setup_and_teardown_do_nothing_unless_written():
-    stage = Plain()
-    stage.setup()
-    stage.teardown()
-    assert (stage.batch, tuple(stage.examples)) == (None, ())
 
 
 def test_a_stage_without_predict_says_so():
@@ -68,11 +42,6 @@ class Posts:
 )
 def test_postprocess_wants_what_preprocess_made_if_it_takes_two_arguments(name, wanted):
     assert wants_pre(getattr(Posts(), name)) is wanted
-
-
-def test_a_type_is_named_by_module_and_qualname():
-    assert author_name(KeyError) == "builtins.KeyError"
-    assert author_name(Plain) == f"{__name__}.Plain"
 
 
 def test_an_error_that_was_never_raised_is_described_without_a_traceback():
