@@ -26,6 +26,33 @@ from penstock.jobs.store import AttemptEnd
 from penstock.jobs.store_watch import StoreWatch
 
 
+@pytest.fixture
+def one_job(bench):
+    """A bench whose only job, `a`, has gone to the engine."""
+
+    async def make(*services, output=None, **options):
+        work = await bench(*services, **options)
+        work.submit(output=output)
+        await work.turn()
+        return work
+
+    return make
+
+
+def held_back(work, when):
+    """Hold back each answer of the store as long as the job is as `when` says, until the event is set."""
+    answered, run = asyncio.Event(), work.consumer._store_threads.run
+
+    async def answer_late(call):
+        result = await run(call)
+        if work.job() is not None and when(work.job()):
+            await answered.wait()
+        return result
+
+    work.consumer._store_threads.run = answer_late
+    return answered
+
+
 async def test_a_job_goes_to_the_engine_and_its_result_to_the_store(bench):
     work = await bench()
     work.submit("a", b"3")
@@ -49,14 +76,13 @@ async def test_a_job_goes_to_the_engine_and_its_result_to_the_store(bench):
     assert work.consumer.holding.nbytes == 0
 
 
-async def test_nothing_is_claimed_before_every_service_is_ready(bench):
+@pytest.mark.parametrize("taking", [State.BUSY, State.STALLED])
+async def test_nothing_is_claimed_before_every_service_takes_work(one_job, taking):
     service = fake_service()
     service.engine.state = State.STARTING
-    work = await bench(service)
-    work.submit()
-    await work.turn()
+    work = await one_job(service)
     assert work.job().state is JobState.WAITING
-    service.engine.state = State.BUSY
+    service.engine.state = taking
     await work.turn(2.0)
     assert work.job().state is JobState.LEASED
 
@@ -70,15 +96,6 @@ async def test_the_first_claim_is_made_as_soon_as_every_service_is_ready(bench):
     service.engine.state = State.READY
     work.consumer.services_ready()
     await work.turn(0.01)
-    assert work.job().state is JobState.LEASED
-
-
-async def test_a_stalled_service_is_given_jobs(bench):
-    service = fake_service()
-    service.engine.state = State.STALLED
-    work = await bench(service)
-    work.submit()
-    await work.turn()
     assert work.job().state is JobState.LEASED
 
 
@@ -149,10 +166,8 @@ async def test_with_a_concurrency_of_one_a_job_goes_through_alone_end_to_end(ben
         (DeadlineExceeded(), "expired", {}),
     ],
 )
-async def test_each_failure_ends_the_attempt_by_its_own_cause(bench, error, state, attempts):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_each_failure_ends_the_attempt_by_its_own_cause(one_job, error, state, attempts):
+    work = await one_job()
     work.engine.of("a").settle(error)
     await work.turn(0.01)
     job = work.job()
@@ -160,10 +175,8 @@ async def test_each_failure_ends_the_attempt_by_its_own_cause(bench, error, stat
     assert job.error.message == str(error.args[0])
 
 
-async def test_who_failed_by_the_application_runs_alone_next_and_dies_at_the_third(bench):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_who_failed_by_the_application_runs_alone_next_and_dies_at_the_third(one_job):
+    work = await one_job()
     for attempt in range(3):
         ticket = work.engine.of("a")
         assert ticket.given["alone"] is (attempt > 0)
@@ -266,10 +279,8 @@ async def test_a_job_that_names_no_service_needs_that_there_is_but_one(bench):
     assert [t.job_id for t in work.services[1].engine.tickets] == ["b"]
 
 
-async def test_a_result_that_is_too_large_needs_an_output(bench):
-    work = await bench(max_inline=10)
-    work.submit()
-    await work.turn()
+async def test_a_result_that_is_too_large_needs_an_output(one_job):
+    work = await one_job(max_inline=10)
     work.engine.of("a").settle(b"x" * 11)
     await work.turn()
     assert work.job().state is JobState.DEAD
@@ -279,10 +290,8 @@ async def test_a_result_that_is_too_large_needs_an_output(bench):
 # -- leases -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_lost_job_is_dropped_and_its_result_is_not_committed(bench):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_a_lost_job_is_dropped_and_its_result_is_not_committed(one_job):
+    work = await one_job()
     work.engine.state = State.STARTING  # it claims nothing meanwhile
     await work.turn(31.0)
     (other,) = work.memory.claim("other", lease=30, limit=1, max_bytes=99, services=["double"])
@@ -294,10 +303,8 @@ async def test_a_lost_job_is_dropped_and_its_result_is_not_committed(bench):
     assert work.job().state is JobState.LEASED
 
 
-async def test_past_its_local_deadline_nothing_new_begins_until_a_renewal_says_ok(bench):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_past_its_local_deadline_nothing_new_begins_until_a_renewal_says_ok(one_job):
+    work = await one_job()
     work.engine.state = State.STARTING
     await work.turn(31.0)
     work.engine.of("a").settle(b"6")
@@ -310,15 +317,7 @@ async def test_past_its_local_deadline_nothing_new_begins_until_a_renewal_says_o
 
 async def test_a_claim_whose_answer_took_longer_than_its_lease_begins_nothing_before_a_renewal(bench):
     work = await bench()
-    answered, run = asyncio.Event(), work.consumer._store_threads.run
-
-    async def answer_late(call):
-        result = await run(call)
-        if work.job() is not None:
-            await answered.wait()
-        return result
-
-    work.consumer._store_threads.run = answer_late
+    answered = held_back(work, lambda job: True)
     work.submit()
     await work.turn(31.0)
     answered.set()
@@ -330,10 +329,8 @@ async def test_a_claim_whose_answer_took_longer_than_its_lease_begins_nothing_be
     assert [ticket.job_id for ticket in work.engine.tickets] == ["a"]
 
 
-async def test_a_renewal_without_an_answer_is_unknown_and_not_lost(bench):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_a_renewal_without_an_answer_is_unknown_and_not_lost(one_job):
+    work = await one_job()
     work.lose_store()
     work.renew()
     await work.turn(0.0)
@@ -344,10 +341,8 @@ async def test_a_renewal_without_an_answer_is_unknown_and_not_lost(bench):
     assert work.job().state is JobState.SUCCEEDED
 
 
-async def test_a_job_to_be_cancelled_ends_so_at_the_next_renewal(bench):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_a_job_to_be_cancelled_ends_so_at_the_next_renewal(one_job):
+    work = await one_job()
     assert work.memory.cancel("a").state is JobState.LEASED
     work.renew()
     await work.turn()
@@ -355,20 +350,16 @@ async def test_a_job_to_be_cancelled_ends_so_at_the_next_renewal(bench):
     assert work.engine.of("a").settled
 
 
-async def test_who_commits_first_wins_over_a_cancel(bench):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_who_commits_first_wins_over_a_cancel(one_job):
+    work = await one_job()
     work.memory.cancel("a")
     work.engine.of("a").settle(b"6")
     await work.turn()
     assert work.job().state is JobState.SUCCEEDED
 
 
-async def test_an_upload_is_given_up_for_a_job_that_is_to_be_cancelled(bench):
-    work = await bench(backoff=300.0)
-    work.submit(output="file:///out/a")
-    await work.turn()
+async def test_an_upload_is_given_up_for_a_job_that_is_to_be_cancelled(one_job):
+    work = await one_job(backoff=300.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 5
     work.engine.of("a").settle(b"6")
     await work.turn(0.01)
@@ -379,10 +370,8 @@ async def test_an_upload_is_given_up_for_a_job_that_is_to_be_cancelled(bench):
     assert len(work.consumer.holding) == 0
 
 
-async def test_a_mistake_of_ours_ends_the_consumer(bench, monkeypatch):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_a_mistake_of_ours_ends_the_consumer(one_job, monkeypatch):
+    work = await one_job()
     monkeypatch.setattr(work.consumer.holding, "resize", lambda job, nbytes: 1 // 0)
     with pytest.raises(ZeroDivisionError):  # of the engine, which logs it
         work.engine.of("a").settle(b"6")
@@ -391,10 +380,8 @@ async def test_a_mistake_of_ours_ends_the_consumer(bench, monkeypatch):
     monkeypatch.undo()
 
 
-async def test_a_store_whose_password_was_changed_is_a_store_that_is_gone(bench):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_a_store_whose_password_was_changed_is_a_store_that_is_gone(one_job):
+    work = await one_job()
     work.store.gone = ConfigError("WRONGPASS")
     work.renew()
     work.engine.of("a").settle(b"6")
@@ -407,10 +394,8 @@ async def test_a_store_whose_password_was_changed_is_a_store_that_is_gone(bench)
 # -- a store that is gone ---------------------------------------------------------------------------------------------
 
 
-async def test_what_was_computed_while_the_store_was_gone_is_committed_when_it_is_back(bench):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_what_was_computed_while_the_store_was_gone_is_committed_when_it_is_back(one_job):
+    work = await one_job()
     work.lose_store()
     work.engine.of("a").settle(b"6")
     await work.turn(10.0)
@@ -452,10 +437,8 @@ async def test_a_results_memory_is_the_spools_while_the_store_is_gone(bench, tmp
     assert list((tmp_path / "spool").glob("*/*.result")) == []
 
 
-async def test_a_result_that_the_spool_has_lost_is_computed_again(bench, tmp_path):
-    work = await bench(spool=str(tmp_path / "spool"))
-    work.submit("a", output="file:///out/a")
-    await work.turn()
+async def test_a_result_that_the_spool_has_lost_is_computed_again(one_job, tmp_path):
+    work = await one_job(spool=str(tmp_path / "spool"), output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")]
     work.engine.of("a").settle(b"six")
     await work.turn(0.01)
@@ -469,10 +452,8 @@ async def test_a_result_that_the_spool_has_lost_is_computed_again(bench, tmp_pat
     assert work.transfers.outputs == {"file:///out/a": b"six"}
 
 
-async def test_a_full_spool_stops_the_claims(bench, tmp_path):
-    work = await bench(spool=str(tmp_path / "spool"), max_spool=3)
-    work.submit("a", output="file:///out/a")
-    await work.turn()
+async def test_a_full_spool_stops_the_claims(one_job, tmp_path):
+    work = await one_job(spool=str(tmp_path / "spool"), max_spool=3, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 2
     work.engine.of("a").settle(b"six")
     await work.turn(0.01)
@@ -564,10 +545,8 @@ async def test_a_place_that_is_not_allowed_is_refused_before_anything_is_done(be
     assert work.engine.tickets == []
 
 
-async def test_an_output_is_moved_to_its_place_after_the_commit(bench):
-    work = await bench()
-    work.submit(output="file:///out/a")
-    await work.turn()
+async def test_an_output_is_moved_to_its_place_after_the_commit(one_job):
+    work = await one_job(output="file:///out/a")
     work.engine.of("a").settle(b"6")
     await work.turn(0.01)
     assert work.job().state is JobState.SUCCEEDED
@@ -577,10 +556,8 @@ async def test_an_output_is_moved_to_its_place_after_the_commit(bench):
     assert work.memory.result("a").output == "file:///out/a"
 
 
-async def test_an_output_that_cannot_be_stored_is_tried_again_and_nothing_is_computed_twice(bench):
-    work = await bench()
-    work.submit(output="file:///out/a")
-    await work.turn()
+async def test_an_output_that_cannot_be_stored_is_tried_again_and_nothing_is_computed_twice(one_job):
+    work = await one_job(output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 4
     work.engine.of("a").settle(b"6")
     for _ in range(30):
@@ -590,10 +567,8 @@ async def test_an_output_that_cannot_be_stored_is_tried_again_and_nothing_is_com
     assert len(work.engine.tickets) == 1
 
 
-async def test_the_tenth_transfer_that_fails_ends_the_run(bench):
-    work = await bench(backoff=0.0)
-    work.submit(output="file:///out/a")
-    await work.turn()
+async def test_the_tenth_transfer_that_fails_ends_the_run(one_job):
+    work = await one_job(backoff=0.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 10
     work.engine.of("a").settle(b"6")
     for _ in range(30):
@@ -618,20 +593,10 @@ async def test_a_put_is_made_only_after_the_store_has_said_that_the_job_is_ours(
     assert work.transfers.parts == {("https://out/a", "a", 1): b"6"} or work.transfers.outputs
 
 
-async def test_a_renewal_that_overtakes_a_commit_does_not_remove_what_was_committed(bench):
+async def test_a_renewal_that_overtakes_a_commit_does_not_remove_what_was_committed(one_job):
     """The store says LOST of an attempt that it has just ended as it was told."""
-    work = await bench()
-    work.submit(output="file:///out/a")
-    await work.turn()
-    answered, run = asyncio.Event(), work.consumer._store_threads.run
-
-    async def answer_late(call):
-        result = await run(call)
-        if work.job().state is JobState.SUCCEEDED:
-            await answered.wait()
-        return result
-
-    work.consumer._store_threads.run = answer_late
+    work = await one_job(output="file:///out/a")
+    answered = held_back(work, lambda job: job.state is JobState.SUCCEEDED)
     work.engine.of("a").settle(b"6")
     await work.turn(0.0)
     assert work.job().state is JobState.SUCCEEDED
@@ -643,10 +608,8 @@ async def test_a_renewal_that_overtakes_a_commit_does_not_remove_what_was_commit
     assert work.consumer.counters.ended == {"succeeded": 1}
 
 
-async def test_a_commit_whose_answer_was_lost_is_told_again_although_the_lease_has_run_out(bench):
-    work = await bench()
-    work.submit(output="file:///out/a")
-    await work.turn()
+async def test_a_commit_whose_answer_was_lost_is_told_again_although_the_lease_has_run_out(one_job):
+    work = await one_job(output="file:///out/a")
     end_attempts = work.memory.end_attempts
 
     def unanswered(ends):
@@ -667,11 +630,9 @@ async def test_a_commit_whose_answer_was_lost_is_told_again_although_the_lease_h
     assert work.consumer.counters.ended == {"succeeded": 1}
 
 
-async def test_what_a_late_attempt_wrote_is_removed_when_its_commit_is_refused(bench):
+async def test_what_a_late_attempt_wrote_is_removed_when_its_commit_is_refused(one_job):
     """Who has the job now has removed what older attempts left, and did not find this."""
-    work = await bench()
-    work.submit(output="file:///out/a")
-    await work.turn()
+    work = await one_job(output="file:///out/a")
     (job,) = work.consumer.holding.jobs()
     work.engine.state = State.STARTING
     await work.turn(31.0)
@@ -710,10 +671,8 @@ async def test_a_drain_gives_back_what_has_not_begun_and_lets_the_rest_finish(be
     assert work.job("a").state is JobState.SUCCEEDED
 
 
-async def test_what_has_not_finished_by_the_end_of_the_drain_is_released(bench):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_what_has_not_finished_by_the_end_of_the_drain_is_released(one_job):
+    work = await one_job()
     work.engine.of("a").begun = True
     task = await closing(work, 5.0)
     await work.turn(6.0)
@@ -725,15 +684,7 @@ async def test_what_has_not_finished_by_the_end_of_the_drain_is_released(bench):
 @pytest.mark.parametrize("more", [{}, {"input_url": "https://in/a"}])
 async def test_what_a_claim_brings_during_the_drain_is_given_back_before_the_end(bench, more):
     work = await bench()
-    answered, run = asyncio.Event(), work.consumer._store_threads.run
-
-    async def answer_late(call):
-        result = await run(call)
-        if work.job() is not None and work.job().state is JobState.LEASED:
-            await answered.wait()
-        return result
-
-    work.consumer._store_threads.run = answer_late
+    answered = held_back(work, lambda job: job.state is JobState.LEASED)
     work.submit(**more)
     await work.turn(0.2)
     assert (work.job().state, len(work.consumer.holding)) == (JobState.LEASED, 0)
@@ -795,10 +746,8 @@ async def test_it_ends_although_an_output_is_left_that_it_may_not_move(bench):
     assert work.memory.stats().undelivered == 1
 
 
-async def test_a_step_that_passes_its_limit_is_told_and_not_renewed(bench):
-    work = await bench()
-    work.submit()
-    await work.turn()
+async def test_a_step_that_passes_its_limit_is_told_and_not_renewed(one_job):
+    work = await one_job()
     (job,) = work.consumer.holding.jobs()
     job.step_limit = 10.0
     await work.turn(11.0)
