@@ -1,6 +1,5 @@
-"""Histories that consumers with a mistake leave, written down by hand: what `check_history` says of each.
+"""Histories that a mistake leaves, written down by hand: what `check_history` says of each.
 
-`test_histories` finds them by chance and asks for the number of the promise; here they are short, and so are the words.
 `tests/faults/test_job_mutants.py` has real consumers make them.
 """
 
@@ -53,17 +52,6 @@ class History:
         check_history(read_events(self.lines), self.store.list_jobs(None, 10, None), **options)
 
 
-def test_who_makes_no_mistake_is_not_told():
-    history = History(output=PLACE)
-    hold = history.claim("a")
-    history.compute("a", hold)
-    history.commit("a", hold)
-    (delivery,) = history.of("a").deliveries(limit=1, lease=LEASE)
-    history.move("a", hold)
-    history.of("a").delivered([delivery])
-    history.check()
-
-
 def test_who_acknowledges_before_it_computes_is_told():
     history = History()
     hold = history.claim("a")
@@ -106,3 +94,37 @@ def test_who_moves_an_output_before_the_commit_is_told():
     history.commit("a", hold)
     with pytest.raises(AssertionError, match="had its output moved before"):
         history.check(finished=False)
+
+
+def test_who_holds_more_than_it_may_is_told():
+    history = History()
+    history.of("submitter").submit([NewJob("other")])
+    history.of("a").claim("a", lease=LEASE, limit=2, max_bytes=1000, services=())
+    with pytest.raises(AssertionError, match="process a holds 2 jobs"):
+        history.check(finished=False, most_held=1)
+
+
+def test_a_store_that_hands_out_what_is_leased_is_told():
+    history = History()
+    history.claim("a")
+    history.store._jobs["job"].lease_ends = 0.0
+    history.claim("b")
+    with pytest.raises(AssertionError, match="was handed on while fence 1 had its lease"):
+        history.check(finished=False)
+
+
+def test_a_store_that_does_not_count_what_was_lost_is_told():
+    history = History()
+    history.claim("a")
+    history.now += LEASE + 1.0
+    history.claim("b")
+    history.store._jobs["job"].attempts.clear()
+    with pytest.raises(AssertionError, match="counts 0 of lost, and 1 were told or lost"):
+        history.check(finished=False)
+
+
+def test_a_store_that_forgets_a_job_is_told():
+    history = History()
+    history.store._jobs.clear()
+    with pytest.raises(AssertionError, match="was accepted and is lost"):
+        history.check()
