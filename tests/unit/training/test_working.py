@@ -19,6 +19,15 @@ def states(bench):
     return [entry.state for entry in bench.store.tasks()]
 
 
+def raising(error):
+    """A function of a task that raises this."""
+
+    def call(task):
+        raise error
+
+    return call
+
+
 def test_tasks_are_done_in_the_order_of_their_kinds_and_results_are_kept():
     bench, seen = Bench({"train": [1, 2], "evaluate": ["a"], "predict": ["b"]}), []
     calls = dict.fromkeys(("train", "evaluate", "predict"), lambda task: seen.append(task.payload) or [task.payload])
@@ -75,26 +84,11 @@ def test_a_result_that_is_not_json_is_a_failed_attempt():
     assert "what the function for train returned cannot be written as JSON" in failed.value.traceback
 
 
-def test_a_long_traceback_is_cut():
-    bench = Bench({"train": [1]}, attempts=1)
-
-    def raising(task):
-        raise ValueError("x" * 1_000_000)
-
-    with pytest.raises(RunFailed) as failed:
-        bench.work(train=raising)
-    assert len(failed.value.traceback) < 100_000
-
-
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_who_is_interrupted_gives_the_task_back_and_the_attempt_does_not_count(kind):
     bench = Bench({"train": [1]}, attempts=1)
-
-    def interrupted(task):
-        raise kind
-
     with pytest.raises(kind):
-        bench.work(train=interrupted)
+        bench.work(train=raising(kind()))
     (entry,) = bench.store.tasks()
     assert (entry.state, entry.attempts) == (TaskState.WAITING, 0)
     assert not bench.renewals[0].runs
@@ -168,25 +162,15 @@ def test_who_is_interrupted_while_the_renewing_starts_gives_the_task_back_and_re
 
 def test_a_file_that_cannot_be_told_of_an_interrupt_hides_none():
     bench = Bench({"train": [1]})
-
-    def interrupted(task):
-        raise KeyboardInterrupt
-
+    locked = Locked(bench.store, bench, ["release_all"], math.inf)
     with pytest.raises(KeyboardInterrupt):
-        bench.work(Locked(bench.store, bench, ["release_all"], math.inf), train=interrupted)
+        bench.work(locked, train=raising(KeyboardInterrupt()))
 
 
 def test_a_panic_that_is_no_exception_is_a_failed_attempt():
-    bench = Bench({"train": [1]}, attempts=1)
-
-    class Panic(BaseException):
-        pass
-
-    def panics(task):
-        raise Panic("rust")
-
+    panic = type("Panic", (BaseException,), {})
     with pytest.raises(RunFailed, match="rust"):
-        bench.work(train=panics)
+        Bench({"train": [1]}, attempts=1).work(train=raising(panic("rust")))
 
 
 def test_who_lost_a_lease_is_told_when_the_function_returns_and_changes_nothing():
@@ -425,29 +409,15 @@ def test_what_could_not_be_shown_once_is_not_shown_again():
         (ValueError("first\n\nlast"), "ValueError: first"),
         (ValueError(), "ValueError"),
         (ExceptionGroup("both", [ValueError(1), OSError(2)]), "ExceptionGroup: both (2 sub-exceptions)"),
+        (ValueError("\x1b[2J\0\x9b\u202e"), r"ValueError: \x1b[2J\x00\x9b\u202e"),
     ],
-    ids=["lines", "nothing", "group"],
+    ids=["lines", "nothing", "group", "what steers a terminal"],
 )
 def test_a_failure_is_told_by_its_type_and_the_first_line_of_what_it_says(error, told):
     bench = Bench({"train": [1]}, attempts=1)
-
-    def raising(task):
-        raise error
-
     with pytest.raises(RunFailed):
-        bench.work(train=raising)
+        bench.work(train=raising(error))
     assert bench.shown.notes == [f"train 0 failed: {told}"]
-
-
-def test_what_a_function_raises_steers_no_terminal():
-    bench = Bench({"train": [1]}, attempts=1)
-
-    def raising(task):
-        raise ValueError("\x1b[2J\0\x9b\u202e")
-
-    with pytest.raises(RunFailed):
-        bench.work(train=raising)
-    assert bench.shown.notes == [r"train 0 failed: ValueError: \x1b[2J\x00\x9b\u202e"]
 
 
 @pytest.mark.parametrize("error", [RunUnavailable("locked"), PenstockError("no statement")])
