@@ -398,10 +398,6 @@ def test_a_stream_keeps_its_service_as_long_as_it_lives():
     assert kept() is None
 
 
-def test_what_a_service_is_can_be_read(service):
-    assert repr(service) == "<Service 'here': double; stopped>"
-
-
 @pytest.mark.parametrize(
     ("service_options", "stage_options", "words"),
     [
