@@ -213,22 +213,13 @@ def test_an_address_is_read(text, endpoint):
     "text",
     [
         *(
-            "",
-            "8000",
-            ":8000",
-            "host",
-            "host:",
-            "host:0",
-            "host:65536",
-            "host:-1",
-            "host:8e3",
-            "host:\uff18",
+            "", "8000", ":8000", "host", "host:", "host:0", "host:65536", "host:-1", "host:8e3", "host:\uff18",
             "host:999999",
         ),
         *("a b:1", "a;b:1", "a#:1", "-a:1", "a-:1", "http://a:1", "::1:80", "[::1]", "[x]:1", "[fe80::1%eth0]:1"),
         *("unix:", "unix:a.sock", "unix:/a\n", "unix:/a\0", "unix:/\udc80", f"unix:/{'a' * 107}"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(ConfigError, match="--server"):
         read_endpoint("--server", text)

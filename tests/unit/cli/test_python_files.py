@@ -32,19 +32,10 @@ def test_python_files_below_the_folder_are_watched(tmp_path, name):
 @pytest.mark.parametrize(
     "name",
     [
-        "a.txt",
-        "a.pyc",
-        "a.py~",
-        ".a.py",
-        ".git/a.py",
-        "a/.hidden/b.py",
-        "venv/lib/a.py",
-        ".venv/lib/a.py",
-        "a/site-packages/b.py",
-        "node_modules/a.py",
-        "__pycache__/a.py",
+        "a.txt", "a.pyc", "a.py~", ".a.py", ".git/a.py", "a/.hidden/b.py", "venv/lib/a.py", ".venv/lib/a.py",
+        "a/site-packages/b.py", "node_modules/a.py", "__pycache__/a.py",
     ],
-)
+)  # fmt: skip
 def test_other_files_and_those_of_environments_and_hidden_folders_are_not(tmp_path, name):
     assert not is_watched(tmp_path / name, tmp_path)
 

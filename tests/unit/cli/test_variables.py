@@ -26,19 +26,11 @@ def test_a_variable_near_to_that_of_an_option_is_told(name, meant):
 @pytest.mark.parametrize(
     "name",
     [
-        "PENSTOCK_PORT",
-        "PENSTOCK_COMPILE",
-        "PENSTOCK_STAGE_PYTHONPATH",
-        "PENSTOCK_PICTURES",
-        "PENSTOCK_MODEL_PATH",
-        "PENSTOCK_SERVICE_HOST",
-        "PENSTOCK_SERVICE_PORT",
-        "PENSTOCK_PORT_8000_TCP_ADDR",
-        "PENSTOCK_",
-        "MY_PENSTOCK_PROT",
-        "PROT",
+        "PENSTOCK_PORT", "PENSTOCK_COMPILE", "PENSTOCK_STAGE_PYTHONPATH", "PENSTOCK_PICTURES", "PENSTOCK_MODEL_PATH",
+        "PENSTOCK_SERVICE_HOST", "PENSTOCK_SERVICE_PORT", "PENSTOCK_PORT_8000_TCP_ADDR", "PENSTOCK_",
+        "MY_PENSTOCK_PROT", "PROT",
     ],
-)
+)  # fmt: skip
 def test_every_other_variable_is_left_alone(name):
     assert misspelt_variables({name: "x"}) == []
 
