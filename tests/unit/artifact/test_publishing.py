@@ -41,6 +41,17 @@ def there(tmp_path):
     return tmp_path / "models" / "affairs"
 
 
+@pytest.fixture
+def published(saved, there):
+    """Publish artifacts, one after the other: `published("ab")`."""
+
+    def publish(names):
+        for name in names:
+            publish_artifact(saved(name), there)
+
+    return publish
+
+
 def digest_of(artifact):
     return (artifact / "DIGEST").read_text().strip()
 
@@ -80,8 +91,8 @@ def test_the_first_artifact_is_version_1_and_the_folder_is_made(saved, there):
     assert names_in(there / "versions") == ["1"]
 
 
-def test_the_next_is_version_2_and_leaves_the_first_as_it_was(saved, there):
-    publish_artifact(saved("a"), there)
+def test_the_next_is_version_2_and_leaves_the_first_as_it_was(saved, there, published):
+    published("a")
     before = files_of(there / "versions")
     assert publish_artifact(saved("b"), there).version == 2
     after = files_of(there / "versions")
@@ -89,40 +100,31 @@ def test_the_next_is_version_2_and_leaves_the_first_as_it_was(saved, there):
     assert current(there)["version"] == 2
 
 
-def test_an_artifact_that_is_there_is_not_published_again(saved, there):
-    for name in "ab":
-        publish_artifact(saved(name), there)
+def test_an_artifact_that_is_there_is_not_published_again(saved, there, published):
+    published("ab")
     before = files_of(there)
     done = publish_artifact(saved("a"), there)
     assert (done.version, done.repeated, done.digest, done.current) == (1, True, digest_of(saved("a")), 2)
     assert files_of(there) == before
 
 
-def test_an_artifact_that_was_pruned_gets_a_new_number(saved, there):
-    for name in "abc":
-        publish_artifact(saved(name), there)
-    shutil.rmtree(there / "versions" / "1")
-    assert publish_artifact(saved("a"), there).version == 4
-
-
-def test_a_version_itself_may_be_published_again(saved, there):
-    publish_artifact(saved("a"), there)
+def test_a_version_itself_may_be_published_again(published, there):
+    published("a")
     assert publish_artifact(there / "versions" / "1", there).version == 1
 
 
-def test_a_version_that_was_altered_is_not_answered(saved, there):
-    publish_artifact(saved("a"), there)
+def test_a_version_that_was_altered_is_not_answered(published, there):
+    published("a")
     (there / "versions" / "1" / "model.onnx").write_bytes(b"altered")
     before = files_of(there)
     with pytest.raises(ArtifactInvalid, match=r"version 1 is not as it was published.*nothing was changed") as caught:
-        publish_artifact(saved("a"), there)
+        published("a")
     assert caught.value.file == "model.onnx"
     assert files_of(there) == before
 
 
-def test_a_damaged_current_version_keeps_nobody_from_publishing_or_going_back(saved, there):
-    for name in "ab":
-        publish_artifact(saved(name), there)
+def test_a_damaged_current_version_keeps_nobody_from_publishing_or_going_back(saved, there, published):
+    published("ab")
     (there / "versions" / "2" / "model.onnx").unlink()
     assert publish_artifact(saved("c"), there).version == 3
     (there / "versions" / "3" / "model.onnx").unlink()
@@ -138,19 +140,19 @@ def test_a_damaged_current_version_keeps_nobody_from_publishing_or_going_back(sa
         (lambda path: (path / "DIGEST").write_bytes(b"x"), "DIGEST does not hold 64"),
     ],
 )
-def test_an_artifact_that_is_not_as_it_was_saved_is_refused(saved, there, tmp_path, damage, said):
+def test_an_artifact_that_is_not_as_it_was_saved_is_refused(saved, there, published, tmp_path, damage, said):
     artifact = tmp_path / "artifact"
     shutil.copytree(saved("b"), artifact)
     damage(artifact)
-    publish_artifact(saved("a"), there)
+    published("a")
     before = files_of(there)
     with pytest.raises(ArtifactInvalid, match=f"{artifact}.*{said}.*nothing was changed"):
         publish_artifact(artifact, there)
     assert files_of(there) == before
 
 
-def test_a_copy_that_is_not_as_its_artifact_is_refused(saved, there, monkeypatch):
-    publish_artifact(saved("a"), there)
+def test_a_copy_that_is_not_as_its_artifact_is_refused(published, there, monkeypatch):
+    published("a")
     before = files_of(there)
     sync = synced_files.sync_tree
 
@@ -160,7 +162,7 @@ def test_a_copy_that_is_not_as_its_artifact_is_refused(saved, there, monkeypatch
 
     monkeypatch.setattr("penstock.artifact.copying.sync_tree", spoil)
     with pytest.raises(ArtifactInvalid, match=r"model.onnx has 1 bytes.*nothing was changed"):
-        publish_artifact(saved("b"), there)
+        published("b")
     assert files_of(there) == before
 
 
@@ -190,31 +192,28 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_directory_that_is_not_as_it_was_left_is_told_and_not_changed(saved, there, damage):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_a_directory_that_is_not_as_it_was_left_is_told_and_not_changed(published, there, damage):
+    published("abc")
     make, said = DAMAGE[damage]
     make(there)
     before = files_of(there)
     with pytest.raises(ArtifactInvalid, match=f"{there}.*{said}.*nothing was changed$"):
-        publish_artifact(saved("d"), there)
+        published("d")
     with pytest.raises(ArtifactInvalid):
         prune_versions(there, 1)
     assert files_of(there) == before
 
 
 @pytest.mark.parametrize("name", ["mine", "4"])
-def test_what_else_is_among_the_versions_keeps_nobody_from_going_back(saved, there, name):
-    for artifact in "ab":
-        publish_artifact(saved(artifact), there)
+def test_what_else_is_among_the_versions_keeps_nobody_from_going_back(published, there, name):
+    published("ab")
     (there / "versions" / name).write_bytes(b"")
     assert roll_back(there).version == 1
 
 
 @pytest.mark.parametrize("change", [roll_back, lambda there: publish_artifact(there.parent / "c", there)])
-def test_current_stays_readable_for_whoever_could_read_it(saved, there, change):
-    for name in "ab":
-        publish_artifact(saved(name), there)
+def test_current_stays_readable_for_whoever_could_read_it(saved, there, published, change):
+    published("ab")
     shutil.copytree(saved("c"), there.parent / "c")
     (there / "CURRENT").chmod(0o664)
     before = os.umask(0o077)
@@ -225,10 +224,10 @@ def test_current_stays_readable_for_whoever_could_read_it(saved, there, change):
     assert stat.S_IMODE((there / "CURRENT").stat().st_mode) == 0o664
 
 
-def test_the_first_current_has_the_mode_that_the_umask_says(saved, there):
+def test_the_first_current_has_the_mode_that_the_umask_says(published, there):
     before = os.umask(0o027)
     try:
-        publish_artifact(saved("a"), there)
+        published("a")
     finally:
         os.umask(before)
     assert stat.S_IMODE((there / "CURRENT").stat().st_mode) == 0o640
@@ -255,8 +254,8 @@ def test_an_artifact_is_no_model_directory(saved, tmp_path):
     assert files_of(tmp_path) == before
 
 
-def test_a_model_directory_is_no_artifact(saved, there, tmp_path):
-    publish_artifact(saved("a"), there)
+def test_a_model_directory_is_no_artifact(published, there, tmp_path):
+    published("a")
     said = (
         f"^{there} is a model directory; its current version is {there}/versions/1: give an artifact, as that folder$"
     )
@@ -265,8 +264,8 @@ def test_a_model_directory_is_no_artifact(saved, there, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-def test_an_artifact_among_the_versions_that_is_none_is_refused(saved, there):
-    publish_artifact(saved("a"), there)
+def test_an_artifact_among_the_versions_that_is_none_is_refused(saved, there, published):
+    published("a")
     shutil.copytree(saved("b"), there / "versions" / ".stage-0123456789abcdef" / "model")
     with pytest.raises(ConfigError, match="lies among the versions of"):
         publish_artifact(there / "versions" / ".stage-0123456789abcdef" / "model", there)
@@ -280,8 +279,8 @@ def test_a_model_directory_may_be_reached_through_a_link(saved, tmp_path):
     assert (tmp_path / "real" / "versions" / "1").is_dir()
 
 
-def test_a_model_directory_alters_no_artifact_and_no_other_model_directory(saved, there, tmp_path):
-    publish_artifact(saved("a"), there)
+def test_a_model_directory_alters_no_artifact_and_no_other_model_directory(saved, there, published, tmp_path):
+    published("a")
     shutil.copytree(saved("b"), tmp_path / "artifact")
     (tmp_path / "link").symlink_to(there / "versions")
     before = files_of(tmp_path)
@@ -325,9 +324,8 @@ def test_a_relative_path_needs_a_working_directory_that_is_there(saved, tmp_path
 # -- a version that is a link, or that cannot be read ------------------------------------------------------------------
 
 
-def test_a_version_that_is_a_link_is_nowhere_a_version(saved, there, tmp_path):
-    for name in "ab":
-        publish_artifact(saved(name), there)
+def test_a_version_that_is_a_link_is_nowhere_a_version(published, there, tmp_path):
+    published("ab")
     for number in "12":
         (there / "versions" / number).rename(tmp_path / number)
         (there / "versions" / number).symlink_to(tmp_path / number)
@@ -342,10 +340,9 @@ def test_a_version_that_is_a_link_is_nowhere_a_version(saved, there, tmp_path):
     assert [version.there for version in list_versions(there).versions] == [False, False]
 
 
-def test_versions_that_are_a_link_are_those_of_nobody(saved, there, tmp_path):
+def test_versions_that_are_a_link_are_those_of_nobody(saved, there, published, tmp_path):
     """Two model directories that share their versions have two locks and two files `CURRENT`."""
-    for name in "abc":
-        publish_artifact(saved(name), there)
+    published("abc")
     stage = there / "versions" / f".stage-{'0' * 16}"
     stage.mkdir()
     other = tmp_path / "other"
@@ -367,8 +364,8 @@ def test_versions_that_are_a_link_are_those_of_nobody(saved, there, tmp_path):
             read(other)
 
 
-def test_versions_that_cannot_be_read_are_told(saved, there, monkeypatch):
-    publish_artifact(saved("a"), there)
+def test_versions_that_cannot_be_read_are_told(published, there, monkeypatch):
+    published("a")
     refused(monkeypatch, os, "scandir", lambda path, *_: path == there / "versions")
     with pytest.raises(ArtifactInvalid, match=f"^{there}/versions cannot be read: Permission denied$"):
         list_versions(there)
@@ -379,9 +376,10 @@ def test_versions_that_cannot_be_read_are_told(saved, there, monkeypatch):
         open_artifact(there / "versions" / "1")
 
 
-def test_a_version_that_is_pruned_while_it_is_opened_is_not_the_current_one_any_more(saved, there, monkeypatch):
-    for name in "ab":
-        publish_artifact(saved(name), there)
+def test_a_version_that_is_pruned_while_it_is_opened_is_not_the_current_one_any_more(
+    saved, there, published, monkeypatch
+):
+    published("ab")
     roll_back(there)
     open_as_it_is = model_directory.open_artifact
 
@@ -424,9 +422,8 @@ def left_in_between(saved, there, name, **changes):
 
 
 @pytest.mark.parametrize("earlier", ["", "a", "ab"])
-def test_the_same_artifact_is_finished(saved, there, earlier):
-    for name in earlier:
-        publish_artifact(saved(name), there)
+def test_the_same_artifact_is_finished(saved, there, published, earlier):
+    published(earlier)
     left_in_between(saved, there, "c")
     place = there / "versions" / str(len(earlier) + 1)
     inode = place.stat().st_ino
@@ -437,25 +434,24 @@ def test_the_same_artifact_is_finished(saved, there, earlier):
 
 
 @pytest.mark.parametrize("earlier", ["", "a", "ab"])
-def test_another_artifact_takes_its_number(saved, there, earlier):
-    for name in earlier:
-        publish_artifact(saved(name), there)
+def test_another_artifact_takes_its_number(saved, there, published, earlier):
+    published(earlier)
     left_in_between(saved, there, "c")
     assert publish_artifact(saved("d"), there).version == len(earlier) + 1
     assert files_of(there / "versions" / str(len(earlier) + 1)) == files_of(saved("d"))
     assert names_in(there / "versions") == [str(n + 1) for n in range(len(earlier) + 1)]
 
 
-def test_the_same_artifact_that_is_not_whole_is_replaced(saved, there):
-    publish_artifact(saved("a"), there)
+def test_the_same_artifact_that_is_not_whole_is_replaced(saved, there, published):
+    published("a")
     left_in_between(saved, there, "c")
     (there / "versions" / "2" / "model.onnx").write_bytes(b"half")
     assert publish_artifact(saved("c"), there).version == 2
     assert files_of(there / "versions" / "2") == files_of(saved("c"))
 
 
-def test_a_version_whose_current_was_lost_is_not_taken_for_one_that_was_never_published(saved, there):
-    publish_artifact(saved("a"), there)
+def test_a_version_whose_current_was_lost_is_not_taken_for_one_that_was_never_published(saved, there, published):
+    published("a")
     (there / "CURRENT").unlink()
     before = files_of(there)
     said = f"{there}/CURRENT is missing, and version 1 is there: put CURRENT back, or remove .*/versions/1 if it was"
@@ -480,29 +476,31 @@ OTHER_STAGES = {"of another artifact": of_another, "of a later version": of_a_la
 
 
 @pytest.mark.parametrize("other", OTHER_STAGES)
-def test_a_stage_that_does_not_show_that_a_version_was_never_published_lets_nobody_replace_it(saved, there, other):
+def test_a_stage_that_does_not_show_that_a_version_was_never_published_lets_nobody_replace_it(
+    saved, there, published, other
+):
     left_in_between(saved, there, "c")
     staged = there / "versions" / f".stage-{'0' * 16}" / "CURRENT"
     staged.write_text(json.dumps(OTHER_STAGES[other](json.loads(staged.read_bytes()))))
     before = files_of(there)
     with pytest.raises(ArtifactInvalid, match="CURRENT is missing, and version 1 is there"):
-        publish_artifact(saved("d"), there)
+        published("d")
     assert {path: content for path, content in files_of(there).items() if path.name != ".lock"} == {
         path: content for path, content in before.items() if path.name != ".lock"
     }
 
 
-def test_what_was_never_published_is_put_back_where_its_place_cannot_be_taken(saved, there, monkeypatch):
-    publish_artifact(saved("a"), there)
+def test_what_was_never_published_is_put_back_where_its_place_cannot_be_taken(saved, there, published, monkeypatch):
+    published("a")
     left_in_between(saved, there, "c")
     before = files_of(there / "versions" / "2")
     refused(monkeypatch, Path, "replace", lambda path, *_: path.name == "CURRENT")
     with pytest.raises(PublishFailed):
-        publish_artifact(saved("d"), there)
+        published("d")
     assert files_of(there / "versions" / "2") == before
 
 
-def test_the_new_current_is_on_the_disk_in_its_stage_before_the_version_has_its_place(saved, there, monkeypatch):
+def test_the_new_current_is_on_the_disk_in_its_stage_before_the_version_has_its_place(published, there, monkeypatch):
     synced = []
     sync = staging.sync_folder
 
@@ -511,12 +509,12 @@ def test_the_new_current_is_on_the_disk_in_its_stage_before_the_version_has_its_
         sync(folder)
 
     monkeypatch.setattr(staging, "sync_folder", record)
-    publish_artifact(saved("a"), there)
+    published("a")
     assert synced == [(".stage", False), ("versions", False), ("versions", True), ("affairs", True)]
 
 
-def test_a_dead_stage_is_removed_by_whoever_comes_next(saved, there):
-    publish_artifact(saved("a"), there)
+def test_a_dead_stage_is_removed_by_whoever_comes_next(saved, there, published):
+    published("a")
     for number, after in enumerate([lambda: publish_artifact(saved("b"), there), lambda: roll_back(there)]):
         stage = there / "versions" / f".stage-{number:016x}"
         (stage / "model").mkdir(parents=True)
@@ -525,9 +523,9 @@ def test_a_dead_stage_is_removed_by_whoever_comes_next(saved, there):
         assert names_in(there / "versions") == ["1", "2"]
 
 
-def test_a_stage_that_is_in_use_is_kept(saved, there):
+def test_a_stage_that_is_in_use_is_kept(saved, there, published):
     with new_stage(there) as stage:
-        publish_artifact(saved("a"), there)
+        published("a")
         assert stage.folder.is_dir()
         shutil.copytree(saved("b"), stage.artifact)
         assert stage.publish().version == 2
@@ -544,6 +542,7 @@ def stage_and_publish(there, run, name="a", **given):
 
 
 def test_a_run_publishes_one_version_whatever_it_saves_again(there):
+    assert version_of_run(there, "r1") is None
     first = stage_and_publish(there, "r1")
     again = stage_and_publish(there, "r1", name="b")
     assert (first.version, first.repeated) == (1, False)
@@ -561,12 +560,8 @@ def test_a_run_whose_version_was_pruned_has_published_it(there):
     assert stage_and_publish(there, "r1").version == 1
 
 
-def test_a_run_has_no_version_where_nothing_was_published(there):
-    assert version_of_run(there, "r1") is None
-
-
-def test_a_run_finishes_the_version_of_its_dead_saver_whatever_that_saved(saved, there):
-    publish_artifact(saved("a"), there)
+def test_a_run_finishes_the_version_of_its_dead_saver_whatever_that_saved(saved, there, published):
+    published("a")
     left_in_between(saved, there, "first", run="r1")
     digest = digest_of(there / "versions" / "2")
     done = stage_and_publish(there, "r1", name="second")
@@ -574,8 +569,8 @@ def test_a_run_finishes_the_version_of_its_dead_saver_whatever_that_saved(saved,
     assert digest_of(there / "versions" / "2") == digest == current(there)["digest"]
 
 
-def test_a_run_removes_the_version_of_another_that_was_never_published(saved, there):
-    publish_artifact(saved("a"), there)
+def test_a_run_removes_the_version_of_another_that_was_never_published(saved, there, published):
+    published("a")
     left_in_between(saved, there, "first", run="r1")
     done = stage_and_publish(there, "r2", name="second")
     assert (done.version, open_artifact(there / "versions" / "2").manifest.run) == (2, "r2")
@@ -585,8 +580,8 @@ class LostInTime(Exception):
     """What a run raises whose saver holds its lease no longer."""
 
 
-def test_who_may_publish_no_longer_is_asked_under_the_lock_and_changes_nothing(saved, there):
-    publish_artifact(saved("a"), there)
+def test_who_may_publish_no_longer_is_asked_under_the_lock_and_changes_nothing(saved, there, published):
+    published("a")
     left_in_between(saved, there, "first", run="r1")
     before = files_of(there)
 
@@ -603,9 +598,8 @@ def test_who_may_publish_no_longer_is_asked_under_the_lock_and_changes_nothing(s
 # -- rollback ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_rollback_goes_back_and_again_and_then_nowhere(saved, there):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_a_rollback_goes_back_and_again_and_then_nowhere(saved, there, published):
+    published("abc")
     versions = files_of(there / "versions")
     assert [(done.version, done.before) for done in (roll_back(there), roll_back(there))] == [(2, 3), (1, 2)]
     with pytest.raises(ConfigError, match=r"there is nothing to go back to from version 1; name one \(to\): 3, 2$"):
@@ -615,17 +609,15 @@ def test_a_rollback_goes_back_and_again_and_then_nowhere(saved, there):
     assert [entry["action"] for entry in current(there)["history"]] == ["publish"] * 3 + ["rollback"] * 2
 
 
-def test_a_rollback_goes_to_any_version_that_is_named(saved, there):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_a_rollback_goes_to_any_version_that_is_named(published, there):
+    published("abc")
     assert roll_back(there, 1).version == 1
     assert roll_back(there, 3).version == 3
     assert roll_back(there).version == 1
 
 
-def test_a_rollback_to_the_current_version_changes_nothing(saved, there):
-    for name in "ab":
-        publish_artifact(saved(name), there)
+def test_a_rollback_to_the_current_version_changes_nothing(published, there):
+    published("ab")
     before = files_of(there)
     done = roll_back(there, 2)
     assert (done.version, done.before) == (2, 2)
@@ -633,9 +625,8 @@ def test_a_rollback_to_the_current_version_changes_nothing(saved, there):
 
 
 @pytest.mark.parametrize("to", [0, -1, 4, 10**30])
-def test_a_version_that_is_not_there_is_told(saved, there, to):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_a_version_that_is_not_there_is_told(published, there, to):
+    published("abc")
     shutil.rmtree(there / "versions" / "2")
     (there / "versions" / "4").mkdir()  # it was never published
     before = files_of(there)
@@ -644,9 +635,8 @@ def test_a_version_that_is_not_there_is_told(saved, there, to):
     assert files_of(there) == before
 
 
-def test_a_version_that_was_pruned_is_told_with_what_can_be_done(saved, there):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_a_version_that_was_pruned_is_told_with_what_can_be_done(saved, there, published):
+    published("abc")
     shutil.rmtree(there / "versions" / "2")
     said = "has no version 2 any more: it was pruned, and its artifact can be published again; it has 3, 1$"
     with pytest.raises(ConfigError, match=said):
@@ -654,14 +644,14 @@ def test_a_version_that_was_pruned_is_told_with_what_can_be_done(saved, there):
     assert publish_artifact(saved("b"), there).version == 4
 
 
-def test_where_only_the_current_version_is_there_no_other_is_named(saved, there):
-    publish_artifact(saved("a"), there)
+def test_where_only_the_current_version_is_there_no_other_is_named(published, there):
+    published("a")
     with pytest.raises(ConfigError, match=r"nothing to go back to from version 1; no other version is there$"):
         roll_back(there)
 
 
-def test_of_many_versions_the_newest_are_named(saved, there):
-    publish_artifact(saved("a"), there)
+def test_of_many_versions_the_newest_are_named(published, there):
+    published("a")
     record = current(there)
     record["history"] += [{**record["history"][0], "version": number} for number in range(2, 31)]
     (there / "CURRENT").write_text(json.dumps({**record, "version": 30}))
@@ -672,8 +662,8 @@ def test_of_many_versions_the_newest_are_named(saved, there):
 
 
 @pytest.mark.parametrize("number", [10**5000, -(10**5000)], ids=["above", "below"])
-def test_a_number_of_too_many_digits_to_be_written_is_refused(saved, there, number):
-    publish_artifact(saved("a"), there)
+def test_a_number_of_too_many_digits_to_be_written_is_refused(published, there, number):
+    published("a")
     with pytest.raises(ConfigError, match=r"^to must be the number of a version, got one of too many digits$"):
         roll_back(there, number)
     with pytest.raises(ConfigError, match=r"^keep must be a whole number of at least 1, got one of too many digits$"):
@@ -682,15 +672,14 @@ def test_a_number_of_too_many_digits_to_be_written_is_refused(saved, there, numb
 
 
 @pytest.mark.parametrize("to", ["1", 1.0, True])
-def test_what_is_no_number_of_a_version_is_refused(saved, there, to):
-    publish_artifact(saved("a"), there)
+def test_what_is_no_number_of_a_version_is_refused(published, there, to):
+    published("a")
     with pytest.raises(ConfigError, match="to must be the number of a version"):
         roll_back(there, to)
 
 
-def test_a_version_that_was_altered_is_not_gone_back_to(saved, there):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_a_version_that_was_altered_is_not_gone_back_to(published, there):
+    published("abc")
     edit_manifest(there / "versions" / "2", lambda found: found.update(name="altered"))
     before = files_of(there)
     with pytest.raises(ArtifactInvalid, match=r"version 2 is not as it was published: .*its digest is .*nothing was"):
@@ -720,9 +709,10 @@ def meanwhile(monkeypatch, change):
 @pytest.mark.parametrize(
     "change", [lambda saved, there: publish_artifact(saved("d"), there), lambda _, there: roll_back(there)]
 )
-def test_a_rollback_that_names_no_version_is_refused_where_somebody_else_was_quicker(saved, there, monkeypatch, change):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_a_rollback_that_names_no_version_is_refused_where_somebody_else_was_quicker(
+    saved, there, published, monkeypatch, change
+):
+    published("abc")
     after = []
     meanwhile(monkeypatch, lambda: after.append((change(saved, there).version, files_of(there))))
     with pytest.raises(
@@ -735,9 +725,8 @@ def test_a_rollback_that_names_no_version_is_refused_where_somebody_else_was_qui
     assert files_of(there) == files
 
 
-def test_a_rollback_that_names_a_version_goes_there_whatever_is_current(saved, there, monkeypatch):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_a_rollback_that_names_a_version_goes_there_whatever_is_current(saved, there, published, monkeypatch):
+    published("abc")
     meanwhile(monkeypatch, lambda: publish_artifact(saved("d"), there))
     done = roll_back(there, 1)
     assert (done.version, done.before) == (1, 4)
@@ -745,9 +734,8 @@ def test_a_rollback_that_names_a_version_goes_there_whatever_is_current(saved, t
     assert roll_back(there, 2) == publishing.Rollback(2, 2)
 
 
-def test_a_rollback_to_a_version_that_is_pruned_meanwhile_is_refused(saved, there, monkeypatch):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_a_rollback_to_a_version_that_is_pruned_meanwhile_is_refused(published, there, monkeypatch):
+    published("abc")
     meanwhile(monkeypatch, lambda: prune_versions(there, 1))
     with pytest.raises(ConfigError, match=r"has no version 1 any more: it was pruned, .*; it has 3, 2$"):
         roll_back(there, 1)
@@ -755,9 +743,8 @@ def test_a_rollback_to_a_version_that_is_pruned_meanwhile_is_refused(saved, ther
 
 
 @pytest.mark.parametrize("damage", [shutil.rmtree, lambda version: (version / "model.onnx").write_bytes(b"x")])
-def test_a_rollback_to_the_current_version_checks_it(saved, there, damage):
-    for name in "ab":
-        publish_artifact(saved(name), there)
+def test_a_rollback_to_the_current_version_checks_it(published, there, damage):
+    published("ab")
     damage(there / "versions" / "2")
     before = files_of(there)
     with pytest.raises(ArtifactInvalid, match=r"version 2 is not as it was published: .*; nothing was changed$"):
@@ -768,9 +755,8 @@ def test_a_rollback_to_the_current_version_checks_it(saved, there, damage):
 # -- prune and list ---------------------------------------------------------------------------------------------------
 
 
-def test_old_versions_are_removed_and_what_is_current_and_what_was_before_stay(saved, there):
-    for name in "abcd":
-        publish_artifact(saved(name), there)
+def test_old_versions_are_removed_and_what_is_current_and_what_was_before_stay(published, there):
+    published("abcd")
     assert prune_versions(there, 9) == ()
     assert prune_versions(there, 1) == (1, 2)
     assert names_in(there / "versions") == ["3", "4"]
@@ -778,24 +764,22 @@ def test_old_versions_are_removed_and_what_is_current_and_what_was_before_stay(s
     assert prune_versions(there, 1) == ()
 
 
-def test_pruning_leaves_what_is_no_listed_version_alone(saved, there):
-    for name in "ab":
-        publish_artifact(saved(name), there)
+def test_pruning_leaves_what_is_no_listed_version_alone(saved, there, published):
+    published("ab")
     left_in_between(saved, there, "c")
     assert prune_versions(there, 1) == ()
     assert names_in(there / "versions") == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("keep", [0, -1, True, "1", 1.5])
-def test_at_least_one_version_is_kept(saved, there, keep):
-    publish_artifact(saved("a"), there)
+def test_at_least_one_version_is_kept(published, there, keep):
+    published("a")
     with pytest.raises(ConfigError, match="keep must be a whole number of at least 1"):
         prune_versions(there, keep)
 
 
-def test_a_version_that_cannot_be_removed_is_told_with_those_that_were(saved, there, monkeypatch):
-    for name in "abcd":
-        publish_artifact(saved(name), there)
+def test_a_version_that_cannot_be_removed_is_told_with_those_that_were(published, there, monkeypatch):
+    published("abcd")
     refused(monkeypatch, Path, "rename", lambda path, *_: path.name == "2")
     said = f"{there}: version 1 is pruned, but no others: Permission denied: {there}/versions/2$"
     with pytest.raises(PublishFailed, match=said):
@@ -805,9 +789,8 @@ def test_a_version_that_cannot_be_removed_is_told_with_those_that_were(saved, th
         prune_versions(there, 1)
 
 
-def test_the_files_of_a_pruned_version_that_stay_are_told(saved, there, monkeypatch):
-    for name in "abcd":
-        publish_artifact(saved(name), there)
+def test_the_files_of_a_pruned_version_that_stay_are_told(published, there, monkeypatch):
+    published("abcd")
     refused(monkeypatch, os, "unlink", lambda path, *_: path == "model.onnx")
     said = f"{there}: versions 1, 2 are pruned, but {there}/versions/.stage-[0-9a-f]+ cannot be removed: Permission"
     with pytest.raises(PublishFailed, match=said):
@@ -819,9 +802,8 @@ def test_the_files_of_a_pruned_version_that_stay_are_told(saved, there, monkeypa
 
 
 @pytest.mark.parametrize(("most", "said"), [(2, "AWAY; AWAY$"), (1, "AWAY; 1 more cannot be removed$")])
-def test_all_folders_that_stay_are_told_up_to_some(saved, there, monkeypatch, most, said):
-    for name in "abcd":
-        publish_artifact(saved(name), there)
+def test_all_folders_that_stay_are_told_up_to_some(published, there, monkeypatch, most, said):
+    published("abcd")
     refused(monkeypatch, os, "unlink", lambda path, *_: path == "model.onnx")
     monkeypatch.setattr(publishing, "MOST_NAMED", most)
     away = f"{there}/versions/.stage-[0-9a-f]+ cannot be removed: Permission denied: model.onnx"
@@ -829,9 +811,8 @@ def test_all_folders_that_stay_are_told_up_to_some(saved, there, monkeypatch, mo
         prune_versions(there, 1)
 
 
-def test_a_prune_that_a_loss_of_power_could_undo_says_so(saved, there, monkeypatch):
-    for name in "abcd":
-        publish_artifact(saved(name), there)
+def test_a_prune_that_a_loss_of_power_could_undo_says_so(published, there, monkeypatch):
+    published("abcd")
     refused(monkeypatch, publishing, "sync_folder", lambda path: path == there / "versions")
     said = f"^{there}: versions 1, 2 are pruned, and could be there again, damaged, after a loss of power: the folder"
     with pytest.raises(PublishFailed, match=rf"{said} cannot be synced \(Permission denied\)$"):
@@ -841,19 +822,19 @@ def test_a_prune_that_a_loss_of_power_could_undo_says_so(saved, there, monkeypat
         prune_versions(there, 1)
 
 
-def test_a_prune_makes_no_folder_and_no_file(saved, there, monkeypatch):
+def test_a_prune_makes_no_folder_and_no_file(published, there, monkeypatch):
     """Where a disk is full there is no room for one."""
-    for name in "abc":
-        publish_artifact(saved(name), there)
+    published("abc")
     refused(monkeypatch, Path, "mkdir", lambda *_: True)
     refused(monkeypatch, Path, "open", lambda *_: True)
     assert prune_versions(there, 1) == (1,)
     assert names_in(there / "versions") == ["2", "3"]
 
 
-def test_an_artifact_whose_version_is_pruned_while_it_is_checked_gets_a_new_number(saved, there, monkeypatch):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_an_artifact_whose_version_is_pruned_while_it_is_checked_gets_a_new_number(
+    saved, there, published, monkeypatch
+):
+    published("abc")
     check = publishing.open_version
 
     def prune_first(*given):
@@ -874,9 +855,8 @@ def test_an_artifact_whose_version_is_pruned_while_it_is_checked_gets_a_new_numb
     assert publish_artifact(saved("b"), there).version == 5
 
 
-def test_all_that_was_published_is_listed(saved, there):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_all_that_was_published_is_listed(saved, there, published):
+    published("abc")
     stage_and_publish(there, "r1", name="d")
     roll_back(there, 2)
     shutil.rmtree(there / "versions" / "3")
@@ -895,9 +875,8 @@ def test_all_that_was_published_is_listed(saved, there):
 # -- find -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_current_version_is_found_and_held_to_its_digest(saved, there):
-    for name in "ab":
-        publish_artifact(saved(name), there)
+def test_the_current_version_is_found_and_held_to_its_digest(saved, there, published):
+    published("ab")
     digest = digest_of(saved("b"))
     for said in (None, digest):
         found = find_artifact(there, said)
@@ -933,13 +912,12 @@ def limit():
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 150, 400, 500, 900, 1500])
-def test_a_disk_without_room_changes_nothing_at_whichever_file_it_ends(saved, there, limit, size):
-    for name in "abc":
-        publish_artifact(saved(name), there)
+def test_a_disk_without_room_changes_nothing_at_whichever_file_it_ends(saved, there, published, limit, size):
+    published("abc")
     before = files_of(there)
     limit(size)
     with pytest.raises(PublishFailed, match=f"{there} was not changed: File too large"):
-        publish_artifact(saved("d"), there)
+        published("d")
     limit(-1)
     assert files_of(there) == before
     assert publish_artifact(saved("d"), there).version == 4
@@ -947,10 +925,9 @@ def test_a_disk_without_room_changes_nothing_at_whichever_file_it_ends(saved, th
 
 @pytest.mark.parametrize("missing", [1, 100, 10_000])
 @pytest.mark.parametrize("change", ["publish", "rollback"])
-def test_a_disk_without_room_for_current_changes_nothing(saved, there, limit, change, missing):
+def test_a_disk_without_room_for_current_changes_nothing(saved, there, published, limit, change, missing):
     """A long history makes `CURRENT` the largest file, so all but that has room."""
-    for name in "ab":
-        publish_artifact(saved(name), there)
+    published("ab")
     record = current(there)
     record["history"] += [{**record["history"][place % 2], "action": "rollback"} for place in range(100)]
     (there / "CURRENT").write_text(json.dumps(record, indent=1))
@@ -987,13 +964,12 @@ SYSTEM = {
 @pytest.mark.parametrize(
     ("call", "earlier"), [(call, "") for call in SYSTEM] + [(call, "ab") for call in [*SYSTEM][1:]]
 )
-def test_what_the_system_refuses_is_told_and_nothing_is_changed(saved, there, monkeypatch, call, earlier):
-    for name in earlier:
-        publish_artifact(saved(name), there)
+def test_what_the_system_refuses_is_told_and_nothing_is_changed(saved, there, published, monkeypatch, call, earlier):
+    published(earlier)
     before = {path: content for path, content in files_of(there).items() if content is not None}
     refused(monkeypatch, *SYSTEM[call])
     with pytest.raises(PublishFailed, match=f"{there} was not changed: Permission denied: ") as caught:
-        publish_artifact(saved("c"), there)
+        published("c")
     assert caught.value.retryable
     monkeypatch.undo()
     after = {path: content for path, content in files_of(there).items() if content is not None}
@@ -1002,40 +978,39 @@ def test_what_the_system_refuses_is_told_and_nothing_is_changed(saved, there, mo
     assert publish_artifact(saved("c"), there).version == len(earlier) + 1
 
 
-def test_a_folder_of_versions_that_is_a_file_is_told(saved, there):
+def test_a_folder_of_versions_that_is_a_file_is_told(published, there):
     there.mkdir(parents=True)
     (there / "versions").write_bytes(b"mine")
     with pytest.raises(ArtifactInvalid, match=f"^{there}/versions is no folder; nothing was changed$"):
-        publish_artifact(saved("a"), there)
+        published("a")
     assert (there / "versions").read_bytes() == b"mine"
 
 
-def test_a_directory_that_cannot_be_synced_afterwards_is_published_and_said_to_be(saved, there, monkeypatch):
-    publish_artifact(saved("a"), there)
+def test_a_directory_that_cannot_be_synced_afterwards_is_published_and_said_to_be(published, there, monkeypatch):
+    published("a")
     refused(monkeypatch, staging, "sync_folder", lambda path: path == there)
     with pytest.raises(PublishFailed, match=f"{there}: version 2 is current now, and would not be after a loss of"):
-        publish_artifact(saved("b"), there)
+        published("b")
     assert current(there)["version"] == 2
 
 
-def test_a_lock_that_is_held_for_long_is_told_with_its_holder(saved, there, monkeypatch):
-    publish_artifact(saved("a"), there)
+def test_a_lock_that_is_held_for_long_is_told_with_its_holder(published, there, monkeypatch):
+    published("a")
     before = files_of(there)
     lock = folder_lock.folder_lock
     monkeypatch.setattr(staging, "folder_lock", lambda folder: lock(folder, wait=0.05))
     with lock(there):
         said = f"{there} was not changed: it has been locked for 0.05 s by process {os.getpid()} on "
         with pytest.raises(PublishFailed, match=said):
-            publish_artifact(saved("b"), there)
+            published("b")
     assert files_of(there) == before
 
 
 @pytest.mark.parametrize(
     "change", [lambda saved, there: publish_artifact(saved("c"), there), lambda _, there: roll_back(there)]
 )
-def test_a_lock_that_is_current_too_changes_nothing(saved, there, change):
-    for name in "ab":
-        publish_artifact(saved(name), there)
+def test_a_lock_that_is_current_too_changes_nothing(saved, there, published, change):
+    published("ab")
     (there / ".lock").unlink()
     (there / ".lock").hardlink_to(there / "CURRENT")
     before = (there / "CURRENT").read_bytes()
@@ -1089,9 +1064,8 @@ POINTS = ["stage_begun", "half_written", "synced", "verified", "version_renamed"
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("error", [InjectedFault, KeyboardInterrupt])
 @pytest.mark.parametrize("earlier", ["", "a"])
-def test_whatever_is_raised_on_the_way_leaves_nothing(saved, there, monkeypatch, point, error, earlier):
-    for name in earlier:
-        publish_artifact(saved(name), there)
+def test_whatever_is_raised_on_the_way_leaves_nothing(saved, there, published, monkeypatch, point, error, earlier):
+    published(earlier)
     before = files_of(there / "versions")
 
     def interrupt(here):
@@ -1101,15 +1075,15 @@ def test_whatever_is_raised_on_the_way_leaves_nothing(saved, there, monkeypatch,
     for module in ("copying", "staging"):
         monkeypatch.setattr(f"penstock.artifact.{module}.hit", interrupt)
     with pytest.raises(error):
-        publish_artifact(saved("b"), there)
+        published("b")
     assert files_of(there / "versions") == (before if earlier else {})
     assert (there / "CURRENT").exists() == bool(earlier)
     monkeypatch.undo()
     assert publish_artifact(saved("b"), there).version == len(earlier) + 1
 
 
-def test_an_interrupt_just_after_current_was_replaced_takes_nothing_back(saved, there, monkeypatch):
-    publish_artifact(saved("a"), there)
+def test_an_interrupt_just_after_current_was_replaced_takes_nothing_back(saved, there, published, monkeypatch):
+    published("a")
     replace = Path.replace
 
     def interrupted(path, target):
@@ -1118,7 +1092,7 @@ def test_an_interrupt_just_after_current_was_replaced_takes_nothing_back(saved, 
 
     monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        publish_artifact(saved("b"), there)
+        published("b")
     monkeypatch.undo()
     assert find_artifact(there).version == 2
     open_artifact(there / "versions" / "2", digest=digest_of(saved("b")))
@@ -1126,7 +1100,7 @@ def test_an_interrupt_just_after_current_was_replaced_takes_nothing_back(saved, 
 
 
 @pytest.mark.parametrize("renamed", ["model", "1"])
-def test_an_interrupt_just_after_a_folder_was_renamed_takes_that_back(saved, there, monkeypatch, renamed):
+def test_an_interrupt_just_after_a_folder_was_renamed_takes_that_back(saved, there, published, monkeypatch, renamed):
     if renamed == "1":
         left_in_between(saved, there, "a")
         (there / "versions" / f".stage-{'0' * 16}" / ".lock").touch()
@@ -1141,7 +1115,7 @@ def test_an_interrupt_just_after_a_folder_was_renamed_takes_that_back(saved, the
 
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        publish_artifact(saved("b"), there)
+        published("b")
     assert files_of(there / "versions") == before
     assert publish_artifact(saved("c"), there).version == 1
     assert files_of(there / "versions" / "1") == files_of(saved("c"))
