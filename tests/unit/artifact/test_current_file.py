@@ -39,22 +39,6 @@ def history(*moves):
     return record
 
 
-def test_versions_are_numbered_from_1_and_the_last_published_is_current():
-    record = history("a", "b", "c")
-    assert (record.version, record.digest, record.last) == (3, digest("c"), 3)
-    assert [(entry.version, entry.digest, entry.action) for entry in record.history] == [
-        (1, digest("a"), "publish"),
-        (2, digest("b"), "publish"),
-        (3, digest("c"), "publish"),
-    ]
-
-
-def test_a_rollback_makes_an_earlier_version_current_and_takes_no_number():
-    record = history("a", "b", 1)
-    assert (record.version, record.digest, record.last) == (1, digest("a"), 2)
-    assert published(record, digest("c"), AT).version == 3
-
-
 @each(
     ("moves", "there", "target"),
     [
@@ -178,23 +162,6 @@ def test_a_history_that_cannot_be_is_refused(place, change, said):
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"schema": 1, "schema": 1}', b"NaN"])
 def test_what_is_no_record_at_all_is_refused(content):
     assert refusal(content).startswith("CURRENT: ")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [({"a\nb": 1}, r"unknown field `a\nb`"), ({"schema": 10**4000}, "[... cut: "), ({"version": 10**4000}, "")],
-)
-def test_what_is_wrong_is_said_on_one_line_that_somebody_can_read(change, said):
-    words = refusal(json.dumps({**json.loads(record_to_json(history("a"))), **change}).encode())
-    assert said in words
-    assert words.isprintable()
-    assert len(words) < 1100
-
-
-def test_every_beginning_of_a_record_is_refused():
-    content = record_to_json(history("a", "b"))
-    for end in range(len(content) - 1):  # without the newline it is whole
-        refusal(content[:end])
 
 
 def test_a_history_that_could_not_be_read_again_is_not_written(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -96,14 +95,6 @@ def test_a_wrong_answer_is_refused_with_format_output_row_and_both_values():
     )
 
 
-def test_rows_are_counted_after_those_before_them():
-    def wrong(inputs):
-        return [model(inputs)[0], inputs["town"] + (inputs["age"] == 2)]
-
-    error = refusal(wrong, first_row=100)
-    assert (error.output, error.row, error.expected, error.got) == ("town", 102, 2, 3)
-
-
 def test_the_output_that_is_farthest_outside_is_named():
     def wrong(inputs):
         return [model(inputs)[0] + np.float32(0.5), inputs["town"] + 100]
@@ -111,40 +102,12 @@ def test_the_output_that_is_farthest_outside_is_named():
     assert refusal(wrong).output == "town"
 
 
-def test_nan_is_refused_in_the_graph_and_in_the_model():
-    def nan(inputs):
-        double, town = model(inputs)
-        return [np.where(inputs["age"] == 5, np.float32("nan"), double), town]
-
-    error = refusal(nan)
-    assert (error.output, error.row, error.expected) == ("double", 5, 10.0)
-    assert math.isnan(error.got)
-    record = recorded()
-    both = replace(record, outputs={"double": nan(record.inputs)[0], "town": record.outputs["town"]})
-    assert "NaN is no answer" in str(refusal(nan, both))
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (lambda double: double.astype(np.float64), "the graph answers float64, and the model answered float32"),
-        (lambda double: double[:, None], r"the graph's answer has the shape (1, 1), and the model's had (1,)"),
-        (lambda double: double.sum(), r"the graph's answer has the shape (), and the model's had (1,)"),
-        (lambda double: double[:0], r"the graph's answer has the shape (0,), and the model's had (1,)"),
-    ],
-)
-def test_another_dtype_or_shape_is_refused(answer, said):
-    error = refusal(lambda inputs: [answer(model(inputs)[0]), inputs["town"]])
-    assert (error.output, error.row) == ("double", 0)
-    assert said in str(error)
-
-
 def test_a_shape_that_is_wrong_in_some_batches_only_is_refused_with_its_row():
     def wrong(inputs):
         double, town = model(inputs)
         return [double if inputs["age"][0] != 6 else double.repeat(2), town]
 
-    assert refusal(wrong).row == 6
+    assert refusal(wrong, first_row=10).row == 16
 
 
 def test_a_graph_of_a_fixed_batch_size_is_refused_in_its_own_words():
@@ -174,16 +137,6 @@ def test_a_graph_whose_answer_depends_on_the_rows_beside_it_is_refused():
 
 def test_a_graph_that_is_wrong_in_batches_of_every_size_is_told_of_none():
     assert "batches" not in str(refusal(lambda inputs: [inputs["age"] * 3, inputs["town"]]))
-
-
-def test_a_graph_that_answers_otherwise_every_time_is_refused():
-    calls = []
-
-    def clock(inputs):
-        calls.append(1)
-        return [inputs["age"] * 2 + np.float32(len(calls)), inputs["town"]]
-
-    assert refusal(clock).output == "double"
 
 
 def test_an_input_that_is_not_the_recorded_one_is_refused_bit_for_bit():

@@ -100,10 +100,15 @@ def test_cores_and_environment_are_those_of_the_stage(saved):
     assert service.stages[0].environment_of(1) == {"SOME": "value"}
 
 
-def test_what_can_run_code_is_loaded_with_trust_or_its_digest_alone(tmp_path, monkeypatch):
+@pytest.mark.parametrize("published", [False, True])
+def test_what_can_run_code_is_loaded_with_trust_or_its_digest_alone(tmp_path, monkeypatch, published):
+    """The digest in `CURRENT` is no trust."""
     path = tmp_path / "affairs"
     write_artifact(path, content=b"code")
     digest = edit_manifest(path, lambda found: found["graphs"][0].update(format="pt2"))
+    if published:
+        publish_artifact(path, tmp_path / "models")
+        path = tmp_path / "models"
     monkeypatch.setattr(artifact_service, "check_library", lambda _: None)  # as where PyTorch is installed
     with pytest.raises(ps.ConfigError, match="'pt2' can run code"):
         ps.export.load(path)
@@ -121,23 +126,6 @@ def test_a_model_directory_is_loaded_as_the_version_that_is_current(saved, tmp_p
     service = ps.export.load(tmp_path / "models", digest=saved["digest"])
     assert (service.name, service.model_version, service.version) == ("affairs", 1, saved["digest"])
     assert ps.export.load(saved["path"]).model_version is None
-
-
-def test_another_digest_than_that_of_the_current_version_is_refused(saved, tmp_path):
-    publish_artifact(saved["path"], tmp_path / "models")
-    with pytest.raises(ps.ArtifactInvalid, match=f"version 1 is current in .*/models, .* not {'0' * 64}"):
-        ps.export.load(tmp_path / "models", digest="0" * 64)
-
-
-def test_the_digest_in_current_is_no_trust(tmp_path, monkeypatch):
-    write_artifact(tmp_path / "affairs", content=b"code")
-    digest = edit_manifest(tmp_path / "affairs", lambda found: found["graphs"][0].update(format="pt2"))
-    publish_artifact(tmp_path / "affairs", tmp_path / "models")
-    monkeypatch.setattr(artifact_service, "check_library", lambda _: None)  # as where PyTorch is installed
-    with pytest.raises(ps.ConfigError, match="'pt2' can run code"):
-        ps.export.load(tmp_path / "models")
-    for known in ({"trust": True}, {"digest": digest}):
-        assert ps.export.load(tmp_path / "models", **known).model_version == 1
 
 
 def test_a_worker_opens_the_version_and_does_not_look_at_current(saved, tmp_path):

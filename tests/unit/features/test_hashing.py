@@ -34,14 +34,6 @@ def test_a_hash_is_that_of_keras():
     assert f.Features({"a": f.Hashed(3)}).encode({"a": list("ABCDE")})["a"].tolist() == [1, 0, 1, 1, 2]
 
 
-def test_a_bucket_counts_by_its_number_and_a_known_word_by_its_string():
-    kinds = {"n": f.Bucketized([10.0, 20.0]), "v": f.Vocabulary(["b", "a"]), "c": f.Crossed(["n", "v"], 1000)}
-    by_hand = {"n": f.Ids(), "v": f.Hashed(3), "c": f.Crossed(["n", "v"], 1000)}
-    found = f.Features(kinds).encode([{"n": 15, "v": "a"}, {"n": 0, "v": "strange"}])["c"]
-    expected = f.Features(by_hand).encode([{"n": 1, "v": "a"}, {"n": 0, "v": "strange"}])["c"]
-    assert found.tolist() == expected.tolist()
-
-
 def test_a_cross_with_a_missing_key_is_missing():
     kinds = {"a": f.Hashed(3, missing=f.EMPTY, key_only=True), "b": f.Hashed(3)}
     refused = f.Features(kinds | {"c": f.Crossed(["a", "b"], 4)}).encode_rows([{"b": 1}, {"a": 1, "b": 1}])

@@ -129,12 +129,6 @@ def test_options_are_kept_in_one_form():
     assert f.Numeric(ignore=(1, 1.0)).ignore == (1, 1.0)
 
 
-def test_kinds_are_frozen():
-    for kind in (f.Numeric(), f.Hashed(2), f.Text()):
-        with pytest.raises(AttributeError):
-            kind.column = "x"
-
-
 def test_the_stand_ins_may_stand_where_something_can_be_empty():
     assert f.Ids(3, many=2, missing=f.EMPTY, unknown=f.EMPTY).unknown is f.EMPTY
     assert f.Bucketized([1], missing=f.MEAN).missing is f.MEAN

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import penstock
 from penstock import features as f
 from penstock.errors import ConfigError
 from rows import each
@@ -92,14 +91,6 @@ def test_a_spec_that_is_not_fitted_says_so(ask):
         ConfigError, match=r"^the features age, job are not fitted: call `features = features.fit\(table\)`"
     ):
         ask(spec)
-
-
-def test_a_spec_with_nothing_to_learn_is_fitted():
-    assert f.Features({"n": NUMBER, "v": f.Vocabulary(["a"])}).fitted
-
-
-def test_features_are_the_same_class_everywhere():
-    assert penstock.Features is f.Features
 
 
 def test_a_spec_does_not_change():

@@ -48,12 +48,6 @@ def test_an_integer_and_a_whole_float_are_the_category_of_their_digits():
     assert one(f.Hashed(1000), Colour.RED) == one(f.Hashed(1000), "red")
 
 
-def test_equal_values_of_other_types_are_told_apart_in_one_column():
-    encoded = f.Features({"a": f.Hashed(1000)}).encode_rows([{"a": value} for value in (1, 1.0, True, "1", 1)])
-    assert list(encoded.invalid) == [2]
-    assert len(set(encoded.inputs["a"].tolist())) == 1
-
-
 @pytest.mark.parametrize(
     ("value", "why"),
     [
@@ -77,10 +71,6 @@ def test_equal_values_of_other_types_are_told_apart_in_one_column():
 )
 def test_what_is_no_category_is_refused(value, why):
     assert why in reason(f.Hashed(9), value)
-
-
-def test_an_empty_string_is_a_value():
-    assert one(f.Vocabulary(["a", ""]), "") == 1
 
 
 # -- ids --------------------------------------------------------------------------------------------------------------

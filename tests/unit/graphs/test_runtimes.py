@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import penstock.graphs.onnx_graph
-from onnx_bytes import embedding, field, identity_named, model, node, sums_graph, weights
+from onnx_bytes import embedding, identity_named, model, node, sums_graph, weights
 from penstock.artifact.manifest import GraphFormat
 from penstock.config import FORMATS
 from penstock.errors import ArtifactInvalid, ConfigError
@@ -110,12 +110,6 @@ def test_onnx_runtime_writes_nothing_even_where_a_run_fails(capfd):
     with pytest.raises(Exception, match="out of data bounds"):
         graph.run({"x": np.ones((1, 2), dtype=np.float32), "id": np.array([3])})
     assert capfd.readouterr() == ("", "")
-
-
-def test_the_encoder_of_the_tests_writes_numbers_as_protobuf_does():
-    assert field(1, 300) == b"\x08\xac\x02"
-    assert field(2, "testing") == b"\x12\x07testing"
-    assert field(1, -1) == b"\x08" + b"\xff" * 9 + b"\x01"
 
 
 def test_the_formats_are_the_same_wherever_they_are_named():
