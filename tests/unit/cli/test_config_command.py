@@ -99,17 +99,12 @@ def test_what_cannot_be_written_is_a_failure_that_leaves_nothing(config, path, t
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
 
 
-def test_force_is_for_a_file(config):
-    status, _, err = config(*CALLS["nginx"], "--force")
-    assert status == 2
-    assert "--force is for --output" in err
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("haproxy", "--server", "a:1"), "--listen"),
         (("nginx", "--listen", "a:1"), "--server"),
+        (("nginx", *PROXY, "--force"), "--force is for --output"),
         (("haproxy", *PROXY, "--server", "b"), "--server must be"),
         (("haproxy", *PROXY, "--max-body", "x"), "max_body"),
         (("haproxy", *PROXY, "--port", "1"), "--port"),
@@ -128,12 +123,6 @@ def test_a_wrong_call_says_what_is_wrong_with_status_2(config, words, said):
     status, out, err = config(*words)
     assert (status, out) == (2, "")
     assert said in err
-
-
-def test_a_flag_that_is_misspelt_is_told_which_it_is_near_to(config):
-    status, _, err = config("haproxy", *PROXY, "--drain-dely", "2")
-    assert status == 2
-    assert "did you mean --drain-delay?" in err
 
 
 def test_what_a_proxy_cannot_promise_is_a_warning_and_the_file_is_there(config):

@@ -269,18 +269,15 @@ def test_a_path_is_one_word_in_its_file_or_is_refused(text):
         assert plain or after.startswith(quote)
 
 
-@pytest.mark.parametrize("path", ["", "a'b", "a\nb"])
-def test_a_path_that_haproxy_cannot_read_is_refused(path):
+@each(
+    ("write", "path"),
+    [(haproxy_file, path) for path in ("", "a'b", "a\nb")]
+    + [(nginx_file, path) for path in ("", "a'b", 'a"b', "a\\b", "a$b", "a\nb")],
+)
+def test_a_path_that_a_proxy_cannot_read_is_refused(write, path):
     description = ProxyDescription(PAIR[0], PAIR[1:], ServerOptions(), ServiceOptions(), listen_cert=path)
     with pytest.raises(ConfigError, match="--listen-cert"):
-        haproxy_file(description)
-
-
-@pytest.mark.parametrize("path", ["", "a'b", 'a"b', "a\\b", "a$b", "a\nb"])
-def test_a_path_that_nginx_cannot_read_is_refused(path):
-    description = ProxyDescription(PAIR[0], PAIR[1:], ServerOptions(), ServiceOptions(), listen_cert=path)
-    with pytest.raises(ConfigError, match="--listen-cert"):
-        nginx_file(description)
+        write(description)
 
 
 def test_times_are_written_as_proxies_read_them():

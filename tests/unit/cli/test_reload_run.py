@@ -1,6 +1,7 @@
 """What the process that reloads does with its children, which are none: the test says what becomes of each."""
 
 import logging
+import math
 import os
 import signal
 
@@ -9,7 +10,8 @@ import pytest
 from penstock.cli import reload
 from penstock.cli.python_files import Found
 from penstock.cli.reload import SERVE, TRIED_WELL, TRY
-from penstock.cli.reloading import AT_ONCE_SECONDS
+from penstock.cli.reloading import AT_ONCE_SECONDS, QUIET_SECONDS
+from penstock.cli.watched import GATHER_MILLISECONDS
 from penstock.hosting.notifying import NoObserver
 
 SERVES_ON = "the service as it was before the change serves on"
@@ -223,3 +225,23 @@ async def test_other_signals_reach_the_service_and_end_nothing(driven, number):
 async def test_a_name_that_is_not_of_one_line_or_not_utf_8_breaks_no_line(driven):
     driven.edit("two\nlines\x1b.py", os.fsdecode(b"\xff.py"))
     assert driven.said[-1] == (logging.INFO, "changed: two\\nlines\\x1b.py, \\udcff.py")
+
+
+async def test_what_is_looked_at_together_is_named_in_one_line(driven):
+    def change(*names):
+        driven.run._changed(Found([driven.folder / name for name in names], []))
+
+    driven.said.clear()
+    change("c.py", "d.py")
+    change("a.py")
+    change("b.py", "a.py")
+    assert driven.said == []
+    driven.later(math.inf)
+    assert driven.said == [(logging.INFO, "changed: a.py, b.py, c.py and 1 more")]
+    change("b.py")  # beside the trial, which is given up
+    driven.later(math.inf)
+    assert driven.said[1:] == [(logging.INFO, "changed: b.py")]
+
+
+def test_changes_that_go_on_are_told_before_they_count_as_over():
+    assert 2 * GATHER_MILLISECONDS / 1000 <= QUIET_SECONDS

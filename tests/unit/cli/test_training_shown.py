@@ -48,14 +48,6 @@ def test_a_stdout_that_is_closed_is_a_sentence(failed, monkeypatch, capsys, flag
     assert capsys.readouterr().err == "penstock: what was found cannot be written: stdout is closed\n"
 
 
-@pytest.mark.parametrize("flags", [[], ["--json"]], ids=["lines", "objects"])
-def test_a_stdout_that_is_full_is_a_sentence(failed, monkeypatch, capsys, flags):
-    with Path("/dev/full").open("w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        assert main(["training", "status", str(failed), *flags]) == 1
-    assert capsys.readouterr().err == "penstock: what was found cannot be written: No space left on device\n"
-
-
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_retry_says_that_it_was_done_where_stdout_takes_nothing(failed, monkeypatch, capsys, closed):
     with Path("/dev/full").open("w") as full:

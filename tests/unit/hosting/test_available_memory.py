@@ -24,28 +24,33 @@ NO_LIMIT_OF_VERSION_1 = 0x7FFF_FFFF_FFFF_F000
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine whose process is in the cgroup `own`; each of `cgroups` has its limit and what it has taken."""
+    """A machine whose process is in the cgroups that `own` says; `limits` has files and what they say.
 
-    def machine(own="0::/a/b\n", meminfo=MEMINFO, **cgroups):
+    Each of `cgroups` has its limit and what it has taken.
+    """
+
+    def machine(own="0::/a/b\n", meminfo=MEMINFO, limits=(), **cgroups):
         (tmp_path / "proc/self").mkdir(parents=True)
         if own is not None:
             (tmp_path / "proc/self/cgroup").write_text(own)
         if meminfo is not None:
             (tmp_path / "proc/meminfo").write_text(meminfo)
+        said = dict(limits)
         for name, (most, taken) in cgroups.items():
-            folder = tmp_path / "cgroup" / name.removeprefix("root").replace("_", "/").lstrip("/")
-            folder.mkdir(parents=True, exist_ok=True)
-            if most is not None:
-                (folder / "memory.max").write_text(f"{most}\n")
-            if taken is not None:
-                (folder / "memory.current").write_text(f"{taken}\n")
-        return MemoryFiles(tmp_path / "proc", tmp_path / "cgroup").available()
+            folder = name.removeprefix("root").replace("_", "/")
+            said |= {f"{folder}/memory.max": most, f"{folder}/memory.current": taken}
+        for name, bytes_or_word in said.items():
+            if bytes_or_word is not None:
+                file = tmp_path / "cgroup" / name.lstrip("/")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(f"{bytes_or_word}\n")
+        return MemoryFiles(tmp_path / "proc", tmp_path / "cgroup")
 
     return machine
 
 
 def test_it_is_what_the_cgroup_leaves(machine):
-    assert machine(a_b=(1000, 300)) == 700
+    assert machine(a_b=(1000, 300)).available() == 700
 
 
 @pytest.mark.parametrize(
@@ -60,11 +65,11 @@ def test_it_is_what_the_cgroup_leaves(machine):
     ],
 )
 def test_of_nested_cgroups_the_tightest_counts(machine, cgroups, available):
-    assert machine(**cgroups) == available
+    assert machine(**cgroups).available() == available
 
 
 def test_more_may_be_taken_than_the_limit_for_a_moment(machine):
-    assert machine(a_b=(1000, 1004)) == 0
+    assert machine(a_b=(1000, 1004)).available() == 0
 
 
 @pytest.mark.parametrize(
@@ -72,16 +77,16 @@ def test_more_may_be_taken_than_the_limit_for_a_moment(machine):
     [{}, {"a_b": ("max", 5), "a": ("max", 5)}, {"a_b": (None, 5)}, {"a_b": (1000, None)}, {"a_b": ("x", 5)}],
 )
 def test_without_a_limit_it_is_what_the_machine_has_available(machine, cgroups):
-    assert machine(**cgroups) == OF_MEMINFO
+    assert machine(**cgroups).available() == OF_MEMINFO
 
 
 @pytest.mark.parametrize("own", [None, "", "4:memory:/a/b\n1:name=systemd:/\n"])
 def test_cgroups_of_version_1_are_not_asked(machine, own):
-    assert machine(own=own, a_b=(1000, 300), root=(5, 5)) == OF_MEMINFO
+    assert machine(own=own, a_b=(1000, 300), root=(5, 5)).available() == OF_MEMINFO
 
 
 def test_where_nothing_tells_it_is_not_known(machine):
-    assert machine(own=None, meminfo=None) is None
+    assert machine(own=None, meminfo=None).available() is None
 
 
 @pytest.mark.parametrize(
@@ -125,23 +130,6 @@ def test_this_machine_is_asked_unless_told_otherwise(tmp_path, monkeypatch):
 # -- the limit --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def limit_of(tmp_path):
-    """The limit of a machine whose process is in the cgroups that `own` says; `limits` has files and what they say."""
-
-    def limit_of(own, limits, meminfo=MEMINFO):
-        (tmp_path / "proc/self").mkdir(parents=True)
-        (tmp_path / "proc/self/cgroup").write_text(own)
-        (tmp_path / "proc/meminfo").write_text(meminfo)
-        for name, most in limits.items():
-            file = tmp_path / "cgroup" / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(f"{most}\n")
-        return MemoryFiles(tmp_path / "proc", tmp_path / "cgroup").limit()
-
-    return limit_of
-
-
 OF_VERSION_1 = "9:name=systemd:/x\n4:cpu,memory:/a/b\n1:cpu,cpuacct:/y\n0::/\n"
 
 
@@ -161,8 +149,8 @@ OF_VERSION_1 = "9:name=systemd:/x\n4:cpu,memory:/a/b\n1:cpu,cpuacct:/y\n0::/\n"
         ({}, ALL_OF_MEMINFO),
     ],
 )
-def test_the_limit_is_the_smallest_of_the_machine_and_its_cgroups(limit_of, limits, limit):
-    assert limit_of("0::/a/b\n", limits) == limit
+def test_the_limit_is_the_smallest_of_the_machine_and_its_cgroups(machine, limits, limit):
+    assert machine(limits=limits).limit() == limit
 
 
 @pytest.mark.parametrize(
@@ -177,16 +165,16 @@ def test_the_limit_is_the_smallest_of_the_machine_and_its_cgroups(limit_of, limi
         ({"memory/y/memory.limit_in_bytes": 10, "a/b/memory.limit_in_bytes": 10, "a/b/memory.max": 10}, ALL_OF_MEMINFO),
     ],
 )
-def test_cgroups_of_version_1_have_limits_too(limit_of, limits, limit):
-    assert limit_of(OF_VERSION_1, limits) == limit
+def test_cgroups_of_version_1_have_limits_too(machine, limits, limit):
+    assert machine(OF_VERSION_1, limits=limits).limit() == limit
 
 
-def test_no_limit_of_version_1_is_none_where_the_machine_does_not_tell(limit_of):
-    assert limit_of(OF_VERSION_1, {"memory/a/b/memory.limit_in_bytes": NO_LIMIT_OF_VERSION_1}, meminfo="") is None
+def test_no_limit_of_version_1_is_none_where_the_machine_does_not_tell(machine):
+    assert machine(OF_VERSION_1, "", {"memory/a/b/memory.limit_in_bytes": NO_LIMIT_OF_VERSION_1}).limit() is None
 
 
-def test_a_limit_is_known_where_the_machine_does_not_tell(limit_of):
-    assert limit_of(OF_VERSION_1, {"memory/a/b/memory.limit_in_bytes": 1000}, meminfo="") == 1000
+def test_a_limit_is_known_where_the_machine_does_not_tell(machine):
+    assert machine(OF_VERSION_1, "", {"memory/a/b/memory.limit_in_bytes": 1000}).limit() == 1000
 
 
 @pytest.mark.parametrize(

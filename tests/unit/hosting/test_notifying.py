@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.notifications import READY, STOPPING, WATCHDOG
-from penstock.hosting.notifying import END_SECONDS, NoObserver, Notifier
+from penstock.hosting.notifying import END_SECONDS, Notifier
 from penstock.testing.virtual_clock import VirtualClock
 
 EXTENDED = "EXTEND_TIMEOUT_USEC=15000000"
@@ -122,11 +122,3 @@ async def test_a_fault_in_a_look_costs_that_look_alone(run):
     run.fault, run.words = None, "busy"
     await run.clock.advance(1.0)
     assert run.manager.took() == [["STATUS=busy"]]
-
-
-def test_nobody_is_told_where_systemd_does_not_want_to_know():
-    observer = NoObserver()
-    observer.began()
-    observer.ready()
-    observer.stopping(1.0)
-    observer.ended()
