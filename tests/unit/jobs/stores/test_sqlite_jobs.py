@@ -1,4 +1,7 @@
-"""What is particular to jobs in a file: its clocks, its queues, its threads, and what it does not write."""
+"""What is particular to jobs in a file: its clocks, its queues, its threads, and what it does not write.
+
+That it keeps the contract of every store is in `tests/conformance/test_sqlite_store.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from penstock.errors import ConfigError, JobConflict, StoreUnavailable
-from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, Delivery, NewJob, Renewed
+from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, NewJob, Renewed
 from penstock.jobs.stores import sqlite_writer
 from penstock.jobs.stores.sqlite_rows import CHUNK
 
@@ -40,23 +42,7 @@ def states(store, *job_ids):
     return [job.state.value for job in store.get(job_ids)]
 
 
-# -- the life of a job ------------------------------------------------------------------------------------------------
-
-
-def test_a_job_is_submitted_claimed_and_ended(store, clocks):
-    (submitted,) = submit(store, "a", service="s", priority=3, content_type="text/plain")
-    assert (submitted.state, submitted.created, submitted.priority) == (JobState.WAITING, clocks.wall, 3)
-    assert claim(store, services=["other"]) == []
-    (job,) = claim(store, services=["s"])
-    assert (job.body, job.content_type, job.service, job.run, job.alone) == (b"1", "text/plain", "s", 1, False)
-    clocks.pass_(5)
-    assert succeed(store, [job]) == [Answer.OK]
-    (ended,) = store.get(["a"])
-    assert (ended.state, ended.ended, ended.error) == (JobState.SUCCEEDED, clocks.wall, None)
-    (attempt,) = ended.history
-    assert (attempt.fence, attempt.holder, attempt.ended, attempt.cause) == (job.fence, "me", clocks.wall, "succeeded")
-    result = store.result("a")
-    assert (result.body, result.content_type, result.output) == (b"2", "t/t", None)
+# -- many jobs, and several services ----------------------------------------------------------------------------------
 
 
 def test_more_jobs_than_one_statement_looks_up_keep_their_order(store):
@@ -76,137 +62,6 @@ def test_jobs_of_several_services_are_claimed_in_one_order(store):
     assert ids(claim(store, services=["a", "b"])) == ["4", "0", "1", "2"]
 
 
-def test_a_claim_ends_before_the_first_job_that_does_not_fit(store):
-    store.submit([NewJob("large", b"x" * 100), NewJob("small", b"x" * 10), NewJob("last", b"x" * 10)])
-    assert ids(claim(store, max_bytes=50)) == ["large"]
-    assert ids(claim(store, max_bytes=15)) == ["small"]
-
-
-def test_a_zombie_neither_renews_nor_commits_what_another_has_claimed(store, clocks):
-    submit(store, "a")
-    (old,) = claim(store, "old")
-    clocks.pass_(31)
-    (new,) = claim(store, "new")
-    assert (new.fence, new.alone, new.attempts) == (old.fence + 1, True, {"lost": 1})
-    assert store.get(["a"])[0].error == LEASE_RAN_OUT
-    clocks.pass_(20)
-    assert store.renew([old.hold], 30) == [Renewed(Answer.LOST)]
-    assert succeed(store, [old]) == [Answer.LOST]
-    clocks.pass_(10)  # the zombie's renewal has not kept the job for the new holder
-    assert ids(claim(store, "third")) == ["a"]
-
-
-def test_the_fifth_lost_lease_ends_the_run(store, clocks):
-    submit(store, "a", output="file:///out")
-    for _ in range(5):
-        assert ids(claim(store)) == ["a"]
-        clocks.pass_(31)
-    assert claim(store) == []
-    (job,) = store.get(["a"])
-    assert (job.state, job.attempts, job.error) == (JobState.DEAD, {"lost": 5}, LEASE_RAN_OUT)
-    assert [attempt.cause for attempt in job.history] == ["lost"] * 4 + ["dead"]
-    assert store.deliveries(limit=9, lease=9) == [Delivery("a", "file:///out", 0, 1, 5)]
-
-
-def test_an_ending_may_be_told_once_more(store):
-    submit(store, "a", "b", "c")
-    first, second, third = claim(store)
-    failed = AttemptEnd(second.hold, JobState.SCHEDULED, Cause.APPLICATION, counts=True, rest=5)
-    store.cancel("c")
-    released = AttemptEnd(third.hold, JobState.WAITING, Cause.RELEASED)
-    for _ in range(2):
-        assert succeed(store, [first]) == [Answer.OK]
-        assert store.end_attempts([failed, failed, released]) == [Answer.OK] * 3
-    assert store.get(["b"])[0].attempts == {"application": 1}
-    assert states(store, "a", "b", "c") == ["succeeded", "scheduled", "cancelled"]
-    assert store.end_attempts([AttemptEnd(first.hold, JobState.DEAD)]) == [Answer.LOST]
-
-
-def test_fences_of_a_forgotten_job_never_come_again(store):
-    submit(store, "a")
-    (old,) = claim(store)
-    succeed(store, [old])
-    store.purge(JobState.SUCCEEDED, 0)
-    submit(store, "a")
-    assert succeed(store, [old]) == [Answer.LOST]
-    (new,) = claim(store)
-    assert new.fence > old.fence
-    assert store.renew([old.hold], 30) == [Renewed(Answer.LOST)]
-
-
-def test_each_run_leaves_a_delivery_of_its_own(store):
-    submit(store, "a", output="file:///out")
-    (first,) = claim(store)
-    store.end_attempts([AttemptEnd(first.hold, JobState.DEAD, Cause.APPLICATION)])
-    store.retry("a")
-    (second,) = claim(store)
-    succeed(store, [second])
-    dead, done = store.deliveries(limit=9, lease=9)
-    assert (dead.fence, dead.first_fence, dead.last_fence) == (0, 1, 1)
-    assert (done.fence, done.first_fence, done.last_fence) == (2, 2, 2)
-    store.delivered([dead])
-    assert store.deliveries(limit=9, lease=9) == []
-    assert store.result("a").output == "file:///out"
-
-
-def test_only_the_last_hundred_claims_stay_in_the_history(store):
-    submit(store, "a")
-    for _ in range(103):
-        (job,) = claim(store)
-        store.end_attempts([AttemptEnd(job.hold, JobState.WAITING, Cause.RELEASED)])
-    fences = [attempt.fence for attempt in store.get(["a"])[0].history]
-    assert fences == list(range(4, 104))
-
-
-def test_of_a_submission_that_conflicts_nothing_is_kept(store):
-    submit(store, "a", key="k", digest="one")
-    for wrong in (NewJob("a", digest="two"), NewJob("b", key="k", digest="two"), NewJob("c", key="k", digest="two")):
-        with pytest.raises(JobConflict, match="another job"):
-            store.submit([NewJob("new"), wrong])
-    assert ids(store.submit([NewJob("b", key="k", digest="one")])) == ["a"]
-    assert ids(store.list_jobs(None, 10, None)) == ["a"]
-
-
-def test_a_deadline_ends_what_nobody_holds_and_a_retry_drops_it(store, clocks):
-    submit(store, "held", "idle", deadline=clocks.wall + 10)
-    (held, _) = claim(store)
-    store.end_attempts([AttemptEnd(_.hold, JobState.WAITING, Cause.RELEASED)])
-    clocks.pass_(10)
-    assert states(store, "held", "idle") == ["leased", "expired"]
-    assert succeed(store, [held]) == [Answer.OK]
-    assert store.retry("idle").deadline is None
-
-
-def test_counts_are_those_of_the_states(store, clocks):
-    submit(store, "a", "b", "c", "d")
-    submit(store, "later", delay=10)
-    succeed(store, claim(store, limit=1))
-    claim(store, limit=1)
-    store.cancel("d")
-    store.tend(keep=100, keep_dead=100, seconds_per_job=0.5)
-    store.pause()
-    clocks.pass_(4)
-    stats = store.stats()
-    assert (stats.scheduled, stats.waiting, stats.leased, stats.succeeded, stats.cancelled) == (1, 1, 1, 1, 1)
-    assert (stats.oldest_waiting, stats.backlog_seconds, stats.paused) == (4.0, 0.5, True)
-    assert claim(store) == []
-    store.resume()
-    assert ids(claim(store)) == ["c"]
-
-
-def test_what_ended_is_kept_as_long_as_tend_says(store, clocks):
-    submit(store, "ok", "dead")
-    first, second = claim(store)
-    succeed(store, [first])
-    store.end_attempts([AttemptEnd(second.hold, JobState.DEAD, Cause.INPUT)])
-    clocks.pass_(100)
-    store.tend(keep=101, keep_dead=300, seconds_per_job=None)
-    assert len(store.list_jobs(None, 10, None)) == 2
-    clocks.pass_(100)
-    store.tend(keep=101, keep_dead=300, seconds_per_job=None)
-    assert ids(store.list_jobs(None, 10, None)) == ["dead"]
-
-
 # -- clocks -----------------------------------------------------------------------------------------------------------
 
 
@@ -221,6 +76,7 @@ def test_a_wall_clock_an_hour_back_moves_neither_leases_nor_rests(store, clocks)
     assert ids(claim(store, "other")) == ["later"]
     clocks.boottime += 10
     assert ids(claim(store, "other")) == ["held"]
+    assert store.get(["held"])[0].error == LEASE_RAN_OUT
     assert store.renew([held.hold], 30) == [Renewed(Answer.LOST)]
 
 
