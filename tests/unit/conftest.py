@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,15 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def umask():
+    """Sets the umask, until the end of the test."""
+    before = os.umask(0o077)
+    os.umask(before)
+    yield os.umask
+    os.umask(before)
 
 
 class Submission:

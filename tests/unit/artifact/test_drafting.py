@@ -236,12 +236,9 @@ def test_empty_folders_that_a_framework_leaves_are_removed(tmp_path):
     assert names_in(path / "saved_model") == ["variables"]
 
 
-def test_an_artifact_may_be_read_by_whom_the_umask_lets(tmp_path):
-    before = os.umask(0o027)
-    try:
-        write_artifact(tmp_path / "affairs")
-    finally:
-        os.umask(before)
+def test_an_artifact_may_be_read_by_whom_the_umask_lets(tmp_path, umask):
+    umask(0o027)
+    write_artifact(tmp_path / "affairs")
     assert stat.S_IMODE((tmp_path / "affairs").stat().st_mode) == 0o750
     assert stat.S_IMODE((tmp_path / "affairs" / "manifest.json").stat().st_mode) == 0o640
 

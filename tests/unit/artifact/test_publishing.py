@@ -212,24 +212,18 @@ def test_what_else_is_among_the_versions_keeps_nobody_from_going_back(published,
 
 
 @pytest.mark.parametrize("change", [roll_back, lambda there: publish_artifact(there.parent / "c", there)])
-def test_current_stays_readable_for_whoever_could_read_it(saved, there, published, change):
+def test_current_stays_readable_for_whoever_could_read_it(saved, there, published, umask, change):
     published("ab")
     shutil.copytree(saved("c"), there.parent / "c")
     (there / "CURRENT").chmod(0o664)
-    before = os.umask(0o077)
-    try:
-        change(there)
-    finally:
-        os.umask(before)
+    umask(0o077)
+    change(there)
     assert stat.S_IMODE((there / "CURRENT").stat().st_mode) == 0o664
 
 
-def test_the_first_current_has_the_mode_that_the_umask_says(published, there):
-    before = os.umask(0o027)
-    try:
-        published("a")
-    finally:
-        os.umask(before)
+def test_the_first_current_has_the_mode_that_the_umask_says(published, there, umask):
+    umask(0o027)
+    published("a")
     assert stat.S_IMODE((there / "CURRENT").stat().st_mode) == 0o640
 
 

@@ -90,8 +90,8 @@ def test_a_wrong_answer_is_refused_with_format_output_row_and_both_values():
     error = refusal(wrong, first_row=100)
     assert (error.format, error.output, error.row, error.expected, error.got) == ("onnx", "double", 104, 8.0, 8.5)
     assert str(error) == (
-        "format 'onnx', output 'double', row 104: the graph answers 8.5, and the model answered 8.0: they differ by 0.5, "
-        "and the tolerance allows 9e-05 (rows outside of the tolerance: 1)"
+        "format 'onnx', output 'double', row 104: the graph answers 8.5, and the model answered 8.0: they differ by "
+        "0.5, and the tolerance allows 9e-05 (rows outside of the tolerance: 1)"
     )
 
 

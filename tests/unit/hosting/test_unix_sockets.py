@@ -25,19 +25,16 @@ def opened():
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
-def test_the_file_of_a_unix_socket_has_the_mode_that_was_asked_for(tmp_path, opened, mode):
+def test_the_file_of_a_unix_socket_has_the_mode_that_was_asked_for(tmp_path, opened, umask, mode):
     path = tmp_path / "s"
-    before = os.umask(0o077)
-    try:
-        opened.append(bind_unix(str(path), mode))
-    finally:
-        os.umask(before)
+    umask(0o077)
+    opened.append(bind_unix(str(path), mode))
     assert stat.S_IMODE(path.stat().st_mode) == mode
     assert not opened[0].getblocking()
     assert opened[0].getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
 
 
-def test_the_file_of_a_unix_socket_never_had_more_permissions(tmp_path, opened, monkeypatch):
+def test_the_file_of_a_unix_socket_never_had_more_permissions(tmp_path, opened, umask, monkeypatch):
     seen = []
 
     class Watched(type(tmp_path)):
@@ -46,11 +43,8 @@ def test_the_file_of_a_unix_socket_never_had_more_permissions(tmp_path, opened, 
             super().chmod(mode)
 
     monkeypatch.setattr(unix_sockets, "Path", Watched)
-    before = os.umask(0)
-    try:
-        opened.append(bind_unix(str(tmp_path / "s"), 0o600))
-    finally:
-        os.umask(before)
+    umask(0)
+    opened.append(bind_unix(str(tmp_path / "s"), 0o600))
     assert seen == [0o600]
 
 

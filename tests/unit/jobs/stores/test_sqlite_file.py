@@ -36,12 +36,9 @@ def refused(open_store, reason, **options):
 # -- what is opened ---------------------------------------------------------------------------------------------------
 
 
-def test_a_new_file_and_what_lies_beside_it_are_the_owners_alone(open_store, file):
-    mask = os.umask(0)
-    try:
-        open_store().submit([NewJob("a")])
-    finally:
-        os.umask(mask)
+def test_a_new_file_and_what_lies_beside_it_are_the_owners_alone(open_store, file, umask):
+    umask(0)
+    open_store().submit([NewJob("a")])
     assert [stat.S_IMODE(path.stat().st_mode) for path in (file.db, file.wal, file.shm)] == [0o600] * 3
 
 
