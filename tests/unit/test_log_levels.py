@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.log_level_text import LOG_LEVELS, own_log_levels, read_log_levels
+from penstock.log_level_text import own_log_levels, read_log_levels
 
 
 @pytest.mark.parametrize(
@@ -41,15 +39,6 @@ def test_a_level_alone_is_for_all_and_one_with_a_name_for_that_logger(text, leve
 def test_what_cannot_be_read_is_refused_with_what_can_be(text, reason):
     with pytest.raises(ConfigError, match=f"log_level: {reason}"):
         read_log_levels(text)
-
-
-def test_the_levels_are_those_of_python():
-    assert {name.lower(): number for name, number in _levels_of_python().items()} == LOG_LEVELS
-
-
-def _levels_of_python():
-    names = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-    return {name: getattr(logging, name) for name in names}
 
 
 def test_the_own_loggers_have_the_level_for_all_unless_they_are_named():

@@ -142,34 +142,23 @@ def test_items_of_calls_in_process_have_empty_ids(run):
     assert stage.told == [("predict", [1, 2], ("", ""))]
 
 
-def test_after_a_batch_and_in_other_threads_there_are_none(run):
+def test_a_worker_has_marks_and_ids_while_it_works_and_another_thread_has_neither(run):
     found = []
 
-    class Threads(Stage):
-        def predict(self, x):
-            other = threading.Thread(target=lambda: found.append(current_requests()))
-            other.start()
-            other.join()
-            return x
-
-    run(Threads(), ["a"], [b"1"])
-    assert found == [()]
-    assert current_requests() == ()
-
-
-def test_a_record_of_a_worker_is_marked_with_it_and_one_of_another_thread_is_not(run):
-    found = []
+    def note():
+        found.append((current_marks(), current_requests()))
 
     class Marked(Stage):
         def predict(self, x):
-            found.append(current_marks())
-            other = threading.Thread(target=lambda: found.append(current_marks()))
+            note()
+            other = threading.Thread(target=note)
             other.start()
             other.join()
             return x
 
     run(Marked(), ["a"], [b"1"])
-    assert found == [{"service": "svc", "stage": "s", "worker": 2, "request_ids": ("a",)}, {}]
+    assert found == [({"service": "svc", "stage": "s", "worker": 2, "request_ids": ("a",)}, ("a",)), ({}, ())]
+    assert current_requests() == ()
 
 
 # -- the time that is left --------------------------------------------------------------------------------------------

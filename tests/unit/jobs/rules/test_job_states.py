@@ -44,8 +44,3 @@ def test_only_a_claim_leads_to_a_lease():
             except IllegalMove:
                 pass
     assert leading == {CLAIM}
-
-
-def test_the_error_says_what_is_wrong():
-    with pytest.raises(IllegalMove, match="cannot claim a job that is succeeded"):
-        CLAIM[JobState.SUCCEEDED]
