@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from penstock.core.admission import Admission
 from penstock.core.item import Item
-from penstock.core.lanes import FRONT, Lane
+from penstock.core.lanes import Lane
 from penstock.core.tenants import Tenant
 
 
@@ -98,20 +96,6 @@ def test_nobody_overtakes_a_single_request_that_waits(request_of):
     assert not admission.must_wait(Lane.SINGLE)
 
 
-def test_a_bulk_call_waits_behind_others_and_for_its_half(request_of):
-    admission = door(max_items=4)
-    assert not admission.must_wait(Lane.BULK)
-    admission.line_up(request_of(lane=Lane.BULK))
-    assert admission.must_wait(Lane.BULK)
-    assert not admission.must_wait(Lane.SINGLE)
-    feed(admission)
-    assert not admission.must_wait(Lane.BULK)
-    item = let_in(admission, request_of(lane=Lane.BULK))
-    assert admission.must_wait(Lane.BULK)
-    admission.settle(item)
-    assert not admission.must_wait(Lane.BULK)
-
-
 def test_bulk_calls_get_half_of_the_room_together(request_of):
     admission = door(max_items=6)
     a, b = request_of(10, lane=Lane.BULK), request_of(10, lane=Lane.BULK)
@@ -119,17 +103,6 @@ def test_bulk_calls_get_half_of_the_room_together(request_of):
     admission.line_up(b)
     assert feed(admission) == [a, b, a]
     assert admission.has_room(), "a large call cannot shut single requests out"
-
-
-def test_half_of_the_room_is_at_least_one_item(request_of):
-    admission = door(max_items=1)
-    a = request_of(2, lane=Lane.BULK)
-    admission.line_up(a)
-    (first,) = feed_items(admission)
-    assert first.request is a
-    admission.settle(first)
-    assert feed(admission) == [a]
-    assert admission.waiting == 0
 
 
 def test_singles_and_bulk_calls_take_turns(request_of):
@@ -142,23 +115,6 @@ def test_singles_and_bulk_calls_take_turns(request_of):
     assert feed(admission) == [singles[0], bulk, singles[1], bulk, singles[2], bulk, bulk]
 
 
-def test_a_bulk_call_that_is_wholly_fed_no_longer_waits(request_of):
-    admission = door(max_items=8)
-    bulk = request_of(2, lane=Lane.BULK)
-    admission.line_up(bulk)
-    assert feed(admission) == [bulk, bulk]
-    assert admission.waiting == 0
-
-
-def test_every_payload_of_a_request_is_fed_whichever_its_lane(request_of):
-    admission = door(max_items=8)
-    several, other = request_of(3), request_of()
-    admission.line_up(several)
-    admission.line_up(other)
-    assert feed(admission) == [several, other, several, several]
-    assert admission.waiting == 0
-
-
 def test_a_single_request_that_waits_keeps_nobody_out_who_is_more_urgent(request_of):
     admission = door(max_bytes=100)
     let_in(admission, request_of(nbytes=60))
@@ -167,40 +123,6 @@ def test_a_single_request_that_waits_keeps_nobody_out_who_is_more_urgent(request
     assert admission.has_room(40, urgency=4)
     assert not admission.has_room(41, urgency=4)
     assert not admission.has_room(40, urgency=5)
-
-
-@pytest.mark.parametrize("lane", FRONT)
-def test_whoever_waits_is_let_in_when_there_is_room_for_all_of_its_bytes(request_of, lane):
-    admission = door(max_bytes=100)
-    admission.ledger.hold(60)
-    request = request_of(2, lane=lane, nbytes=41)
-    admission.line_up(request)
-    assert feed(admission) == []
-    admission.ledger.hold(-1)
-    assert feed(admission) == [request, request], "once it is in, its further items are held already"
-    assert admission.ledger.held == 100
-
-
-def test_one_who_waits_for_bytes_lets_bulk_calls_pass_that_are_in_already(request_of):
-    admission = door(max_bytes=100)
-    single, bulk = request_of(nbytes=41), request_of(2, lane=Lane.BULK)
-    admission.line_up(bulk)
-    assert admission.feed_next() is bulk
-    next_item(admission, bulk)
-    admission.ledger.hold(60)
-    admission.line_up(single)
-    assert feed(admission) == [bulk]
-
-
-def test_one_request_passes_however_large_when_nothing_is_held(request_of):
-    admission = door(max_bytes=100)
-    request = request_of(nbytes=10**9)
-    admission.ledger.hold(1)
-    admission.line_up(request)
-    assert feed(admission) == []
-    admission.ledger.hold(-1)
-    assert feed(admission) == [request]
-    assert admission.ledger.held == 10**9
 
 
 def test_one_who_has_no_room_yet_does_not_keep_those_waiting_who_are_in(request_of):
@@ -214,31 +136,6 @@ def test_one_who_has_no_room_yet_does_not_keep_those_waiting_who_are_in(request_
         admission.settle(item)
     assert feed(admission) == [b, b, b]
     assert admission.waiting == 0
-
-
-@pytest.mark.parametrize("lane", FRONT)
-def test_a_request_whose_unfed_payloads_are_dropped_is_not_fed(request_of, lane):
-    admission = door()
-    a, b = request_of(2, lane=lane), request_of(2, lane=lane)
-    admission.line_up(a)
-    admission.line_up(b)
-    admission.drop_unfed(a)
-    admission.drop_unfed(a)
-    assert admission.requests() == [b]
-    assert feed(admission) == [b, b]
-
-
-@pytest.mark.parametrize("lane", FRONT)
-def test_a_half_fed_request_whose_payloads_are_dropped_leaves_its_place_and_its_bytes(request_of, lane):
-    admission = door(max_items=2, max_bytes=100)
-    half_fed, large = request_of(4, lane=lane, nbytes=80), request_of(lane=lane, nbytes=90)
-    item = let_in(admission, half_fed)
-    admission.line_up(large)
-    admission.line_up(half_fed)
-    admission.drop_unfed(half_fed)
-    assert (admission.waiting, admission.ledger.held) == (1, 20)
-    admission.settle(item)
-    assert feed(admission) == [large]
 
 
 # -- who goes first ---------------------------------------------------------------------------------------------------
@@ -256,14 +153,6 @@ def test_the_better_urgency_is_fed_first_and_tenants_by_weight(request_of):
     assert feed(admission) == [first, iron, gold, gold, gold, iron, gold, iron, last]
 
 
-def test_the_earliest_deadline_is_fed_first_where_that_is_asked_for(request_of):
-    admission = Admission(4, 100, by_deadline=True)
-    late, soon, half = request_of(deadline=9.0), request_of(deadline=2.0), request_of(2, deadline=2.0)
-    for request in (late, soon, half):
-        admission.line_up(request)
-    assert feed(admission) == [soon, half, half, late]
-
-
 def test_one_who_waits_for_bytes_lets_nobody_of_a_later_line_in(request_of):
     admission = door(max_items=8, max_bytes=100)
     small = request_of(2, urgency=7, nbytes=10)
@@ -275,15 +164,6 @@ def test_one_who_waits_for_bytes_lets_nobody_of_a_later_line_in(request_of):
     admission.settle(item)
     assert feed(admission) == [large]
     assert feed(admission) == []
-
-
-def test_a_full_lane_of_bulk_calls_keeps_no_single_of_a_worse_urgency_waiting(request_of):
-    admission = door(max_items=2)
-    let_in(admission, request_of(lane=Lane.BULK))
-    bulk, single = request_of(lane=Lane.BULK, urgency=0), request_of(urgency=7)
-    admission.line_up(bulk)
-    admission.line_up(single)
-    assert feed(admission) == [single]
 
 
 # -- who is held back -------------------------------------------------------------------------------------------------
@@ -310,20 +190,6 @@ def test_who_is_held_back_keeps_nobody_else_waiting_and_has_its_place_when_it_is
     assert not admission.holds_back(GOLD), "nothing of it waits"
 
 
-def test_the_lanes_of_who_is_held_back_between_items_still_take_turns(request_of):
-    admission = door(max_items=8)
-    bulk, singles = request_of(2, lane=Lane.BULK, tenant=GOLD), [request_of(tenant=GOLD) for _ in range(3)]
-    for request in (bulk, *singles):
-        admission.line_up(request)
-    fed = []
-    while (request := admission.feed_next()) is not None:
-        fed.append(next_item(admission, request).request)
-        admission.hold_back(GOLD)
-        if admission.holds_back(GOLD):
-            admission.let_go(GOLD)
-    assert fed == [singles[0], bulk, singles[1], bulk, singles[2]]
-
-
 def test_to_be_held_back_after_each_item_wins_a_tenant_nothing(request_of):
     admission = door(max_items=100)
     gold, iron = request_of(40, tenant=GOLD), request_of(40, tenant=IRON)
@@ -335,21 +201,6 @@ def test_to_be_held_back_after_each_item_wins_a_tenant_nothing(request_of):
         admission.hold_back(IRON)
         admission.let_go(IRON)
     assert 29 <= fed.count(gold) <= 31
-
-
-def test_who_leaves_while_it_is_held_back_leaves_the_others(request_of):
-    admission = door(max_bytes=100)
-    one, two, other = request_of(tenant=GOLD), request_of(2, tenant=GOLD), request_of(urgency=5, tenant=GOLD)
-    let_in(admission, two)
-    for request in (one, two, other):
-        admission.line_up(request)
-    admission.hold_back(GOLD)
-    for request in (two, two, request_of(tenant=GOLD), request_of(urgency=7, tenant=GOLD)):
-        admission.drop_unfed(request)
-    assert admission.requests() == [one, other]
-    admission.drop_unfed(one)
-    admission.drop_unfed(other)
-    assert (admission.held_back, admission.holds_back(GOLD), admission.requests()) == (0, False, [])
 
 
 def test_who_went_empty_ahead_of_the_others_is_still_ahead_when_it_comes_while_held_back(request_of):

@@ -27,74 +27,6 @@ def test_there_is_room_for_max_bytes_and_no_more(ledger):
     assert not ledger.has_room(41)
 
 
-def test_where_nothing_is_held_any_number_of_bytes_has_room(ledger):
-    assert ledger.has_room(10**9)
-    ledger.hold(1)
-    assert not ledger.has_room(10**9)
-    ledger.hold(-1)
-    assert ledger.has_room(10**9)
-
-
-def test_a_request_that_is_let_in_holds_all_its_payloads(ledger, request_of):
-    request = request_of(2, nbytes=30)
-    assert (request.admitted, ledger.held) == (False, 0)
-    ledger.let_in(request)
-    assert (request.admitted, ledger.held) == (True, 30)
-
-
-def test_a_payload_that_is_fed_is_held_as_the_items(ledger, request_of):
-    request = request_of(2, nbytes=30)
-    ledger.let_in(request)
-    item = feed(ledger, request, 10)
-    assert (request.fed, request.unfed_bytes, ledger.held) == (1, 20, 30)
-    ledger.settle(item)
-    assert ledger.held == 20
-
-
-def test_with_its_last_item_a_request_gives_back_what_it_took_besides_its_payloads(ledger, request_of):
-    request = request_of(2, nbytes=30)
-    ledger.let_in(request)
-    feed(ledger, request, 10)
-    assert ledger.held == 30
-    feed(ledger, request, 17)
-    assert (request.fed, request.unfed_bytes, ledger.held) == (2, 0, 27)
-
-
-def test_what_a_stage_made_of_an_item_is_held_in_place_of_what_it_had(ledger, request_of):
-    request = request_of(nbytes=30)
-    ledger.let_in(request)
-    item = feed(ledger, request, 30)
-    ledger.advance(item, [b"12", b"345"])
-    assert (item.nbytes, ledger.held) == (5, 5)
-    ledger.advance(item, b"x" * 200)
-    assert (item.nbytes, ledger.held) == (200, 200)
-    ledger.settle(item)
-    assert ledger.held == 0
-
-
-def test_the_results_of_several_items_are_held_until_their_request_completes(ledger, request_of):
-    request = request_of(3, holds_results=True)
-    ledger.keep_outcome(request, Result(b"1234"))
-    ledger.keep_outcome(request, Result([b"5", b"6"]))
-    assert (request.result_bytes, ledger.held) == (6, 6)
-    ledger.complete(request)
-    assert (request.result_bytes, ledger.held) == (0, 0)
-    ledger.complete(request)
-    assert ledger.held == 0
-
-
-def test_the_result_of_the_last_item_is_not_held(ledger, request_of):
-    request = request_of(1, holds_results=True)
-    assert ledger.keep_outcome(request, Result(b"x" * 101)) is None
-    assert (request.result_bytes, ledger.held) == (0, 0)
-
-
-def test_results_that_their_caller_holds_are_not_held(ledger, request_of):
-    request = request_of(2)
-    assert ledger.keep_outcome(request, Result(b"x" * 101)) is None
-    assert (request.result_bytes, ledger.held, request.full) == (0, 0, False)
-
-
 def test_a_request_may_gather_max_bytes_of_results_and_no_more(ledger, request_of):
     request = request_of(5, holds_results=True)
     assert ledger.keep_outcome(request, Result(b"x" * 100)) is None
@@ -123,13 +55,6 @@ def test_requests_gather_max_bytes_together_and_the_one_with_the_most_is_full(le
     assert ledger.keep_outcome(request_of(2, holds_results=True), Result(b"x" * 100)) is None
 
 
-def test_of_requests_that_have_gathered_equally_much_the_first_is_full(ledger, request_of):
-    requests = [request_of(9, holds_results=True) for _ in range(2)]
-    assert ledger.keep_outcome(requests[0], Result(b"x" * 10)) is None
-    assert ledger.keep_outcome(requests[1], Result(b"x" * 60)) is None
-    assert ledger.keep_outcome(requests[0], Result(b"x" * 50)) is requests[0]
-
-
 def test_finished_answers_are_held_and_take_no_room_from_what_comes_in(ledger):
     ledger.hold_answer(90)
     assert (ledger.held, ledger.answers) == (90, 90)
@@ -140,33 +65,6 @@ def test_finished_answers_are_held_and_take_no_room_from_what_comes_in(ledger):
     ledger.hold_answer(-90)
     assert (ledger.held, ledger.answers) == (1, 0)
     assert not ledger.has_room(100)
-
-
-def test_answers_may_take_max_bytes_and_no_more(ledger):
-    ledger.hold(1000)
-    ledger.hold_answer(100)
-    assert not ledger.answers_overfull
-    ledger.hold_answer(1)
-    assert ledger.answers_overfull
-    ledger.hold_answer(-1)
-    assert not ledger.answers_overfull
-
-
-def test_unfed_payloads_that_are_dropped_are_given_back_once(ledger, request_of):
-    request = request_of(3, nbytes=30)
-    ledger.let_in(request)
-    feed(ledger, request, 10)
-    ledger.drop_unfed(request)
-    assert (request.unfed_bytes, ledger.held) == (0, 10)
-    ledger.drop_unfed(request)
-    assert ledger.held == 10
-
-
-def test_a_request_that_never_came_in_gives_nothing_back(ledger, request_of):
-    ledger.hold(50)
-    request = request_of(3, nbytes=30)
-    ledger.drop_unfed(request)
-    assert (request.unfed_bytes, ledger.held) == (0, 50)
 
 
 def test_the_texts_of_failures_are_held_as_results_are(ledger, request_of):

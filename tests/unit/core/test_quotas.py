@@ -104,29 +104,6 @@ def test_what_waits_for_tokens_may_hold_half_of_the_bytes(door, quotas):
     assert not quotas.holds_too_long(rated(), 1, 900, 0.0), "it waits for no token once it is let in"
 
 
-def test_no_time_ends_the_wait_of_who_has_no_room_of_its_own(door, quotas):
-    tenant = Tenant("bounded", max_queued=1)
-    take_in(door, quotas, made(tenant), 0.0)
-    waits = made(tenant)
-    quotas.line_up(waits, 0.0)
-    assert quotas.next_moment() is None
-    assert feed(door, quotas, 100.0) == []
-    tenant.items = 0
-    assert feed(door, quotas, 100.0) == [waits]
-
-
-def test_who_waits_for_room_has_taken_nothing_from_others_of_its_tenant(door, quotas):
-    door.ledger.hold(1000)
-    tenant = Tenant("both", bucket=TokenBucket(1.0, 1.0), max_queued=1)
-    low, urgent = made(tenant, urgency=7), made(tenant, urgency=0)
-    low.unfed_bytes = 1
-    quotas.line_up(low, 0.0)
-    assert (door.waiting, door.held_back) == (1, 0)
-    quotas.line_up(urgent, 0.0)
-    assert feed(door, quotas, 0.0) == [urgent]
-    assert door.held_back == 1
-
-
 class PlainQuotas:
     """The same of one tenant, with a list of those who wait and a count of tokens at whole seconds."""
 
