@@ -44,13 +44,6 @@ def test_a_lone_item_waits_for_company_until_max_wait(offered):
     assert cut(queue, 1.010) == ([a], Reason.WAITED)
 
 
-def test_the_wait_counts_from_the_oldest_items_arrival(offered):
-    queue = BatchQueue(Batch(max_wait=0.010))
-    a = offered(queue, now=1.0)
-    b = offered(queue, now=1.009)
-    assert cut(queue, 1.010) == ([a, b], Reason.WAITED)
-
-
 def test_a_full_batch_waits_for_nothing(offered):
     queue = BatchQueue(Batch(max_size=2, max_wait=10))
     a, b = offered(queue), offered(queue)
@@ -82,13 +75,6 @@ def test_max_wait_bounds_a_stream_that_never_pauses(offered):
     assert cut(queue, 1.0) == (items, Reason.WAITED)
 
 
-def test_an_infinite_wait_leaves_it_to_the_gap(offered):
-    queue = BatchQueue(Batch(max_wait=math.inf, max_gap=0.5))
-    items = [offered(queue, now=0.25 * i) for i in range(20)]
-    assert cut(queue, 5.0) is None
-    assert cut(queue, 5.25) == (items, Reason.GAP)
-
-
 def test_an_item_leaves_early_enough_to_meet_its_deadline(offered):
     queue = BatchQueue(Batch(max_wait=10))
     queue.ran(0.5, 1, 0.0)
@@ -117,43 +103,12 @@ def test_the_earliest_deadline_is_found_again_when_its_item_has_left(offered):
     assert queue.next_deadline() == 4.0
 
 
-def test_discarding_an_item_with_a_later_deadline_changes_nothing(offered):
-    queue = BatchQueue(Batch(max_wait=10))
-    offered(queue, deadline=2.0)
-    queue.discard(offered(queue, deadline=5.0))
-    assert queue.next_deadline() == 2.0
-
-
-def test_deadlines_of_items_that_stay_behind_are_not_forgotten(offered):
-    queue = BatchQueue(Batch(max_size=2, max_wait=10))
-    for deadline in (9.0, 8.0, 3.0):
-        offered(queue, deadline=deadline)
-    assert cut(queue) is not None
-    assert queue.next_deadline() == 3.0
-
-
 def test_draining_holds_nothing_any_longer(offered):
     queue = BatchQueue(Batch(max_wait=10))
     a = offered(queue, now=1.0)
     queue.draining = True
     assert queue.next_deadline() == 1.0
     assert cut(queue, 1.0) == ([a], Reason.DRAIN)
-
-
-def test_runs_of_jobs_alone_are_learned_by_themselves():
-    queue = BatchQueue(Batch(max_wait=0))
-    queue.ran(40.0, 1, 0.0, back=True)
-    queue.ran(1.0, 1, 0.0)
-    queue.ran(50.0, 1, 0.0, back=True)
-    assert (queue.expected_run(1), queue.expected_back_run(1)) == (1.0, pytest.approx(46.0))
-
-
-def test_a_batch_of_several_calls_or_of_no_items_tells_nothing_of_a_run():
-    queue = BatchQueue(Batch(max_wait=0))
-    queue.ran(40.0, 4, 0.0, calls=3)
-    queue.ran(40.0, 4, 0.0, calls=0)
-    queue.ran(40.0, 0, 0.0)
-    assert queue.expected_run(4) == 0.0
 
 
 # -- idle and busy workers --------------------------------------------------------------------------------------------
@@ -167,28 +122,6 @@ def test_a_busy_worker_gets_a_full_batch_only(offered):
     assert cut(queue, 99.0, idle=False) == ([a, b], Reason.FULL)
 
 
-def test_while_every_worker_is_busy_the_open_batch_grows(offered):
-    queue = BatchQueue(Batch(max_size=8, max_wait=0))
-    items = []
-    for i in range(5):
-        items.append(offered(queue, now=float(i)))
-        assert cut(queue, float(i), idle=False) is None
-    assert cut(queue, 5.0) == (items, Reason.IDLE)
-
-
-def test_a_busy_worker_gets_no_bulk_items_short_of_a_full_batch(offered):
-    queue = BatchQueue(Batch(max_size=4, max_wait=0))
-    offered(queue, lane=Lane.BULK)
-    assert cut(queue, idle=False) is None
-
-
-def test_draining_sends_no_slivers_to_busy_workers(offered):
-    queue = BatchQueue(Batch(max_size=4, max_wait=0))
-    offered(queue)
-    queue.draining = True
-    assert cut(queue, idle=False) is None
-
-
 @pytest.mark.parametrize("waiting", [2, 3, 9])
 def test_no_more_leave_than_there_is_room_for_behind(offered, waiting):
     queue = BatchQueue(Batch(max_size=4, max_wait=0))
@@ -196,20 +129,6 @@ def test_no_more_leave_than_there_is_room_for_behind(offered, waiting):
     reason = Reason.FULL if waiting >= 4 else Reason.IDLE
     assert cut(queue, at_most=1) == (items[:1], reason)
     assert len(queue) == waiting - 1
-
-
-def test_ample_room_behind_changes_nothing(offered):
-    queue = BatchQueue(Batch(max_size=2, max_wait=0))
-    items = [offered(queue) for _ in range(3)]
-    assert cut(queue, at_most=100) == (items[:2], Reason.FULL)
-    assert cut(queue, at_most=100) == (items[2:], Reason.IDLE)
-
-
-def test_a_stage_without_a_policy_gets_one_item_per_batch(offered):
-    queue = BatchQueue(Batch(max_size=1, max_wait=0))
-    a, b = offered(queue), offered(queue)
-    assert cut(queue, idle=False) == ([a], Reason.FULL)
-    assert cut(queue) == ([b], Reason.FULL)
 
 
 # -- bulk -------------------------------------------------------------------------------------------------------------
@@ -224,41 +143,12 @@ def test_bulk_items_make_their_batch_due_at_once(offered):
     assert cut(queue, 2.0) == ([a, b], Reason.BULK)
 
 
-def test_bulk_items_alone_are_not_held_either(offered):
-    queue = BatchQueue(Batch(max_wait=10))
-    items = [offered(queue, lane=Lane.BULK) for _ in range(3)]
-    assert cut(queue) == (items, Reason.BULK)
-
-
-def test_a_full_batch_of_bulk_items_says_full(offered):
-    queue = BatchQueue(Batch(max_size=2, max_wait=10))
-    items = [offered(queue, lane=Lane.BULK) for _ in range(2)]
-    assert queue.next_deadline() == 0.0
-    assert cut(queue) == (items, Reason.FULL)
-
-
 def test_single_requests_interleave_with_a_large_bulk_call(offered):
     queue = BatchQueue(Batch(max_size=4, max_wait=0))
     bulk = [offered(queue, lane=Lane.BULK) for _ in range(10)]
     singles = [offered(queue) for _ in range(3)]
     assert cut(queue)[0] == [singles[0], bulk[0], singles[1], bulk[1]]
     assert cut(queue)[0] == [singles[2], bulk[2], bulk[3], bulk[4]]
-
-
-def test_the_lanes_go_on_taking_turns_from_one_batch_to_the_next(offered):
-    queue = BatchQueue(Batch(max_size=1, max_wait=0))
-    bulk = [offered(queue, lane=Lane.BULK) for _ in range(2)]
-    singles = [offered(queue) for _ in range(2)]
-    assert [cut(queue)[0][0] for _ in range(4)] == [singles[0], bulk[0], singles[1], bulk[1]]
-
-
-def test_a_bulk_items_deadline_needs_no_watching(offered):
-    queue = BatchQueue(Batch(max_wait=10))
-    b = offered(queue, lane=Lane.BULK, deadline=1.0)
-    a = offered(queue)
-    queue.discard(b)
-    assert queue.next_deadline() == 10.0
-    assert cut(queue, 10.0) == ([a], Reason.WAITED)
 
 
 # -- urgency, tenants, deadlines --------------------------------------------------------------------------------------
@@ -287,17 +177,6 @@ def test_weights_3_and_1_are_served_3_to_1_within_one_batch(offered, size):
     assert sum(had.values()) == 200 * size
 
 
-def test_urgency_and_weights_hold_from_one_batch_to_the_next(offered):
-    queue = BatchQueue(Batch(max_size=3, max_wait=0))
-    iron = [offered(queue, tenant=IRON) for _ in range(3)]
-    gold = [offered(queue, tenant=GOLD) for _ in range(6)]
-    assert [cut(queue)[0] for _ in range(3)] == [
-        [iron[0], gold[0], gold[1]],
-        [gold[2], iron[1], gold[3]],
-        [*gold[4:], iron[2]],
-    ]
-
-
 def test_the_earliest_deadline_leaves_first_where_that_is_asked_for(offered):
     queue = BatchQueue(Batch(max_size=2, max_wait=0), by_deadline=True)
     never, late, soon = (offered(queue, deadline=deadline) for deadline in (math.inf, 9.0, 2.0))
@@ -305,34 +184,6 @@ def test_the_earliest_deadline_leaves_first_where_that_is_asked_for(offered):
     assert cut(queue) == ([soon, soon_too], Reason.FULL)
     queue.put_back([soon, soon_too])
     assert [cut(queue)[0] for _ in range(2)] == [[soon, soon_too], [late, never]]
-
-
-def test_the_wait_counts_from_the_oldest_item_of_all_lines(offered):
-    queue = BatchQueue(Batch(max_wait=1.0, max_gap=0.75))
-    offered(queue, now=0.0, urgency=5)
-    offered(queue, now=0.5, tenant=GOLD)
-    assert queue.next_deadline() == 1.0
-    offered(queue, now=0.125, urgency=6)
-    queue.discard(next(iter(queue)))
-    assert queue.next_deadline() == 0.875, "the gap counts from the newest"
-    offered(queue, now=0.625, lane=Lane.BULK, urgency=7)
-    assert queue.next_deadline() == 0.625
-
-
-def test_the_earliest_deadline_of_all_lines_is_watched(offered):
-    queue = BatchQueue(Batch(max_wait=10))
-    soon = offered(queue, urgency=7, deadline=2.0)
-    offered(queue, tenant=GOLD, deadline=4.0)
-    assert queue.next_deadline() == 2.0
-    queue.discard(soon)
-    assert queue.next_deadline() == 4.0
-
-
-def test_an_item_that_is_to_be_alone_keeps_its_place_among_lines(offered):
-    queue = BatchQueue(Batch(max_size=8, max_wait=0))
-    a, b = offered(queue, tenant=IRON), offered(queue, urgency=7)
-    alone = offered(queue, tenant=GOLD, alone=True)
-    assert [cut(queue) for _ in range(3)] == [([a], Reason.ALONE), ([alone], Reason.ALONE), ([b], Reason.IDLE)]
 
 
 def test_a_suspect_runs_before_the_most_urgent(offered):
@@ -343,13 +194,6 @@ def test_a_suspect_runs_before_the_most_urgent(offered):
     queue.retry(suspects)
     assert queue.ahead_of(0, urgent.request.tenant, Lane.SINGLE, math.inf) == 2
     assert [cut(queue)[0] for _ in range(2)] == [suspects, [urgent]]
-
-
-def test_all_that_waits_is_ahead_of_a_newcomer_of_back(offered):
-    queue = BatchQueue(Batch(max_wait=0))
-    for lane in Lane:
-        offered(queue, lane=lane)
-    assert queue.ahead_of(3, IRON, Lane.BACK, math.inf) == 3
 
 
 def test_the_newest_item_of_each_line_that_never_ran_is_told_the_worst_urgency_first(offered):
@@ -382,13 +226,6 @@ def test_what_has_run_and_waits_again_is_not_told_as_unrun(offered):
 # -- the lane behind the others --------------------------------------------------------------------------------------
 
 
-def test_items_of_back_make_their_batch_due_at_once(offered):
-    queue = BatchQueue(Batch(max_wait=10))
-    items = [offered(queue, now=1.0, lane=Lane.BACK) for _ in range(2)]
-    assert queue.next_deadline() == 1.0
-    assert cut(queue, 1.0) == (items, Reason.BACK)
-
-
 def test_back_takes_along_who_waits_for_company(offered):
     queue = BatchQueue(Batch(max_wait=10))
     a = offered(queue, now=1.0)
@@ -406,21 +243,6 @@ def test_back_fills_what_the_others_leave_of_a_batch(offered):
     assert cut(queue) == (behind[2:], Reason.BACK)
 
 
-def test_a_batch_that_is_due_without_back_says_why(offered):
-    queue = BatchQueue(Batch(max_size=4, max_wait=0))
-    a, b = offered(queue), offered(queue, lane=Lane.BACK)
-    assert cut(queue) == ([a, b], Reason.IDLE)
-
-
-def test_back_may_fill_a_batch_for_a_busy_worker(offered):
-    queue = BatchQueue(Batch(max_size=2, max_wait=0))
-    a, b = offered(queue), offered(queue, lane=Lane.BACK)
-    assert cut(queue, idle=False, back=False) is None
-    assert cut(queue, idle=False) == ([a, b], Reason.FULL)
-    offered(queue, lane=Lane.BACK)
-    assert cut(queue, idle=False) is None
-
-
 def test_back_goes_where_the_others_have_no_room(offered):
     queue = BatchQueue(Batch(max_size=4, max_wait=0))
     a, b, behind = offered(queue), offered(queue), offered(queue, lane=Lane.BACK)
@@ -429,16 +251,6 @@ def test_back_goes_where_the_others_have_no_room(offered):
     behind = offered(queue, lane=Lane.BACK)
     assert cut(queue, at_most=1) == ([a, behind], Reason.IDLE)
     assert cut(queue) == ([b], Reason.IDLE)
-
-
-def test_back_stays_where_it_has_no_room(offered):
-    queue = BatchQueue(Batch(max_wait=0))
-    behind = offered(queue, lane=Lane.BACK)
-    assert cut(queue, back=False) is None
-    assert queue.next_deadline(back=False) is None
-    a = offered(queue)
-    assert cut(queue, back=False) == ([a], Reason.IDLE)
-    assert list(queue) == [behind]
 
 
 def shares(queue, offered, *, batches, size):
@@ -453,12 +265,6 @@ def shares(queue, offered, *, batches, size):
         assert len(items) == size
         counts.append(sum(item.request.lane == Lane.BACK for item in items))
     return counts
-
-
-def test_one_batch_in_twenty_is_of_back_where_batches_are_of_one_item(offered):
-    queue = BatchQueue(Batch(max_size=1, max_wait=0), back_share=0.05)
-    counts = shares(queue, offered, batches=2000, size=1)
-    assert [place for place, count in enumerate(counts) if count] == list(range(19, 2000, 20))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.05, 0.3, 0.5, 1.0])
@@ -508,15 +314,6 @@ def test_an_item_that_is_to_be_alone_ends_the_batch_before_it_and_is_one_itself(
     assert cut(queue, 10.0) == ([c], Reason.WAITED)
 
 
-def test_an_item_that_is_to_be_alone_keeps_its_place_among_two_lanes(offered):
-    queue = BatchQueue(Batch(max_size=8, max_wait=0))
-    singles = [offered(queue), offered(queue)]
-    bulk = [offered(queue, lane=Lane.BULK, alone=place == 1) for place in range(3)]
-    assert cut(queue) == ([singles[0], bulk[0], singles[1]], Reason.ALONE)
-    assert cut(queue) == ([bulk[1]], Reason.ALONE)
-    assert cut(queue) == ([bulk[2]], Reason.BULK)
-
-
 def test_nothing_is_sent_ahead_while_an_item_in_front_is_to_be_alone(offered):
     queue = BatchQueue(Batch(max_size=1, max_wait=0))
     alone = offered(queue, alone=True)
@@ -524,35 +321,6 @@ def test_nothing_is_sent_ahead_while_an_item_in_front_is_to_be_alone(offered):
     assert cut(queue, idle=False) is None
     assert cut(queue) == ([alone], Reason.ALONE)
     assert cut(queue, idle=False) is not None
-
-
-def test_a_discarded_or_returned_item_that_is_to_be_alone_is_counted_once(offered):
-    queue = BatchQueue(Batch(max_size=8, max_wait=10))
-    alone = offered(queue, alone=True)
-    queue.put_back(queue.take(0.0).items)
-    a = offered(queue)
-    queue.discard(alone)
-    assert cut(queue) is None
-    assert cut(queue, 10.0) == ([a], Reason.WAITED)
-
-
-def test_in_back_too_an_item_runs_alone(offered):
-    queue = BatchQueue(Batch(max_size=8, max_wait=0))
-    items = [offered(queue, lane=Lane.BACK, alone=place == 2) for place in range(4)]
-    single = offered(queue)
-    assert cut(queue) == ([single, *items[:2]], Reason.IDLE)
-    assert cut(queue) == ([items[2]], Reason.ALONE)
-    assert cut(queue) == ([items[3]], Reason.BACK)
-
-
-def test_an_item_of_back_that_is_to_be_alone_goes_while_those_in_front_wait_for_company(offered):
-    queue = BatchQueue(Batch(max_size=8, max_wait=1.0))
-    single, alone = offered(queue), offered(queue, lane=Lane.BACK, alone=True)
-    assert cut(queue) == ([alone], Reason.ALONE)
-    assert cut(queue) is None
-    alone = offered(queue, lane=Lane.BACK, alone=True)
-    assert cut(queue, 1.0) == ([single], Reason.WAITED)
-    assert cut(queue, 1.0) == ([alone], Reason.ALONE)
 
 
 def test_an_item_of_back_that_is_to_be_alone_counts_as_a_full_batch_of_its_share(offered):
@@ -565,26 +333,6 @@ def test_an_item_of_back_that_is_to_be_alone_counts_as_a_full_batch_of_its_share
     assert [place for place, reason in enumerate(reasons) if reason is Reason.ALONE] == [19, 39, 59, 79, 99]
 
 
-def test_what_joins_no_batch_is_not_taken_from_back_when_an_item_in_front_is_alone(offered):
-    queue = BatchQueue(Batch(max_size=4, max_wait=0), back_share=0.25)
-    behind = offered(queue, lane=Lane.BACK)
-    alone = offered(queue, alone=True)
-    singles = [offered(queue) for _ in range(8)]
-    assert cut(queue) == ([alone], Reason.ALONE)
-    assert cut(queue) == ([*singles[:3], behind], Reason.FULL)
-
-
-def test_back_fills_a_batch_that_ended_before_an_item_that_is_to_be_alone_for_want_of_room(offered):
-    queue = BatchQueue(Batch(max_size=8, max_wait=10))
-    a, b, alone = offered(queue), offered(queue), offered(queue, alone=True)
-    behind = [offered(queue, lane=Lane.BACK) for _ in range(2)]
-    assert cut(queue, at_most=1) == ([a, *behind], Reason.ALONE)
-    behind = offered(queue, lane=Lane.BACK)
-    assert cut(queue, at_most=2) == ([b], Reason.ALONE)
-    assert cut(queue, at_most=1) == ([alone], Reason.ALONE)
-    assert cut(queue) == ([behind], Reason.BACK)
-
-
 # -- back, again, away ------------------------------------------------------------------------------------------------
 
 
@@ -595,31 +343,6 @@ def test_items_put_back_go_to_the_head_in_their_order(offered):
     assert list(queue) == [a, b, c]
     assert queue.nbytes == 6
     assert cut(queue, 3.0) == ([a, b], Reason.FULL)
-
-
-def test_an_item_put_back_keeps_its_arrival(offered):
-    queue = BatchQueue(Batch(max_wait=1.0))
-    offered(queue, now=1.0)
-    items = queue.take(2.0).items
-    queue.put_back(items)
-    assert queue.next_deadline() == 2.0
-
-
-def test_an_item_put_back_keeps_its_deadline(offered):
-    queue = BatchQueue(Batch(max_size=2, max_wait=10))
-    offered(queue, deadline=3.0)
-    offered(queue)
-    queue.put_back(queue.take(0.0).items[:1])
-    assert queue.next_deadline() == 3.0
-
-
-def test_bulk_items_are_put_back_into_their_own_lane(offered):
-    queue = BatchQueue(Batch(max_size=3, max_wait=0))
-    bulk = [offered(queue, lane=Lane.BULK) for _ in range(3)]
-    single = offered(queue)
-    taken = queue.take(0.0).items
-    queue.put_back(taken)
-    assert list(queue) == [single, *bulk]
 
 
 def take_as_suspects(queue):
@@ -656,55 +379,6 @@ def test_a_discarded_item_gives_back_its_bytes_and_never_leaves(offered, lane):
     assert (len(queue), queue.nbytes) == (1, 7)
     assert cut(queue)[0] == [b]
     assert queue.nbytes == 0
-
-
-def test_a_suspect_can_be_discarded(offered):
-    queue = BatchQueue(Batch(max_wait=0))
-    offered(queue, nbytes=5)
-    suspects = take_as_suspects(queue)
-    queue.retry(suspects)
-    queue.discard(suspects[0])
-    assert (len(queue), queue.nbytes, queue.next_deadline()) == (0, 0, None)
-
-
-def test_a_suspect_of_back_runs_alone_where_back_may_leave(offered):
-    queue = BatchQueue(Batch(max_size=8, max_wait=0))
-    offered(queue, lane=Lane.BACK, nbytes=5)
-    offered(queue, lane=Lane.BACK, nbytes=6)
-    suspects = take_as_suspects(queue)
-    queue.retry(suspects)
-    assert (len(queue), queue.front_items, queue.back_items, queue.back_nbytes, queue.nbytes) == (2, 0, 2, 11, 11)
-    assert cut(queue, back=False) is None
-    assert queue.next_deadline() == 0.0
-    assert queue.next_deadline(back=False) is None
-    queue.discard(suspects[0])
-    assert cut(queue, at_most=0) == ([suspects[1]], Reason.RETRY)
-    assert queue.nbytes == 0
-
-
-def test_suspects_in_front_stay_where_they_have_no_room(offered):
-    queue = BatchQueue(Batch(max_wait=0))
-    offered(queue)
-    suspects = take_as_suspects(queue)
-    queue.retry(suspects)
-    behind = offered(queue, lane=Lane.BACK)
-    assert cut(queue, at_most=0) == ([behind], Reason.BACK)
-    assert cut(queue) == (suspects, Reason.RETRY)
-
-
-def test_items_of_back_are_put_back_to_its_head(offered):
-    queue = BatchQueue(Batch(max_size=2, max_wait=0))
-    items = [offered(queue, lane=Lane.BACK, alone=place == 0) for place in range(3)]
-    taken = queue.take(0.0).items + queue.take(0.0).items
-    queue.put_back(taken)
-    assert list(queue) == items
-    assert cut(queue) == (items[:1], Reason.ALONE)
-
-
-def test_every_reason_has_a_name_that_metrics_use():
-    assert {reason.value for reason in Reason} == {
-        "full", "waited", "gap", "idle", "company", "patience", "deadline", "bulk", "back", "alone", "retry", "drain",
-    }  # fmt: skip
 
 
 def test_those_whom_a_newcomer_would_overtake_are_of_its_own_line(offered):

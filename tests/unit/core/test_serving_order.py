@@ -88,30 +88,6 @@ def test_who_comes_late_is_owed_nothing_for_the_time_before(waiting):
     assert "c4" in waiting.serve(2)
 
 
-def test_who_always_has_a_single_item_to_serve_gets_no_more_than_its_share(waiting):
-    light = Tenant("light", 1 / 4)
-    waiting.add(*range(1000), tenant=A)
-    waiting.add("light", tenant=light)
-    had = 0
-    for served in range(1, 501):
-        if waiting.serve(1) == ["light"]:
-            had += 1
-            waiting.add("light", tenant=light)
-        assert abs(had - served / 5) <= 1
-    assert had == 100
-
-
-def test_a_light_tenant_waits_for_one_item_of_each_that_floods(waiting):
-    flooders = [Tenant(f"flood{n}") for n in range(9)]
-    for tenant in flooders:
-        waiting.add(*[(tenant.name, n) for n in range(100)], tenant=tenant)
-    waiting.serve(50)
-    for _ in range(20):
-        waiting.add("light", tenant=A)
-        assert "light" in waiting.serve(10)
-        waiting.serve(13)
-
-
 def test_lanes_of_a_tenant_take_turns_and_a_new_line_begins_with_singles(waiting):
     waiting.add("b1", "b2", "b3", lane=Lane.BULK)
     waiting.add("s1", "s2")
@@ -132,14 +108,6 @@ def test_the_earliest_deadline_goes_first_and_equal_ones_by_arrival():
     assert waiting.serve(5) == ["soon", "soon too", "soon again", "late", "never"]
 
 
-def test_lanes_take_turns_by_deadline_too():
-    waiting = Waiting(by_deadline=True)
-    waiting.add("b2", lane=Lane.BULK, deadline=2.0)
-    waiting.add("b1", lane=Lane.BULK, deadline=1.0)
-    waiting.add("s", deadline=9.0)
-    assert waiting.serve(3) == ["s", "b1", "b2"]
-
-
 def test_what_comes_back_gives_its_price_back(waiting):
     waiting.add("a1", "a2", tenant=A)
     waiting.add("b1", "b2", tenant=B)
@@ -147,14 +115,6 @@ def test_what_comes_back_gives_its_price_back(waiting):
     waiting.line(A).lanes[Lane.SINGLE].add_first("a1", math.inf)
     waiting.order.give_back(waiting.line(A))
     assert waiting.serve(4) == ["a1", "b1", "a2", "b2"]
-
-
-def test_what_comes_back_to_a_line_alone_costs_nothing(waiting):
-    waiting.add("a1", "a2")
-    waiting.serve(1)
-    waiting.order.give_back(waiting.line(A))
-    waiting.add("b1", tenant=B)
-    assert waiting.serve(2) == ["a2", "b1"]
 
 
 def test_lines_are_told_in_the_order_in_which_they_would_be_served(waiting):
@@ -191,14 +151,6 @@ def test_everything_is_forgotten_when_nothing_waits(waiting):
     assert waiting.remember() == 0
 
 
-def test_a_level_that_is_empty_is_forgotten_while_another_goes_on(waiting):
-    waiting.add("x", "y", urgency=7)
-    waiting.add("a", tenant=A)
-    waiting.add("b", tenant=B)
-    waiting.serve(2)
-    assert waiting.remember() == 1
-
-
 def test_the_only_line_may_be_taken_at_once(waiting):
     waiting.add("a1", "a2", tenant=A)
     assert waiting.order.undisputed(waiting.order.first())
@@ -217,11 +169,3 @@ def test_a_newcomer_can_see_how_many_go_before_it(waiting, tenant, urgency, ahea
     waiting.add("b1", tenant=B)
     waiting.add("urgent", "urgent too", urgency=2)
     assert waiting.order.ahead_of(urgency, tenant, Lane.SINGLE, math.inf) == ahead
-
-
-def test_nobody_goes_before_a_newcomer_where_nobody_waits(waiting):
-    assert waiting.order.ahead_of(3, A, Lane.SINGLE, math.inf) == 0
-    waiting.add("a")
-    waiting.serve(1)
-    assert waiting.order.ahead_of(3, A, Lane.SINGLE, math.inf) == 0
-    assert waiting.order.ahead_of(3, B, Lane.SINGLE, math.inf) == 0
