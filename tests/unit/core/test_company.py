@@ -10,7 +10,7 @@ import pytest
 
 from penstock.config import Batch
 from penstock.core.batching import BatchQueue
-from penstock.core.company import ARRIVED, FREED, LONGEST_SPAN, SPANS, Company, Learned
+from penstock.core.company import ARRIVED, LONGEST_SPAN, SPANS, Company, Learned
 from penstock.core.cuts import Reason
 from penstock.core.lanes import Lane
 from penstock.core.run_times import RunTimes
@@ -146,27 +146,6 @@ def test_a_decision_begins_when_a_single_comes_where_none_waits_while_a_worker_i
     assert queue.next_deadline() == until(5.0, SPANS[6])
 
 
-def test_bulk_items_that_wait_make_no_difference_to_that(offered):
-    queue = auto()
-    for at in (1.0, 2.0, 3.0, 4.0):
-        offered(queue, at, lane=Lane.BULK)
-        offered(queue, at)
-        assert cut(queue, at) == (2, Reason.BULK)
-        for after in THREE:
-            offered(queue, at + after * MS)
-        serve_all(queue, 2, at + 0.5)
-    offered(queue, 5.0)
-    assert cut(queue, 5.0) is None
-
-
-def test_none_begins_when_a_single_comes_where_another_waits(offered):
-    queue = taught(offered)
-    offered(queue, 5.0)
-    offered(queue, 5.0005)
-    assert cut(queue, 5.0005) is None
-    assert queue.next_deadline() == until(5.0005, SPANS[6], 0.0005)
-
-
 def test_none_begins_when_a_single_comes_while_every_worker_is_busy():
     scene = Scene()
     for at in (1.0, 2.0, 3.0, 4.0, 5.0):
@@ -190,16 +169,6 @@ def test_a_decision_begins_at_the_first_take_after_a_worker_came_free_while_sing
     assert queue.next_deadline() == until(5.0004, SPANS[6], 0.0002), "the second one begins none"
 
 
-def test_none_begins_at_the_take_of_a_busy_worker(offered):
-    queue = auto()
-    for at in (1.0, 2.0, 3.0, 4.0):
-        free(queue, offered, at)
-    come_free(queue, offered, 5.0)
-    assert cut(queue, 5.0, idle=False) is None
-    assert cut(queue, 5.0002) is None
-    assert queue.next_deadline() == until(5.0002, SPANS[6])
-
-
 def test_none_begins_when_a_worker_came_free_where_only_bulk_items_wait(offered):
     queue = auto()
     for at in (1.0, 2.0, 3.0, 4.0, 5.0):
@@ -218,22 +187,6 @@ def test_a_single_that_comes_to_a_worker_that_came_free_begins_one_decision_not_
         free(queue, offered, at)
     offered(queue, 5.0)
     assert cut(queue, 5.0) == (1, Reason.IDLE), "it came to a free worker, and of such nothing was learned"
-
-
-@pytest.mark.parametrize("kind", [ARRIVED, FREED])
-def test_each_decision_ends_the_window_of_the_one_before_whichever_kind_that_was(kind):
-    """In each second, a window of one kind ends after 2 ms, by a decision of the other kind."""
-    scene = Scene()
-    begin = [scene.arrive, scene.free]
-    for at in range(1, 6):
-        begin[kind](float(at))
-        scene.join(at + 0.0003)
-        begin[1 - kind](at + 0.002)
-        scene.join(at + 0.002 + 0.003)
-    begin[kind](6.0)
-    assert scene.hold(6.0) == until(6.0, SPANS[4]), "that of 3 ms later is not of this window"
-    begin[1 - kind](6.002)
-    assert scene.hold(6.002) == until(6.002, SPANS[11]), "counted from the later decision"
 
 
 @pytest.mark.parametrize(
@@ -434,11 +387,6 @@ def test_nobody_is_to_come_where_all_should_have_come_or_nothing_is_sure():
     assert known_of(0.1, 0.3, 4).still_to_come(6, 0.0, 0) == 0.0
 
 
-def test_those_count_who_come_after_the_batch_was_cut(offered):
-    queue = taught(offered)
-    assert [arrive(queue, offered, at)[:2] for at in (5.0, 6.0)] == [(4, Reason.COMPANY)] * 2
-
-
 def test_those_who_come_later_than_the_longest_span_are_not_kept(offered):
     scene = Scene()
     for at in range(1, 6):
@@ -485,24 +433,6 @@ def test_a_hold_is_worth_what_it_spares_each_who_comes_less_the_wait_of_those_wh
     assert Scene().teach(4.1).hold(waiting=2) == 0.0  # 16 - 3 * 5.66 < 0
 
 
-def test_fewer_are_expected_by_the_standard_error_of_their_mean():
-    """In one of ten windows somebody comes, and that is too uncertain; in three of them is not."""
-    scene = Scene()
-    for at in range(1, 11):
-        scene.arrive(float(at))
-        if at == 2:
-            scene.join(at + 0.0003)
-    scene.arrive(11.0)
-    assert scene.hold(11.0) == 0.0
-    scene = Scene()
-    for at in range(1, 11):
-        scene.arrive(float(at))
-        if at in {2, 5, 8}:
-            scene.join(at + 0.0003)
-    scene.arrive(11.0)
-    assert scene.hold(11.0) == until(11.0, SPANS[4])
-
-
 def test_those_are_not_expected_any_more_who_should_have_come_by_now():
     scene = Scene().teach(0.3, 0.4, 0.6)
     assert scene.hold(5.00055) == until(5.00055, SPANS[6], 0.00055)
@@ -519,13 +449,6 @@ def test_those_are_not_expected_any_more_who_have_come_sooner_than_usual():
     scene = Scene().teach(0.13)
     scene.join(5.0001)
     assert scene.hold(5.00011) == 0.0
-
-
-def test_those_who_joined_are_of_this_decision():
-    scene = Scene().teach(0.05)
-    scene.join(5.0001)
-    scene.arrive(6.0)
-    assert scene.hold(6.0001) == until(6.0001, SPANS[1], 0.0001)
 
 
 def test_each_other_free_worker_takes_one_of_those_who_come():
@@ -563,12 +486,6 @@ def test_where_other_workers_are_free_one_who_comes_runs_alone():
     assert Scene(a=0.010, b=0.002).teach(0.6).hold(waiting=3) == until(5.0, SPANS[6])
 
 
-def test_one_who_comes_is_spared_no_run_of_those_whom_it_joins():
-    """a = 10 ms, b = 2 ms, three wait: it would wait a + 3 b, and begins its own run with theirs."""
-    assert Scene(a=0.010, b=0.002).teach(1.3).hold(waiting=3) == until(5.0, SPANS[8])
-    assert Scene(a=0.010, b=0.002).teach(1.9).hold(waiting=3) == 0.0
-
-
 def busy_scene(began, *joins, batches=1):
     """A free worker, and one whose first batch began so many milliseconds before the decision, at 5 s."""
     scene = Scene(workers=2)
@@ -586,10 +503,6 @@ def test_where_a_busy_worker_is_soon_back_one_who_comes_waits_a_quarter_less_of_
     assert busy_scene(12.0, 5.0).hold() == until(5.0, SPANS[12])  # 13 ms
     assert busy_scene(12.7, 5.0).hold() == 0.0  # 12.8 ms
     assert busy_scene(99.0, 5.0).hold() == 0.0
-
-
-def test_a_busy_worker_that_was_sent_another_batch_ahead_is_not_soon_free():
-    assert busy_scene(99.0, 5.0, batches=2).hold() == until(5.0, SPANS[12])
 
 
 def idle_scene(idle, *joins):
@@ -614,47 +527,6 @@ def test_a_worker_that_had_been_free_longer_than_a_run_when_a_single_came_may_as
     assert scene.hold(now) == until(now, SPANS[10])
 
 
-def test_such_a_run_is_of_all_who_wait():
-    """a = 10 ms, b = 2 ms, two wait: a run takes 14 ms."""
-    for idle, held in ((13.5, False), (14.5, True)):
-        scene = Scene(a=0.010, b=0.002).teach(0.3)
-        scene.join(5.0003)
-        scene.answer(0, 6.0)
-        scene.arrive(6.0 + idle * MS)
-        assert (scene.hold(6.0 + idle * MS, waiting=2) > 0.0) == held
-
-
-def test_so_long_is_counted_where_another_worker_came_free():
-    """Two workers: the one that is held was free for 20 ms when the other came back."""
-    for idle, held in ((1.0, True), (20.0, False)):
-        scene = Scene(workers=2).teach(0.3, 0.3, 0.4, 0.4, kind=FREED)
-        scene.answer(1, 6.0 - idle * MS)
-        scene.batches.came_free = False
-        scene.free(6.0)
-        assert (scene.hold(6.0, worker=1) > 0.0) == held
-
-
-def test_where_fewer_are_expected_than_there_are_free_workers_nothing_is_held_however_long_they_were_free():
-    scene = Scene(workers=2).teach(kind=FREED)
-    scene.answer(1, 5.5)
-    scene.free(6.0)
-    assert scene.hold(6.0, worker=1) == 0.0
-
-
-@pytest.mark.parametrize("joined", [False, True])
-def test_before_anybody_joined_a_hold_must_spare_a_twentieth_of_what_all_spend_in_their_run(joined):
-    """The worker was free for 10 ms; to wait 2.63 ms for one is worth 16 - 10 - 2 * 2.63 = 0.74 ms, of 2 * 16 ms."""
-    scene, now = idle_scene(10.0, *([0.05] if joined else []), 2.5)
-    if joined:
-        scene.join(now + 0.0001)
-    assert scene.hold(now + 0.0002) == (until(now + 0.0002, SPANS[10], 0.0002) if joined else 0.0)
-
-
-def test_a_hold_lasts_as_long_again_for_those_who_come_late():
-    assert Scene().teach(0.3).hold() == pytest.approx(5.0 + 2 * 0.000125 * 2**1.5, abs=1e-12)
-    assert Scene().teach(0.3).hold(5.0002) == pytest.approx(5.0002 + 2 * (0.000125 * 2**1.5 - 0.0002), abs=1e-12)
-
-
 def test_no_hold_is_longer_than_the_fixed_part_of_a_run_when_its_timer_rings():
     """To hold 2.12 ms takes a timer 3 ms, or, in steps of 2 ms, 4 ms."""
     assert Scene(a=0.0031).teach(1.3, 1.3).hold() == until(5.0, SPANS[8])
@@ -662,11 +534,6 @@ def test_no_hold_is_longer_than_the_fixed_part_of_a_run_when_its_timer_rings():
     assert Scene(a=0.0031, step=0.002).teach(1.3, 1.3).hold() == 0.0
     assert Scene(a=0.0041, step=0.002).teach(1.3, 1.3).hold() == until(5.0, SPANS[8])
     assert Scene(a=0.0005).teach(0.1, 0.1).hold() == 0.0, "no timer rings so soon"
-
-
-def test_what_has_been_held_counts():
-    assert Scene(a=0.0031).teach(1.3, 1.3).hold(spent=0.00005) == until(5.0, SPANS[8])
-    assert Scene(a=0.0031).teach(1.3, 1.3).hold(spent=0.0002) == 0.0
 
 
 def test_nobody_is_held_longer_than_the_fixed_part_of_a_run_however_often_it_is_decided_anew(offered, item):
@@ -710,23 +577,6 @@ def test_with_one_worker_those_who_come_later_in_the_run_wait_too():
     assert Scene(workers=2, most=1).teach(1.9, *later).hold() == 0.0, "no two run at once"
 
 
-def test_the_run_in_which_they_come_begins_now_and_is_of_all_who_wait():
-    """Thirty come after 16.5 ms, which is known of the span of 22.6 ms."""
-    late = [16.5] * 30
-    assert Scene().teach(7.5, *late).hold(5.0065) == until(5.0065, SPANS[13], 0.0065)
-    assert Scene().teach(7.5, *late).hold(5.0067) == 0.0
-    assert Scene(a=0.020, b=0.001).teach(1.9, *late).hold(waiting=2) == until(5.0, SPANS[9])
-    assert Scene(a=0.020, b=0.001).teach(1.9, *late).hold(waiting=3) == 0.0
-    assert Scene(a=0.020, b=0.001).teach(1.9).hold(waiting=3) == until(5.0, SPANS[9])
-
-
-def test_before_the_first_decision_nothing_is_held():
-    scene = Scene()
-    assert scene.hold() == 0.0
-    scene.join(5.0)
-    assert scene.hold() == 0.0
-
-
 # -- asked again, and cut ---------------------------------------------------------------------------------------------
 
 
@@ -760,49 +610,6 @@ def test_when_all_are_here_the_batch_is_cut_for_company(offered):
     assert arrive(taught(offered), offered, 5.0) == (4, Reason.COMPANY, pytest.approx(5.0006))
 
 
-def test_all_are_here_when_each_worker_could_have_its_part_of_them(offered):
-    queue = auto(workers=2)
-    queue.ran(RUN, 1, 0.0)
-    for at in (1.0, 2.0, 3.0, 4.0, 5.0):
-        offered(queue, at - 0.4, lane=Lane.BULK)
-        assert cut(queue, at - 0.4, worker=1) == (1, Reason.BULK)
-        offered(queue, at)
-        found = gather(queue, offered, at, THREE)
-        queue.ran(RUN, 1, at + 0.4, 1, calls=2)
-        serve_all(queue, found[0], at + 0.5)
-    assert found == (3, Reason.COMPANY, pytest.approx(5.0004)), "the most in hand were five"
-
-
-def test_the_most_in_hand_are_forgotten_after_eight_answers(offered):
-    queue = taught(offered)
-    for n in range(7):
-        offered(queue, 4.5 + 0.05 * n, lane=Lane.BULK)
-        cut(queue, 4.5 + 0.05 * n)
-        queue.ran(RUN, 1, 4.51 + 0.05 * n, calls=2)
-    offered(queue, 5.0)
-    assert cut(queue, 5.0) is None
-    queue.discard(next(iter(queue)))
-    offered(queue, 5.1, lane=Lane.BULK)
-    cut(queue, 5.1)
-    queue.ran(RUN, 1, 5.2, calls=2)
-    offered(queue, 6.0)
-    assert cut(queue, 6.0) == (1, Reason.IDLE)
-
-
-def test_those_who_wait_at_an_answer_are_in_hand_from_then_on(offered):
-    queue = taught(offered)
-    for n in range(16):
-        at = 4.6 + 0.01 * n
-        offered(queue, at, lane=Lane.BULK)
-        cut(queue, at)
-        waiting = [offered(queue, at, alone=True) for _ in range(5 if n == 7 else 0)]
-        queue.ran(RUN, 1, at + 0.005, calls=2)
-        for item in waiting:
-            queue.discard(item)
-    offered(queue, 5.0)
-    assert cut(queue, 5.0) is None, "five waited at the ninth answer from the end"
-
-
 def test_who_is_not_worth_holding_for_goes_at_once_because_a_worker_is_idle(offered):
     queue = taught(offered, ())
     offered(queue, 5.0)
@@ -817,15 +624,6 @@ def test_an_item_leaves_early_enough_to_meet_its_deadline(offered):
     assert cut(queue, 5.0) is None
     assert queue.next_deadline() == pytest.approx(5.0005)
     assert cut(queue, queue.next_deadline()) == (1, Reason.DEADLINE)
-
-
-def test_a_full_batch_is_cut_whatever_the_hold(offered):
-    queue = taught(offered, max_size=2)
-    offered(queue, 5.0)
-    assert cut(queue, 5.0) is None
-    offered(queue, 5.0001)
-    assert queue.next_deadline() == 5.0
-    assert cut(queue, 5.0001) == (2, Reason.FULL)
 
 
 def test_draining_ends_the_hold(offered):
@@ -867,24 +665,6 @@ def test_one_of_back_that_is_to_be_alone_ends_the_hold_and_goes_after_those_who_
     assert cut(queue, 5.0001 + RUN) == (1, Reason.ALONE)
 
 
-def test_no_more_leave_than_there_is_room_for_behind(offered):
-    queue = taught(offered)
-    offered(queue, 5.0)
-    assert cut(queue, 5.0) is None
-    offered(queue, 5.0003)
-    assert cut(queue, 5.0003, at_most=0) is None
-    assert cut(queue, 5.0003, at_most=1) == (1, Reason.COMPANY)
-    assert len(queue) == 1
-
-
-def test_a_busy_worker_gets_a_full_batch_only(offered):
-    queue = taught(offered, max_size=2)
-    offered(queue, 5.0)
-    assert cut(queue, 99.0, idle=False) is None
-    offered(queue, 5.0)
-    assert cut(queue, 99.0, idle=False) == (2, Reason.FULL)
-
-
 def test_while_the_hold_lasts_no_free_worker_takes(offered):
     queue = auto(workers=2)
     for at in (1.0, 2.0, 3.0, 4.0):
@@ -919,15 +699,6 @@ def test_when_all_callers_have_left_the_hold_has_ended(offered):
     assert queue.next_deadline() == 6.0
     assert cut(queue, 6.0) is None
     assert queue.next_deadline() == until(6.0, SPANS[6])
-
-
-def test_when_one_of_several_callers_has_left_the_hold_goes_on(offered):
-    queue = taught(offered)
-    offered(queue, 5.0)
-    item = offered(queue, 5.0)
-    assert cut(queue, 5.0) is None
-    queue.discard(item)
-    assert queue.next_deadline() == until(5.0, SPANS[6])
 
 
 def test_a_stage_of_batches_of_one_holds_nobody(offered):
@@ -1050,16 +821,6 @@ def test_fewer_workers_or_as_many_as_before_do_not_count_as_come_free(offered):
     assert cut(queue, 5.0) == (1, Reason.IDLE)
 
 
-def test_what_was_learned_outlives_the_workers(offered):
-    queue = taught(offered)
-    offered(queue, 5.0)
-    queue.discard(next(iter(queue)))
-    queue.workers = 0
-    queue.lost(0, 5.5)
-    queue.workers = 1
-    assert arrive(queue, offered, 6.0)[:2] == (4, Reason.COMPANY)
-
-
 def test_a_lost_worker_is_forgotten_with_its_batch_and_teaches_nothing(offered):
     queue = taught(offered)
     offered(queue, 5.0)
@@ -1077,25 +838,6 @@ def test_a_batch_that_was_not_sent_leaves_the_worker_free(offered):
     queue.unsent(0)
     offered(queue, 6.0)
     assert cut(queue, 6.0) is None
-
-
-def test_no_more_workers_are_free_than_there_may_be_batches(offered):
-    """With one other free worker, one who comes would be taken by it."""
-    for most, held in ((1, True), (2, False)):
-        queue = auto(workers=2, max_batches=most)
-        for at in (1.0, 2.0, 3.0, 4.0):
-            offered(queue, at)
-            assert cut(queue, at) == (1, Reason.IDLE)
-            if most == 2:
-                offered(queue, at, lane=Lane.BULK)
-                cut(queue, at, worker=1)
-                queue.ran(RUN, 1, at + 0.4, 1, calls=2)
-            offered(queue, at + 0.0003)
-            offered(queue, at + 0.2)
-            offered(queue, at + 0.2)
-            serve_all(queue, 1, at + 0.5)
-        offered(queue, 5.0)
-        assert (cut(queue, 5.0) is None) == held
 
 
 def test_workers_of_a_fixed_policy_need_no_account(offered):
@@ -1151,13 +893,6 @@ def test_who_comes_where_a_worker_has_had_no_batch_is_not_held(offered):
     use(queue, offered, 0.5, 1.0)
     offered(queue, 1.0)
     assert cut(queue, 1.0) == (1, Reason.IDLE)
-
-
-def test_where_items_are_held_after_idleness_too_they_are(offered):
-    queue = BatchQueue(Batch(max_wait=0.25))
-    use(queue, offered, 0.5, 1.0)
-    offered(queue, 9.0)
-    assert cut(queue, 9.0) is None
 
 
 def test_who_is_held_goes_with_one_who_is_not(offered, idle_queue):
@@ -1253,10 +988,3 @@ def test_a_hold_ends_when_no_worker_is_left(offered, wait):
     queue.workers = 1
     assert cut(queue, 7.0)[1] in {Reason.IDLE, Reason.WAITED}
     assert queue.held_seconds == 0.0
-
-
-def test_a_single_alone_at_the_head_of_nothing_is_told_no_hold(offered):
-    queue = taught(offered)
-    offered(queue, 5.0, alone=True)
-    assert cut(queue, 5.0) == (1, Reason.ALONE)
-    assert (queue.last_hold, queue.held_seconds) == (0.0, 0.0)

@@ -107,22 +107,6 @@ def test_sizes_are_learned_in_classes_each_twice_as_wide_as_the_one_before(sizes
             assert learned(*[(0.010 * n, n) for n in (*sizes, neighbour)]).each > 0.0
 
 
-def test_a_new_run_weighs_1_over_count():
-    assert learned((0.010, 1), (0.020, 1)).fixed == pytest.approx(0.015)
-    assert learned((0.010, 1), (0.020, 1), (0.060, 1)).fixed == pytest.approx(0.030)
-
-
-def test_a_new_run_weighs_at_least_a_twentieth():
-    times = learned(*[(0.010, 1)] * 100)
-    times.add(0.030, 1)
-    assert times.fixed == pytest.approx(0.011)
-
-
-def test_while_all_batches_are_of_one_class_their_scatter_makes_no_slope():
-    times = learned((0.010, 5), (0.020, 8), (0.011, 5), (0.019, 8))
-    assert (times.fixed, times.each) == (pytest.approx(0.015), 0.0)
-
-
 @each("seed", range(histories(40)))
 def test_the_line_is_as_plainly_computed_from_all_runs(seed):
     random = Random(seed)
@@ -145,24 +129,6 @@ def test_a_class_weighs_its_count_at_most_20():
     seldom = learned((0.010, 1), (0.030, 2), (0.030, 4))
     assert (often.fixed, often.each) == (pytest.approx(oftener.fixed), pytest.approx(oftener.each))
     assert (often.fixed, often.each) != (pytest.approx(seldom.fixed), pytest.approx(seldom.each))
-
-
-def test_where_all_sizes_are_nearly_the_same_their_scatter_makes_little_of_a_slope():
-    near = learned((0.010, 1024), (0.011, 1025))
-    assert 0.0 < near.each < 0.0001 < 0.001
-
-
-def test_b_is_not_negative_where_large_batches_are_the_faster():
-    times = learned((0.030, 1), (0.010, 32))
-    assert times.each == 0.0
-    assert 0.010 < times.fixed < 0.030
-
-
-def test_a_is_not_negative_where_runs_grow_faster_than_their_sizes():
-    times = learned((0.001, 1), (1.024, 32))
-    assert times.fixed == pytest.approx(0.0, abs=1e-12)
-    assert times.fixed >= 0.0
-    assert times.each > 0.001
 
 
 def test_runs_of_no_time_and_of_negative_time_are_learned_as_0():
@@ -215,29 +181,9 @@ def test_where_the_last_three_runs_took_more_than_twice_as_long_only_they_are_kn
     assert times.expected(4) == pytest.approx(mean, rel=0.02)
 
 
-def test_three_long_runs_of_several_sizes_make_a_line_again():
-    times = learned(*EACH_SIZE, (0.011, 1), (0.014, 4), (0.018, 8))
-    assert times.fixed == pytest.approx(0.010, rel=0.02)
-    assert times.each == pytest.approx(0.001, rel=0.02)
-
-
-def test_three_runs_that_took_less_than_twice_as_long_are_three_more():
-    times = learned(*EACH_SIZE, *[(0.0019, 4)] * 3)
-    assert times.fixed < 0.0012
-
-
-def test_long_runs_with_one_of_the_usual_length_among_them_are_chance():
-    times = learned(*EACH_SIZE, (0.02, 4), (0.02, 4), (0.001, 1), (0.02, 4), (0.02, 4))
-    assert times.fixed < 0.0015
-
-
 def test_a_stage_that_took_no_time_at_all_is_known_by_the_three_runs_that_did():
     times = learned((0.0, 1), (0.0, 2), (0.02, 2), (0.02, 2), (0.02, 2))
     assert (times.fixed, times.each) == (pytest.approx(0.02), 0.0)
-
-
-def test_before_a_run_was_seen_no_part_is_fixed():
-    assert RunTimes().lately_fixed == 0.0
 
 
 def test_only_batches_of_one_call_teach():

@@ -90,23 +90,6 @@ def test_all_are_here_where_as_many_wait_as_were_in_hand_between_two_answers():
     assert batches.all_here(4)
 
 
-def test_the_most_in_hand_count_not_the_last():
-    batches = WorkerBatches(1)
-    batches.in_hand(5)
-    batches.in_hand(1)
-    answer(batches)
-    assert not batches.all_here(4)
-
-
-def test_each_worker_is_to_have_its_part_of_them():
-    batches = WorkerBatches(2)
-    batches.in_hand(5)
-    batches.sent(0, 1, 1.0)
-    batches.back(0, 4, 2.0)
-    assert not batches.all_here(2)
-    assert batches.all_here(3)
-
-
 def test_where_no_worker_is_left_all_are_here_as_for_one():
     batches = WorkerBatches(1)
     batches.in_hand(5)
@@ -249,11 +232,3 @@ def test_the_first_of_the_workers_that_have_one_batch_is_soon_free(runs):
     assert batches.soonest(runs, 1.012) == pytest.approx(0.008), "that one begins when the one before is back"
     assert batches.soonest(runs, 1.024) == 0.0
     assert batches.soonest(runs, 1.030) == 0.0, "never in the past"
-
-
-def test_how_soon_a_worker_is_free_is_told_by_the_size_of_its_batch(runs):
-    runs.add(0.074, 32)
-    batches = WorkerBatches(1)
-    batches.sent(0, 32, 1.0)
-    assert batches.soonest(runs, 1.0) == pytest.approx(runs.expected(32))
-    assert batches.soonest(runs, 1.0) > 0.070
