@@ -13,7 +13,6 @@ import pytest
 
 from night import histories
 from penstock.core.supervision import Backoff, StageHealth, Verdict, WorkerHealth
-from rows import each
 
 HISTORIES = histories(200)
 STEPS = 250
@@ -214,25 +213,6 @@ def check_worker(history):
 def test_a_worker_is_judged_as_its_whole_history_says():
     for seed in range(HISTORIES):
         WorkerHistory(seed).play()
-
-
-@each("seed", range(20))
-def test_no_client_can_end_a_worker_that_runs_its_example_well(seed):
-    random, health, now = Random(seed), WorkerHealth(examined=True, recycle_after=0.0), 0.0
-    health.became_ready(now)
-    examinations = 0
-    for _ in range(2000):
-        now += random.choice((0.0, 0.001, 0.01))
-        verdict = health.batch_finished(
-            succeeded=False, failed=random.random() < 0.95, now=now, on_trial=random.random() < 0.5
-        )
-        assert verdict is not RECYCLE
-        if verdict is EXAMINE:
-            examinations += 1
-            for _ in range(random.randrange(4)):  # what the worker held before its example
-                assert health.batch_finished(succeeded=False, failed=True, now=now) is SERVE
-            assert health.examination_finished(well=True) is SERVE
-    assert 0 < examinations <= now + 1.0
 
 
 # -- a stage ----------------------------------------------------------------------------------------------------------
@@ -472,28 +452,3 @@ class StageHistory:
 def test_a_stage_rests_and_fails_as_its_whole_history_says():
     for seed in range(HISTORIES):
         StageHistory(seed).play()
-
-
-@each("seed", range(50))
-def test_a_stage_with_one_worker_that_can_be_started_is_ready_again_when_its_rest_is_over(seed):
-    """The others cannot be started; however long a start takes, the first rest is the last."""
-    random = Random(seed)
-    health, workers = StageHealth(3), [Slot(index) for index in range(3)]
-    for _ in range(3):
-        health.recycled("no", 0.0)
-    for slot in workers:
-        slot.due = health.delay(slot.backoff, 0, 0.0, innocent=True)
-    takes = [random.choice((0.1, 5.0, 40.0, 400.0)) for _ in workers]
-    events = [(slot.due + takes[slot.index], slot) for slot in workers]
-    while not health.ever_ready:
-        now, slot = min(events, key=lambda event: (event[0], event[1].index))
-        events.remove((now, slot))
-        if slot.index:
-            health.died_before_ready(slot.index, "no", now)
-            due = now + health.delay(slot.backoff, 0, now)
-            events.append((due + takes[slot.index], slot))
-        else:
-            assert health.may_serve(now)
-            health.became_ready(0)
-            assert now == 30.0 + takes[0]
-    assert not health.failed(live_workers=1)
