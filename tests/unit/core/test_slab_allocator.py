@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.core.slab_allocator import IDLE_SECONDS, PAGE_BYTES, SlabAllocator
+from penstock.core.slab_allocator import PAGE_BYTES, SlabAllocator
 from rows import each
 
 PAGE = PAGE_BYTES
@@ -34,10 +34,6 @@ def idle(allocator, now, most_bytes=ALL):
 # -- where a piece lies -----------------------------------------------------------------------------------------------
 
 
-def test_a_page_is_4_kib_and_idle_after_a_minute():
-    assert (PAGE_BYTES, IDLE_SECONDS) == (4096, 60.0)
-
-
 @pytest.mark.parametrize(("nbytes", "pages"), [(0, 0), (PAGE - 1, 0), (PAGE, 1), (3 * PAGE - 1, 2), (3 * PAGE, 3)])
 def test_a_slab_has_the_whole_pages_of_its_size(nbytes, pages):
     allocator = SlabAllocator(nbytes)
@@ -55,20 +51,6 @@ def test_a_slab_without_pages_has_room_for_nothing():
     assert idle(allocator, 1e9) == []
 
 
-@pytest.mark.parametrize(("nbytes", "pages"), [(1, 1), (PAGE, 1), (PAGE + 1, 2), (4 * PAGE, 4)])
-def test_a_piece_takes_whole_pages(nbytes, pages):
-    allocator = slab(4)
-    assert allocator.take(nbytes) == 0
-    assert allocator.used_bytes == pages * PAGE
-    assert allocator.take(PAGE) == (pages * PAGE if pages < 4 else None)
-    allocator.give_back(0, 0.0)
-    assert allocator.used_bytes == (PAGE if pages < 4 else 0)
-
-
-def test_pieces_lie_beside_each_other_from_the_lowest_address_on():
-    assert taken(slab(9), 2, 3, 1, 3) == [0, 2, 5, 6]
-
-
 def test_a_piece_lies_at_the_lowest_address_with_room_for_all_of_it():
     allocator = slab(20)
     taken(allocator, 1, 2, 1, 3, 1)  # to page 8
@@ -77,34 +59,6 @@ def test_a_piece_lies_at_the_lowest_address_with_room_for_all_of_it():
     assert taken(allocator, 3) == [4]
     assert taken(allocator, 3) == [8]
     assert taken(allocator, 1, 1, 1) == [1, 2, 11]
-
-
-def test_there_is_no_room_where_no_free_run_is_as_long():
-    allocator = slab(6)
-    taken(allocator, 2, 2, 2)
-    allocator.give_back(0, 0.0)
-    allocator.give_back(4 * PAGE, 0.0)
-    assert allocator.used_bytes == 2 * PAGE
-    assert allocator.take(2 * PAGE + 1) is None
-    assert allocator.take(7 * PAGE) is None
-    assert allocator.used_bytes == 2 * PAGE
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
-def test_pieces_given_back_in_any_order_are_one_run_again(order):
-    allocator = slab(6)
-    offsets = [first * PAGE for first in taken(allocator, 1, 2, 3)]
-    for n in order:
-        allocator.give_back(offsets[n], 0.0)
-    assert allocator.used_bytes == 0
-    assert taken(allocator, 6) == [0]
-
-
-def test_what_is_given_back_is_that_piece_and_no_other():
-    allocator = slab(6)
-    taken(allocator, 2, 2, 2)
-    allocator.give_back(2 * PAGE, 0.0)
-    assert [allocator.is_free(page * PAGE, PAGE) for page in range(6)] == [False, False, True, True, False, False]
 
 
 @pytest.mark.parametrize("offset", [PAGE, 2 * PAGE, 2 * PAGE + 1, 1, -PAGE, -1, 100 * PAGE, 1 << 200])
@@ -117,42 +71,12 @@ def test_only_a_piece_is_given_back(offset):
     assert taken(allocator, 2) == [2]
 
 
-def test_a_piece_is_given_back_once():
-    allocator = slab(4)
-    taken(allocator, 2)
-    allocator.give_back(0, 0.0)
-    with pytest.raises(ValueError, match="no piece begins at 0"):
-        allocator.give_back(0, 0.0)
-    assert allocator.used_bytes == 0
-
-
 def test_a_piece_has_a_byte_at_least():
     with pytest.raises(AssertionError):
         slab(4).take(0)
 
 
 # -- a piece at a place that somebody else says -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("first", "pages", "free"),
-    [
-        (0, 1, [(1, 7)]),  # at the begin of the free run
-        (0, 8, []),  # all of it
-        (3, 2, [(0, 3), (5, 3)]),  # in its middle
-        (7, 1, [(0, 7)]),  # at its end
-    ],
-)
-def test_a_piece_is_taken_exactly_where_it_is_wanted(first, pages, free):
-    allocator = slab(8)
-    assert allocator.is_free(first * PAGE, pages * PAGE)
-    assert allocator.take_at(first * PAGE, pages * PAGE)
-    assert allocator.used_bytes == pages * PAGE
-    assert [(n, size) for n, size in free if allocator.is_free(n * PAGE, size * PAGE)] == free
-    assert not any(allocator.is_free(n * PAGE, (size + 1) * PAGE) for n, size in free)
-    assert not any(allocator.is_free(page * PAGE, 1) for page in range(first, first + pages))
-    allocator.give_back(first * PAGE, 0.0)
-    assert taken(allocator, 8) == [0]
 
 
 @each(
@@ -197,13 +121,6 @@ def test_numbers_that_are_no_free_pages_take_nothing(offset, nbytes):
 # -- pages that nobody uses -------------------------------------------------------------------------------------------
 
 
-def test_pages_that_nobody_touched_never_go_back():
-    allocator = slab(4)
-    assert not allocator.has_touched
-    assert idle(allocator, 0.0) == []
-    assert idle(allocator, 1e9) == []
-
-
 @pytest.mark.parametrize("begin", [0.0, 0.5, 100.0, 100.001, 100.999, 5e6 + 0.25])
 def test_a_page_goes_back_a_minute_after_its_last_use_or_a_second_later(begin):
     for seconds, expected in ((0.0, []), (1.0, []), (59.999, []), (61.0, [(0, 2)]), (1e9, [(0, 2)])):
@@ -212,53 +129,6 @@ def test_a_page_goes_back_a_minute_after_its_last_use_or_a_second_later(begin):
         allocator.give_back(0, begin)
         assert allocator.has_touched
         assert idle(allocator, begin + seconds) == expected
-
-
-def test_a_page_that_is_taken_never_goes_back():
-    allocator = slab(4)
-    taken(allocator, 2)
-    assert allocator.take_at(3 * PAGE, PAGE)
-    assert allocator.has_touched
-    assert idle(allocator, 1e9) == []
-
-
-def test_a_page_that_was_used_again_waits_anew():
-    allocator = slab(4)
-    taken(allocator, 3)
-    allocator.give_back(0, 0.0)
-    taken(allocator, 1, now=50.0)
-    allocator.give_back(0, 50.0)
-    assert idle(allocator, 100.0) == [(1, 2)]
-    assert idle(allocator, 109.9) == []
-    assert idle(allocator, 111.0) == [(0, 1)]
-
-
-def test_a_page_goes_back_once_until_it_is_taken_again():
-    allocator = slab(4)
-    taken(allocator, 2)
-    allocator.give_back(0, 0.0)
-    assert idle(allocator, 100.0) == [(0, 2)]
-    assert not allocator.has_touched
-    assert idle(allocator, 1000.0) == []
-    taken(allocator, 1, now=1000.0)
-    allocator.give_back(0, 1000.0)
-    assert idle(allocator, 2000.0) == [(0, 1)]
-
-
-def test_pages_that_went_back_are_still_free():
-    allocator = slab(4)
-    taken(allocator, 4)
-    allocator.give_back(0, 0.0)
-    assert idle(allocator, 100.0) == [(0, 4)]
-    assert taken(allocator, 4) == [0]
-
-
-def test_free_neighbours_go_back_as_one_run_whenever_they_were_used():
-    allocator = slab(9)
-    taken(allocator, 2, 2, 1, 3)
-    for first, now in ((2, 3.0), (0, 7.0), (5, 5.0)):
-        allocator.give_back(first * PAGE, now)
-    assert idle(allocator, 100.0) == [(5, 3), (0, 4)]
 
 
 def test_no_more_bytes_go_back_at_once_than_are_wanted_and_the_highest_first():
@@ -276,17 +146,6 @@ def test_no_more_bytes_go_back_at_once_than_are_wanted_and_the_highest_first():
     assert allocator.has_touched  # page 4 is taken
 
 
-def test_every_free_page_counts_as_used_now_once_it_may_have_been_written_to():
-    allocator = slab(8)
-    taken(allocator, 2, 2)
-    allocator.give_back(0, 0.0)
-    allocator.touch_free(100.0)
-    assert idle(allocator, 159.0) == []
-    assert idle(allocator, 161.0) == [(4, 4), (0, 2)]
-    allocator.give_back(2 * PAGE, 161.0)
-    assert idle(allocator, 222.0) == [(2, 2)]
-
-
 @pytest.mark.parametrize("pause", [150.0, 191.0, 192.0, 193.0, 254.0, 255.0, 256.0, 1e4, 1e9])
 def test_however_long_nobody_asked_no_page_goes_back_early(pause):
     allocator = slab(8)
@@ -301,15 +160,6 @@ def test_however_long_nobody_asked_no_page_goes_back_early(pause):
     allocator.give_back(3 * PAGE, 3 * pause + 540.0)
     assert idle(allocator, 3 * pause + 599.0) == [(1, 1)]
     assert idle(allocator, 3 * pause + 601.0) == [(3, 1)]
-
-
-def test_pages_used_at_different_times_are_told_apart_for_as_long_as_they_are_not_idle():
-    allocator = slab(60)
-    taken(allocator, *[1] * 60)
-    for second in range(60):
-        allocator.give_back(second * PAGE, 170.0 + second)  # the numbers of seconds are made smaller in between
-    for second in range(60):
-        assert idle(allocator, 230.9 + second) == ([(second - 1, 1)] if second else [])
 
 
 def test_where_the_time_goes_back_a_page_is_late_and_never_early():
