@@ -115,18 +115,6 @@ def test_what_comes_while_a_body_is_moved_out_goes_to_its_piece():
     assert body.content() == b"abcdefgh"
 
 
-def test_a_body_that_is_whole_before_it_is_out_lies_in_its_piece():
-    body = ArrivingBody(4)
-    body.piece = memoryview(bytearray(4))
-    body.coming(3, 1.0)
-    body.put(b"abc")
-    body.move_out(1)
-    body.coming(1, 1.0)
-    body.put(b"d")
-    assert body.content() is body.piece
-    assert body.content() == b"abcd"
-
-
 def test_what_a_body_brought_is_that_of_the_last_second_in_half_seconds():
     body = ArrivingBody(1000)
     assert body.brought(50.0) == 0
@@ -161,11 +149,6 @@ def test_a_body_that_announces_more_than_half_is_inline_and_moves_nobody_out(sla
     assert slab.inline == {"full": 1}
 
 
-def test_a_whole_body_may_lie_in_either_half(slab):
-    assert slab.body(12 * MIB, 12 * MIB).piece is not None
-    assert slab.arriving.announced == 0
-
-
 def test_a_body_that_has_arrived_makes_room_for_another(slab):
     first = slab.body(8 * MIB, 9)
     assert slab.body(MIB, 9).piece is None
@@ -191,26 +174,11 @@ def test_the_one_that_brought_least_in_the_last_second_makes_way(slab):
     assert slab.free == 8 * MIB
 
 
-def test_what_was_brought_before_the_last_second_does_not_count(slab):
-    early = slab.body(4 * MIB, MIB, now=100.0)
-    late = slab.body(4 * MIB, 10, now=101.0)
-    assert slab.body(4 * MIB, 5, now=101.1).piece is not None
-    assert early.piece is None
-    assert late.piece is not None
-
-
 def test_nobody_makes_way_for_one_that_has_brought_no_more(slab):
     bodies = [slab.body(4 * MIB, 500) for _ in range(2)]
     assert slab.body(4 * MIB, 500).piece is None
     assert all(body.piece is not None for body in bodies)
     assert slab.inline == {"full": 1}
-
-
-def test_several_make_way_for_a_large_one(slab):
-    bodies = [slab.body(MIB, n) for n in range(1, 9)]
-    assert slab.body(5 * MIB, 9).piece is not None
-    assert [body.piece is not None for body in bodies] == [False] * 5 + [True] * 3
-    assert slab.inline == {"moved": 5}
 
 
 def test_a_whole_body_that_finds_no_room_has_others_moved_out(slab):

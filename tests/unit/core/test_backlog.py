@@ -16,53 +16,12 @@ def test_what_fits_to_the_last_byte_is_taken():
     assert (backlog.waiting, backlog.dropped) == (1000, 0)
 
 
-def test_what_never_fits_is_refused_although_nothing_waits():
-    backlog = Backlog(1000)
-    assert not backlog.offer(1001)
-    assert backlog.waiting == 0
-
-
-def test_what_was_written_makes_room():
-    backlog = Backlog(1000)
-    assert backlog.offer(1000)
-    backlog.written(300)
-    assert backlog.offer(300)
-    assert not backlog.offer(1)
-
-
-def test_a_line_behind_dropped_ones_is_taken_where_the_notice_has_room_too():
-    backlog = Backlog(1000)
-    assert backlog.offer(1000)
-    assert not backlog.offer(10)
-    backlog.drop(2)
-    backlog.written(10 + NOTICE_BYTES - 1)
-    assert not backlog.offer(10)
-    backlog.drop(1)
-    backlog.written(1)
-    assert backlog.offer(10)
-    assert backlog.tell() == 3
-    assert (backlog.waiting, backlog.dropped, backlog.untold) == (1000, 3, 0)
-
-
 def test_what_could_not_be_written_is_told_when_it_may_be():
     backlog = Backlog(1000)
     backlog.lose(3)
     assert (backlog.dropped, backlog.tell()) == (3, 0)
     backlog.owe(3)
     assert (backlog.dropped, backlog.tell()) == (3, 3)
-
-
-def test_what_was_dropped_is_told_once():
-    backlog = Backlog(1000)
-    assert backlog.tell() == 0
-    backlog.drop(5)
-    assert backlog.tell() == 5
-    assert backlog.waiting == NOTICE_BYTES
-    assert backlog.tell() == 0
-    assert backlog.waiting == NOTICE_BYTES
-    backlog.drop(1)
-    assert backlog.tell() == 1
-    assert backlog.dropped == 6
 
 
 class Plain:

@@ -12,20 +12,6 @@ from rows import each
 BUCKET = 1 / BUCKETS_PER_SECOND
 
 
-def test_nothing_watched_means_no_moment_and_nobody_expired():
-    deadlines = Deadlines()
-    assert deadlines.next_moment() is None
-    assert deadlines.expired(1e9) == []
-
-
-def test_a_deadline_that_never_comes_is_not_watched(request_of):
-    deadlines = Deadlines()
-    forever = request_of()
-    assert deadlines.add(forever) is False
-    assert deadlines.next_moment() is None
-    deadlines.discard(forever)
-
-
 def test_adding_says_whether_the_next_moment_came_nearer(request_of):
     deadlines = Deadlines()
     assert deadlines.add(request_of(deadline=5.0)) is True

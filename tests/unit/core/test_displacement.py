@@ -43,15 +43,6 @@ def test_who_holds_less_than_its_share_displaces_the_newest_of_who_holds_more():
     assert door.displaced(flood) is None, "it has all of its share"
 
 
-def test_at_its_share_a_tenant_displaces_nobody():
-    flood, quiet = Tenant("flood"), Tenant("quiet")
-    door = Door(flood, quiet, max_items=4)
-    for tenant in (flood, flood, quiet, quiet):
-        door.put(tenant)
-    assert door.displaced(quiet) is None
-    assert door.displaced(flood) is None
-
-
 def test_a_better_urgency_displaces_a_worse_one_and_no_equal_one():
     gold = Tenant("gold")
     door = Door(gold, max_items=2)
@@ -61,22 +52,6 @@ def test_a_better_urgency_displaces_a_worse_one_and_no_equal_one():
     door.queue.discard(late)
     assert door.displaced(gold, 3) is None
     assert door.displaced(gold, 2) is usual
-
-
-def test_of_one_urgency_it_is_who_is_furthest_over_its_share():
-    most, more, quiet = Tenant("most"), Tenant("more"), Tenant("quiet")
-    door = Door(most, more, quiet, max_items=9)
-    newest = [door.put(tenant) for tenant in (most, most, most, most, most, more, more, more, more)]
-    assert door.displaced(quiet) is newest[4]
-    assert door.displaced(quiet, 2) is newest[4]
-
-
-def test_a_claim_by_share_passes_over_those_who_have_no_more_than_theirs():
-    flood, few, quiet = Tenant("flood"), Tenant("few"), Tenant("quiet")
-    door = Door(flood, few, quiet, max_items=6)
-    items = [door.put(flood, 1) for _ in range(5)]
-    door.put(few, 7)
-    assert door.displaced(quiet, 7) is items[-1]
 
 
 def test_what_has_run_and_what_is_at_a_worker_stays():

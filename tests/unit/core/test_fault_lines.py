@@ -40,41 +40,6 @@ def test_the_first_has_its_traceback_ten_more_are_lines_and_the_rest_is_counted(
     assert (lines.next_count(), lines.take_counts(math.inf)) == (math.inf, [])
 
 
-def test_a_traceback_is_written_again_after_ten_seconds_and_not_sooner():
-    lines = FaultLines()
-    found = [judge(lines, now) for now in (0.0, 9.999, 10.0, 19.999, 20.0)]
-    assert found == [TRACEBACK, LINE, TRACEBACK, LINE, TRACEBACK]
-
-
-def test_no_second_has_more_than_ten_lines_wherever_it_begins():
-    lines = FaultLines()
-    judge(lines, 0.0)
-    assert [judge(lines, 0.875) for _ in range(10)] == [LINE] * 10
-    assert [judge(lines, now) for now in (1.125, 1.874, 1.875)] == [COUNT, COUNT, LINE]
-
-
-def test_what_has_no_traceback_is_a_line_from_the_first_on():
-    lines = FaultLines()
-    assert judge(lines, 0.0, has_traceback=False) is LINE
-    assert judge(lines, 0.0) is TRACEBACK
-
-
-def test_a_count_has_every_item_of_a_failure_that_many_share():
-    lines = FaultLines()
-    for _ in range(11):
-        judge(lines, 0.0)
-    assert [judge(lines, 0.0, n=400), judge(lines, 0.5, n=12)] == [COUNT, COUNT]
-    assert lines.take_counts(1.0) == [(kind(), 412)]
-
-
-def test_kinds_do_not_disturb_each_other():
-    lines = FaultLines()
-    kinds = [kind(), kind(1), kind()._replace(stage="other"), kind()._replace(error="KeyError")]
-    for one in kinds:
-        assert [judge(lines, 0.0, of=one) for _ in range(12)] == [TRACEBACK] + [LINE] * 10 + [COUNT]
-    assert sorted(lines.take_counts(1.0)) == sorted((one, 1) for one in kinds)
-
-
 def test_kinds_beyond_the_limit_are_judged_as_one():
     lines = FaultLines()
     assert [judge(lines, 0.0, of=kind(n)) for n in range(MAX_KINDS)] == [TRACEBACK] * MAX_KINDS
