@@ -100,13 +100,6 @@ async def test_a_worker_at_work_is_not_asked(rig):
     assert rig.workers[0].checked
 
 
-async def test_a_stage_without_a_health_asks_nobody_and_has_no_timer(make_rig):
-    rig = await make_rig().start()
-    assert rig.clock.waiting == []
-    await rig.clock.advance(100.0)
-    assert rig.workers[0].frames == []
-
-
 async def test_one_timer_serves_all_workers(rig):
     assert rig.clock.waiting == [10.0]
     await rig.clock.advance(10.0)

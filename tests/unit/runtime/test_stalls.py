@@ -146,17 +146,6 @@ async def test_a_stage_that_waits_for_room_behind_it_is_not_the_one_that_has_sta
     assert not any(call.done for call in calls)
 
 
-async def test_failed_and_draining_say_more_than_stalled(rig):
-    call = await rig.call()
-    await rig.clock.advance(60.0)
-    stopping = await rig.stopping(drain=5.0)
-    assert rig.engine.state is State.DRAINING
-    rig.workers[0].answer()
-    await stopping
-    assert call.ends == [b"1"]
-    assert (rig.engine.state, ages(rig)) == (State.STOPPED, [0.0])
-
-
 # -- the log ----------------------------------------------------------------------------------------------------------
 
 
@@ -198,14 +187,6 @@ async def test_one_timer_is_enough_however_much_is_answered(rig):
     await rig.call()
     await rig.clock.advance(30.0)
     assert rig.clock.waiting == [30.0], "it looks again when the time may be up"
-
-
-async def test_without_a_limit_there_is_no_timer(make_rig):
-    rig = await make_rig(stall_unready=math.inf).start()
-    await rig.call()
-    assert rig.clock.waiting == []
-    await rig.clock.advance(1e6)
-    assert rig.engine.state is State.READY
 
 
 async def test_an_engine_that_was_abandoned_says_nothing(rig, caplog):
