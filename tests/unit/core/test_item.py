@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from penstock.core.item import OFFER, SEND, Item, ItemState, Request
+from penstock.core.item import OFFER, SEND, ItemState, Request
 from penstock.core.lanes import Lane
 
 LEGAL = {
@@ -30,14 +30,6 @@ def test_states_are_told_apart_by_their_numbers():
     assert [int(state) for state in ItemState] == [0, 1, 2, 3]
 
 
-def test_a_request_is_what_it_was_made_of_and_starts_outside():
-    request = Request([b"a"], 1, 2, 5.0, print, Lane.BULK)
-    assert (request.payloads, request.codec_in, request.codec_out, request.deadline) == ([b"a"], 1, 2, 5.0)
-    assert (request.done, request.lane) == (print, Lane.BULK)
-    assert not request.admitted
-    assert (request.unfed_bytes, request.result_bytes, request.full, request.bucket) == (0, 0, False, None)
-
-
 def test_a_request_starts_unfed_and_unsettled():
     request = Request([b"a", b"b"], 1, 2, math.inf, print, Lane.BULK)
     assert (request.fed, request.unsettled, request.outcomes, request.items) == (0, 2, [None, None], [])
@@ -46,10 +38,3 @@ def test_a_request_starts_unfed_and_unsettled():
     assert not request.wholly_fed
     request.fed = 2
     assert request.wholly_fed
-
-
-def test_an_item_has_its_requests_deadline_and_starts_new():
-    request = Request([b"abc"], 1, 2, 5.0, print, Lane.SINGLE)
-    item = Item(7, b"abc", 3, request, 4)
-    assert (item.id, item.payload, item.nbytes, item.request, item.index) == (7, b"abc", 3, request, 4)
-    assert (item.deadline, item.state, item.stage, item.suspect) == (5.0, ItemState.NEW, 0, False)
