@@ -499,14 +499,6 @@ async def test_a_worker_that_writes_no_stacks_is_given_up_after_half_a_second(li
     assert life.clock.waiting == []
 
 
-async def test_a_worker_that_ends_while_it_is_asked_has_told_what_was_read(life):
-    asking = await asked(life, Memory("Thread 1"))
-    life.process.end("signal SIGKILL")
-    await rest()
-    await life.clock.advance(0.02)
-    assert await asking == "Thread 1"
-
-
 async def test_a_worker_that_the_signal_would_end_says_so_in_place_of_its_stacks(life):
     asking = await asked(life, Memory("no handler"))
     assert await asking == NOT_ASKED
