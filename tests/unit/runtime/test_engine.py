@@ -10,7 +10,6 @@ import threading
 import pytest
 
 from penstock.config import Batch
-from penstock.core.arriving import ArrivingBody
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import ConfigError, NotReady, Overloaded, StartFailed
@@ -44,13 +43,6 @@ async def test_it_tells_the_stacks_of_each_worker_that_has_some_under_its_name(m
         f"worker 0 of stage 'a' (pid {first.pid})": "in predict",
         f"worker 0 of stage 'b' (pid {other.pid})": "in setup",
     }
-
-
-def test_no_body_gets_a_piece(make_rig):
-    engine = make_rig(spec()).engine
-    body = ArrivingBody(1024 * 1024)
-    assert engine.piece_for(body) is None
-    engine.arrived(body)
 
 
 # -- start ------------------------------------------------------------------------------------------------------------
@@ -270,16 +262,6 @@ async def test_what_an_example_gave_is_told_without_the_class_of_our_error(make_
     assert str(reached(starting)).startswith(words)
 
 
-async def test_a_setup_that_raises_later_is_logged_and_tried_again(make_rig, caplog):
-    rig = await make_rig().start()
-    rig.workers[-1].die()
-    await rig.clock.advance(0.0)
-    rig.workers[-1].fail_setup("no weights")
-    assert "could not be set up: builtins.OSError\n\nTraceback" in caplog.text
-    assert caplog.text.count("no weights") == 1
-    assert rig.clock.waiting == [0.1]
-
-
 # -- what hosts read --------------------------------------------------------------------------------------------------
 
 
@@ -380,13 +362,6 @@ async def test_a_drain_finishes_what_was_accepted_and_closes_the_workers(make_ri
     assert len(rig.workers) == 2
 
 
-async def test_a_drain_that_needed_less_than_its_time_leaves_no_timer(make_rig):
-    rig = await make_rig().start()
-    stopping = await rig.stopping(30.0)
-    assert stopping.done()
-    assert rig.clock.waiting == []
-
-
 async def test_a_drain_holds_no_batch_for_company(make_rig):
     rig = await make_rig(spec(batch=Batch(max_size=8, max_wait=60.0))).start()
     call = await rig.call()
@@ -437,13 +412,6 @@ async def test_without_a_drain_everything_ends_at_once(make_rig):
     await rig.stopping(0)
     await rig.clock.advance(0)
     assert isinstance(call.error, NotReady)
-    assert rig.workers[0].orders == ["kill"]
-
-
-async def test_an_idle_engine_without_a_drain_kills_too(make_rig):
-    rig = await make_rig(obedient=False).start()
-    await rig.stopping(0)
-    await rig.clock.advance(0)
     assert rig.workers[0].orders == ["kill"]
 
 
@@ -612,15 +580,6 @@ async def test_it_says_which_stages_load_and_since_when(make_rig):
     rig.workers[1].become_ready()
     await starting
     assert (rig.engine.loading, rig.engine.reason) == ([], "")
-
-
-async def test_who_asks_too_early_is_told_what_still_loads(make_rig):
-    rig = make_rig(spec(name="M"))
-    await rig.begin()
-    await rig.clock.advance(12.0)
-    assert str(rig.engine.refusal()) == "service 'service' is starting: M is loading, 12 s"
-    with pytest.raises(NotReady, match="is starting: M is loading, 12 s"):
-        rig.submit()
 
 
 async def test_a_start_that_is_tried_again_says_why_and_counts_from_the_first(make_rig):

@@ -7,7 +7,6 @@ import math
 
 import pytest
 
-from night import histories
 from penstock.config import Batch
 from penstock.core.lanes import Lane
 from penstock.core.outcome import Failure
@@ -262,13 +261,6 @@ async def test_an_item_that_is_found_late_when_it_is_sent_never_runs(make_rig):
     assert good.done
 
 
-async def test_a_batch_of_late_items_alone_is_not_sent(make_rig):
-    rig = await make_rig().start()
-    late = await rig.call(b"late", within=0.0)
-    assert isinstance(late.error, DeadlineExceeded)
-    assert rig.workers[0].frames == []
-
-
 async def test_what_a_caller_cancels_that_is_told_of_its_deadline_is_not_sent_with_the_rest_of_the_batch(make_rig):
     rig = await make_rig(spec(batch=Batch(max_size=4))).start()
     other, third = rig.submit(b"22"), rig.submit(b"333")
@@ -278,43 +270,6 @@ async def test_what_a_caller_cancels_that_is_told_of_its_deadline_is_not_sent_wi
     assert rig.workers[0].batches == [[b"333"]]
     rig.workers[0].answer()
     assert third.ends == [b"333"]
-
-
-async def test_a_request_that_waits_for_room_waits_until_its_deadline(make_rig):
-    rig = await make_rig(max_queued=1).start()
-    await rig.call(b"a")
-    waiting = await rig.call(b"b", wait=True, within=2.0)
-    await rig.clock.advance(2.01)
-    assert isinstance(waiting.error, DeadlineExceeded)
-    assert not waiting.error.ran
-    rig.workers[0].answer()
-
-
-async def test_the_earlier_of_two_deadlines_is_met_first(make_rig):
-    rig = await make_rig().start()
-    late, later = rig.submit(within=10.0), rig.submit(within=1.0)
-    await rest()
-    await rig.clock.advance(1.01)
-    assert (late.done, later.done) == (False, True)
-    await rig.clock.advance(9.0)
-    assert late.done
-
-
-async def test_who_expires_under_a_worker_that_has_hung_for_hours_is_answered(make_rig):
-    rig = await make_rig(spec(batch=Batch(max_size=4)), max_queued=64).start()
-    for _ in range(30):
-        for _ in range(16 - rig.engine.queued):
-            rig.submit()
-        await rest()
-        await rig.clock.advance(0.1)
-        rig.workers[0].answer(seconds=0.1)
-        await rest()
-    calls = histories(3000)
-    for _ in range(calls):
-        await rig.call(within=1.0)
-        await rig.clock.advance(6000.0 / calls)
-    assert all(call.done for call in rig.calls[-calls:])
-    assert rig.engine.refusal() is None
 
 
 class Halt(BaseException):
@@ -443,16 +398,6 @@ async def test_items_of_back_count_in_no_bound_and_take_no_room(make_rig):
     assert rig.engine.counters.succeeded == 7
 
 
-async def test_items_of_back_are_refused_by_a_service_that_does_not_accept(make_rig):
-    rig = make_rig()
-    starting = await rig.begin()
-    with pytest.raises(NotReady):
-        rig.submit(lane=Lane.BACK)
-    rig.calls.pop()
-    rig.workers[0].become_ready()
-    await starting
-
-
 async def test_whoever_comes_goes_before_the_backlog(make_rig):
     rig = await make_rig(spec(prefetch=0)).start()
     jobs = [rig.submit(b"job", lane=Lane.BACK) for _ in range(3)]
@@ -467,19 +412,6 @@ async def test_whoever_comes_goes_before_the_backlog(make_rig):
     assert first.done
     assert all(job.done for job in jobs)
     assert rig.engine.stages[0].counters.cuts == {"full": 4}
-
-
-async def test_a_worker_is_sent_one_batch_of_back_ahead_however_many_it_may_hold(make_rig):
-    rig = await make_rig(spec(prefetch=4)).start()
-    for _ in range(6):
-        rig.submit(b"job", lane=Lane.BACK)
-    await rest()
-    assert rig.workers[0].batches == [[b"job"]] * 2
-    await rig.call(b"a")
-    assert rig.workers[0].batches == [[b"job"]] * 2 + [[b"a"]]
-    while rig.workers[0].frames:
-        rig.workers[0].answer()
-        await rest()
 
 
 async def test_items_of_back_have_a_deadline_and_can_be_cancelled(make_rig):
@@ -507,14 +439,6 @@ async def test_a_drain_waits_for_items_of_back(make_rig):
         await rest()
     await stopping
     assert [call.ends for call in calls] == [[b"0"], [b"1"]]
-
-
-async def test_a_stop_settles_items_of_back_wherever_they_are(make_rig):
-    rig = await make_rig(spec(prefetch=0)).start()
-    calls = [await rig.call(b"%d" % i, lane=Lane.BACK) for i in range(2)]
-    await rig.stop()
-    assert [call.ends for call in calls] == [[NotReady]] * 2
-    assert rig.engine.counters.turned_away == 2
 
 
 async def test_between_stages_too_the_backlog_takes_no_room_from_others(make_rig):
@@ -630,21 +554,7 @@ async def test_an_item_has_begun_once_its_worker_runs_it(make_rig):
     assert begun() == [True, True, True]
 
 
-async def test_a_suspect_has_begun_and_what_was_sent_ahead_has_not(make_rig):
-    rig = await make_rig().start()
-    running, ahead = await rig.call(b"a"), await rig.call(b"b")
-    rig.workers[0].die()
-    assert [rig.engine.begun(call.request) for call in (running, ahead)] == [True, False]
-
-
 # -- what an error says of whether its item has run -------------------------------------------------------------------
-
-
-async def test_an_item_that_expires_before_its_worker_ran_it_has_not_begun(make_rig):
-    rig = await make_rig(spec()).start()
-    calls = [await rig.call(within=1.0) for _ in range(3)]  # one runs, one was sent ahead, one waits
-    await rig.clock.advance(1.1)
-    assert [(call.error.ran, call.error.begun) for call in calls] == [(True, True), (False, False), (False, False)]
 
 
 async def test_an_item_that_expires_before_the_second_stage_has_begun_in_the_first(make_rig):
@@ -687,17 +597,6 @@ async def test_what_is_settled_at_a_stop_says_of_each_item_whether_it_had_begun(
     await rig.stop()
     assert [type(call.error) for call in (running, waiting)] == [NotReady, NotReady]
     assert (running.error.begun, waiting.error.begun) == (True, False)
-
-
-async def test_a_request_has_begun_with_the_first_of_its_items(make_rig):
-    rig = await make_rig(spec(prefetch=0)).start()
-    blocker = await rig.call(b"a")
-    call = await rig.call(b"b", b"c")
-    assert not rig.engine.begun(call.request)
-    rig.workers[0].answer()
-    await rest()
-    assert blocker.done
-    assert rig.engine.begun(call.request)
 
 
 # -- what a death leaves ----------------------------------------------------------------------------------------------
@@ -1063,18 +962,6 @@ async def test_an_idle_worker_that_may_be_given_nothing_makes_nobody_in_time(mak
     assert rig.engine.refusal(0, rig.clock.now() + 3.1) is None
 
 
-async def test_nobody_is_refused_for_its_deadline_before_every_stage_has_run(make_rig):
-    rig = await make_rig(spec(name="a"), spec(name="b"), admission="deadline").start()
-    for _ in range(4):
-        await rig.call()
-    rig.workers[0].answer(seconds=60.0)
-    await rest()
-    assert rig.engine.refusal(0, rig.clock.now() + 0.1) is None
-    rig.workers[1].answer(seconds=1.0)
-    await rest()
-    assert rig.engine.refusal(0, rig.clock.now() + 0.1).reason == "late"
-
-
 async def test_jobs_those_who_wait_for_room_and_those_without_a_deadline_are_not_predicted(make_rig):
     rig = await make_rig(spec(), admission="deadline").start()
     await ran(rig)
@@ -1086,15 +973,6 @@ async def test_jobs_those_who_wait_for_room_and_those_without_a_deadline_are_not
     await rig.call(within=0.1, wait=True)
     with pytest.raises(Overloaded):
         rig.submit(within=0.1)
-
-
-async def test_by_default_nobody_is_predicted(make_rig):
-    rig = await make_rig(spec()).start()
-    await ran(rig)
-    for _ in range(4):
-        await rig.call()
-    assert rig.engine.refusal(0, rig.clock.now() + 0.1) is None
-    await rig.call(within=0.1)
 
 
 async def test_the_better_urgency_is_counted_by_what_goes_before_it(make_rig):
@@ -1132,15 +1010,6 @@ async def test_long_jobs_keep_nobody_out_who_is_quick(make_rig):
     await rig.clock.advance(1.0)  # one job has run for 3 s and the other for 1 s, and jobs take 5.2 s
     assert rig.engine.refusal(0, rig.clock.now() + 2.4) is None
     assert rig.engine.refusal(0, rig.clock.now() + 2.2).reason == "late", "what runs has 2.2 s to go"
-
-
-async def test_a_batch_with_a_job_in_it_is_one_of_those_in_front(make_rig):
-    rig = await make_rig(spec(batch=Batch(max_size=2, max_wait=0))).start()
-    rig.submit(lane=Lane.BACK)
-    await rig.call()
-    rig.workers[0].answer(seconds=2.0)
-    queue = rig.engine.stages[0].queue
-    assert (queue.expected_run(2), queue.expected_back_run(2)) == (2.0, 0.0)
 
 
 async def test_where_no_worker_is_ready_nobody_knows_and_nobody_is_refused(make_rig):
@@ -1233,15 +1102,6 @@ async def test_answers_that_nobody_reads_refuse_no_newcomer(make_rig):
     assert waiting.done
 
 
-async def test_what_waits_behind_unread_answers_ends_at_its_deadline(make_rig):
-    rig = await make_rig(max_queued_bytes=10).start()
-    rig.engine.hold_answer(11)
-    call = await rig.call(within=5.0)
-    await rig.clock.advance(5.0)
-    assert call.ends == [DeadlineExceeded]
-    rig.engine.hold_answer(-11)
-
-
 async def test_bytes_given_back_where_nothing_is_in_hand_wake_nobody(make_rig):
     rig = await make_rig().start()
     pumps = []
@@ -1283,19 +1143,6 @@ async def test_a_batch_whose_results_take_more_than_they_may_ends_what_no_worker
     assert call.ends == [b"x" * 100, b"z", b"y"] + [Overloaded] * 7
     assert rig.engine.counters.turned_away == 7
     assert all(outcome.error.retry_after >= 1 for outcome in call.told[0][3:])
-
-
-async def test_only_the_batch_that_gathers_too_much_is_ended(make_rig):
-    rig = await make_rig(spec(prefetch=0), max_queued_bytes=100).start()
-    other = await rig.call(b"1", b"2", lane=Lane.BULK, hold_results=True)
-    large = await rig.call(b"3", b"4", b"5", lane=Lane.BULK, hold_results=True)
-    single = await rig.call(b"6")
-    for _ in range(4):
-        (batch,) = rig.workers[0].batches
-        rig.workers[0].answer([b"x" * 101] if batch == [b"3"] else [b"x"])
-        await rest()
-    assert large.ends == [b"x" * 101, Overloaded, Overloaded]
-    assert (other.ends, single.ends) == ([b"x", b"x"], [b"x"])
 
 
 async def test_batches_gather_together_and_the_one_with_the_most_is_ended(make_rig):
@@ -1350,16 +1197,6 @@ async def test_a_batch_whose_failures_say_too_much_ends_what_no_worker_has(make_
     rig.workers[0].fail("x" * 101)
     assert call.ends == [StageFailed, Overloaded, Overloaded]
     assert rig.engine.held_bytes == 0
-
-
-async def test_in_process_the_caller_holds_its_results_however_large(make_rig):
-    rig = await make_rig(max_queued_bytes=100).start()
-    call = await rig.call(b"1", b"2", b"3", lane=Lane.BULK)
-    for _ in range(3):
-        rig.workers[0].answer([b"x" * 1000])
-        assert rig.engine.held_bytes <= 3, "payloads alone"
-        await rest()
-    assert call.ends == [b"x" * 1000] * 3
 
 
 # -- turns of the loop ------------------------------------------------------------------------------------------------

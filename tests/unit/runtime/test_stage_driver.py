@@ -51,14 +51,6 @@ async def test_idle_workers_are_served_before_a_busy_one_prefetches(make_rig):
     await finish(rig)
 
 
-async def test_a_stage_that_prefetches_nothing_sends_only_to_idle_workers(make_rig):
-    rig = await make_rig(spec(prefetch=0)).start()
-    await rig.call()
-    await rig.call()
-    assert held(rig) == [1]
-    await finish(rig)
-
-
 async def test_a_partial_batch_waits_for_an_idle_worker_and_a_full_one_is_prefetched(make_rig):
     rig = await make_rig(spec(batch=Batch(max_size=2))).start()
     await rig.call(b"a")
@@ -66,19 +58,6 @@ async def test_a_partial_batch_waits_for_an_idle_worker_and_a_full_one_is_prefet
     assert rig.workers[0].batches == [[b"a"]]
     await rig.call(b"c")
     assert rig.workers[0].batches == [[b"a"], [b"b", b"c"]]
-    await finish(rig)
-
-
-async def test_a_batch_that_waits_for_company_leaves_when_its_time_has_come(make_rig):
-    rig = await make_rig(spec(batch=Batch(max_size=8, max_wait=0.5))).start()
-    await rig.call(b"a")
-    assert rig.clock.waiting == [0.5]
-    await rig.clock.advance(0.4)
-    await rig.call(b"b")
-    assert rig.workers[0].frames == []
-    await rig.clock.advance(0.1)
-    assert rig.workers[0].batches == [[b"a", b"b"]]
-    assert rig.engine.stages[0].counters.cuts == {"waited": 1}
     await finish(rig)
 
 
@@ -136,20 +115,6 @@ async def test_a_stage_is_not_fed_while_the_next_one_has_no_room(make_rig):
     assert all(call.done for call in calls)
 
 
-async def test_the_room_that_counts_is_that_of_the_very_next_stage(make_rig):
-    rig = await make_rig(
-        spec(name="a", prefetch=0), spec(name="b", prefetch=0, max_queued=1), spec(name="c", prefetch=0)
-    ).start()
-    calls = [await rig.call(b"%d" % i) for i in range(4)]
-    for _ in range(2):
-        rig.workers[0].answer()
-        await rest()
-    assert rig.engine.stages[1].queued == 1
-    assert held(rig) == [0, 1, 0]
-    await finish(rig)
-    assert all(call.done for call in calls)
-
-
 async def test_a_stage_is_not_fed_while_the_next_queue_holds_more_than_its_share_of_bytes(make_rig):
     rig = await make_rig(spec(name="a", prefetch=0), spec(name="b", prefetch=0), max_queued_bytes=200).start()
     for _ in range(4):
@@ -192,14 +157,6 @@ async def test_a_batch_that_was_sent_ahead_counts_towards_the_bound(make_rig):
     rig.workers[1].answer()
     await rest()
     assert held(rig) == [2, 1]
-    await finish(rig)
-
-
-async def test_a_bound_beyond_the_windows_of_the_workers_bounds_nothing(make_rig):
-    rig = await make_rig(spec(workers=2, max_batches=5)).start()
-    for _ in range(6):
-        await rig.call()
-    assert held(rig) == [2, 2]
     await finish(rig)
 
 
@@ -270,13 +227,6 @@ async def test_a_stage_counts_what_it_did(make_rig):
     assert counters.batch_size.total == 2
     assert counters.computed.total == 0.15
     assert (counters.waited.count, counters.waited.total) == (2, 0.0)
-
-
-async def test_singles_that_run_one_by_one_are_not_counted_as_bisected(make_rig):
-    rig = await make_rig().start()
-    await rig.call()
-    rig.workers[0].answer(calls=3)
-    assert rig.engine.stages[0].counters.bisected == 0
 
 
 async def test_a_worker_whose_every_batch_fails_is_recycled_and_what_it_holds_is_no_suspect(make_rig, caplog):
@@ -395,27 +345,6 @@ async def test_a_suspect_that_lay_behind_another_is_retried_before_the_others(ma
     assert sum(len(worker.batches) for worker in rig.workers.alive) == 1
     await finish(rig)
     assert rig.engine.counters.lost == 1
-
-
-async def test_a_stage_without_a_ready_worker_sends_nothing(make_rig):
-    rig = await make_rig().start()
-    rig.workers[0].die()
-    call = await rig.call()
-    assert rig.engine.state is State.READY
-    assert rig.engine.stages[0].queued == 1
-    await rig.clock.advance(0)
-    rig.workers[1].become_ready()
-    await rest()
-    rig.workers[1].answer()
-    assert call.done
-
-
-async def test_a_stage_that_stops_forgets_its_timer(make_rig):
-    rig = await make_rig(spec(batch=Batch(max_size=8, max_wait=60.0))).start()
-    await rig.call()
-    assert rig.clock.waiting == [60.0]
-    await rig.stop()
-    assert rig.clock.waiting == []
 
 
 # -- what failures lead to --------------------------------------------------------------------------------------------
