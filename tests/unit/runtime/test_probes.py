@@ -122,15 +122,6 @@ async def test_it_is_never_displaced_however_small_the_shares_are(make):
     assert len(told) == 1
 
 
-async def test_its_place_counts_in_the_bound(make):
-    rig = await make(max_queued=1)
-    await probe(rig)
-    assert rig.engine.refusal().reason == "full"
-    with pytest.raises(Overloaded):
-        rig.submit()
-    await answer_all(rig)
-
-
 async def test_it_is_not_refused_by_prediction(make):
     rig = await make(admission="deadline")
     await rig.call(b"runs")

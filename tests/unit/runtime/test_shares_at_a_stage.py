@@ -61,14 +61,6 @@ async def test_who_has_little_gets_a_place_from_who_has_much(make):
     await answer_all(rig)
 
 
-async def test_no_more_than_its_share_is_taken(make):
-    rig = await make()
-    await offer(rig, "flood", 20)
-    await offer(rig, "few", 20)
-    assert (in_hand(rig, "flood"), in_hand(rig, "few")) == (2, 3), "the share is 2.5"
-    await answer_all(rig)
-
-
 async def test_shares_go_by_weight(make):
     rig = await make()
     await offer(rig, "flood", 20)

@@ -90,23 +90,6 @@ async def test_who_waits_in_process_waits_for_a_token_and_keeps_nobody_else_wait
     assert calls[2].ends == [b"2"]
 
 
-async def test_the_better_urgency_gets_the_next_token_and_the_lanes_take_turns(make):
-    rig = await make("[tenants.gold]\nrate = 1\nburst = 1\nurgency = 2")
-    await rig.call(b"first", tenant="gold")
-    rig.submit(b"b0", b"b1", tenant="gold", wait=True, lane=Lane.BULK)
-    rig.submit(b"s0", tenant="gold", wait=True)
-    rig.submit(b"s1", tenant="gold", wait=True)
-    rig.submit(b"urgent", tenant="gold", wait=True, urgency=0)
-    ran = []
-    await answer_all(rig)
-    for _ in range(6):
-        await rig.clock.advance(1.0)
-        ran += [item for batch in rig.workers[0].batches for item in batch]
-        await answer_all(rig)
-    seen = list(dict.fromkeys(ran))
-    assert seen[-5:] == [b"urgent", b"s0", b"b0", b"s1", b"b1"]
-
-
 async def test_a_client_batch_is_charged_by_item_and_fed_as_tokens_come(make):
     rig = await make("[tenants.gold]\nrate = 1\nburst = 2", spec(batch=Batch(max_size=8), prefetch=0))
     call = await rig.call(*[b"%d" % n for n in range(4)], tenant="gold", lane=Lane.BULK)
@@ -276,15 +259,6 @@ async def test_an_engine_with_a_wrong_file_is_not_made(make_rig, tmp_path):
         make_rig(tenants=str(path))
 
 
-async def test_what_ends_with_the_service_may_wait_for_a_token(make):
-    rig = await make("[tenants.gold]\nrate = 0.001\nburst = 1")
-    await rig.call(tenant="gold")
-    waits = await rig.call(tenant="gold", wait=True)
-    await answer_all(rig)
-    await rig.stop()
-    assert waits.done
-
-
 # -- displacement -----------------------------------------------------------------------------------------------------
 
 
@@ -356,18 +330,6 @@ async def test_one_who_waits_for_bytes_keeps_out_its_own_rank_and_worse_for_that
     for _ in range(6):
         await answer_all(rig)
     assert (first.ends, waits.ends) == ([b"12345"], [b"w" * 60])
-
-
-async def test_a_newcomer_may_displace_while_others_wait_for_room_who_keep_their_places(make_rig):
-    rig = await make_rig(spec(prefetch=0), max_queued=2).start()
-    flood = [await rig.call(b"f", tenant="flood") for _ in range(2)]
-    waits = await rig.call(b"w", tenant="flood", wait=True)
-    quiet = await rig.call(b"q", tenant="quiet")
-    assert flood[1].done
-    assert not waits.done
-    for _ in range(4):
-        await answer_all(rig)
-    assert (quiet.ends, waits.ends) == ([b"q"], [b"w"])
 
 
 async def test_a_caller_that_submits_when_it_is_displaced_does_not_get_the_place(make_rig):

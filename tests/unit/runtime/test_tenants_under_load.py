@@ -104,22 +104,3 @@ async def test_a_flood_neither_refuses_nor_delays_those_who_stay_below_half_thei
     assert load.refused["flood"] > 0
     assert sum(load.served.values()) >= 0.98 * CAPACITY * SECONDS
     await finish(rig)
-
-
-@pytest.mark.timeout(240)
-async def test_two_floods_are_served_by_their_weights_within_one_batch(make_rig, tmp_path):
-    path = tmp_path / "tenants.toml"
-    path.write_text("[tenants.gold]\nweight = 3\n[tenants.iron]\nweight = 1")
-    one = stage(math.sqrt, batch=Batch(max_size=SIZE))
-    rig = await make_rig(one, max_queued=64, tenants=str(path)).start()
-    load = Load(rig, {"gold": 2 * CAPACITY, "iron": 2 * CAPACITY}, seed=5)
-    await load.play(2.0)
-    begun = {name: len(waits) for name, waits in load.waits.items()}
-    await load.play(0.75 * SECONDS)
-    gold, iron = (len(load.waits[name]) - begun[name] for name in ("gold", "iron"))
-    assert abs(gold - 3 * iron) <= 4 * SIZE, (
-        gold,
-        iron,
-    )  # one batch more or less: gold and iron move against each other
-    assert abs(gold - 0.75 * (gold + iron)) <= SIZE
-    await finish(rig)
