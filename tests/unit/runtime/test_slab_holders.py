@@ -215,20 +215,6 @@ async def test_a_worker_still_reads_what_nobody_waits_for_until_it_has_answered(
     assert rig.used_bytes == [0, 0]
 
 
-@pytest.mark.parametrize("ending", ["cancelled", "expired"])
-async def test_a_worker_still_reads_what_nobody_waits_for_until_it_is_gone(large, ending):
-    rig = await large(obedient=False)
-    call = await rig.call(rig.body(b"a", LARGE), within=5.0)
-    if ending == "cancelled":
-        rig.engine.cancel(call.request)
-    else:
-        await rig.clock.advance(5.0)
-    assert rig.used_bytes == [LARGE, 0]
-    rig.workers[0].die()
-    await rest()
-    assert rig.used_bytes == [0, 0]
-
-
 async def test_an_item_that_waits_lets_go_when_it_is_settled(large):
     rig = await large(max_queued=2, timeout=math.inf)
     running = await rig.call(b"1")
@@ -428,22 +414,9 @@ def forged(rig, offset, nbytes, serial, slab="its own"):
 
 @pytest.mark.parametrize(
     "numbers",
-    [
-        (0, LARGE, 1, "arrivals"),
-        (0, LARGE, 1, "none"),
-        (1, LARGE, 1),
-        (SLAB, LARGE, 1),
-        (SLAB - PAGE, LARGE, 1),
-        (2**63, LARGE, 1),
-        (0, 2**62, 1),
-        (0, 0, 1),
-        (0, LARGE, 0),
-        (0, LARGE, 2),
-    ],
-    ids=[
-        "arrivals", "no slab", "no page", "behind", "over the end", "far away", "huge", "nothing", "stale", "too early",
-    ],
-)  # fmt: skip
+    [(0, LARGE, 1, "arrivals"), (0, LARGE, 1, "none"), (SLAB - PAGE, LARGE, 1), (0, LARGE, 2)],
+    ids=["arrivals", "no slab", "over the end", "too early"],
+)
 async def test_a_forged_result_ends_the_worker_and_its_item_runs_again(large, numbers, caplog):
     rig = await large()
     handle = forged(rig, *numbers)
@@ -469,21 +442,6 @@ async def test_a_failure_is_never_read_from_a_slab(large, caplog):
     assert rig.workers[0].ended
     assert "named memory where it has to send bytes" in caplog.text
     rig.engine.cancel(call.request)
-
-
-async def test_a_result_that_is_still_read_is_named_by_nobody_else(large):
-    rig = await large()
-    call = await rig.call(b"1")
-    rig.workers[0].answer([b"r" * LARGE])
-    await rest()
-    other = await rig.call(b"1")
-    frame = rig.workers[0].frames[0]
-    handles = {0: forged(rig, 0, LARGE, 2)}
-    rig.workers[0]._deliver(encode_answers(frame.frame_id, 0.0, 1, frame.ids, [b""], [Status.OK], handles=handles))
-    await rest()
-    assert rig.workers[0].ended
-    assert call.ends == [b"r" * LARGE]
-    rig.engine.cancel(other.request)
 
 
 async def test_a_worker_without_slabs_names_nothing(make_rig, caplog):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import weakref
 
 import pytest
 from processes import mapped_slabs, open_files
@@ -138,32 +137,6 @@ def test_a_lease_within_a_lease_of_the_same_thread_is_none_and_no_deadlock(slab)
     assert outer is not None
 
 
-def test_the_end_of_a_piece_may_lead_to_a_lease(arrivals):
-    got = []
-    view = arrivals.lease(10)
-    weakref.finalize(view.obj, lambda: got.append(arrivals.lease(10)))
-    del view
-    gc.collect()
-    assert offsets(got) in ([0], [PAGE])
-    got.clear()
-    assert arrivals.used_bytes == 0
-
-
-def test_pages_that_nobody_used_for_a_minute_go_back(arrivals, slab, clock):
-    view = arrivals.lease(4 * PAGE)
-    view[:] = b"x" * (4 * PAGE)
-    kept = arrivals.lease(PAGE)
-    kept[:] = b"k" * PAGE
-    del view
-    assert arrivals.trim(clock.now, SIZE) == 0
-    clock.now += 62
-    assert arrivals.trim(clock.now, 3 * PAGE) == 3 * PAGE
-    assert arrivals.trim(clock.now, SIZE) == PAGE
-    assert arrivals.trim(clock.now, SIZE) == 0
-    assert os.fstat(slab.descriptor).st_blocks * 512 == PAGE
-    assert bytes(kept) == b"k" * PAGE
-
-
 def test_a_fork_gets_no_piece_of_its_parent(arrivals, monkeypatch):
     here = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: here + 1)
@@ -183,15 +156,6 @@ def part(slab, clock):
 
 def result(serial=1, page=0, nbytes=PAGE, number=7):
     return Handle(number, (8 + page) * PAGE, nbytes, serial)
-
-
-def test_a_result_is_what_the_worker_wrote_there(part, slab):
-    slab.memory[8 * PAGE : 8 * PAGE + 5] = b"wrote"
-    view = part.read(result(nbytes=5))
-    assert bytes(view) == b"wrote"
-    assert part.used_bytes == PAGE
-    del view
-    assert part.used_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -285,27 +249,9 @@ def test_a_successor_is_told_what_is_still_read_and_of_its_end(part, slab):
     inputs.close()
 
 
-def test_a_successor_begins_where_the_coordinator_has_read_to(part):
-    part.read(result(1))
-    assert part.order(None, 1).next_serial == 2
-    part.read(result(2))
-    assert part.order(None, 1).next_serial == 3
-
-
 def test_without_inputs_or_a_part_there_is_none_in_the_order(slab, clock):
     order = ResultPart(slab, 0, 0, clock).order(None, 1)
     assert (order.inputs, order.input_bytes, order.results, order.part_bytes) == (NO_SLAB, 0, NO_SLAB, 0)
-
-
-def test_idle_pages_of_a_part_are_told_as_they_lie_in_the_slab(part, clock):
-    assert not part.has_touched
-    view = part.read(result(1, nbytes=2 * PAGE))
-    del view
-    assert part.has_touched
-    assert part.idle_runs(SIZE) == []
-    clock.now += 62
-    assert part.idle_runs(SIZE) == [(8 * PAGE, 2 * PAGE)]
-    assert not part.has_touched
 
 
 def test_a_worker_that_died_may_have_written_anywhere(part, clock):
