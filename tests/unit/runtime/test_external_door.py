@@ -192,20 +192,6 @@ async def test_a_worker_attaches_answers_and_leaves(make, caplog):
     assert "worker 0 of stage 'square' has left" in caplog.text
 
 
-async def test_a_worker_that_leaves_may_answer_until_it_closes(make):
-    door = await make()
-    peer = await door.attached()
-    call = await door.rig.call(b"3")
-    batch = await peer.frame()
-    await peer.say(control(Kind.DETACH))
-    assert await peer.frame() is None
-    await peer.say(b"".join(encode_answers(batch.frame_id, 0.1, 1, batch.ids, [b"9"], [0])))
-    await peer.gone()
-    await door.until(lambda: call.done)
-    assert call.ends == [b"9"]
-    assert door.stage.counters.retried == 0
-
-
 @pytest.mark.parametrize(
     ("said", "taken"),
     [(0.5, 0.5), (2.0, 2.0), (2.5, 2.0), (2e3, 2.0), (-1.0, 2.0), (math.inf, 2.0), (-math.inf, 2.0), (math.nan, 2.0)],
@@ -334,20 +320,6 @@ async def test_on_drain_a_worker_reads_the_end_of_the_stream(make):
     await stopping
 
 
-async def test_on_drain_a_worker_answers_what_it_holds_before_it_reads_the_end(make):
-    door = await make()
-    peer = await door.attached()
-    call = await door.rig.call(b"3")
-    stopping = await door.rig.stopping(30.0)
-    batch = await peer.frame()
-    assert not call.done
-    await peer.say(b"".join(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"9"], [0])))
-    assert await peer.frame() is None
-    assert call.ends == [b"9"]
-    await peer.gone()
-    await stopping
-
-
 @pytest.mark.parametrize("drain", [0.0, 2.0])
 async def test_a_stop_sends_no_worker_away_whatever_it_does(make, drain):
     door = await make()
@@ -364,15 +336,6 @@ async def test_a_stop_sends_no_worker_away_whatever_it_does(make, drain):
         assert await peer.frame() is None, "FAILED would have it end, and not serve the next server"
         await peer.gone()
     await stopping
-
-
-async def test_a_worker_that_is_cut_off_is_told_why(make):
-    door = await make(external("square", accepts=("json",), timeout=2.0))
-    peer = await door.attached()
-    await door.rig.call(b"3")
-    assert (await peer.frame()).kind is Kind.BATCH
-    await door.rig.clock.advance(2.0)
-    assert await peer.refused() == "a batch ran longer than 2 s"
 
 
 async def test_a_worker_that_chaos_strikes_is_told_so_and_what_it_ran_runs_once_more(make):
@@ -466,15 +429,6 @@ async def test_as_many_workers_as_there_may_be_can_come_at_once(make):
     for peer in peers:
         peer.writer.write(hello())
     assert sorted([json.loads(bytes((await peer.frame()).payloads[0]))["index"] for peer in peers]) == [*range(100)]
-
-
-async def test_the_65th_worker_of_a_stage_is_refused(make):
-    door = await make(max_external_workers=2)
-    await door.attached()
-    await door.attached()
-    peer = await door.connect()
-    await peer.say(hello())
-    assert await peer.refused() == "stage 'square' has as many workers as it takes: 2"
 
 
 @pytest.mark.parametrize(

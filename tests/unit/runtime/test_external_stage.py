@@ -12,12 +12,10 @@ import pytest
 
 from penstock.codec.formats import Codec
 from penstock.config import Batch
-from penstock.core.lanes import Lane
 from penstock.core.state import State
-from penstock.errors import NotReady, Overloaded, ProtocolError, StageFailed, WorkerLost
+from penstock.errors import NotReady
 from penstock.runtime.external_incarnation import ServiceStops
 from penstock.runtime.external_spec import external
-from penstock.runtime.external_stage import EARLY_SECONDS
 from penstock.testing.fake_workers import FakeIncarnation
 from penstock.testing.virtual_clock import rest
 from penstock.transport.external_messages import ExternalHello, ExternalLaunch, unpack_json
@@ -152,23 +150,6 @@ async def test_a_worker_is_shown_with_its_process_and_language(make):
 # -- who may attach -------------------------------------------------------------------------------------------------
 
 
-async def test_a_worker_that_lacks_a_format_is_refused(make):
-    stage = await make(accepts=("json", "npy"))
-    with pytest.raises(ProtocolError, match="stage 'square' needs the formats npy too"):
-        await stage.attach(codecs=("json", "msgpack", "of the future"))
-    await stage.attach(codecs=("json", "npy"))
-    assert len(stage.driver.workers) == 1
-
-
-async def test_one_worker_more_than_there_may_be_is_refused(make):
-    stage = await make(options={"max_external_workers": 2})
-    first, _ = await stage.attach(), await stage.attach(ready=False)
-    with pytest.raises(ProtocolError, match="stage 'square' has as many workers as it takes: 2"):
-        await stage.attach()
-    first.die("it closed its connection")
-    await stage.attach()
-
-
 async def test_a_service_that_stops_takes_nobody(make):
     stage = await make()
     await stage.rig.stop()
@@ -221,14 +202,6 @@ async def test_a_timer_that_rings_early_is_set_again(make):
     stage.driver._grace_over()
     assert stage.rig.engine.state is State.READY
     await stage.rig.clock.advance(1.0)
-    assert stage.rig.engine.state is State.FAILED
-
-
-async def test_without_a_grace_items_fail_at_once(make):
-    stage = await make(options={"attach_grace": 0.0})
-    first = await stage.attach()
-    first.die("it closed its connection")
-    await stage.rig.clock.advance(0.0)
     assert stage.rig.engine.state is State.FAILED
 
 
@@ -300,19 +273,6 @@ async def test_a_worker_that_leaves_answers_what_it_holds_and_gets_nothing_more(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_an_idle_worker_is_given_a_batch_first_and_none_holds_more_than_its_window(make):
-    stage = await make(batch=None, prefetch=1)
-    first, second = await stage.attach(), await stage.attach()
-    calls = [await stage.rig.call(str(i).encode()) for i in range(6)]
-    assert [first.batches, second.batches] == [[[b"0"], [b"2"]], [[b"1"], [b"3"]]]
-    while first.frames or second.frames:
-        for peer in (first, second):
-            if peer.frames:
-                peer.answer()
-        await rest()
-    assert [call.ends for call in calls] == [[str(i).encode()] for i in range(6)]
-
-
 async def test_a_bound_on_batches_holds_for_whoever_attaches_and_one_that_leaves_has_its_room_until_it_has_answered(
     make,
 ):
@@ -332,41 +292,6 @@ async def test_a_bound_on_batches_holds_for_whoever_attaches_and_one_that_leaves
     assert [call.ends for call in calls] == [[b"0"], [b"1"]]
 
 
-async def test_lanes_urgency_and_alone_are_what_they_are_for_a_stage_of_ours(make):
-    stage = await make(batch=Batch(max_size=2), prefetch=3)
-    (await stage.attach()).die("it closed its connection")
-    stage.rig.submit(b"1", lane=Lane.BACK)
-    stage.rig.submit(b"2", urgency=5)
-    stage.rig.submit(b"3", alone=True)
-    stage.rig.submit(b"4", urgency=1)
-    stage.rig.submit(b"5", urgency=1)
-    peer = await stage.attach()
-    batches = []
-    while peer.frames:
-        batches += peer.batches[:1]
-        peer.answer()
-        await rest()
-    assert batches == [[b"4", b"5"], [b"3"], [b"2", b"1"]]
-
-
-async def test_a_stage_without_retry_loses_what_its_worker_dies_under(make):
-    stage = await make(retry=False)
-    first, second = await stage.attach(), await stage.attach()
-    call = await stage.rig.call(b"1")
-    first.die("it closed its connection")
-    await rest()
-    assert call.ends == [WorkerLost]
-    assert second.batches == []
-
-
-async def test_a_stage_takes_no_more_than_its_own_bound(make):
-    stage = await make(max_queued=2)
-    (await stage.attach()).die("it closed its connection")
-    stage.rig.submit(b"1", b"2")
-    with pytest.raises(Overloaded):
-        stage.rig.submit(b"3")
-
-
 async def test_an_end_without_a_word_is_a_death_its_oldest_frame_is_suspect_and_runs_once_more_alone(make):
     stage = await make(prefetch=1)
     first, second = await stage.attach(), await stage.attach()
@@ -383,16 +308,6 @@ async def test_an_end_without_a_word_is_a_death_its_oldest_frame_is_suspect_and_
     assert [call.ends for call in (*calls, ahead)] == [[b"11", b"22"], [b"33", b"44"], [b"55", b"66", b"77", b"88"]]
 
 
-async def test_items_that_kill_two_workers_are_lost(make):
-    stage = await make()
-    first, second = await stage.attach(), await stage.attach()
-    call = await stage.rig.call(b"1")
-    first.die("it closed its connection")
-    await rest()
-    second.die("it closed its connection")
-    assert call.ends == [WorkerLost]
-
-
 async def test_a_worker_that_leaves_and_does_not_answer_has_died(make):
     stage = await make()
     first, second = await stage.attach(), await stage.attach()
@@ -405,28 +320,6 @@ async def test_a_worker_that_leaves_and_does_not_answer_has_died(make):
     second.answer([b"1"])
     assert call.ends == [b"1"]
     assert stage.driver.counters.retried == 1
-
-
-async def test_a_worker_that_cannot_be_set_up_is_told_in_the_log_and_fails_nobody(make, caplog):
-    stage = await make()
-    peer = await stage.attach(ready=False)
-    peer.launch = "told"
-    peer.fail_setup("no weights")
-    assert (stage.rig.engine.state, stage.driver.workers) == (State.STARTING, [])
-    assert "worker 0 of stage 'square' could not be set up: OSError: no weights" in caplog.text
-    assert "Traceback (most recent call last):\nno weights" in caplog.text
-    await stage.attach()
-    assert stage.rig.engine.state is State.READY
-
-
-async def test_a_traceback_is_told_also_where_another_worker_has_just_died(make, caplog):
-    stage = await make()
-    (await stage.attach()).die("it closed its connection")
-    peer = await stage.attach(ready=False)
-    peer.launch = "told"
-    peer.fail_setup("no weights")
-    assert "worker 0 of stage 'square' ended: it closed its connection" in caplog.text
-    assert "Traceback (most recent call last):\nno weights" in caplog.text
 
 
 # -- where one of ours would be killed ------------------------------------------------------------------------------
@@ -541,19 +434,6 @@ async def test_a_worker_is_never_examined_even_where_there_are_examples(make):
     assert peer.why.startswith("every batch fails")
 
 
-async def test_a_worker_is_struck_as_by_anybody(make):
-    stage = await make()
-    told = []
-    stage.rig.engine.watch_batches(lambda kill, _: told.append(kill))
-    first, second = await stage.attach(), await stage.attach()
-    call = await stage.rig.call(b"1", request_id=b"a")
-    told[0]()
-    assert first.ended
-    await rest()
-    second.answer([b"1"])
-    assert call.ends == [b"1"]
-
-
 # -- what it sends --------------------------------------------------------------------------------------------------
 
 
@@ -607,19 +487,6 @@ async def test_each_answer_is_held_to_the_format_of_its_item(make):
         peer.answer([{1: b"9", 2: msgspec.msgpack.encode([9]), 3: b"\xff"}[codec] for codec in codecs])
         await rest()
     assert [bytes(outcome.payload) for (outcome,) in told] == [b"9", b"\x91\x09", b"\xff"]
-
-
-async def test_failures_and_expired_items_end_in_their_places(make):
-    stage = await make()
-    peer = await stage.attach()
-    call = await stage.rig.call(b"1", b"2", b"3", within=5.0)
-    await stage.rig.clock.advance(5.0 - EARLY_SECONDS)
-    problem = msgspec.msgpack.encode({"type_name": "E", "mro": ("E",), "message": "boom"})
-    peer.answer([b"1", problem, b""], [Status.OK, Status.FAILED, Status.EXPIRED])
-    ok, failed, late = call.told[0]
-    assert bytes(ok.payload) == b"1"
-    assert isinstance(failed.error, StageFailed)
-    assert type(late.error).__name__ == "DeadlineExceeded"
 
 
 async def test_who_calls_an_item_expired_before_its_time_has_another_clock(make):
