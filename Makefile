@@ -9,6 +9,10 @@ NODE_FRONT := examples/node_front
 TYPESCRIPT := clients/typescript
 # What `make node` has installed is found by every target.
 export PATH := $(CURDIR)/$(NODE)/programs:$(PATH)
+# Python reads in the encoding of the locale where an editable install lies, so ASCII does not do for every folder.
+ifneq ($(shell pwd | LC_ALL=C tr -d '\000-\177'),)
+export LC_ALL := C.UTF-8
+endif
 # One more than there are cores: for a third of their time tests wait.
 JOBS ?= $(shell expr $$(nproc) + 1)
 # What failed is run a second time, alone; pytest by itself is `.venv/bin/python -m pytest`.
