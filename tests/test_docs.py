@@ -1035,62 +1035,6 @@ def test_a_stale_picture_is_caught_and_drawn_anew(tmp_path, capsys):
         assert pictures.main(["--check", str(page)]) == 0
 
 
-def test_a_picture_of_layers_has_no_arrow_that_follows_from_others():
-    tree = {
-        "server/a.py": "import penstock.codec.b, penstock.errors",
-        "codec/b.py": "import penstock.codec.c, penstock.errors",
-        "codec/c.py": "",
-        "errors.py": "",
-        "__init__.py": "import penstock.server.a",
-    }
-    arrows = [line.strip() for line in pictures.layer_picture(tree).splitlines() if "-->" in line]
-    assert arrows == ["codec --> errors", "server --> codec"]
-
-
-def test_layers_in_a_circle_stay_connected():
-    graph = {"a": {"b", "c"}, "b": {"a", "c"}, "c": {"a", "b"}}
-    smaller = pictures.reduced(graph)
-    assert all(pictures.shortest_path(smaller, start, end) for start in graph for end in graph)
-    assert sum(map(len, smaller.values())) < sum(map(len, graph.values()))
-
-
-def test_a_diagram_of_states_shows_where_life_begins_and_ends():
-    rows = [("start", "down", "warming up"), ("answer", "warming up", "down"), ("retire", "down", "gone")]
-    assert pictures.state_diagram(rows).splitlines() == [
-        "stateDiagram-v2",
-        '    state "warming up" as warming_up',
-        "    [*] --> down",
-        "    down --> warming_up: start",
-        "    warming_up --> down: answer",
-        "    down --> gone: retire",
-        "    gone --> [*]",
-    ]
-
-
-def test_moves_between_two_states_share_an_arrow_and_one_that_stays_has_none():
-    rows = [("start", "down", "up"), ("stop", "up", "gone"), ("abandon", "up", "gone"), ("stop", "gone", "gone")]
-    assert pictures.state_diagram(rows).splitlines() == [
-        "stateDiagram-v2",
-        "    [*] --> down",
-        "    down --> up: start",
-        "    up --> gone: stop, abandon",
-        "    gone --> [*]",
-    ]
-
-
-def test_a_diagram_may_say_where_life_begins_and_ends_and_show_moves_that_stay():
-    rows = [("claim", "open", "held"), ("claim", "held", "held"), ("end", "held", "dead"), ("retry", "dead", "open")]
-    assert pictures.state_diagram(rows, begins=["open"], ends=["dead"], stays=True).splitlines() == [
-        "stateDiagram-v2",
-        "    [*] --> open",
-        "    open --> held: claim",
-        "    held --> held: claim",
-        "    held --> dead: end",
-        "    dead --> open: retry",
-        "    dead --> [*]",
-    ]
-
-
 def test_every_cause_of_an_attempts_end_is_in_the_picture_of_a_job():
     ends, rests, at_once = pictures.causes_of_ends()
     assert set(ends) | set(rests) | set(at_once) == set(Cause)
