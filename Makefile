@@ -159,7 +159,7 @@ fix: $(STAMP)  ## mend what a tool can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-soak: $(STAMP) $(FRAMEWORKS)/.installed  ## a million requests, 200 000 jobs, chaos, ten minutes of load, 200 savers
+soak: $(STAMP) $(FRAMEWORKS)/.installed  ## a million requests, 200 000 jobs, ten minutes of all troubles, 200 savers
 	$(BIN)/python -m pytest -m soak --timeout 3000 --ignore=tests/export tests
 	$(FRAMEWORKS)/bin/python -m pytest -m soak --timeout 3000 tests/export
 

@@ -17,6 +17,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 import pytest
 from processes import descriptors, resident, running
@@ -395,6 +396,23 @@ class Talking(Guest):
         self.pause(0.2, 1.0)
 
 
+class Wrong(Guest):
+    """Sends what is no request, or one that nobody could answer."""
+
+    def turn(self):
+        post = partial(self.server.post, "/shaky/predict")
+        wrong = [
+            b"\x16\x03\x01nonsense\r\n\r\n",
+            request("BREW", "/"),
+            post(b"[" * 50_000),
+            post(b"\xff"),
+            post(b"[1,"),
+        ]
+        with contextlib.closing(self.server.wire()) as wire:
+            self.answered(wire.send(self.chance.choice(wrong)), 400, 401, 405, 422, 501, 503, 504)
+        self.pause(0.0, 0.1)
+
+
 class Raising(Guest):
     """Sends what raises, with messages of up to 1 MB; five in a row, and more."""
 
@@ -523,6 +541,7 @@ GUESTS = {
     Reports: 1,
     SleepyReader: 1,
     Talking: 1,
+    Wrong: 1,
     Raising: 1,
     Hanging: 1,
     Unread: 2,
