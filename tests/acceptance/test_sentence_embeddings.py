@@ -1,7 +1,4 @@
-"""The flagship example gives the vectors that the published model gives, however it is asked.
-
-By day it is asked as a server; by night its stages are asked alone too, which loads the model once more.
-"""
+"""The flagship example gives the vectors that the published model gives, however it is asked."""
 
 from __future__ import annotations
 
@@ -44,13 +41,6 @@ def tokens(example, reference):
 
 
 @pytest.fixture(scope="module")
-def embed(example):
-    stage = example.Embed()
-    stage.setup()
-    return stage.predict
-
-
-@pytest.fixture(scope="module")
 def server(serving):
     with serving(FOLDER, "service:service") as client:
         yield client
@@ -71,44 +61,12 @@ def test_texts_are_cut_at_256_tokens_and_not_at_the_128_of_the_file(tokens):
     assert tokens["empty"] == tokens["blank"] == [101, 102]
 
 
-@pytest.mark.night
-def test_single_texts_have_the_recorded_vectors(reference, tokens, embed):
-    assert len(reference) >= 20
-    for name, (_, vector) in reference.items():
-        assert furthest(embed([tokens[name]])[0], vector) < TOLERANCE, name
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_batch_of_mixed_lengths_has_the_recorded_vectors(order, reference, tokens, embed):
-    names = list(reference)[::order]
-    vectors = embed([tokens[name] for name in names])
-    assert vectors.shape == (len(names), 384)
-    assert vectors.dtype == np.float32
-    for name, vector in zip(names, vectors, strict=True):
-        assert furthest(vector, reference[name][1]) < TOLERANCE, name
-
-
-@pytest.mark.night
-def test_vectors_have_length_one_and_near_meanings_are_near(tokens, embed):
-    here, near, far = embed([tokens["short"], tokens["near in meaning"], tokens["far in meaning"]])
-    assert here @ here == pytest.approx(1, abs=1e-6)
-    assert here @ near > 0.5 > 0.2 > here @ far
-
-
 def test_the_activation_is_the_exact_gelu(example):
     x = np.linspace(-12, 12, 24_001, dtype=np.float32)
     exact = [v * (1 + math.erf(v / math.sqrt(2))) / 2 for v in x.tolist()]
     rows = x.reshape(-1, 1).copy()
     sys.modules["model"].gelu(rows)
     assert furthest(rows[:, 0], exact) < 1e-6
-
-
-@pytest.mark.night
-def test_the_package_with_the_weights_is_found_without_being_imported(example, embed):
-    folder = example.model_folder()
-    assert (folder / "model.safetensors").exists()
-    assert folder.parent.name not in sys.modules
 
 
 def test_the_example_of_the_second_stage_is_that_of_the_first_tokenized(example):
