@@ -7,7 +7,6 @@ as easily as on the real one.  A rule returns all that it objects to, and knows 
 from __future__ import annotations
 
 import ast
-import builtins
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
@@ -81,7 +80,7 @@ def forget_parsed() -> None:
 
     To parse it takes two seconds.  The last of the files of tests that look at it does this: `test_plain_words.py`.
     """
-    for cached in (parsed, bindings, classes):
+    for cached in (parsed, bindings):
         cached.cache_clear()
 
 
@@ -164,17 +163,6 @@ def shortest_path(graph: Graph, start: str, end: str) -> list[str] | None:
     return None
 
 
-def circles(graph: Graph) -> set[tuple[str, ...]]:
-    """For each file in a circle of imports, its shortest one; the first name of a circle is the alphabet's first."""
-    found = set()
-    for file in graph:
-        around = shortest_path(graph, file, file)
-        if around is not None:
-            first = around.index(min(around))
-            found.add((*around[first:-1], *around[:first]))
-    return found
-
-
 def without(graph: Graph, edges: Iterable[tuple[str, str]]) -> Graph:
     """The graph less some of its imports."""
     left_out = set(edges)
@@ -204,94 +192,6 @@ def shared_names(tree: Tree) -> dict[tuple[str, str], list[str]]:
             if not name.startswith("_") and name != "main":
                 found[layer_of(file), name].append(file)
     return {name: there for name, there in found.items() if len(there) > 1}
-
-
-# -- the compiled build -----------------------------------------------------------------------------------------------
-
-
-def missing_modules(tree: Tree, compiled: Iterable[str]) -> set[str]:
-    """What is to be compiled and is not there."""
-    return set(compiled) - set(tree)
-
-
-@cache
-def bindings(source: str) -> dict[str, str]:
-    """What the names that `source` imports stand for: ``{"aio": "asyncio", "Item": "penstock.core.item.Item"}``."""
-    found = {}
-    for node in statements(parsed(source)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                first = alias.name.partition(".")[0]  # `import a.b` binds `a`; `import a.b as c` binds `c` to a.b
-                found[alias.asname or first] = alias.name if alias.asname else first
-        elif isinstance(node, ast.ImportFrom):
-            found.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
-    return found
-
-
-def dotted(node: ast.expr, source: str) -> str:
-    """The full name that an expression of names and dots stands for in `source`; "" for any other expression."""
-    if isinstance(node, ast.Subscript):  # Generic[T], Base[int]
-        return dotted(node.value, source)
-    if isinstance(node, ast.Attribute):
-        before = dotted(node.value, source)
-        return f"{before}.{node.attr}" if before else ""
-    return bindings(source).get(node.id, node.id) if isinstance(node, ast.Name) else ""
-
-
-@cache
-def classes(source: str) -> dict[str, ast.ClassDef]:
-    return {node.name: node for node in statements(parsed(source)) if isinstance(node, ast.ClassDef)}
-
-
-def find_class(name: str, file: str, tree: Tree) -> tuple[str, str] | None:
-    """File and name of the class that `name` stands for in `file`; None where it is not one of ours."""
-    if name in classes(tree[file]):
-        return file, name
-    there = file_of(name, tree)
-    rest = "" if there is None else name.removeprefix(f"{module_of(there)}").removeprefix(".")
-    if there is None or not rest:
-        return None
-    if rest in classes(tree[there]):
-        return there, rest
-    meant = bindings(tree[there]).get(rest)  # `there` has imported it, and passes it on
-    return None if meant in (None, name) else find_class(meant, there, tree)
-
-
-def ancestors(file: str, name: str, tree: Tree) -> Iterator[tuple[str, str]]:
-    """What a class inherits from, near and far: file and name, or "" and a full name for what is not ours."""
-    source = tree[file]
-    for base in classes(source)[name].bases:
-        base_name = dotted(base, source)
-        found = find_class(base_name, file, tree)
-        if found is None:
-            yield "", base_name
-        elif found != (file, name):
-            yield found
-            yield from ancestors(*found, tree)
-
-
-ENUMS = {"enum.Enum", "enum.IntEnum", "enum.StrEnum", "enum.Flag", "enum.IntFlag"}
-
-
-def may_be_subclassed(file: str, name: str, tree: Tree) -> bool:
-    """Whether a compiled class is an enum or an exception, which mypyc leaves to Python."""
-    outside = {far for there, far in ancestors(file, name, tree) if not there}
-    found = [getattr(builtins, far.removeprefix("builtins."), None) for far in outside]
-    return bool(outside & ENUMS) or any(isinstance(kind, type) and issubclass(kind, BaseException) for kind in found)
-
-
-def compiled_bases(tree: Tree, compiled: Collection[str]) -> dict[str, str]:
-    """The interpreted classes that inherit from a compiled one, near or far: ``{"file:Class": "file:Base"}``.
-
-    Fine on the sources, and dead in every install: "interpreted classes cannot inherit from compiled".
-    """
-    found = {}
-    for file in set(tree) - set(compiled):
-        for name in classes(tree[file]):
-            for there, base in ancestors(file, name, tree):
-                if there in compiled and not may_be_subclassed(there, base, tree):
-                    found[f"{file}:{name}"] = f"{there}:{base}"
-    return found
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -325,6 +225,28 @@ def asks_the_time(tree: Tree) -> dict[str, list[str]]:
             if places:
                 found[file] = [f"line {line}: {why}" for line, why in sorted(places)]
     return found
+
+
+@cache
+def bindings(source: str) -> dict[str, str]:
+    """What the names that `source` imports stand for: ``{"aio": "asyncio", "Item": "penstock.core.item.Item"}``."""
+    found = {}
+    for node in statements(parsed(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]  # `import a.b` binds `a`; `import a.b as c` binds `c` to a.b
+                found[alias.asname or first] = alias.name if alias.asname else first
+        elif isinstance(node, ast.ImportFrom):
+            found.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    return found
+
+
+def dotted(node: ast.expr, source: str) -> str:
+    """The full name that an expression of names and dots stands for in `source`; "" for any other expression."""
+    if isinstance(node, ast.Attribute):
+        before = dotted(node.value, source)
+        return f"{before}.{node.attr}" if before else ""
+    return bindings(source).get(node.id, node.id) if isinstance(node, ast.Name) else ""
 
 
 def time_asked(node: ast.expr, source: str) -> str:

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from layer_rules import (
-    asks_the_time,
-    circles,
-    compiled_bases,
-    file_of,
-    import_graph,
-    imported,
-    missing_modules,
-    read_compiled,
-    shared_names,
-)
+from layer_rules import asks_the_time, file_of, import_graph, imported, shared_names
 
 
 def test_every_import_is_found_wherever_it_stands():
@@ -44,26 +34,6 @@ def test_an_import_leads_to_the_file_it_means():
     assert file_of("penstock.gone", {"core/item.py"}) is None
 
 
-def test_a_circle_of_imports_is_found():
-    for tree, found in (
-        ({"a.py": "import penstock.b, penstock.c", "b.py": "import penstock.c", "c.py": ""}, set()),
-        ({"__init__.py": "from penstock.a import A", "a.py": "import penstock.b", "b.py": ""}, set()),
-        ({"a.py": "import penstock.a"}, {("a.py",)}),
-        ({"a.py": "import penstock.b", "b.py": "def f():\n    from penstock.a import g"}, {("a.py", "b.py")}),
-        ({"a.py": "import penstock.b", "b.py": "if TYPE_CHECKING:\n    from penstock.a import A"}, {("a.py", "b.py")}),
-        ({"__init__.py": "from penstock.a import A", "a.py": "from penstock import B"}, {("__init__.py", "a.py")}),
-        (
-            {"c.py": "import penstock.b", "b.py": "import penstock.a", "a.py": "import penstock.c"},
-            {("a.py", "c.py", "b.py")},
-        ),
-        (
-            {"a.py": "import penstock.b", "b.py": "import penstock.a, penstock.c", "c.py": "import penstock.b"},
-            {("a.py", "b.py"), ("b.py", "c.py")},
-        ),
-    ):
-        assert circles(import_graph(tree)) == found, tree
-
-
 def test_two_things_of_one_public_name_are_found_where_they_share_a_layer():
     for one, other in (
         ("class Refused: ...", "class Refused(Exception): ..."),
@@ -80,52 +50,6 @@ def test_two_things_of_one_public_name_are_found_where_they_share_a_layer():
         ("def plain(): ...", "from penstock.core.a import plain"),
     ):
         assert shared_names({"core/a.py": one, "core/b.py": other}) == {}, (one, other)
-
-
-BASES = """
-from enum import StrEnum
-from typing import Protocol, Generic
-from penstock.errors import PenstockError
-class Move: ...
-class Row(Generic[T]): ...
-class Reason(StrEnum): ...
-class Refused(PenstockError): ...
-class Late(TimeoutError): ...
-"""
-
-
-def test_an_interpreted_class_below_a_compiled_one_is_found():
-    tree = {
-        "errors.py": "class PenstockError(Exception): ...",
-        "core/__init__.py": "from penstock.core.item import Move",
-        "core/item.py": BASES,
-        "core/queue.py": "from penstock.core.item import Move\nclass Compiled(Move): ...",
-        "between.py": "from penstock.core.item import Move\nclass B(Move): ...",
-    }
-    for source, base in {
-        "from penstock.core.item import Move as M\nclass A(M): ...": "Move",
-        "import penstock.core.item\nclass A(penstock.core.item.Move): ...": "Move",
-        "from penstock.core import item\nclass A(item.Move): ...": "Move",
-        "from penstock.core import Move\nclass A(Move): ...": "Move",
-        "from penstock.core.item import Row\nclass A(Row[int]): ...": "Row",
-        "from penstock.between import B\nclass A(B): ...": "Move",
-        "def f():\n    from penstock.core.item import Move\n    class A(Move): ...": "Move",
-        "from penstock.core.item import Reason\nclass A(Reason): ...": "",
-        "from penstock.core.item import Refused\nclass A(Refused): ...": "",
-        "from penstock.core.item import Late\nclass A(Late): ...": "",
-        "from penstock.core.item import Move\nclass A:\n    move: Move": "",
-        "from elsewhere import Move\nclass A(Move): ...": "",
-        "class Move: ...\nclass A(Move): ...": "",
-        "class A(Unknown, metaclass=Meta): ...\nclass B(make()): ...": "",
-    }.items():
-        found = compiled_bases({**tree, "a.py": source}, ["core/item.py", "core/queue.py"])
-        mine = {"a.py:A": f"core/item.py:{base}"} if base else {}
-        assert found == {"between.py:B": "core/item.py:Move", **mine}, source
-
-
-def test_a_module_to_compile_that_is_not_there_is_found():
-    assert "core/item.py" in read_compiled()
-    assert missing_modules({"core/item.py": ""}, ["core/item.py", "core/gone.py"]) == {"core/gone.py"}
 
 
 def test_a_look_at_the_clock_is_found_where_the_time_is_told():
