@@ -1,4 +1,4 @@
-"""A run says which build of Penstock it tests, and does not begin on a part of one.
+"""A run of tests does not begin on a part of a build.
 
 An install that could not be compiled says why when it serves.  A build takes in the files of Swagger UI.
 """
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -32,41 +32,8 @@ def lay_out(folder, extensions):
             source.with_suffix(EXTENSION_SUFFIXES[0]).touch()
 
 
-@pytest.fixture
-def over(pytestconfig, monkeypatch, tmp_path):
-    """The conftest of all tests, over a package in which these modules are extensions."""
-    (conftest,) = (each for each in pytestconfig.pluginmanager.get_plugins() if hasattr(each, "extension_modules"))
-
-    def prepare(extensions):
-        lay_out(tmp_path, extensions)
-        found = ModuleSpec("penstock", None, is_package=True)
-        found.submodule_search_locations = [str(tmp_path / "penstock")]
-        monkeypatch.setattr(conftest, "find_spec", lambda name: found)
-        return conftest
-
-    return prepare
-
-
-def test_a_run_over_the_sources_says_so(over):
-    run = over([])
-    run.pytest_configure()
-    assert run.pytest_report_header() == "penstock: sources"
-
-
-def test_a_run_over_the_compiled_build_counts_its_modules(over):
-    run = over(COMPILED)
-    run.pytest_configure()
-    assert run.pytest_report_header() == f"penstock: compiled, {len(COMPILED)} modules"
-
-
-def test_a_run_over_modules_that_are_not_in_the_list_does_not_begin(over):
-    run = over([*COMPILED, "errors.py"])
-    with pytest.raises(pytest.UsageError, match=r"not compiled \[\], .* in setup.py's list \['errors.py'\]$"):
-        run.pytest_configure()
-
-
 def test_a_run_over_a_part_of_a_build_does_not_begin(tmp_path):
-    lay_out(tmp_path, [name for name in COMPILED if name != "core/item.py"])
+    lay_out(tmp_path, [*COMPILED[1:], "errors.py"])
     nothing = ROOT / "tests" / "night.py"  # a file with no test, below the conftest
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", str(nothing)],
@@ -77,7 +44,7 @@ def test_a_run_over_a_part_of_a_build_does_not_begin(tmp_path):
         check=False,
     )
     assert run.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "not compiled ['core/item.py'], compiled without being in setup.py's list []\n" in run.stderr
+    assert f"not compiled ['{COMPILED[0]}'], compiled without being in setup.py's list ['errors.py']\n" in run.stderr
 
 
 # -- what could not be compiled ---------------------------------------------------------------------------------------
@@ -140,26 +107,17 @@ def build(tmp_path):
         ("a long command", " -Wall returned 1."),
     ],
 )
-def test_a_build_that_could_not_compile_says_why_in_what_it_makes(build, compiler, reason):
+def test_a_build_that_could_not_compile_says_why_in_what_it_makes_unless_it_had_to_or_was_not_to(
+    build, compiler, reason
+):
     done, package = build(compiler)
     assert done.returncode == 0, done.stderr
-    assert (package / "__init__.py").exists()
-    word = (package / "not_compiled.txt").read_text()
+    (word,) = (package / "not_compiled.txt").read_text().splitlines()
     assert reason in word
-    assert len(word.splitlines()) == 1
-    assert len(word) <= 200
-
-
-@pytest.mark.parametrize("compiler", COMPILERS)
-def test_a_build_that_was_not_to_compile_says_nothing_even_where_one_before_it_did(build, compiler):
-    build(compiler)
-    done, package = build(compiler, wish="0")
+    assert len(word) < 200
+    done, _ = build(compiler, wish="0")
     assert done.returncode == 0, done.stderr
     assert [path.name for path in package.iterdir()] == ["__init__.py"]
-
-
-@pytest.mark.parametrize("compiler", COMPILERS)
-def test_a_build_that_had_to_compile_fails(build, compiler):
     done, _ = build(compiler, wish="1")
     assert done.returncode != 0
 

@@ -222,22 +222,54 @@ def loaded_by(statement):
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+FINISHED_RUN = """
+import contextlib, penstock, tempfile
+from penstock.training.rules.task_states import TaskKind
+from penstock.training.sqlite_tasks import SqliteTasks
+from penstock.training.task_store import RunPlan
+with tempfile.TemporaryDirectory() as folder:
+    with contextlib.closing(SqliteTasks(folder + "/run.db")) as store:
+        store.plan(RunPlan({TaskKind.TRAIN: [1]}, folder + "/models"))
+        for kind in ("train", "save"):
+            store.finish(store.claim([TaskKind(kind)], lease=30.0, attempts=1).hold, 4)
+    run = penstock.training.Run(folder, publish_to=folder + "/models")
+    run.plan(train=[1])
+    assert run.work(train=abs, save=dict) == 4
+"""
+
+
+FRAMEWORKS = {"torch", "tensorflow", "keras", "sklearn", "onnx", "pandas"}
+LIGHT = {
+    "what a stage's module needs": (
         "import penstock; penstock.Stage, penstock.Batch, penstock.stage, penstock.InvalidItem",
-        "import penstock.worker.loop, penstock.worker.__main__",
+        HEAVY,
+    ),
+    "a worker": ("import penstock.worker.loop, penstock.worker.__main__", HEAVY),
+    "who submits jobs": (
         "from penstock import jobs; jobs.connect, jobs.connect_async, jobs.Job; jobs.connect('memory://').submit(1)",
-    ],
-    ids=["what a stage's module needs", "a worker", "who submits jobs"],
-)
-def test_importing_loads_nothing_heavy(statement):
-    assert loaded_by(statement) & HEAVY == set()
+        HEAVY,
+    ),
+    "a worker from outside": (
+        "import penstock.cli.main, penstock.cli.attached_program",
+        {*HEAVY, "asyncio", "ssl", "fastapi", "starlette"},
+    ),
+    "who serves a model": (
+        "import penstock.export.artifact_stage, penstock.graphs.onnx_graph",
+        {*FRAMEWORKS, "httptools", "rich"},
+    ),
+    "who finds a run finished": (FINISHED_RUN, HEAVY),
+    "a service in process": (
+        "import penstock; penstock.Service(len)",
+        {"httptools", "prometheus_client", "rich"},
+    ),
+}
+"""For each, a program, and what it must not load."""
 
 
-def test_a_worker_from_outside_needs_no_event_loop_and_nothing_heavy():
-    loaded = loaded_by("import penstock.cli.main, penstock.cli.attached_program")
-    assert loaded & {*HEAVY, "asyncio", "ssl", "fastapi", "starlette"} == set()
+@pytest.mark.parametrize("who", LIGHT)
+def test_nobody_loads_what_only_others_need(who):
+    program, others = LIGHT[who]
+    assert loaded_by(program) & others == set()
 
 
 def test_the_package_itself_is_these_modules_and_loads_nothing_heavy():
@@ -260,31 +292,6 @@ def test_the_package_itself_is_these_modules_and_loads_nothing_heavy():
     }
 
 
-def test_serving_a_model_loads_no_framework_and_nothing_of_http():
-    loaded = loaded_by("import penstock.export.artifact_stage, penstock.graphs.onnx_graph")
-    assert loaded & {"torch", "tensorflow", "keras", "sklearn", "onnx", "pandas", "httptools", "rich"} == set()
-
-
-FINISHED_RUN = """
-import contextlib, penstock, tempfile
-from penstock.training.rules.task_states import TaskKind
-from penstock.training.sqlite_tasks import SqliteTasks
-from penstock.training.task_store import RunPlan
-with tempfile.TemporaryDirectory() as folder:
-    with contextlib.closing(SqliteTasks(folder + "/run.db")) as store:
-        store.plan(RunPlan({TaskKind.TRAIN: [1]}, folder + "/models"))
-        for kind in ("train", "save"):
-            store.finish(store.claim([TaskKind(kind)], lease=30.0, attempts=1).hold, 4)
-    run = penstock.training.Run(folder, publish_to=folder + "/models")
-    run.plan(train=[1])
-    assert run.work(train=abs, save=dict) == 4
-"""
-
-
-def test_a_finished_run_needs_no_numpy_and_no_model():
-    assert loaded_by(FINISHED_RUN) & HEAVY == set()
-
-
 def test_a_client_loads_neither_a_server_nor_an_engine():
     modules = "print(*[name for name in __import__('sys').modules if name.startswith('penstock.')])"
     loaded = loaded_by(f"from penstock.client import AsyncClient, Client; {modules}")
@@ -299,7 +306,3 @@ def test_a_client_without_httpx_says_what_to_install():
     asked = "u.find_spec = lambda name, *more: None if name == 'httpx' else f(name, *more)"
     told = "\ntry:\n    import penstock.client\nexcept ImportError as error:\n    print(str(error).replace(' ', '_'))"
     assert "penstock.client_needs_httpx:_pip_install_'penstock[client]'" in loaded_by(f"{hidden}; {asked}{told}")
-
-
-def test_using_a_service_in_process_loads_no_http_server():
-    assert loaded_by("import penstock; penstock.Service(len)") & {"httptools", "prometheus_client", "rich"} == set()
