@@ -1,4 +1,4 @@
-"""Runs a vector of `clients/vectors` with the Python clients: what `clients/vectors/README.md` asks of a runner.
+"""Runs a vector of `clients/vectors` with `AsyncClient`: what `clients/vectors/README.md` asks of a runner.
 
 Requests are real, over sockets, to the scripted server; time is virtual.
 """
@@ -11,11 +11,9 @@ import json
 import math
 import subprocess
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ import httpx
 import msgspec
 
 from penstock import errors
-from penstock.client import AsyncClient, Client
+from penstock.client import AsyncClient
 from penstock.client.client_options import ServerAddress
 from penstock.client.httpx_ import HttpxWire
 from penstock.client.replies import NoReply, Reply
@@ -82,18 +80,12 @@ class JumpingClock(VirtualClock):
     @contextmanager
     def real(self) -> Iterator[None]:
         """Inside, time stands still."""
-        self.hold()
+        self._real += 1
         try:
             yield
         finally:
-            self.let_go()
-
-    def hold(self) -> None:
-        self._real += 1
-
-    def let_go(self) -> None:
-        self._real -= 1
-        self._move()
+            self._real -= 1
+            self._move()
 
     def _move(self) -> None:
         if self._moving is None or self._moving.done():
@@ -218,111 +210,11 @@ async def _run_async(rig: Rig) -> None:
         rig.check(client.stats)
 
 
-def run_sync(vector: Json, server: ScriptedServer) -> None:
-    """Try the vector on `Client`, each call in a thread of its own."""
-    rig = Rig(vector, server)
-    client = Client(rig.url, world=rig.world, **rig.options)
-    plain_run = client._thread.run
-    places: dict[threading.Thread, tuple[int, threading.Event]] = {}
-
-    def run(coroutine: Any) -> Any:
-        """As the client does it; the clock stands still until the call is there, and its end is kept."""
-        place, is_there = places[threading.current_thread()]
-
-        async def told() -> Any:
-            is_there.set()
-            return await rig.timed(place, coroutine)
-
-        return plain_run(told())
-
-    client._thread.run = run
-
-    def one(place: int, call: Json) -> None:
-        try:
-            rig.answers[place] = asked(client, call)
-        except errors.PenstockError as error:
-            rig.answers[place] = error
-            if math.isnan(rig.ends[place]):
-                rig.ends[place] = call.get("at", 0.0)  # it was refused before it began
-        finally:
-            places[threading.current_thread()][1].set()
-            ended[place].set()
-
-    ended = [threading.Event() for _ in vector["calls"]]
-    threads: list[threading.Thread] = []
-
-    def begin(place: int, call: Json) -> threading.Event:
-        thread = threading.Thread(target=one, args=(place, call), name=f"call {place}")
-        places[thread] = (place, threading.Event())
-        threads.append(thread)
-        thread.start()
-        return places[thread][1]
-
-    async def begin_and_hold(place: int, call: Json) -> None:
-        is_there = begin(place, call)
-        while not is_there.is_set():
-            await asyncio.sleep(0.001)
-        rig.clock.let_go()
-
-    def begin_later(place: int, call: Json) -> None:
-        """On the loop: time goes on once the call of the thread has come."""
-        rig.clock.hold()
-        begun.append(asyncio.ensure_future(begin_and_hold(place, call)))
-
-    begun: list[Any] = []
-
-    async def plan() -> None:
-        """What happens at later moments."""
-        for place, call in enumerate(vector["calls"]):
-            if call.get("at"):
-                rig.clock.call_later(call["at"], partial(begin_later, place, call))
-        if "close_at" in vector:
-            rig.clock.call_later(vector["close_at"], close_later)
-
-    closer = threading.Thread(target=client.close)
-
-    async def close_and_hold() -> None:
-        closer.start()
-        while not client._core.sender._closed:
-            await asyncio.sleep(0.001)
-        rig.clock.let_go()
-
-    def close_later() -> None:
-        rig.clock.hold()
-        begun.append(asyncio.ensure_future(close_and_hold()))
-
-    async def hold() -> None:
-        rig.clock.hold()
-
-    async def let_go() -> None:
-        rig.clock.let_go()
-
-    plain_run(hold())
-    for place, call in enumerate(vector["calls"]):
-        if not call.get("at"):
-            assert begin(place, call).wait(PATIENCE_SECONDS)
-    plain_run(plan())
-    plain_run(let_go())
-    for place, end in enumerate(ended):
-        assert end.wait(PATIENCE_SECONDS), f"call {place} has not ended"
-    for thread in threads:
-        thread.join()
-    stats = None if "close_at" in vector else plain_run(_stats(client))
-    if "close_at" in vector:
-        closer.join(PATIENCE_SECONDS)
-    client.close()
-    rig.check(stats)
-
-
-async def _stats(client: Client) -> Any:
-    return client._core.sender.stats
-
-
 # -- what a vector says -----------------------------------------------------------------------------------------------
 
 
-def asked(client: Any, call: Json) -> Any:
-    """What the call named by `do` gives: of `AsyncClient` a coroutine."""
+def asked(client: AsyncClient, call: Json) -> Awaitable[Any]:
+    """What the call named by `do` gives."""
     options = call.get("options", {})
     where, _, name = call["do"].rpartition(".")
     method = getattr(client.jobs if where == "jobs" else client, name)
