@@ -17,7 +17,6 @@ from penstock.training.sqlite_tasks import SqliteTasks
 from penstock.training.task_store import TaskEntry
 
 LEASE = 2.0
-"""Seconds.  A worker that lives must not lose one where other tests run beside it."""
 """Seconds: whoever waits for a dead saver waits as long.  Renewed each third of it, also on a busy machine."""
 ATTEMPTS = 9
 """More than are lost here by machines that are busy."""

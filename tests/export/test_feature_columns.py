@@ -144,18 +144,6 @@ def test_a_boundary_is_where_float32_has_it(boundary):
     assert found.tolist() == input_layer([column], {"a": numbers}).tolist()
 
 
-def test_the_order_is_that_of_the_names():
-    columns = [
-        fc.numeric_column("b"),
-        fc.indicator_column(fc.categorical_column_with_identity("aa", 2)),
-        fc.numeric_column("a"),
-    ]
-    features = f.from_feature_columns(columns)
-    assert [*features.kinds] == ["a", "aa_indicator", "b"]
-    assert features.columns == ("a", "aa", "b")
-    assert features.encode({"a": [1], "aa": [1], "b": [2]})["x"].tolist() == [[1, 0, 1, 2]]
-
-
 def test_what_tensorflow_drops_is_an_empty_row():
     columns = [
         fc.indicator_column(fc.categorical_column_with_hash_bucket("s", 3)),
@@ -270,44 +258,6 @@ def test_two_columns_of_one_name_and_what_is_no_column_are_refused():
         f.from_feature_columns([fc.numeric_column("a"), fc.numeric_column("a", default_value=1.0)])
     with pytest.raises(ConfigError, match=r"'a' is no column of tf\.feature_column"):
         f.from_feature_columns(["a"])
-
-
-def test_tensorflow_sees_the_same_as_the_table():
-    columns = [fc.numeric_column("a"), fc.indicator_column(fc.categorical_column_with_hash_bucket("s", 4))]
-    features = f.from_feature_columns(columns)
-    table = {"a": [0.5, 1e-40], "s": ["", "é"]}
-    encoded = features.tf_encode({"a": tf.constant(table["a"], tf.float64), "s": tf.constant(table["s"])})
-    assert encoded["x"].numpy().tolist() == input_layer(columns, table).tolist()
-
-
-def test_a_census_model_learns_the_same_from_both():
-    """ElasticDL's model: a number, four hash buckets in an indicator, Dense 10, sigmoid."""
-    import keras
-
-    columns = [fc.numeric_column("age"), fc.indicator_column(fc.categorical_column_with_hash_bucket("education", 4))]
-    random = np.random.default_rng(7)
-    table = {
-        "age": random.integers(17, 90, 64).astype(float).tolist(),
-        "education": random.choice(["Bachelors", "HS-grad", "11th", "Masters", ""], 64).tolist(),
-        "label": random.integers(0, 2, 64).tolist(),
-    }
-    features = f.from_feature_columns(columns)
-    expected = input_layer(columns, {name: table[name] for name in ("age", "education")})
-
-    def trained(inputs):
-        keras.utils.set_random_seed(1)
-        model = keras.Sequential(
-            [keras.Input((5,)), keras.layers.Dense(10, activation="relu"), keras.layers.Dense(1, activation="sigmoid")]
-        )
-        model.compile(optimizer=keras.optimizers.SGD(0.01), loss="binary_crossentropy")
-        model.train_on_batch(inputs, np.array(table["label"], np.float32))
-        return model.predict_on_batch(inputs)
-
-    ours = trained(features.encode(table)["x"])
-    assert ours.shape == (64, 1)
-    assert np.array_equal(ours, trained(expected))
-    (batch, _labels), *_ = features.tf_dataset(table, "label")
-    assert np.array_equal(batch["x"], expected[:32])
 
 
 def test_the_hashes_of_keras_are_the_same_ones():

@@ -55,7 +55,7 @@ class Programs:
             "-B",
             *launcher,
             *arguments,
-            env={"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **env},
+            env={**ENVIRONMENT, **env},
         )
         self.started.append(program)
         return program

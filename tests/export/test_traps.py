@@ -105,12 +105,6 @@ def test_an_answer_that_depends_on_the_other_rows_of_the_batch_is_refused(tmp_pa
     assert error.format in ("onnx", "saved_model")
 
 
-def test_a_batch_of_one_fixed_size_is_refused(tmp_path):
-    error = refused(Returning(lambda x: x.reshape(8, 2) * 1.0), tmp_path)
-    assert error.format == "onnx"
-    assert "batches of any size" in str(error)
-
-
 def test_an_answer_without_its_batch_axis_for_one_row_is_refused(tmp_path):
     error = refused(Returning(lambda x: x.sum(1, keepdim=True).squeeze()), tmp_path)
     assert error.format == "onnx"
@@ -139,15 +133,6 @@ def test_a_model_that_answers_otherwise_when_it_is_asked_again_is_refused(tmp_pa
     error = refused(model, tmp_path)
     assert "reads a clock or draws random numbers" in str(error)
     assert (error.output, error.expected != error.got) == ("output", True)
-
-
-def test_dropout_that_was_left_on_in_training_is_off_where_it_is_served(tmp_path):
-    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 1)).train()
-    forward = Returning(lambda x: model(x))
-    forward.inner = model
-    assert save(forward.train(), tmp_path).worst["output"] < 1e-5
-    assert model.training
-    assert model[0].training
 
 
 @pytest.mark.parametrize("model", [Returning(lambda x: (x - 3).log()), OfKeras(lambda x: tf.math.log(x - 3))])
@@ -202,15 +187,6 @@ def test_ids_of_64_bits_are_told_apart_by_a_graph_of_scikit_learn(tmp_path):
 # -- size, interruption, arguments ------------------------------------------------------------------------------------
 
 
-def test_graphs_beyond_max_bytes_are_refused(tmp_path):
-    model = Returning(lambda x: x)
-    model.table = nn.Parameter(torch.ones(2, 1000))
-    model.function = lambda x: x @ model.table
-    error = refused(model, tmp_path, max_bytes=8000)
-    assert error.format == "onnx"
-    assert "max_bytes is 8000" in str(error)
-
-
 def test_an_interrupted_save_leaves_nothing_and_the_model_as_it_was(tmp_path):
     asked = []
 
@@ -232,9 +208,3 @@ def test_a_model_of_nothing_known_is_refused(tmp_path):
         save({}, tmp_path)
     with pytest.raises(ConfigError, match="an object and not its class"):
         save(Returning, tmp_path)
-
-
-def test_a_probe_that_the_features_refuse_is_told_with_its_place(tmp_path):
-    with pytest.raises(ConfigError, match=r"probes: .*\$\[1\]\.a"):
-        save(Returning(lambda x: x), tmp_path, probes=[ROWS[0], {"a": "old", "b": 1.0}])
-    assert list(tmp_path.iterdir()) == []
