@@ -39,10 +39,8 @@ import json
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -55,6 +53,7 @@ import yaml
 from programs import MarkedProgram
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from served import Server
 from waiting import until_now
 
 import penstock as ps
@@ -175,36 +174,16 @@ def shared_files() -> dict[str, str]:
 
 
 @contextmanager
-def served(arguments: str, folder: Path) -> Iterator[tuple[httpx.Client, list[str]]]:
-    """A client of `penstock serve` on a free port, and the lines that it writes; it must end well on SIGTERM."""
-    command = [str(PENSTOCK), "serve", *shlex.split(arguments), "--port", "0"]
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    lines: list[str] = []
-    ready = threading.Event()
-
-    def read() -> None:
-        for line in process.stderr or ():
-            lines.append(line)
-            if "ready on" in line:
-                ready.set()
-        ready.set()
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
+def served(arguments: str, folder: Path) -> Iterator[Server]:
+    """`penstock serve` on a free port; it must end well on SIGTERM."""
+    server = Server(folder, *shlex.split(arguments), "--port", "0")
     try:
-        assert ready.wait(START_LIMIT), lines
-        url = re.search(r"ready on (\S+)", "".join(lines))
-        assert url is not None, lines
-        with httpx.Client(base_url=url[1], timeout=30) as client:
-            yield client, lines
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, lines
+        yield server.ready()
+        server.hang_up()
+        server.stop()
     finally:
-        process.kill()
-        process.wait()
-        reader.join(20)
-        process.stderr.close()
+        server.hang_up()
+        server.destroy()
 
 
 def curl(command: str, client: httpx.Client) -> httpx.Response:
@@ -249,9 +228,7 @@ class Reader:
         self.folder = folder
         self.stack = stack
         self.limit = limit
-        self.client: httpx.Client | None = None
-        self.lines: list[str] = []
-        """What the server has written."""
+        self.server: Server | None = None
         self.reloads = False
         self.printed: str | None = None
         self.environ = {**os.environ, "PATH": f"{PENSTOCK.parent}:{os.environ['PATH']}"}
@@ -274,20 +251,17 @@ class Reader:
             assert answer is not None, f"nothing was asked to be answered with {block.text}"
             assert same(json.loads(block.text), answer.json()), answer.text
             self.answer = None
-        if block.kind == "sh" and self.client is not None:
+        if block.kind == "sh" and self.server is not None:
             for command in block.text.replace("\\\n", "").splitlines():
                 if command.startswith("curl "):
-                    self.answer = curl(command, self.client)
+                    self.answer = curl(command, self.server.http)
 
     def do_file(self, block: Block) -> None:
-        before = self.starts()
+        reloads = self.reloads and block.argument.endswith(".py")
+        starts = self.server.output.count("ready on") if reloads else 0
         (self.folder / block.argument).write_text(block.text)
-        if self.reloads and block.argument.endswith(".py"):
-            until_now(lambda: self.starts() > before, "the new service", START_LIMIT, lambda: "".join(self.lines))
-
-    def starts(self) -> int:
-        """How often the server was ready."""
-        return sum("ready on" in line for line in self.lines)
+        if reloads:
+            self.server.until(lambda: self.server.output.count("ready on") > starts, "the new service", START_LIMIT)
 
     def do_run(self, block: Block) -> None:
         program = self.folder / "program_of_the_page.py"
@@ -295,10 +269,9 @@ class Reader:
         self.printed = self._python(program.name)
 
     def do_client(self, block: Block) -> None:
-        assert self.client is not None
+        assert self.server is not None
         assert DEFAULT_URL in block.text
-        url = str(self.client.base_url).rstrip("/")
-        self.do_run(dataclasses.replace(block, text=block.text.replace(DEFAULT_URL, url)))
+        self.do_run(dataclasses.replace(block, text=block.text.replace(DEFAULT_URL, self.server.address)))
 
     def do_program(self, block: Block) -> None:
         assert block.text.strip() == f"python {block.argument}"
@@ -318,7 +291,7 @@ class Reader:
 
     def do_serve(self, block: Block) -> None:
         self.stack.close()
-        self.client, self.lines = self.stack.enter_context(served(block.argument, self.folder))
+        self.server = self.stack.enter_context(served(block.argument, self.folder))
         self.reloads = "--reload" in block.argument
 
     def do_shell(self, block: Block) -> None:
@@ -402,12 +375,6 @@ TO_BE_DONE = [page for page in PAGES if any(b.kind == "json" or b.verb not in ("
 @each([page for page in TO_BE_DONE if not needs_frameworks(page)])
 def test_a_reader_who_does_what_a_page_says_gets_what_it_says(page, tmp_path):
     read(page, tmp_path)
-
-
-def test_a_page_that_needs_frameworks_is_read_where_they_are():
-    elsewhere = [page for page in TO_BE_DONE if needs_frameworks(page)]
-    assert DOCS / "tutorial" / "train-to-serve.md" in elsewhere
-    assert "needs_frameworks(page)" in (ROOT / "tests" / "export" / "test_pages.py").read_text()
 
 
 def test_every_python_block_is_python():
@@ -939,9 +906,9 @@ def metric_rows(chapters: str = "all") -> dict[str, str]:
 def test_the_reference_has_every_metric_and_no_other(tmp_path):
     told = metric_rows("others")
     (tmp_path / "prices.py").write_text(shared_files()["prices.py"])
-    with served("prices:service --min-free-memory 1", tmp_path) as (client, _):
-        client.post("/predict", json={"rooms": 1, "area": 1.0})
-        page = client.get("/metrics").text
+    with served("prices:service --min-free-memory 1", tmp_path) as server:
+        server.http.post("/predict", json={"rooms": 1, "area": 1.0})
+        page = server.http.get("/metrics").text
     assert as_told(page, told) == set(told)
 
 
