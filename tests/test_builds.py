@@ -11,7 +11,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -206,16 +205,3 @@ def test_a_build_without_the_requirement_goes_on_and_says_so(build_modules, monk
     build_modules.run()
     assert said == ["penstock gets no page at /docs: a build without isolation needs flask-swagger-ui installed"]
     assert list(tmp_path.rglob("assets")) == []
-
-
-def test_the_files_of_the_page_are_in_no_commit_and_a_dependency_of_nobody():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    for required in (project["project"]["dependencies"], *project["project"]["optional-dependencies"].values()):
-        assert not [name for name in required if "swagger" in name]
-    assert [name for name in project["build-system"]["requires"] if "swagger" in name] == ["flask-swagger-ui==5.34.0"]
-    assert "/src/penstock/server/pages/assets/" in (ROOT / ".gitignore").read_text().splitlines()
-
-
-def test_no_compiled_module_has_an_attribute_that_c_compilers_take_for_a_keyword():
-    named = [module for module in COMPILED if "self._inline " in (ROOT / "src" / "penstock" / module).read_text()]
-    assert named == [], "mypyc would write `__inline`"

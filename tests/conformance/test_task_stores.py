@@ -444,15 +444,6 @@ def test_another_boot_frees_every_lease_and_counts_a_lost_attempt(host, store):
     assert "did not renew its lease" in store.tasks()[0].trouble
 
 
-def test_another_boot_fails_the_run_where_the_last_attempt_was_lost(host, store):
-    store.plan(plan(train=["a"]))
-    take(store, attempts=1)
-    host.reboot()
-    found = claim(host.open(), attempts=1)
-    assert isinstance(found, Failed)
-    assert found.task == "train 0"
-
-
 def test_leases_of_this_boot_outlive_a_restart_of_the_process(host, store):
     store.plan(plan(train=["a"]))
     hold = take(store)
@@ -503,13 +494,6 @@ def test_raised_and_lost_attempts_count_alike(host, store):
     assert found.task == "train 0"
     assert f"process {os.getpid()} on " in found.trouble
     assert "did not renew its lease: it was killed" in found.trouble
-
-
-def test_an_attempt_that_was_given_back_does_not_count(store):
-    store.plan(plan(train=["a"]))
-    for _ in range(5):
-        assert store.release(take(store, attempts=1))
-    assert claim(store, attempts=1).attempt == 1
 
 
 def test_the_first_failure_is_the_one_that_is_told(store):
