@@ -6,6 +6,7 @@ Whoever waits is given as a list in the order of arrival.  Each has a `line`, wh
 
 from __future__ import annotations
 
+from copy import copy
 from fractions import Fraction
 
 
@@ -28,14 +29,8 @@ class PlainOrder:
 
     def copy(self):
         """The same, to try something."""
-        made = PlainOrder(
-            list(self.waiting),
-            line_of=self.line_of,
-            lane_of=self.lane_of,
-            deadline_of=self.deadline_of,
-            by_deadline=self.by_deadline,
-        )
-        made.came, made.shared, made.times = self.came, self.shared, list(self.times)
+        made = copy(self)
+        made.waiting, made.times = list(self.waiting), list(self.times)
         made.starts, made.numbers, made.turns = dict(self.starts), dict(self.numbers), dict(self.turns)
         return made
 
