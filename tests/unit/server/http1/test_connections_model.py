@@ -121,10 +121,11 @@ def test_connections_come_wait_and_make_way_as_plain_lists_say(rig_with, seed):
                     plain.served.append(guest)
                     guest.since, guest.asked = math.inf, True
                 compare_cut()
-            case "hear" if plain.excess:
-                guest = random.choice(plain.excess)
+            case "hear" if everybody:
+                guest = random.choice([*plain.excess, random.choice(everybody)])  # one that is gone may be among them
                 real.heard(guest)
-                plain.excess.append(plain.excess.pop(plain.excess.index(guest)))
+                if guest in plain.excess:
+                    plain.excess.append(plain.excess.pop(plain.excess.index(guest)))
             case "ask" if plain.served:
                 guest = random.choice(plain.served)
                 guest.since, guest.asked = math.inf, True

@@ -135,26 +135,6 @@ def test_where_all_places_are_taken_the_one_silent_longest_is_cut(crowded):
     assert not crowded.clients[0].transport.closed
 
 
-def test_however_many_knock_and_say_nothing_a_probe_gets_in(crowded):
-    for _ in range(3 * EXCESS_CONNECTIONS):
-        crowded.connect()
-        late = crowded.connect()
-        late.send(LIVEZ)
-        assert late.statuses() == [200]
-    assert len(crowded.connections.open) == 1 + EXCESS_CONNECTIONS
-
-
-def test_no_more_are_open_than_the_bound_and_the_places_beyond_it(crowded):
-    clients = [crowded.connect() for _ in range(2 * EXCESS_CONNECTIONS)]
-    assert len(crowded.connections.open) == 1 + EXCESS_CONNECTIONS
-    assert sum(not client.transport.closed for client in clients) == EXCESS_CONNECTIONS
-    for client in clients:
-        client.connection.connection_lost(None)
-    finish(crowded)
-    crowded.clients[0].leave()
-    assert not crowded.connections.open
-
-
 def test_a_connection_that_was_cut_with_an_answer_unread_holds_nothing(crowded):
     slow = crowded.connect()
     slow.send(probe(b"/metrics"))
@@ -280,15 +260,6 @@ def test_how_long_the_handshake_took_does_not_count_as_idle(rig_with):
     assert not client.transport.closed
 
 
-def test_a_connection_that_waits_beyond_the_bound_is_never_closed_to_make_room(crowded):
-    waiting = crowded.connect()
-    crowded.now += 5.0
-    extra = crowded.connect()
-    extra.send(POST)
-    assert extra.statuses() == [503]
-    assert not waiting.transport.closed
-
-
 def test_a_closed_connection_whose_socket_stays_gives_its_place_up(rig_with):
     # Over TLS a client can leave our goodbye unanswered.
     rig = rig_with(max_connections=1)
@@ -302,28 +273,6 @@ def test_a_closed_connection_whose_socket_stays_gives_its_place_up(rig_with):
     assert rude.connection in rig.connections.leaving
     rude.connection.connection_lost(None)
     assert not rig.connections.leaving
-
-
-def test_those_that_made_way_and_stay_are_cut_first(rig_with):
-    rig = rig_with(max_connections=1)
-    stubborn = [rig.connect()]
-    for _ in range(EXCESS_CONNECTIONS):
-        rig.now += 1.0
-        stubborn.append(rig.connect())
-    assert all(client.transport.closed for client in stubborn[:-1])
-    assert not any(client.transport.aborted for client in stubborn)
-    last = rig.connect()
-    last.send(LIVEZ)
-    assert last.statuses() == [200]
-    assert [client.transport.aborted for client in stubborn] == [True] + [False] * EXCESS_CONNECTIONS
-
-
-def test_nobody_makes_way_while_there_is_room(rig_with):
-    rig = rig_with(max_connections=2)
-    client = rig.connect()
-    rig.now += 100.0
-    rig.connect().send(GET)
-    assert not client.transport.closed
 
 
 def test_a_connection_beyond_the_bound_ends_with_a_drain(crowded):
