@@ -58,15 +58,6 @@ def test_however_few_files_there_are_one_connection_is_served():
     assert share_files(MIN_SPARE_FILES + 8, tls=True) == (4, 2)
 
 
-@pytest.mark.parametrize("tls", [False, True])
-@pytest.mark.parametrize("files", [64, 256, 1024, 4096, 10_500])
-def test_where_files_are_few_connections_leave_some_to_the_rest(files, tls):
-    limits = share_files(files, tls=tls)
-    assert limits.connections >= 1
-    assert files - sum(limits) >= min(files // 4, 768)
-    assert 0 <= limits.excess <= min(EXCESS_CONNECTIONS, files // 4)
-
-
 @each("tls", [False, True])
 @each("files", [256, 1024, 4096])
 @each("workers", [1, 24, 40])
@@ -74,18 +65,6 @@ def test_the_files_of_workers_are_left_to_them(files, workers, tls):
     limits = share_files(files, tls=tls, worker_files=4 * workers)
     assert limits.connections + limits.excess * (2 if tls else 1) <= files - MIN_SPARE_FILES - 4 * workers
     assert sum(limits) <= sum(share_files(files, tls=tls))
-
-
-def test_many_workers_raise_the_limit_further(monkeypatch):
-    limit = FileLimit(1024, NO_LIMIT)
-    monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
-    monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
-    assert raise_file_limit(10_000, tls=False, worker_files=4 * 400) == (10_000, EXCESS_CONNECTIONS)
-    assert limit.raised_to == [10_000 + EXCESS_CONNECTIONS + MIN_SPARE_FILES + 4 * 400]
-
-
-def test_the_files_wanted_are_those_of_all_connections():
-    assert share_files(10_000 + SPARE_FILES, tls=False) == (10_000, EXCESS_CONNECTIONS)
 
 
 # -- sockets --------------------------------------------------------------------------------------------------------
@@ -166,13 +145,6 @@ def test_without_version_6_in_the_kernel_the_error_says_so(opened, monkeypatch):
     opened += bind_tcp(["127.0.0.1"], 0)
 
 
-def test_several_hosts_listen_on_one_free_port(opened):
-    opened += bind_tcp(["127.0.0.1", "127.0.0.3", "127.0.0.2"], 0)
-    names = [sock.getsockname() for sock in opened]
-    assert [ip for ip, _ in names] == ["127.0.0.1", "127.0.0.3", "127.0.0.2"]
-    assert len({port for _, port in names}) == 1
-
-
 class Covered:
     """Notes what would be bound, in the place of sockets."""
 
@@ -209,12 +181,6 @@ class Covered:
 def test_what_another_address_covers_gets_no_socket_of_its_own(monkeypatch, hosts, bound):
     Covered(monkeypatch, {"here": ["::1", "127.0.0.1"]})
     assert bind_tcp(hosts, 80) == bound
-
-
-def test_addresses_that_cover_each_other_are_bound_as_they_are_named(opened):
-    needs_ipv6()
-    opened += bind_tcp(["127.0.0.1", "::", "0.0.0.0", "::1"], 0)
-    assert [sock.getsockname()[0] for sock in opened] == ["::"]
 
 
 def test_a_free_port_that_is_taken_at_another_address_is_not_the_one(opened, monkeypatch):
@@ -379,6 +345,19 @@ class FileLimit:
 NO_LIMIT = resource.RLIM_INFINITY
 
 
+@pytest.fixture
+def file_limit(monkeypatch):
+    """Gives this process such a limit."""
+
+    def make(soft, hard):
+        limit = FileLimit(soft, hard)
+        monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
+        monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
+        return limit
+
+    return make
+
+
 @pytest.mark.parametrize(
     ("soft", "hard", "raised_to"),
     [
@@ -389,27 +368,27 @@ NO_LIMIT = resource.RLIM_INFINITY
         (1024, 50_000, [10_000 + SPARE_FILES]),
     ],
 )
-def test_the_soft_limit_is_raised_as_far_as_it_must_be(monkeypatch, soft, hard, raised_to):
-    limit = FileLimit(soft, hard)
-    monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
-    monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
+def test_the_soft_limit_is_raised_as_far_as_it_must_be(file_limit, soft, hard, raised_to):
+    limit = file_limit(soft, hard)
     assert raise_file_limit(10_000, tls=False) == (10_000, EXCESS_CONNECTIONS)
     assert limit.raised_to == raised_to
 
 
-def test_tls_handshakes_want_files_too(monkeypatch):
-    limit = FileLimit(1024, NO_LIMIT)
-    monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
-    monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
+def test_many_workers_raise_the_limit_further(file_limit):
+    limit = file_limit(1024, NO_LIMIT)
+    assert raise_file_limit(10_000, tls=False, worker_files=4 * 400) == (10_000, EXCESS_CONNECTIONS)
+    assert limit.raised_to == [10_000 + EXCESS_CONNECTIONS + MIN_SPARE_FILES + 4 * 400]
+
+
+def test_tls_handshakes_want_files_too(file_limit):
+    limit = file_limit(1024, NO_LIMIT)
     assert raise_file_limit(10_000, tls=True) == (10_000, EXCESS_CONNECTIONS)
     assert limit.raised_to == [10_000 + SPARE_FILES + EXCESS_CONNECTIONS]
 
 
 @pytest.mark.parametrize(("soft", "raised_to"), [(1024, [4096]), (4096, [])])
-def test_a_low_hard_limit_serves_fewer_and_says_so(monkeypatch, caplog, soft, raised_to):
-    limit = FileLimit(soft, 4096)
-    monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
-    monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
+def test_a_low_hard_limit_serves_fewer_and_says_so(file_limit, caplog, soft, raised_to):
+    limit = file_limit(soft, 4096)
     fitting = share_files(4096, tls=False)
     assert raise_file_limit(10_000, tls=False) == fitting
     assert limit.raised_to == raised_to
@@ -418,10 +397,8 @@ def test_a_low_hard_limit_serves_fewer_and_says_so(monkeypatch, caplog, soft, ra
     assert line.startswith("the hard limit of 4096 open files ")
 
 
-def test_a_low_hard_limit_that_still_fits_them_all_says_nothing(monkeypatch, caplog):
-    limit = FileLimit(1024, 2048)
-    monkeypatch.setattr(resource, "getrlimit", limit.getrlimit)
-    monkeypatch.setattr(resource, "setrlimit", limit.setrlimit)
+def test_a_low_hard_limit_that_still_fits_them_all_says_nothing(file_limit, caplog):
+    file_limit(1024, 2048)
     served = share_files(2048, tls=False).connections
     assert served > 2048 - SPARE_FILES
     assert raise_file_limit(served, tls=False) == share_files(2048, tls=False)

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.config import ServerOptions
-from penstock.errors import StartFailed
 from penstock.server.http1.listener import SWEEP_INTERVAL_SECONDS, Listener
 from penstock.testing.virtual_clock import VirtualClock
 
@@ -95,15 +94,6 @@ async def test_each_address_is_told_those_of_tcp_first(open_listener, tmp_path):
     assert first == second.replace("127.0.0.2", "127.0.0.1")
     assert unix == f"unix:{path}"
     listener.stop_accepting()
-    assert not path.exists()
-
-
-async def test_where_one_of_several_addresses_cannot_be_had_no_file_of_a_socket_is_left(open_listener, tmp_path):
-    taken = await open_listener(port=0)
-    port = int(taken.addresses[0].rpartition(":")[2])
-    path = tmp_path / "s"
-    with pytest.raises(StartFailed, match="something else listens there"):
-        await open_listener(host=["127.0.0.2", "127.0.0.1"], port=port, uds=str(path))
     assert not path.exists()
 
 
