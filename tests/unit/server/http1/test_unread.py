@@ -1,4 +1,4 @@
-"""What a client has not taken yet is held for the request whose answer it is."""
+"""What is written of an answer over TLS, and for how long its request is kept; what is held: `test_time`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from penstock.server.application import HttpRequest
 from penstock.server.http1.unread import TLS_WRITE_BYTES, UnreadAnswers
 
-ONE, TWO, THREE = (HttpRequest("GET", b"/%d" % number, b"", {}, 0.0) for number in (1, 2, 3))
+ONE = HttpRequest("GET", b"/", b"", {}, 0.0)
 
 
 @pytest.fixture
@@ -23,46 +23,12 @@ def unread(rig):
     return UnreadAnswers(rig.app, 0.0)
 
 
-def held(rig) -> dict[HttpRequest, int]:
-    """The bytes held for each request for which some are."""
-    return {request: rig.app.held[id(request)] for request in (ONE, TWO, THREE) if rig.app.held[id(request)]}
-
-
-def test_what_grows_is_the_last_answer_s_and_what_is_taken_the_first_s(rig, client, unread):
-    transport = client.transport
-    for request, answer in ((ONE, b"x" * 10), (TWO, [b"y" * 10, b"y" * 10]), (THREE, b"z")):
-        unread.write(transport, answer, request, 0.0)
-        unread.measure(transport)
-    assert held(rig) == {ONE: 10, TWO: 20, THREE: 1}
-    transport.unread = 15
-    unread.measure(transport)
-    assert held(rig) == {TWO: 14, THREE: 1}
-    transport.unread = 0
-    unread.measure(transport)
-    assert held(rig) == {}
-
-
-def test_an_answer_in_parts_grows_for_its_own_request(rig, client, unread):
-    unread.write(client.transport, b"", ONE, 0.0)
-    unread.charge(10)
-    unread.charge(25)
-    assert held(rig) == {ONE: 25}
-    unread.charge(0)
-    assert held(rig) == {}
-
-
-def test_a_request_whose_answer_was_taken_is_not_kept(rig, client, unread):
+def test_a_request_whose_answer_was_taken_is_not_kept(client, unread):
     unread.write(client.transport, b"x", ONE, 0.0)
     unread.charge(1)
     assert unread.last == ONE
     unread.charge(0)
     assert unread.last is None
-
-
-def test_a_socket_that_is_gone_is_not_measured(rig, client, unread):
-    unread.write(client.transport, b"x", ONE, 0.0)
-    unread.measure(None)
-    assert held(rig) == {}
 
 
 def test_over_tls_a_large_answer_is_written_in_pieces_that_the_transport_can_count(client, unread):
