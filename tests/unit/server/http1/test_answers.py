@@ -63,10 +63,3 @@ def test_a_new_second_has_a_new_date(heads):
 
 def test_an_unknown_status_has_a_reason_too(heads):
     assert encode(heads, b"", status=599).startswith(b"HTTP/1.1 599 Unknown\r\n")
-
-
-def test_however_many_kinds_of_answers_there_are_each_has_its_own_head(heads):
-    for number in range(600):
-        content_type = b"text/x-%d" % number
-        for _ in range(2):
-            assert b"\r\ncontent-type: " + content_type + b"\r\n" in encode(heads, b"", content_type=content_type)

@@ -161,20 +161,3 @@ def test_h11_reads_alike_whatever_is_accepted(rig, wire):
         if request in rig.app.handled:
             assert rig.app.body_of(request) == body
     client.leave()
-
-
-@quick
-@given(
-    bodies=st.lists(st.binary(min_size=1, max_size=50), max_size=6), places=st.lists(st.integers(0, 2000), max_size=8)
-)
-def test_what_an_honest_client_sends_is_what_arrives(rig, bodies, places):
-    wire = b"".join(
-        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(b), b)
-        if n % 2
-        else b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(b), b)
-        for n, b in enumerate(bodies)
-    )
-    client = rig.connect()
-    client.send(*cut(wire, places))
-    assert [a.body for a in client.answers()] == bodies
-    client.leave()

@@ -248,22 +248,6 @@ def test_every_byte_may_come_alone(rig):
     assert [kind is memoryview for kind in rig.app.handled_types] == [False, True, True, False, True]
 
 
-WIRE = SMALL + LARGE + LARGE + GET
-EDGES = [len(SMALL), len(SMALL + HEAD), len(SMALL + LARGE), len(SMALL + LARGE + HEAD), len(SMALL + LARGE + LARGE)]
-
-
-@pytest.mark.parametrize("edge", EDGES)
-def test_the_bytes_may_be_divided_anywhere_near_an_edge(rig, edge):
-    for first in range(edge - 5, edge + 6):
-        for second in range(first, edge + 6):
-            client = rig.connect()
-            client.send(WIRE[:first], WIRE[first:second], WIRE[second:])
-            assert [answer.body for answer in client.answers()] == [b"hello", SAID, SAID, b""]
-            assert client.transport.reading
-            client.leave()
-            assert rig.app.lying() == 0
-
-
 def test_bodies_in_hand_keep_their_own_pieces(rig):
     rig.app.patient = True
     client = rig.connect()
@@ -289,24 +273,6 @@ def test_a_body_is_let_go_of_by_whom_it_was_given_to(rig):
 
 
 # ---- with everything else a connection does
-
-
-@pytest.mark.parametrize(
-    ("head", "last"),
-    [
-        (head_of(len(SAID), line=b"GET / HTTP/1.1"), False),
-        (head_of(len(SAID), line=b"HEAD / HTTP/1.1"), False),
-        (head_of(len(SAID), b"Connection: close"), True),
-        (head_of(len(SAID), line=b"POST / HTTP/1.0"), True),
-        (head_of(len(SAID), b"Connection: keep-alive", line=b"POST / HTTP/1.0"), False),
-    ],
-)
-def test_any_request_may_have_a_large_body(rig, head, last):
-    client = rig.connect()
-    client.send(HEAD + SAID[:9], SAID[9:])
-    client.send(head + SAID[:9], SAID[9:])
-    assert [bytes(rig.app.body_of(request)) for request in rig.app.handled] == [SAID] * 2
-    assert client.transport.closed == last
 
 
 def test_what_comes_behind_the_last_request_is_dropped(rig):
@@ -438,19 +404,6 @@ def test_a_body_of_which_nothing_comes_any_more_is_408(rig):
     client.send(SAID[1000:] + LARGE)
     assert client.transport.half_closed
     assert len(rig.app.asked) == 1
-
-
-def test_a_body_that_comes_too_slowly_is_408(rig):
-    rig.app.patience = 50.0
-    client = rig.connect()
-    client.send(HEAD + SAID[:9])
-    for n in range(4):
-        rig.sweep(rig.now + 12)
-        client.send(SAID[9 + n : 10 + n])
-    assert client.answers() == []
-    rig.sweep(rig.now + 12)
-    assert client.statuses() == [408]
-    assert rig.app.lying() == 0
 
 
 @pytest.mark.parametrize("parts", [[SAID[:9]], [SAID[:9], SAID[9:100]], [SAID[:9], SAID[9:100], SAID[100:5000]]])

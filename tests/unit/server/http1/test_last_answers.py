@@ -29,16 +29,6 @@ def test_a_server_that_leaves_soon_answers_once_more_on_each_connection(rig, req
     assert {*kept.statuses(), *new.statuses()} == {200}
 
 
-def test_a_request_in_hand_gets_the_last_answer(rig):
-    rig.app.patient = True
-    client = rig.connect()
-    client.send(GET)
-    rig.connections.end_soon()
-    rig.app.answer(rig.app.handled[0])
-    assert ends(client) == [True]
-    assert client.transport.closed
-
-
 @pytest.mark.parametrize("request_bytes", [GET, POST, CHUNKED])
 @pytest.mark.parametrize("at_once", [True, False])
 def test_what_is_pipelined_is_answered_first(rig, request_bytes, at_once):
@@ -111,17 +101,3 @@ def test_a_connection_ends_with_its_first_answer_after_its_age_which_is_spread(r
     client.send(GET)
     assert ends(client) == [False, True]
     assert client.transport.closed
-
-
-def test_without_an_age_no_connection_is_too_old(rig):
-    client = rig.connect()
-    rig.now += 1e9
-    client.send(GET)
-    assert ends(client) == [False]
-
-
-def test_a_connection_of_http_1_0_ends_too(rig):
-    rig.connections.end_soon()
-    client = rig.connect()
-    client.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-    assert ends(client) == [True]
