@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +14,6 @@ from penstock.core.tenants import TenantNumbers
 from penstock.core.token_bucket import Allowance, TokenBucket
 from penstock.errors import ConfigError, Overloaded, QuotaExceeded
 from penstock.server.application import HttpRequest
-from penstock.server.asgi import asgi
 from penstock.server.cors import REQUEST_HEADERS
 from penstock.server.gateway import judge_head
 from rows import each
@@ -246,26 +244,6 @@ def test_answers_to_others_say_nothing_of_a_rate(fakes, rated):
     service.engine.submissions[-1].settle(b"1")
     assert b"ratelimit" not in call.headers
     assert b"ratelimit" not in fakes.call(app, "GET", "/health", x_tenant="gold").headers
-
-
-async def test_under_another_server_it_is_the_same(fakes, rated):
-    service, app = rated
-    service.engine.answer = lambda payload: b"1"
-    sent = []
-
-    async def receive():
-        if sent:
-            await asyncio.Event().wait()
-        return {"type": "http.request", "body": b"[1.0]"}
-
-    async def send(message):
-        sent.append(message)
-
-    headers = [(b"x-tenant", b"gold"), (b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/predict", "headers": headers, "query_string": b""}
-    await asgi(app)(scope, receive, send)
-    assert sent[0]["status"] == 200
-    assert limits_of(dict(sent[0]["headers"])) == SAID
 
 
 # -- what is told -----------------------------------------------------------------------------------------------------

@@ -569,15 +569,6 @@ def test_an_app_among_green_threads_is_refused_when_it_is_made(fakes, monkeypatc
         wsgi(fakes.Service())
 
 
-def test_one_service_or_several_are_served(fakes):
-    app = wsgi((fakes.Service(name="a", started=False), fakes.Service(name="b", started=False)))
-    try:
-        assert Answer(app, "/a/predict", body=b"[1]").body == b"[1]"
-        assert Answer(app, "/b/predict", body=b"[2]").body == b"[2]"
-    finally:
-        app.stop()
-
-
 def test_a_call_waits_for_the_start_and_the_probes_do_not(hosting):
     app = hosting(started=False)
     slow = Slow(app.service)
