@@ -66,14 +66,6 @@ def test_a_result_may_be_read_by_the_page_of_a_named_origin(fakes, origin):
     assert readable(call, origin)
 
 
-def test_a_failure_may_be_read_too_with_its_own_headers(fakes):
-    service = fakes.Service()
-    call = fakes.call(named(fakes, service), origin=PAGE)
-    service.engine.submissions[0].settle(Overloaded(retry_after=7))
-    assert (call.status, call.headers[b"retry-after"]) == (503, b"7")
-    assert readable(call)
-
-
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/health", "/metrics", "/openapi.json", "/docs/start.js"])
 def test_pages_may_be_read(fakes, method, path):
@@ -102,14 +94,6 @@ def test_every_refusal_by_the_head_may_be_read(fakes, call, status):
     assert readable(found)
     assert not readable(fakes.call(app, **call, origin=STRANGER))
     assert not readable(fakes.call(app, **call))
-
-
-def test_a_refusal_for_want_of_room_may_be_read(fakes):
-    service = fakes.Service()
-    service.engine.refused = Overloaded(retry_after=3)
-    call = fakes.call(named(fakes, service), origin=PAGE)
-    assert (call.status, call.refused, call.headers[b"x-should-retry"]) == (503, True, b"true")
-    assert readable(call)
 
 
 def test_a_refusal_for_want_of_a_key_may_be_read(fakes, keys):
@@ -199,17 +183,6 @@ def test_leave_is_given_without_a_key_whatever_the_path_and_the_method(fakes, ke
 def test_leave_is_given_for_the_header_that_names_the_tenant(fakes):
     call = asks_leave(fakes, named(fakes, tenant_header="X-Tenant"))
     assert call.headers[b"access-control-allow-headers"].endswith(b", x-tenant")
-
-
-def test_a_path_with_variables_is_no_other_path(fakes):
-    class Port:
-        max_inline = 100
-
-        def schemas(self):
-            return {}
-
-    app = fakes.app(jobs=Port(), cors_origin=PAGE)
-    assert asks_leave(fakes, app, "/jobs/a/retry").headers[ALLOWED] == PAGE.encode()
 
 
 @pytest.mark.parametrize("origin", [STRANGER, "null", "HTTPS://app.example", f"{PAGE}, {PAGE}", "", f"{PAGE}/"])

@@ -7,8 +7,7 @@ import pytest
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError
 from penstock.server.application import Response
-from penstock.server.path_pattern import PathPattern
-from penstock.server.protocols.route import PageRoute, Route
+from penstock.server.protocols.route import PageRoute
 from penstock.server.protocols.route_table import RouteTable
 from penstock.server.status import Problems
 
@@ -145,15 +144,3 @@ def test_a_service_cannot_have_the_name_of_another_route(fakes):
 def test_a_path_has_one_route_for_each_method():
     with pytest.raises(AssertionError, match="two routes for one method"):
         RouteTable([toy("GET", "/jobs/{id}"), toy("GET", "/jobs/{id}")])
-
-
-def test_a_pattern_without_variables_is_fixed():
-    assert PathPattern("/jobs").fixed
-    assert not PathPattern("/jobs/{id}").fixed
-    assert PathPattern("/jobs").values(b"/jobs") == []
-
-
-def test_a_route_that_says_nothing_takes_every_body_and_is_in_no_document(fakes):
-    route = Route("GET", "", "/toy")
-    assert route.judge_body(fakes.call(fakes.app(), "GET", "/livez").request, 10**9) is None
-    assert route.operation is None

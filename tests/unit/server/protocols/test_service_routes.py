@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.config import ServerOptions
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.loop_clock import LoopClock
-from penstock.server.protocols.service_routes import KINDS, routes_of
+from penstock.server.protocols.service_routes import routes_of
 from penstock.server.status import Problems
 
 
@@ -25,16 +25,6 @@ def test_each_of_several_services_has_its_name_before_its_paths(fakes):
     assert [route.service for route in found.values()] == [one, one, two, two]
 
 
-def test_a_route_knows_its_path_for_the_metrics(fakes):
-    found = routes(fakes.Service(name="one"), fakes.Service(name="two"))
-    for path, route in found.items():
-        assert (route.traffic.route, route.traffic.service) == (path, route.service.name)
-
-
-def test_each_way_to_call_a_service_has_a_verb_of_its_own():
-    assert [(kind.verb, kind.many) for kind in KINDS] == [("predict", False), ("batch", True)]
-
-
 def test_the_formats_of_a_repeated_pair_of_headers_are_looked_up_and_not_made_again(fakes):
     app = fakes.app()
     first, second = (fakes.call(app, accept="application/x-msgpack").request for _ in range(2))
@@ -49,13 +39,6 @@ def test_a_page_is_the_route_of_its_request_and_has_no_formats(fakes):
     request = fakes.call(app, "GET", "/health").request
     assert request.route is app._routes[b"/health"]
     assert request.formats is None
-
-
-def test_a_request_refused_for_its_format_still_belongs_to_its_route(fakes):
-    app = fakes.app()
-    call = fakes.call(app, content_type="image/png")
-    assert call.status == 415
-    assert call.request.route is app._routes[b"/predict"]
 
 
 def test_the_priority_of_a_request_is_its_urgency_at_its_head_and_at_its_submission(fakes):
