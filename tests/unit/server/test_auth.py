@@ -70,7 +70,10 @@ def test_a_key_that_is_not_known_is_not_told_as_a_missing_one(fakes, key_file, h
     assert "wrong" not in detail
 
 
-@pytest.mark.parametrize("path", ["/predict", "/batch", "/health", "/metrics", "/openapi.json", "/docs/x", "/nowhere"])
+@pytest.mark.parametrize(
+    "path",
+    ["/predict", "/batch", "/health", "/health?deep=1", "/metrics", "/scale", "/openapi.json", "/docs/x", "/nowhere"],
+)
 def test_the_key_guards_all_that_is_told_of_a_service_and_what_does_not_exist(fakes, key_file, path):
     app = fakes.app(api_key_file=key_file)
     for method in ("GET", "POST", "OPTIONS"):
@@ -94,10 +97,6 @@ def test_the_page_that_asks_for_the_key_needs_none_and_names_no_service(fakes, k
     call = fakes.call(fakes.app(fakes.Service(name="orders"), api_key_file=key_file), "GET", path)
     assert call.status == 200
     assert b"orders" not in call.response.body
-
-
-def test_without_a_key_file_nobody_is_asked(fakes):
-    assert fakes.call(fakes.app(), "GET", "/health").status == 200
 
 
 @pytest.mark.parametrize("accepted", [1, 1000])

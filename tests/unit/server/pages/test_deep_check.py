@@ -149,12 +149,3 @@ def test_everything_else_is_answered_at_once(fakes, app, service, query):
     assert call.status == 200
     assert "deep" not in call.json
     assert service.engine.submissions == []
-
-
-def test_it_is_a_page_with_a_key(fakes, tmp_path):
-    keys = tmp_path / "keys"
-    keys.write_text("secret\n")
-    app = fakes.app(fakes.Service(examples=[[1.0]]), api_key_file=str(keys))
-    assert ask(fakes, app).status == 401
-    assert ask(fakes, app, method="POST").status == 401
-    assert fakes.call(app, "POST", "/health?deep=1", x_api_key="secret").status == 405

@@ -316,15 +316,6 @@ def test_a_process_of_which_a_part_is_stuck_is_not_alive(fakes):
 # -- a stage that gives nothing back -----------------------------------------------------------------------------------
 
 
-def test_readyz_tells_which_stage_has_stalled_and_for_how_long(fakes):
-    service = fakes.Service()
-    service.engine.state = State.STALLED
-    service.engine.reason = "stage 'echo' has work, and nothing has come back from it for 61 s"
-    call = get(fakes, fakes.app(service), "/readyz")
-    assert (call.status, call.json["state"]) == (503, "stalled")
-    assert call.json["detail"] == f"echo is stalled: {service.engine.reason}"
-
-
 def test_livez_ends_once_a_stage_has_given_nothing_back_for_stall_dead(fakes):
     well, stalled = fakes.Service(name="well"), fakes.Service(name="slow", stall_dead=100.0)
     well.engine.stages[0].progress_age = 1e6

@@ -44,11 +44,3 @@ def test_several_services_are_as_bad_and_as_late_as_the_worst_of_them_and_as_lar
 def test_before_there_is_an_engine_nothing_is_in_hand(fakes):
     found = scale(fakes, fakes.Service(started=False, max_queued=5))
     assert found == {"state": "starting", "backlog_seconds": 0.0, "in_hand": 0, "max_queued": 5, "workers_up": 0}
-
-
-def test_it_asks_for_a_key_where_the_server_has_some(fakes, tmp_path):
-    keys = tmp_path / "keys"
-    keys.write_text("secret\n")
-    app = fakes.app(api_key_file=str(keys))
-    assert fakes.call(app, "GET", "/scale").status == 401
-    assert fakes.call(app, "GET", "/scale", x_api_key="secret").status == 200
