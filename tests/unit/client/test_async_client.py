@@ -10,7 +10,7 @@ import pytest
 from penstock.client.client_options import ServerAddress
 from penstock.client.replies import Reply
 from penstock.client.world import World, connect_httpx
-from penstock.errors import Cancelled, ConfigError, DeadlineExceeded, JobFailed, JobNotFound
+from penstock.errors import ConfigError, DeadlineExceeded, JobFailed, JobNotFound
 from penstock.testing.virtual_clock import rest
 
 
@@ -95,21 +95,6 @@ async def test_a_job_that_takes_too_long_is_told_with_its_state(Rig):
     rig.wire.answer(reply(job("leased"), 202))
     with pytest.raises(DeadlineExceeded, match="job j1 is leased after 2 s"):
         await call
-
-
-async def test_closing_ends_a_wait_for_jobs_between_two_requests_too(Rig):
-    rig = Rig()
-    calls = [asyncio.ensure_future(call) for call in (rig.client.jobs.result("j1"), rig.client.jobs.wait(["j2"]))]
-    await rest()
-    for _ in calls:
-        rig.wire.answer(reply(job(), 202))  # too soon: a pause follows
-    await rest()
-    assert rig.wire.waiting == []
-    await rig.client.close()
-    for call in calls:
-        with pytest.raises(Cancelled, match="the client was closed"):
-            await call
-    assert rig.wire.closed == 1
 
 
 async def test_a_result_elsewhere_is_its_url_and_one_that_looks_so_is_itself(Rig):

@@ -52,11 +52,6 @@ def test_what_names_no_server_is_told(url, words):
     assert "secret" not in str(caught.value)
 
 
-def test_the_defaults_are_those_of_the_clients():
-    assert ClientOptions() == ClientOptions(None, 30.0, 4, 64, None, False, "json")
-    assert ClientOptions(timeout=math.inf).timeout == math.inf
-
-
 @each(
     ("options", "words"),
     [

@@ -9,7 +9,6 @@ from collections import deque
 from dataclasses import dataclass
 
 from penstock.client.async_client import AsyncClient
-from penstock.client.flow_limit import FlowLimit
 from penstock.client.replies import Reply
 from penstock.client.world import World
 from penstock.core.retry_slots import RetrySlots, whole_milliseconds
@@ -80,14 +79,6 @@ class FullServer:
         self._begin()
 
 
-class StillLimit(FlowLimit):
-    """A limit that stays at the most there may be."""
-
-    @property
-    def has_room(self):
-        return self.in_flight < self._most
-
-
 @dataclass
 class Seen:
     of_capacity: float
@@ -95,16 +86,12 @@ class Seen:
     failed: int
 
 
-async def play(still=False):
+async def play():
     clock, chance = VirtualClock(), random.Random(1)
     server = FullServer(clock, chance)
     world = World(clock=clock, chance=chance.random, connect=lambda address, most: server)
     clients = [AsyncClient("http://a", world=world) for _ in range(CLIENTS)]
     failed = 0
-    if still:
-        for client in clients:
-            sender = client._core.sender
-            sender._limit = sender._gate._limit = StillLimit(64)
 
     async def call_on(client):
         nonlocal failed
@@ -132,8 +119,3 @@ async def test_many_clients_keep_a_full_server_busy_and_ask_little_more_than_it_
     assert seen.of_capacity >= 0.95
     assert 1 < seen.tries_per_answer <= 1.3
     assert seen.failed == 0
-
-
-async def test_clients_whose_limit_stays_as_it_is_ask_far_more():
-    """So it is the flow control that the test above is about."""
-    assert (await play(still=True)).tries_per_answer > 1.7

@@ -190,12 +190,6 @@ async def test_closing_ends_the_pause_between_two_asks_for_a_job(Rig):
         await rig.sender.pause(1.0, rig.core.jobs.get("j1").head)
 
 
-async def test_a_client_with_nothing_in_hand_closes_at_once(Rig):
-    rig = Rig()
-    await rig.sender.close()
-    assert rig.wire.closed == 1
-
-
 def test_a_client_belongs_to_one_event_loop(Rig):
     rig = Rig()
 
@@ -301,32 +295,6 @@ async def test_only_some_of_many_run_at_a_time_and_their_results_keep_the_order(
 
 
 # -- the gate, and interruptions --------------------------------------------------------------------------------------
-
-
-async def test_one_who_is_let_in_and_cancelled_in_the_same_turn_gives_the_place_back():
-    gate = Gate(FlowLimit(1), VirtualClock())
-    place = await gate.enter(3, 0)
-    second = asyncio.ensure_future(gate.enter(3, 1))
-    third = asyncio.ensure_future(gate.enter(3, 2))
-    await rest()
-    gate.leave(place, End.NEITHER)
-    second.cancel()
-    assert await third == 0
-    assert gate.waiting == 0
-    with pytest.raises(asyncio.CancelledError):
-        await second
-
-
-async def test_one_who_is_cancelled_before_the_place_is_free_is_passed_over():
-    gate = Gate(FlowLimit(1), VirtualClock())
-    place = await gate.enter(3, 0)
-    second, third = (asyncio.ensure_future(gate.enter(3, arrival)) for arrival in (1, 2))
-    await rest()
-    second.cancel()
-    gate.leave(place, End.NEITHER)  # in the same turn: the second still stands in the line
-    assert await third == 0
-    with pytest.raises(asyncio.CancelledError):
-        await second
 
 
 async def test_a_pause_ends_at_its_moment_and_is_forgotten_where_the_gate_is_closed():

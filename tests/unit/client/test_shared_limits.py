@@ -10,19 +10,6 @@ from penstock.client.waiting_line import WaitingLine
 from rows import each
 
 
-def test_ten_tries_are_always_allowed_and_come_back_after_ten_seconds():
-    budget = RetryBudget()
-    assert [budget.take(1.0) for _ in range(11)] == [True] * 10 + [False]
-    assert (budget.left(10.999), budget.left(11.0)) == (0, 10)
-
-
-def test_ten_requests_allow_one_more_as_long_as_they_are_young():
-    budget = RetryBudget()
-    for _ in range(19):
-        budget.count_request(0.0)
-    assert (budget.left(0.0), budget.left(9.999), budget.left(10.0)) == (11, 11, 10)
-
-
 def test_requests_that_grew_old_do_not_make_the_budget_negative():
     budget = RetryBudget()
     for _ in range(10):
@@ -37,7 +24,7 @@ def test_a_budget_is_as_one_that_forgets_nothing(seed):
     budget, requests, taken = RetryBudget(), [], []
     now = 0.0
     for _ in range(500):
-        now += draw.choice([0.0, 0.01, 0.5, 3.0])
+        now += draw.choice([0.0, 0.0, 0.5, 2.5])  # so that some are just ten seconds old
         if draw.random() < 0.6:
             budget.count_request(now)
             requests.append(now)

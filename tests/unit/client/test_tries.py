@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from penstock.client.retry_budget import RetryBudget
@@ -30,13 +28,6 @@ def test_a_try_is_told_its_number_and_what_is_left():
     assert (them.number, them.gives_up, them.seconds) == (2, 12.5, 2.0)
 
 
-def test_without_a_deadline_nothing_is_said_of_it():
-    them = tries(deadline=math.inf)
-    assert them.begin(1e9)
-    assert them.headers(1e9) == {"x-attempt": "1"}
-    assert them.gives_up == math.inf
-
-
 def test_the_next_try_comes_when_it_is_told():
     them = tries()
     them.begin(10.0)
@@ -51,12 +42,6 @@ def test_there_are_so_many_further_tries_and_no_more():
         them.begin(now)
         found.append(them.next_moment(ASKED, now, 0.0))
     assert found == [11.0, 12.0, None]
-
-
-def test_what_is_final_is_not_tried_again():
-    them = tries()
-    them.begin(10.0)
-    assert them.next_moment(FINAL, 10.0, 0.0) is None
 
 
 @pytest.mark.parametrize(("deadline", "moment"), [(11.0, None), (11.001, 11.0)])
