@@ -239,21 +239,9 @@ def test_a_damaged_pickle_is_refused(payload):
 
 
 FUZZED = [
-    Any,
-    float,
-    bytes,
-    memoryview,
-    list[int],
-    Point,
-    Picky,
-    Movie,
-    np.ndarray,
-    NDArray[np.float32],
-    np.int8,
-    Opinion,
-    list[Opinion] | None,
-    dict[str, NDArray[np.uint8]],
-]
+    Any, float, bytes, memoryview, list[int], Point, Picky, Movie, np.ndarray, NDArray[np.float32], np.int8, Opinion,
+    list[Opinion] | None, dict[str, NDArray[np.uint8]],
+]  # fmt: skip
 DECODERS = [ItemDecoder(type_) for type_ in FUZZED]
 
 

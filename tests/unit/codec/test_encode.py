@@ -16,7 +16,7 @@ from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
 from penstock.codec.formats import Codec
 from penstock.codec.pickle_ import dumps
-from penstock.errors import ConfigError, InvalidItem, PenstockError
+from penstock.errors import ConfigError, InvalidItem
 from rows import each
 
 NAN, INF = float("nan"), float("inf")
@@ -123,13 +123,6 @@ def test_a_raw_view_counts_in_bytes_whatever_it_views(value):
 @pytest.mark.parametrize("value", ["text", 5, None, [b"a"]])
 def test_what_is_not_bytes_is_not_written_raw(value):
     assert "cannot be written as RAW: expected bytes" in str(failure(Codec.RAW, value))
-
-
-@pytest.mark.parametrize("codec", [Codec.JSON, Codec.MSGPACK])
-def test_an_object_without_a_plain_form_is_refused_by_its_class(codec):
-    found = failure(codec, {"a": threading.Lock()})
-    assert isinstance(found, PenstockError)
-    assert f"cannot be written as {codec.name}: an object of type `_thread.lock`" in str(found)
 
 
 @pytest.mark.parametrize(

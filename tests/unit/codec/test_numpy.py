@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from penstock.codec import numpy_
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import Codec
@@ -381,8 +380,3 @@ def test_nan_in_numpy_fails_a_json_result_and_names_its_place(value, path):
         ItemEncoder(Any).encode(Codec.JSON, value)
     assert f"at `{path}`" in str(caught.value)
     assert ItemEncoder(Any, allow_nan=True).encode(Codec.JSON, value)
-
-
-def test_the_declared_dtype_is_read_from_the_annotation_once():
-    assert numpy_.declared_dtype(NDArray[np.float32]) is numpy_.declared_dtype(NDArray[np.float32])
-    assert numpy_.declared_dtype(NDArray[np.float32]).name == "float32"

@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import penstock
 
 SOURCE = str(Path(next(iter(penstock.__path__))).parent)
@@ -49,15 +47,3 @@ def test_json_messagepack_and_pickle_load_neither_numpy_nor_pydantic():
         [sys.executable, "-c", PLAIN.format(source=SOURCE)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("library", ["numpy", "pydantic"])
-def test_only_the_file_named_after_a_library_imports_it(library):
-    folder = Path(SOURCE) / "penstock" / "codec"
-    importing = {
-        path.name
-        for path in folder.glob("*.py")
-        for line in path.read_text().splitlines()
-        if line.split()[:2] in (["import", library], ["from", library])
-    }
-    assert importing == {f"{library}_.py"}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from penstock.core.payload import Handle
 from penstock.errors import ProtocolError
 from penstock.transport.framing import (
-    ALIGN_FROM_BYTES,
     JOIN_BELOW_BYTES,
     SLAB_VERSION,
     VERSION,
@@ -101,13 +100,6 @@ def test_the_largest_numbers_pass_as_they_are(make):
     wire[at : at + 8] = b"\xff" * 8
     (frame,) = decode(bytes(wire))
     assert named(frame) == {0: (MOST, MOST, NAMED - 1, MOST)}
-
-
-@both
-def test_a_payload_behind_one_that_is_named_is_aligned(make):
-    large = b"a" * ALIGN_FROM_BYTES
-    (frame,) = decode(make([b"ab", b"n" * 9000, large, large], {1: Handle(1, 0, 9000, 1)}))
-    assert [bytes(payload) for payload in frame.payloads] == [b"ab", b"", large, large]
 
 
 def test_a_frame_that_names_much_is_one_small_buffer():

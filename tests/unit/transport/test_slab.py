@@ -252,17 +252,6 @@ def test_a_piece_has_ended_when_its_last_view_is_gone(made):
     assert not pieces.any_ended
 
 
-def test_releasing_a_view_does_not_end_its_piece_while_a_slice_lives(made):
-    pieces = Pieces(made.memory)
-    view = pieces.view(handle(0, 100))
-    part = view[50:]
-    view.release()
-    assert pieces.ended() == []
-    part[:1] = b"x"
-    del part
-    assert len(pieces.ended()) == 1
-
-
 def test_one_that_has_ended_can_be_named_again_and_is_told_of_each_time(made):
     pieces = Pieces(made.memory)
     for serial in range(50):
