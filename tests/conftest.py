@@ -133,15 +133,15 @@ def pytest_sessionstart() -> None:
 
 def pytest_configure() -> None:
     """End the run where Penstock is not installed whole: it would test a build that nobody has."""
-    (package,) = find_spec("penstock").submodule_search_locations
-    if not Path(package, "server/pages/assets").is_dir():
-        raise pytest.UsageError(f"no install has put its files into {package}: pip install -e '.[dev]', or make test")
     found, wanted = extension_modules(), modules_to_compile()
     if found and found != wanted:
         raise pytest.UsageError(
             "penstock is neither sources nor compiled: "
             f"not compiled {sorted(wanted - found)}, compiled without being in setup.py's list {sorted(found - wanted)}"
         )
+    (package,) = find_spec("penstock").submodule_search_locations
+    if not Path(package, "server/pages/assets").is_dir():
+        raise pytest.UsageError(f"no install has put its files into {package}: pip install -e .")
 
 
 def pytest_report_header() -> str:
