@@ -36,8 +36,9 @@ def test_a_request_may_gather_max_bytes_of_results_and_no_more(ledger, request_o
     assert request.full
     assert ledger.keep_outcome(request, Result(b"y")) is None, "it was told"
     assert (request.result_bytes, ledger.held) == (102, 102)
-    ledger.complete(request)
-    assert ledger.held == 0
+    for _ in range(2):  # what has completed gives nothing back again
+        ledger.complete(request)
+        assert ledger.held == 0
 
 
 def test_requests_gather_max_bytes_together_and_the_one_with_the_most_is_full(ledger, request_of):
