@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rows import each
+
 RUN = Path(__file__).parent / "run.py"
 
 RACE = """
@@ -32,7 +34,7 @@ LISTED = "test_race.py::test_race\n"
 @pytest.fixture
 def run(tmp_path):
     """Write files, run them with two workers of xdist, and give the status, the output and the list."""
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {WITHOUT}\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nmarkers = night\naddopts = {WITHOUT} -m 'not night'\n")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
 
     def start(*arguments, **files):
@@ -44,6 +46,50 @@ def run(tmp_path):
         return done.returncode, done.stdout, listed.read_text() if listed.exists() else ""
 
     return start
+
+
+SKIPPED = """
+import pathlib, pytest
+
+def test_skipped():
+    if pathlib.Path("seen").exists():
+        pytest.skip("something is missing")
+    pathlib.Path("seen").touch()
+    assert False
+"""
+ANOTHER_NAME = """
+import os, pytest
+
+@pytest.mark.parametrize("pid", [os.getpid()])
+def test_pid(pid):
+    assert False
+"""
+ENDS = """
+import os, pathlib
+
+def test_ends():
+    if pathlib.Path("seen").exists():
+        os._exit(0)
+    pathlib.Path("seen").touch()
+    assert False
+
+def test_broken():
+    assert False
+"""
+DEAD = (
+    """
+import os, pathlib, pytest
+
+@pytest.mark.parametrize("number", range(10))
+def test_dead(number):
+    seen = pathlib.Path(f"seen{number}")
+    if not seen.exists():
+        seen.touch()
+        os._exit(1)
+
+"""
+    + BROKEN
+)
 
 
 @pytest.mark.parametrize("how", [FAILS, DIES], ids=["fails", "kills its worker"])
@@ -71,3 +117,29 @@ def test_no_second_run_mends_what_is_no_matter_of_single_tests(run):
     assert (status != 0, listed, output.count("test session starts")) == (True, "", 1), output
     status, output, listed = run("-n", "2", "test_good.py", "-k", "nobody")
     assert (status, listed, output.count("test session starts")) == (5, "", 1), output
+
+
+@each(
+    ("arguments", "text"),
+    [
+        ((), SKIPPED),
+        ((), ANOTHER_NAME + RACE % FAILS),
+        ((), ENDS),
+        ((), "import os\ndef test_race(): os._exit(0)\n" + BROKEN),
+        (("-x",), RACE % FAILS + BROKEN),
+        (("-n", "2"), DEAD),
+    ],
+)
+def test_a_run_passes_only_where_each_test_has_passed(run, tmp_path, arguments, text):
+    (tmp_path / "seen").unlink(missing_ok=True)
+    status, output, listed = run(*arguments, "test_all.py", test_all=text)
+    assert (status != 0, listed) == (True, ""), output
+
+
+def test_the_list_is_run_again_with_tests_of_the_night_and_without_those_that_are_gone(run, tmp_path):
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "second-try.txt").write_text("test_all.py::test_night\ntest_all.py::test_gone\n")
+    night = "import pytest\n@pytest.mark.night\ndef test_night(): pass\n"
+    status, output, listed = run("--again", "1", test_all=night)
+    assert (status, listed) == (1, "test_all.py::test_gone\n"), output
+    assert output.endswith("what is no test any more:\ntest_all.py::test_gone\n")
