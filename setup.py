@@ -13,9 +13,11 @@ the last build in this folder.  All are linked into one library, where a call fr
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -144,9 +146,12 @@ class Build(build):
 
     def run(self) -> None:
         """Build, and leave the word: `penstock serve` says it at its start (`penstock/hosting/build.py`)."""
+        # An earlier build into this folder may have left modules that are gone, or that are not compiled any more.
+        shutil.rmtree(Path(self.build_lib, "penstock"), ignore_errors=True)
+        for library in Path(self.build_lib).glob("*__mypyc.*"):
+            library.unlink()
         super().run()
         word = Path(self.build_lib, "penstock", "not_compiled.txt")
-        word.unlink(missing_ok=True)  # an earlier build into this folder may have left it
         if WHY_NOT:
             word.write_text(WHY_NOT[0])
 
@@ -212,11 +217,13 @@ class BuildExtensions(build_ext):
 class Parts:
     """The object files of some extensions.
 
-    Beside each lies its key: a digest of what it was made of.  An object whose key is still right is not made again.
+    Beside each lies its key: a digest of what it was made of, and one of itself.  An object whose key is still right is
+    not made again.
     """
 
     def __init__(self, compiler: Any, folder: str) -> None:
         self._compiler = compiler
+        self._kind = version_of(compiler.compiler_so[0])
         self._compile = compiler.compile
         self._folder = folder
 
@@ -228,7 +235,7 @@ class Parts:
     def compile(self, extensions: Iterable[Any]) -> None:
         """Make each object that is missing or stale."""
         parts = [(source, extension) for extension in extensions for source in extension.sources]
-        stale = [part for part in parts if self._key_before(part[0]) != self._key(*part)]
+        stale = [part for part in parts if self._key_before(part[0]) != self._key(*part) + self._of_object(part[0])]
         stale.sort(key=lambda part: -Path(part[0]).stat().st_size)  # the last to be made is small: no core waits long
         with ThreadPoolExecutor(CORES) as pool:
             running = [pool.submit(self._make, *part) for part in stale]
@@ -241,14 +248,14 @@ class Parts:
                 raise
 
     def _make(self, source: str, extension: Any) -> None:
-        self._key_file(source).unlink(missing_ok=True)  # whatever ends the compiler half-way
+        key = self._key(source, extension)  # of what the compiler reads: afterwards it may be another
         self._compile(
             [source],
             output_dir=self._folder,
             include_dirs=extension.include_dirs,
             extra_postargs=extension.extra_compile_args,
         )
-        self._key_file(source).write_text(self._key(source, extension))
+        self._key_file(source).write_text(key + self._of_object(source))
 
     def _key(self, source: str, extension: Any) -> str:
         """A digest of a source, the headers that were made for its extension, the compiler and its flags."""
@@ -256,7 +263,7 @@ class Parts:
         for header in extension.depends:
             if Path(header).name.startswith("__native"):  # the others are of mypy's runtime: its version tells them
                 digest.update(Path(header).read_bytes())
-        flags = [*self._compiler.compiler_so, *extension.extra_compile_args, version("mypy"), sys.version]
+        flags = [self._kind, *self._compiler.compiler_so, *extension.extra_compile_args, version("mypy"), sys.version]
         digest.update("\0".join(flags).encode())
         return digest.hexdigest()
 
@@ -265,8 +272,30 @@ class Parts:
 
     def _key_before(self, source: str) -> str:
         with contextlib.suppress(OSError):
-            return self._key_file(source).read_text()
+            return self._key_file(source).read_text(errors="replace")
         return ""
+
+    def _of_object(self, source: str) -> str:
+        """A digest of the object, if there is one: a full disk or a power cut leaves parts of some."""
+        with contextlib.suppress(OSError):
+            return hashlib.sha256(Path(self.objects([source])[0]).read_bytes()).hexdigest()
+        return ""
+
+
+def version_of(compiler: str) -> str:
+    """What a compiler says of its version, "" if nothing."""
+    with contextlib.suppress(OSError):
+        command = [compiler, "--version"]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603  (our own)
+    return ""
+
+
+def lock_folder() -> None:
+    """Have this folder for the builds of this process, once that of another has ended: they write the same files."""
+    with contextlib.suppress(OSError):  # where nothing can be written, what follows says so
+        Path("build").mkdir(exist_ok=True)
+        lock = os.open("build/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until this process ends
 
 
 def tell(made: int, total: int) -> None:
@@ -294,12 +323,15 @@ def extensions() -> list[Any]:
         made: list[Any] = mypycify(
             [f"src/penstock/{name}" for name in COMPILED], opt_level=OPT, debug_level="1", multi_file=True
         )
-    except SystemExit:  # how mypy says that it found errors, in our types or in those of a library
+    except (Exception, SystemExit) as error:  # mypy ends so where it finds errors, in our types or those of a library
         if WISH == "1":
             raise
-        WHY_NOT.append("mypy found errors in the types of Penstock, or of a library that it uses")
+        by_mypy = "mypy found errors in the types of Penstock, or of a library that it uses"
+        WHY_NOT.append(in_a_line(error) if isinstance(error, Exception) else by_mypy)
         return []
     return made
 
 
+if BUILDING.intersection(sys.argv):
+    lock_folder()
 setup(ext_modules=extensions(), cmdclass={"build": Build, "build_ext": BuildExtensions, "build_py": BuildModules})

@@ -51,6 +51,7 @@ def test_a_run_over_a_part_of_a_build_does_not_begin(tmp_path):
 COMPILERS = {
     "no mypyc": "raise ImportError('no mypyc here')",
     "types": "def mypycify(paths, **_):\n    raise SystemExit(1)",
+    "a file in the way": "def mypycify(paths, **_):\n    raise NotADirectoryError('.mypy_cache')",
     "no C compiler": (
         "from setuptools import Extension\n"
         "def mypycify(paths, **_):\n"
@@ -67,6 +68,20 @@ COMPILERS = {
     ),
 }
 """What stands for `mypyc.build`, which takes more than a minute by itself."""
+ONE_PART = """
+from setuptools import Extension
+def mypycify(paths, **_):
+    return [Extension('penstock.part', ['part.c'])]
+"""
+PART = """
+#include <Python.h>
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "part", 0, -1, 0};
+PyMODINIT_FUNC PyInit_part(void) {
+    PyObject *module = PyModule_Create(&definition);
+    PyModule_AddIntConstant(module, "VALUE", %d);
+    return module;
+}
+"""
 
 
 @pytest.fixture
@@ -74,7 +89,7 @@ def build(tmp_path):
     """Build a package with our `setup.py` and one of the compilers; the run, and the folder that a wheel is made of."""
     pytest.importorskip("setuptools")  # an environment of Python 3.12 may be without it
 
-    def run(compiler, wish=""):
+    def run(compiler, wish="", cc="/bin/false"):
         package = tmp_path / "src" / "penstock"
         package.mkdir(parents=True, exist_ok=True)
         (package / "__init__.py").touch()
@@ -83,11 +98,11 @@ def build(tmp_path):
         (tmp_path / "broken.c").write_text("this is no C")
         (tmp_path / "mypyc").mkdir(exist_ok=True)
         (tmp_path / "mypyc" / "__init__.py").touch()
-        (tmp_path / "mypyc" / "build.py").write_text(COMPILERS[compiler])
+        (tmp_path / "mypyc" / "build.py").write_text(COMPILERS.get(compiler, compiler))
         done = subprocess.run(
             [sys.executable, "setup.py", "build", "--build-lib", "made"],
             cwd=tmp_path,
-            env={**os.environ, "CC": "/bin/false", "PENSTOCK_COMPILE": wish, "PYTHONPATH": str(tmp_path)},
+            env={**os.environ, "CC": cc, "PENSTOCK_COMPILE": wish, "PYTHONPATH": str(tmp_path)},
             capture_output=True,
             text=True,
             check=False,
@@ -102,6 +117,7 @@ def build(tmp_path):
     [
         ("no mypyc", "no mypyc here"),
         ("types", "mypy found errors"),
+        ("a file in the way", ".mypy_cache"),
         ("no C compiler", "/bin/false"),
         ("a long command", " -Wall returned 1."),
     ],
@@ -119,6 +135,33 @@ def test_a_build_that_could_not_compile_says_why_in_what_it_makes_unless_it_had_
     assert [path.name for path in package.iterdir()] == ["__init__.py"]
     done, _ = build(compiler, wish="1")
     assert done.returncode != 0
+
+
+def test_a_part_is_made_again_where_it_is_not_what_was_made_of_its_source(build, tmp_path):
+    if (cc := shutil.which("cc")) is None:
+        pytest.skip("there is no C compiler: cc")
+
+    def value(source):
+        (tmp_path / "part.c").write_text(source)
+        done, package = build(ONE_PART, "1", cc)
+        assert done.returncode == 0, done.stderr
+        told = "import sys; sys.path.insert(0, sys.argv[1]); from penstock import part; print(part.VALUE)"
+        run = [sys.executable, "-c", told, str(package.parent)]
+        text = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return int(text), done.stdout.count("1 of 1 parts compiled")
+
+    assert value(PART % 1) == (1, 1)
+    assert value(PART % 1) == (1, 0)
+    (object_,) = tmp_path.glob("build/temp.*/part.o")
+    object_.write_bytes(b"")  # the linker takes it
+    assert value(PART % 1) == (1, 1)
+    object_.unlink()
+    assert value(PART % 2) == (2, 1)
+    (tmp_path / "src" / "penstock" / "gone.py").touch()
+    assert value(PART % 2) == (2, 0)
+    (tmp_path / "src" / "penstock" / "gone.py").unlink()
+    _, package = build("def mypycify(paths, **_):\n    return []", "1", cc)
+    assert [path.name for path in package.iterdir()] == ["__init__.py"]
 
 
 SERVED = """
