@@ -27,7 +27,7 @@ PROGRAMS := $(wildcard tests/integration/test_engine_*.py) tests/integration/lis
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: help demo demo-burst demo-external demo-rolling test test-compiled test-export bytecode frameworks check check-frameworks night night-sources night-compiled again coverage lint types fix soak faults compiled quick bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-clients bench-hold hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
+.PHONY: always help demo demo-burst demo-external demo-rolling test test-compiled test-export bytecode frameworks check check-frameworks night night-sources night-compiled again coverage lint types fix soak faults compiled quick bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-clients bench-hold hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -113,8 +113,8 @@ night-sources: bytecode
 night-compiled: compiled bytecode
 	PYTHONPATH=$(CURDIR)/build/compiled $(TESTS) -m 'not soak' tests bench
 
-again: bytecode  ## run each test that passed only the second time, 50 times
-	$(BIN)/python tests/run.py --again 50
+again: quick bytecode  ## run each test that passed only the second time, 50 times
+	PYTHONPATH=$(CURDIR)/build/quick $(BIN)/python tests/run.py --again 50
 
 # Tests start hundreds of programs.  Where the environment lets Python write no bytecode, each would compile every module.
 bytecode: $(STAMP)
@@ -143,10 +143,18 @@ quick: build/quick/.built  ## the same without optimisation, in build/quick: for
 
 build/compiled/.built: OPT = 3
 build/quick/.built: OPT = 0
-build/%/.built: setup.py pyproject.toml $(shell find src/penstock -name '*.py' -o -name '*.lua' -o -path '*/docs_page/*') | $(BIN)/pip
-	rm -rf $(@D) build/lib* build/bdist*
+build/%/.built: build/made-of.txt | $(BIN)/pip
+	rm -rf $(@D)
 	MYPY_CACHE_DIR=build/types PENSTOCK_COMPILE=1 PENSTOCK_OPT=$(OPT) $(BIN)/pip install --quiet --no-deps --target $(@D) .
 	touch $@
+
+# By their digests: a file that is gone, or older than it was, or edited while a build went on, is a change too.
+build/made-of.txt: always | $(BIN)/pip
+	@mkdir -p $(@D)
+	@{ $(BIN)/python -VV; echo "$(CC) $(CFLAGS)"; find setup.py pyproject.toml src/penstock -type f \
+		'(' -name '*.py' -o -name '*.toml' -o -name '*.lua' -o -path '*/docs_page/*' ')' ! -path '*/__pycache__/*' \
+		-exec sha256sum {} + | LC_ALL=C sort -k 2; } > $@.part
+	@cmp -s $@.part $@ && rm $@.part || mv $@.part $@
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
