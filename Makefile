@@ -156,11 +156,11 @@ build/made-of.txt: always | $(BIN)/pip
 		-exec sha256sum {} + | LC_ALL=C sort -k 2; } > $@.part
 	@cmp -s $@.part $@ && rm $@.part || mv $@.part $@
 
-lint: $(STAMP)
+lint: $(STAMP)  ## ruff: mistakes and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(STAMP)  ## mypy
 	$(BIN)/mypy
 
 fix: $(STAMP)  ## mend what a tool can mend
