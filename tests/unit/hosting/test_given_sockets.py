@@ -40,7 +40,11 @@ def give(opened):
 
 def listening(family, address):
     sock = socket.socket(family)
-    sock.bind(address)
+    try:
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
     sock.listen()
     return sock
 
