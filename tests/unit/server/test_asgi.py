@@ -510,7 +510,7 @@ async def test_a_websocket_is_refused_and_an_unknown_scope_is_a_mistake(fakes):
         sent.append(message)
 
     await app({"type": "websocket"}, receive, send)
-    assert sent[0]["type"] == "websocket.close"
+    assert sent == [{"type": "websocket.close", "code": 1000, "reason": "no websockets here"}]
     with pytest.raises(ValueError, match="telepathy"):
         await app({"type": "telepathy"}, receive, send)
 

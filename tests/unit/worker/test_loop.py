@@ -312,6 +312,25 @@ def test_what_an_external_stage_gave_and_cannot_be_read_is_nobodys_invalid_item(
     assert bytes(answers.payloads[0]) == b"\x06"
 
 
+@pytest.mark.parametrize(
+    ("options", "statuses"),
+    [
+        ({}, [Status.OK, Status.OK]),
+        ({"validate": True}, [Status.INVALID, Status.OK]),
+        ({"validate": True, "first": False}, [Status.OK, Status.OK]),
+        ({"validate_results": True}, [Status.OK, Status.FAILED]),
+        ({"validate_results": True, "last": False}, [Status.OK, Status.OK]),
+    ],
+)
+def test_items_are_checked_before_the_first_stage_and_results_after_the_last(options, statuses):
+    def is_text(x: int) -> str:
+        return "x" if isinstance(x, str) else x
+
+    end = ScriptedEnd(launch(**options), batch(7, "not a number", 1))
+    work(end, target=is_text)
+    assert list(end.sent[-1].statuses) == statuses
+
+
 def test_where_every_caller_comes_over_http_a_result_that_only_pickle_carries_fails_the_start(caplog):
     assert warned(caplog, giving({1j}), index=0, served=True)[0] is Kind.FAILED
     assert warned(caplog, giving({1j}), index=0, served=True, last=False) == (Kind.READY, [])

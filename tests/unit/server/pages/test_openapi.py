@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from penstock.runtime.spec import stage
 from penstock.server.pages import docs
 from penstock.server.pages.docs import ASSETS, OWN
 from penstock.server.pages.openapi import docstring
+from penstock.server.request_terms import read_envoy_timeout, read_grpc_timeout, read_timeout
 from penstock.worker.declaration import Declaration
 from penstock.worker.stage import Stage
 
@@ -234,6 +236,21 @@ def test_every_call_lists_the_headers_that_name_a_time_limit(fakes):
     for path in ("/predict", "/batch"):
         named = {resolve(doc, parameter)["name"] for parameter in doc["paths"][path]["post"]["parameters"]}
         assert {"X-Request-Timeout", "grpc-timeout", "x-envoy-expected-rq-timeout-ms"} <= named
+
+
+def test_the_time_limits_that_are_documented_are_those_that_are_read(fakes):
+    doc = document(fakes, fakes.Service(Length))
+    parameters = [resolve(doc, each) for each in doc["paths"]["/predict"]["post"]["parameters"]]
+    schemas = {each["name"]: each["schema"] for each in parameters}
+    pattern = re.compile(schemas["grpc-timeout"]["pattern"])
+    texts = ("1S", "00000001u", "12345678n", "5H", "7M", "20m", "123456789n", "S", "5", "5s", "1.5S", "-1S", " 1S", "")
+    for text in texts:
+        assert bool(pattern.search(text)) is not math.isnan(read_grpc_timeout(text.encode())), text
+    assert schemas["X-Request-Timeout"] == {"type": "number", "exclusiveMinimum": 0}
+    assert math.isnan(read_timeout(b"0"))
+    least = schemas["x-envoy-expected-rq-timeout-ms"]["minimum"]
+    assert not math.isnan(read_envoy_timeout(b"%d" % least))
+    assert math.isnan(read_envoy_timeout(b"%d" % (least - 1)))
 
 
 def test_several_services_are_told_apart(fakes):
