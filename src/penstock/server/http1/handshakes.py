@@ -141,13 +141,16 @@ class Handshakes:
                 _cut(oldest)
 
     def _hang_up(self, sock: socket.socket) -> None:
-        """End one that has said nothing."""
+        """End one that has said nothing, or has left."""
         del self._silent[sock]
         asyncio.get_running_loop().remove_reader(sock)
         sock.close()
 
     def _begin(self, sock: socket.socket) -> None:
-        """The client has said something, or has left: the handshake tells which."""
+        """The client has said something, or has left: then it counts no more, and no handshake makes way for it."""
+        if _has_left(sock):
+            self._hang_up(sock)
+            return
         loop = asyncio.get_running_loop()
         loop.remove_reader(sock)
         seconds = max(self._silent.pop(sock) - self._clock.now(), TICK_SECONDS)
@@ -168,6 +171,14 @@ class Handshakes:
             self._lasting.pop(sock, None)
             if not self._lasting:
                 self._empty.set()
+
+
+def _has_left(sock: socket.socket) -> bool:
+    """Whether the client of `sock`, of which something can be read, left without a word."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK)
+    except OSError:  # a reset
+        return True
 
 
 def _cut(sock: socket.socket) -> None:

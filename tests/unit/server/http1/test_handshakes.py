@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import ssl
+import struct
 
 import pytest
 
@@ -132,6 +133,22 @@ async def test_who_says_nothing_makes_way_for_who_said_something_and_the_other_w
         await until(lambda n=n: door.accepted == n + 7)
     await until(lambda: all(map(ended, silent[:4] + talking[:4])))
     assert not any(map(ended, talking[4:] + silent[4:]))
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_nobody_makes_way_for_those_that_left_without_a_word(accept_at, knock, reset):
+    door = Door()
+    found = accept_at(door, places=4)
+    talking, *leaving = [knock(door) for _ in range(4)]
+    talking.send(PART_OF_A_HELLO)
+    await until(lambda: len(found._silent) == 3)
+    for sock in leaving:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", reset, 0))
+        sock.close()
+    knock(door)
+    await until(lambda: door.accepted == 5)
+    await until(lambda: len(found) == 2)
+    assert not ended(talking)
 
 
 async def test_who_says_nothing_in_its_time_is_cut(accept_at, knock, clock):
