@@ -313,13 +313,8 @@ def extensions() -> list[Any]:
         return []
     try:
         from mypyc.build import mypycify
-    except ImportError as error:
-        if WISH == "1":
-            raise
-        WHY_NOT.append(in_a_line(error))
-        return []
-    print(f"penstock: reading the types of {len(COMPILED)} modules", flush=True)
-    try:
+
+        print(f"penstock: reading the types of {len(COMPILED)} modules", flush=True)
         made: list[Any] = mypycify(
             [f"src/penstock/{name}" for name in COMPILED], opt_level=OPT, debug_level="1", multi_file=True
         )
