@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from processes import open_files
+from waiting import until
 
 from penstock.config import Batch
 from penstock.core.state import State
@@ -105,9 +106,7 @@ class Door:
 
     async def until(self, true) -> None:
         """Let the loop turn until `true()`."""
-        async with asyncio.timeout(10):
-            while not true():
-                await asyncio.sleep(0)
+        await until(true, patience=10, pause=0)
 
 
 @pytest.fixture

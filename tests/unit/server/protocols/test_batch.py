@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 import pytest
+from waiting import until
 
 from penstock.codec.formats import Codec
 from penstock.core.lanes import Lane
@@ -19,9 +18,7 @@ def batch(fakes, app, body, **headers):
 
 
 async def answered(call):
-    async with asyncio.timeout(20):
-        while not call.replies:
-            await asyncio.sleep(0)
+    await until(lambda: call.replies, patience=20, pause=0)
 
 
 def test_items_are_submitted_together_as_bulk_and_their_results_come_back_in_order(fakes):
@@ -155,9 +152,7 @@ class TestLongBody:
     body = b"[" + b",".join([b'"' + b"x" * 1000 + b'"'] * 300) + b"]"
 
     async def submitted(self, service):
-        async with asyncio.timeout(10):
-            while not service.engine.submissions:
-                await asyncio.sleep(0)
+        await until(lambda: service.engine.submissions, patience=10, pause=0)
 
     async def test_it_is_split_off_the_loop_and_its_bytes_are_held_meanwhile(self, fakes):
         service = fakes.Service()
