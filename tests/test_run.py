@@ -76,8 +76,7 @@ def test_ends():
 def test_broken():
     assert False
 """
-DEAD = (
-    """
+DEAD = """
 import os, pathlib, pytest
 
 @pytest.mark.parametrize("number", range(10))
@@ -86,10 +85,7 @@ def test_dead(number):
     if not seen.exists():
         seen.touch()
         os._exit(1)
-
 """
-    + BROKEN
-)
 
 
 @pytest.mark.parametrize("how", [FAILS, DIES], ids=["fails", "kills its worker"])
@@ -127,7 +123,7 @@ def test_no_second_run_mends_what_is_no_matter_of_single_tests(run):
         ((), ENDS),
         ((), "import os\ndef test_race(): os._exit(0)\n" + BROKEN),
         (("-x",), RACE % FAILS + BROKEN),
-        (("-n", "2"), DEAD),
+        (("-n", "2"), DEAD + BROKEN),
     ],
 )
 def test_a_run_passes_only_where_each_test_has_passed(run, tmp_path, arguments, text):
