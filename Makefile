@@ -83,7 +83,7 @@ $(NODE_FRONT)/dist/.built: $(foreach folder,$(NODE_FRONT) $(TYPESCRIPT),$(wildca
 	cd $(NODE_FRONT) && npm ci && npm run build
 	touch $@
 
-test: bytecode  ## a first look, over the sources: every unit test, and some with programs of each feature: four minutes
+test: bytecode  ## a first look, over the sources: every unit test, and some with programs of each feature: three to five minutes
 	$(TESTS) --short tests bench
 
 check:  ## what a change must pass: lint, types, every test but those of the night, over a compiled build: 15 minutes
