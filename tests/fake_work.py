@@ -67,7 +67,7 @@ class Ticket:
     def __init__(self, payload, job_id, given, done):
         self.payload, self.job_id, self.done = payload, job_id, done
         self.given = given
-        self.begun = self.settled = False
+        self.begun = self.sent_ahead = self.settled = False
 
     def settle(self, outcome):
         """Bytes stand for a result, an exception for a failure."""
@@ -102,6 +102,11 @@ class FakeEngine:
             self.begins -= 1
             asyncio.get_running_loop().call_soon(setattr, ticket, "begun", True)
         return ticket
+
+    def recall(self, ticket):
+        """A ticket that was `sent_ahead` settles by the test: its worker is to say whether it was too late."""
+        if not (ticket.begun or ticket.sent_ahead):
+            ticket.settle(Cancelled())
 
     def begun(self, ticket):
         return ticket.begun or ticket.settled

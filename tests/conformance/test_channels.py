@@ -16,7 +16,7 @@ class TestSocketChannel(ChannelSuite):
     async def open(self, sink):
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        return await SocketChannel.open(ours, sink), SocketWorkerEnd(theirs)
+        return await SocketChannel.open(ours, sink), SocketWorkerEnd(theirs, slabs=True)
 
 
 class TestSocketChannelThatWritesInParts(TestSocketChannel):

@@ -14,6 +14,7 @@ Contract
   next stage than its workers take at once.  Their answers are no finished answers of clients.
 * A worker answers one frame before it reads the next, so when it dies only its oldest frame can have killed it.
 * An item whose worker died runs once more, alone.  After a second death it is lost.
+* An item that was taken back from a worker is not queued again when that worker ends before it has begun.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ class SentFrame:
 
     `unsettled` is how many of its items have no outcome yet.  Who settles an item counts it down.  `back` is how many
     of them are of BACK.  `moment` is when it was sent.  `views` are the payloads that the worker reads where they lie:
-    they must stay there until it has answered, or has ended, whatever becomes of the items.
+    they must stay there until it has answered, or has ended, whatever becomes of the items.  `recalled` are the items
+    that the worker was told to leave out, and that settle when it has said whether that was in time.
     """
 
-    __slots__ = ("back", "frame_id", "holder", "items", "moment", "unsettled", "views")
+    __slots__ = ("back", "frame_id", "holder", "items", "moment", "recalled", "unsettled", "views")
 
     def __init__(
         self, frame_id: int, items: list[Item], holder: FrameHolder, back: int = 0, moment: float = 0.0
@@ -48,6 +50,7 @@ class SentFrame:
         self.back = back
         self.moment = moment
         self.views: Sequence[Payload] = ()
+        self.recalled: Sequence[Item] = ()
 
     @property
     def running(self) -> bool:
@@ -56,10 +59,18 @@ class SentFrame:
         return bool(frames) and frames[0] is self
 
     def settled(self) -> None:
-        """Count one more of its items as settled, and tell its holder if it runs and nobody waits for it now."""
+        """Count one more of its items as settled, and tell its holder if nobody waits for it now."""
         self.unsettled -= 1
-        if self.unsettled == 0 and self.running:
-            self.holder.deserted()
+        if self.unsettled == 0 and self.holder.frames:
+            if self.holder.frames[0] is self:
+                self.holder.deserted()
+            elif self.sent_ahead:
+                self.holder.unwanted(self)
+
+    @property
+    def sent_ahead(self) -> bool:
+        """Whether the worker holds it behind another: it has not begun, as far as is known here."""
+        return self in self.holder.frames and not self.running
 
 
 def has_begun(item: Item) -> bool:
@@ -89,6 +100,9 @@ class FrameHolder:
 
     def deserted(self) -> None:
         """The last item of the frame that runs was settled without its answer: it expired, or its caller left."""
+
+    def unwanted(self, frame: SentFrame) -> None:
+        """The last item of a frame that was sent ahead was settled: it need not begin."""
 
 
 Holder = TypeVar("Holder", bound=FrameHolder)
@@ -174,7 +188,7 @@ def room_for_back(queued: int, queued_bytes: int, *, most: int, max_bytes: int) 
 class Reclaimed:
     """What becomes of the unsettled items of a worker that ended."""
 
-    __slots__ = ("lost", "returned", "suspects")
+    __slots__ = ("lost", "recalled", "returned", "suspects")
 
     def __init__(self) -> None:
         self.returned: list[Item] = []
@@ -183,6 +197,8 @@ class Reclaimed:
         """They become suspects, and run once more, alone."""
         self.lost: list[Item] = []
         """They get no other try."""
+        self.recalled: list[Item] = []
+        """They were taken back, and it was in time."""
 
 
 def reclaim(frames: Sequence[SentFrame], *, innocent: bool, retry: bool) -> Reclaimed:
@@ -197,7 +213,9 @@ def reclaim(frames: Sequence[SentFrame], *, innocent: bool, retry: bool) -> Recl
             if item.state is SETTLED:
                 continue
             item.ran = item.ran or position == 0
-            if position > 0 or innocent:
+            if frame.recalled and item in frame.recalled and (position > 0 or innocent):
+                found.recalled.append(item)
+            elif position > 0 or innocent:
                 found.returned.append(item)
             elif retry and not item.suspect:
                 found.suspects.append(item)

@@ -244,6 +244,9 @@ class HostedEngine(Protocol):
     def cancel(self, ticket: Any) -> None:
         """Settle as Cancelled what is not settled yet; harmless when everything is."""
 
+    def recall(self, ticket: Any) -> None:
+        """Have what no worker has begun settled as Cancelled, now or when its worker has left it out."""
+
     def begun(self, ticket: Any) -> bool:
         """Whether any item of the request was at work: it is settled, past the first stage, a suspect, or runs now."""
 

@@ -6,7 +6,8 @@ its event loop.  What may block runs in threads, a bounded number of them: claim
 Contract
 --------
 * A store that is gone ends nothing: what is held goes on, and the store is asked again with growing rests.
-* `close` gives back at once what has not begun, and lets the rest go on for as long as it was given.
+* At the first word of the end it gives back what has not begun, and has what a worker was sent ahead left out.  `close`
+  lets the rest go on for as long as it was given.
 """
 
 from __future__ import annotations
@@ -184,15 +185,24 @@ class Consumer:
         await self._finished
 
     def stop_accepting(self) -> None:
-        """Claim nothing more."""
+        """Claim nothing more, and give back what no worker has begun: another consumer may have it at once.
+
+        A job that a worker was sent ahead goes back when the worker has left it out.  A job that a worker from outside
+        was sent goes on.
+        """
         self._claiming.stop()
+        for job in self.holding.jobs():
+            if job.ticket is not None:
+                job.engine.recall(job.ticket)
+            else:
+                self._release(job)
 
     def leave_soon(self) -> None:
-        """Claim nothing more: another consumer may have the jobs at once."""
+        """Claim nothing more, and give back what has not begun."""
         self.stop_accepting()
 
     async def see_out(self, seconds: float) -> None:  # noqa: ARG002  # jobs have nobody who waits on a connection
-        """Claim nothing more."""
+        """Claim nothing more, and give back what has not begun."""
         self.stop_accepting()
 
     async def close(self, grace: float) -> None:
@@ -201,9 +211,6 @@ class Consumer:
         if self._store is None:
             self._end_threads()
             return
-        for job in self.holding.jobs():
-            if not job.begun:
-                self._release(job)
         hit("before_drain")
         await self._until_empty(grace)
         hit("after_drain")

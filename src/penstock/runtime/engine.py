@@ -300,11 +300,20 @@ class Engine:
         """
         self._flow.cancel(request)
 
+    def recall(self, request: Request) -> None:
+        """Take back the items of `request` that no worker has begun.
+
+        A queued one is Cancelled at once.  One that was sent ahead is so when its worker has said that it left it out;
+        where that was too late, it has the outcome of its run.  What has begun, and what a worker from outside has,
+        ends as if nobody had asked.
+        """
+        self._flow.recall(request)
+
     def begun(self, request: Request) -> bool:
         """Whether a worker has been at work on any item of `request`, as far as is known here.
 
-        Such an item is settled, or past the first stage, or a suspect, or in the frame that its worker runs now.  One
-        in a frame that was sent ahead is none.
+        It has begun where it is settled, or past the first stage, or a suspect, or in the frame that its worker runs
+        now, and not in a frame that was sent ahead.
         """
         return self._flow.begun(request)
 

@@ -47,6 +47,9 @@ NAMES: Final = {int(codec): name for name, codec in CODEC_NAMES.items()}
 class ExternalStageDriver(StageDriver):
     """One running stage whose workers attach."""
 
+    recalls = False
+    """Workers from outside know no RECALL."""
+
     def __init__(
         self,
         hub: Hub,

@@ -56,6 +56,7 @@ from penstock.transport.framing import Frame, Status
 SETTLED: Final = ItemState.SETTLED
 OK: Final = int(Status.OK)
 EXPIRED: Final = int(Status.EXPIRED)
+RECALLED: Final = int(Status.RECALLED)
 BACK: Final = Lane.BACK
 
 
@@ -329,6 +330,19 @@ class Flow:
         if before:
             self.wake()
 
+    def recall(self, request: Request) -> None:
+        """See `Engine.recall`."""
+        if not request.wholly_fed:
+            return
+        for item in list(request.items):
+            if item.state is SETTLED or has_begun(item):
+                continue
+            if item.frame is None or not item.frame.sent_ahead:
+                self._settling.settle(item, Failure(Cancelled()))
+            else:
+                self.stages[item.stage].recall(item)
+        self.wake()
+
     def begun(self, request: Request) -> bool:
         """See `Engine.begun`."""
         if request.unsettled < len(request.payloads):
@@ -398,14 +412,23 @@ class Flow:
             if item.state is SETTLED:
                 continue  # cancelled or expired meanwhile: masked from the next stage
             if status != OK:
-                late = status == EXPIRED
-                settling.settle(item, self._late(item) if late else Failure(read_failure(stage.name, status, payload)))
+                settling.settle(item, self._unrun(item, stage.name, status, payload))
             elif last:
                 settling.settle(item, Result(payload))
             elif item.request.full:
                 settling.settle(item, Failure(self._retry_times.too_many_results(False)))
             else:
                 self._advance(item, payload, now)
+
+    def _unrun(self, item: Item, stage: str, status: int, payload: Payload) -> Failure:
+        """Why an item has no result, by its `status`."""
+        if status == EXPIRED:
+            return self._late(item)
+        return Failure(Cancelled() if status == RECALLED else read_failure(stage, status, payload))
+
+    def recalled(self, items: list[Item]) -> None:  # see `Hub`
+        for item in items:
+            self._settling.settle(item, Failure(Cancelled()))
 
     def missed(self, items: list[Item]) -> None:  # see `Hub`
         for item in items:

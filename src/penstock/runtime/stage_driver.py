@@ -52,6 +52,7 @@ SERVE: Final = Verdict.SERVE  # asked for each batch: a constant costs nothing o
 BACK: Final = int(Lane.BACK)
 SETTLED: Final = ItemState.SETTLED
 EXPIRED: Final = int(Status.EXPIRED)
+RECALLED: Final = int(Status.RECALLED)
 MOST_WITH_BACK: Final = 2
 """The most batches that a worker may hold and still be given items of BACK: whoever comes waits for these at most."""
 
@@ -78,6 +79,9 @@ class Hub(Protocol):
         `hung` says that it was killed for its time, `alone` that its batch had no other item.
         """
 
+    def recalled(self, items: list[Item]) -> None:
+        """These items were taken back from a worker that ended before it had begun them."""
+
     def pool_changed(self, stage: StageDriver, failure: StartFailed | None) -> None:
         """A worker of `stage` became ready or ended; `failure` is why, where it ended before it was ready."""
 
@@ -87,6 +91,8 @@ class StageDriver:
 
     memory: StageMemory | None = None
     """What of its inputs and results lies in slabs; None where nothing does."""
+    recalls = True
+    """Whether its workers can be told to leave out what they have not begun."""
 
     def __init__(
         self,
@@ -370,6 +376,14 @@ class StageDriver:
             kill = None if self.inline else worker.strike
             self.on_sent(kill, [item.request.id for item in items if item.request.lane != BACK])
 
+    def recall(self, item: Item) -> None:
+        """Have the worker that `item` was sent ahead to leave it out; the item settles when the worker has answered."""
+        sent: SentFrame = item.frame
+        worker = sent.holder
+        if self.recalls and isinstance(worker, WorkerSlot) and item not in sent.recalled:
+            sent.recalled = [*sent.recalled, item]
+            worker.recall(sent, [sent.items.index(item)])
+
     @property
     def kept_bytes(self) -> int:
         """The bytes of inputs of which the stage keeps views."""
@@ -422,7 +436,7 @@ class StageDriver:
             counters.bisected += 1
         if self.memory is not None and frame.nbytes >= self.memory.least:
             self.memory.count_unplaced(frame)
-        ran = len(frame.statuses) - frame.statuses.count(EXPIRED)
+        ran = len(frame.statuses) - frame.statuses.count(EXPIRED) - frame.statuses.count(RECALLED)
         back = sent.back == len(sent.items)
         self.queue.ran(frame.seconds, ran, now, worker.index, back=back, calls=frame.calls)
         if self._abandonment is not None:
@@ -581,7 +595,9 @@ class StageDriver:
             item.suspect = True
         self.counters.retried += len(found.suspects)
         self._requeue([*found.returned, *found.suspects])
-        # This comes last: a caller that is told may cancel another request, and all its items must be queued by then.
+        # These come last: a caller that is told may cancel another request, and all its items must be queued by then.
+        if found.recalled:
+            self.hub.recalled(found.recalled)
         if found.lost:  # all of them were in the first frame
             self.hub.worker_lost(self, found.lost, hung=hung, alone=len(frames[0].items) == 1)
 

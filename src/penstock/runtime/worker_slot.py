@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -34,7 +35,7 @@ from penstock.runtime.slot_states import (
     STOP,
     SlotState,
 )
-from penstock.transport.framing import SLAB_VERSION, Frame, Kind, Status, encode_control
+from penstock.transport.framing import SLAB_VERSION, Frame, Kind, Status, encode_control, encode_recall
 from penstock.transport.messages import Hello, Kept, Problem, unpack
 from penstock.worker.problems import describe_error
 
@@ -57,6 +58,8 @@ class SlotOwner(Protocol):
 
     ending: str
     """What is done to a worker that has to end, as the log says it."""
+    recalls: bool
+    """Whether its workers can be told to leave out what they have not begun."""
 
     def start_of(self, index: int) -> WorkerStart:
         """Where and how an incarnation of worker `index` starts."""
@@ -349,6 +352,14 @@ class WorkerSlot(FrameHolder):
         """Send the worker, which is ready, something that it does not answer."""
         assert self._incarnation is not None
         self._incarnation.send([note])
+
+    def recall(self, sent: SentFrame, places: Sequence[int]) -> None:
+        """Tell the worker to leave out the items at `places` of a batch that was sent ahead."""
+        if self._owner.recalls and self._incarnation is not None:
+            self._incarnation.send([encode_recall(sent.frame_id, places)])
+
+    def unwanted(self, frame: SentFrame) -> None:  # see `FrameHolder`
+        self.recall(frame, range(len(frame.items)))
 
     def check(self, frame_id: int, now: float) -> None:
         """Have the worker, which is idle, run `health`."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, TypeVar
 
 from penstock.errors import ProtocolError
 from penstock.transport.channel import Channel, FrameSink, WorkerEnd
-from penstock.transport.framing import Frame, Kind, Status, encode_answers, encode_batch, encode_control
+from penstock.transport.framing import Frame, Kind, Status, encode_answers, encode_batch, encode_control, encode_recall
+from penstock.transport.worker_socket import LOOK_AGAIN_SECONDS
 
 T = TypeVar("T")
 
@@ -193,6 +195,25 @@ class ChannelSuite:
             assert [payload.readonly for payload in frame.payloads] == [True, True]
             for payload in sink.frames[0].payloads:
                 payload[0] = 0
+
+    async def test_a_batch_that_was_taken_back_before_it_is_begun_says_so(self) -> None:
+        """The worker has read it already, together with the one that it runs."""
+
+        def begin() -> Frame | None:
+            time.sleep(2 * LOOK_AGAIN_SECONDS)  # the run of the one before
+            return worker.receive()
+
+        async with self.opened() as (channel, worker, _):
+            for frame_id in (1, 2, 3):
+                channel.send(batch(frame_id, [b"a", b"b"]))
+            frames = [await in_thread(worker.receive)]
+            channel.send([encode_recall(1, [0])])  # too late
+            channel.send([encode_recall(3, [1])])
+            for _ in range(3):  # an event loop may write only at the end of its turn
+                await asyncio.sleep(0)
+            frames += [await in_thread(begin), await in_thread(begin)]
+            read = [frame for frame in frames if frame is not None]
+            assert [(frame.frame_id, list(frame.recalled)) for frame in read] == [(1, []), (2, []), (3, [1])]
 
     async def test_large_frames_pass_both_ways_at_once(self) -> None:
         """Neither end waits for the other to read first."""

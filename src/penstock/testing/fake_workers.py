@@ -17,13 +17,22 @@ writes them as a process would.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
 from penstock.core.payload import Handle, Payload, payload_size
 from penstock.runtime.incarnation import IncarnationOwner, WorkerStart
-from penstock.transport.framing import Frame, FrameDecoder, Kind, Status, encode_answers, encode_control
+from penstock.transport.framing import (
+    Frame,
+    FrameDecoder,
+    Kind,
+    Status,
+    encode_answers,
+    encode_control,
+    queue_frames,
+)
 from penstock.transport.messages import Hello, Launch, Problem, pack, unpack
 from penstock.worker.worker_slabs import WorkerSlabs
 
@@ -69,6 +78,8 @@ class FakeIncarnation:
                 self.launch = unpack(frame.payloads[0], Launch)
                 inputs, results = [os.dup(fd) if fd >= 0 else fd for fd in self.start.slabs]
                 self._slabs = WorkerSlabs.of(self.launch.slabs, inputs, results)
+            elif frame.kind is Kind.RECALL:
+                queue_frames(deque(self.frames[1:]), [frame])  # it has begun with the first
             elif self._slabs.note(frame):
                 if frame.kind is Kind.TRIM and not self.frames and self._slabs.keeps:
                     self._deliver(self._slabs.tell())
@@ -153,10 +164,12 @@ class FakeIncarnation:
         seconds: float = 0.0,
         calls: int = 1,
     ) -> None:
-        """Answer the oldest batch: by default each item with its own payload."""
+        """Answer the oldest batch: by default each item with its own payload, unless it was taken back in time."""
         frame = self.frames.pop(0)
         given: list[Payload] = list(frame.payloads) if payloads is None else list(payloads)
-        how = [Status.OK] * len(given) if statuses is None else list(statuses)
+        how: list[int] = [Status.OK] * len(given) if statuses is None else list(statuses)
+        for place in frame.recalled:
+            given[place], how[place] = b"", Status.RECALLED
         handles = self._placed(given, how)
         # As the loop of a worker does: results that are views of inputs are copied, and the batch is let go of.
         answers = b"".join(encode_answers(frame.frame_id, seconds, calls, frame.ids, given, how, handles=handles))

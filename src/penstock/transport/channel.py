@@ -55,7 +55,9 @@ class WorkerEnd(Protocol):
     """The worker's end."""
 
     def receive(self) -> Frame | None:
-        """Wait for the next frame; None at end-of-stream.
+        """Wait for the next frame that is no RECALL; None at end-of-stream.
+
+        A BATCH says which of its items were `recalled`, as far as that has come before it.
 
         Raises:
             ProtocolError: the stream ends inside a frame, or carries something else.

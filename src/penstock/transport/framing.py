@@ -20,13 +20,15 @@ handle in place of its bytes, and the highest bit of its length is set:
 
     handle   slab u64, offset u64, serial u64
 
-A frame that has handles, or is about slabs, is of version 5; every other is of version 4.  A decoder takes version 5
-only where it is told to, so that a worker from outside can name no memory and need not know of any.
+A frame that has handles, or is about slabs, or takes items back, is of version 5; every other is of version 4.  A
+decoder takes version 5 only where it is told to, so that a worker from outside can name no memory and need not know of
+any.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
@@ -96,6 +98,8 @@ class Kind(IntEnum):
 
     A worker whose stage keeps inputs says with a KEPT of which it does no more.
     """
+    RECALL = 15
+    """Coordinator to worker: leave out these items of a batch that it has not begun; their places, as u32."""
 
 
 class Status(IntEnum):
@@ -106,6 +110,11 @@ class Status(IntEnum):
     FAILED = 2
     EXPIRED = 3
     """Its deadline passed before `predict`; it was not run."""
+    RECALLED = 4
+    """It was taken back before the batch began; it was not run.  Only our own workers say so."""
+
+
+_NO_PLACES: Final[frozenset[int]] = frozenset()
 
 
 class Frame:
@@ -123,6 +132,7 @@ class Frame:
         "kind",
         "nbytes",
         "payloads",
+        "recalled",
         "remaining",
         "seconds",
         "statuses",
@@ -143,6 +153,8 @@ class Frame:
         self.statuses: tuple[int, ...] = ()
         self.handles: list[tuple[int, Handle]] = []
         """The payloads that lie in a slab: the place of each, and where it lies.  In `payloads` it has no bytes yet."""
+        self.recalled: frozenset[int] = _NO_PLACES
+        """The places of the items of a BATCH that were taken back before it began."""
         self._body: memoryview | None = None
         self._request_ids_bytes = 0
 
@@ -238,6 +250,12 @@ def encode_control(kind: Kind, payload: bytes, frame_id: int = 0) -> list[Any]:
 def encode_slab_note(kind: Kind, payload: bytes) -> bytes:
     """A frame about slabs: RELEASED, KEPT or TRIM."""
     return _HEADER.pack(MAGIC, SLAB_VERSION, kind, 1, 0, 0, 0.0, len(payload)) + payload
+
+
+def encode_recall(frame_id: int, places: Sequence[int]) -> bytes:
+    """A RECALL of the items at `places` of the BATCH `frame_id`."""
+    payload = struct.pack(f"<{len(places)}I", *places)
+    return _HEADER.pack(MAGIC, SLAB_VERSION, Kind.RECALL, 1, 0, frame_id, 0.0, len(payload)) + payload
 
 
 def _put_handles(
@@ -414,10 +432,31 @@ class FrameDecoder:
             self._start, self._end = 0, len(kept)
 
 
+def queue_frames(waiting: deque[Frame], frames: list[Frame]) -> None:
+    """Append `frames`, which a worker has read, to those that it has not begun; a RECALL marks its BATCH among these.
+
+    A RECALL that finds no such batch has come too late, and says nothing.
+    """
+    for frame in frames:
+        if frame.kind is not _RECALL:
+            waiting.append(frame)
+            continue
+        for batch in waiting:
+            if batch.kind is _BATCH and batch.frame_id == frame.frame_id:
+                batch.recalled |= _read_places(frame.payloads[0])
+
+
+def _read_places(payload: memoryview) -> frozenset[int]:
+    if len(payload) % 4:
+        raise ProtocolError(f"a RECALL has {len(payload)} bytes, which are no list of places")
+    return frozenset(struct.unpack(f"<{len(payload) // 4}I", payload))
+
+
 # Looked up for every frame: to make a member of an enum from its number takes ten times as long.
 _KINDS: Final = {int(kind): kind for kind in Kind}
 _BATCH: Final = Kind.BATCH
 _ANSWERS: Final = Kind.ANSWERS
+_RECALL: Final = Kind.RECALL
 _FIRST_SLAB_KIND: Final = int(Kind.RELEASED)
 
 

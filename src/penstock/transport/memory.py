@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.errors import ProtocolError
 from penstock.transport.channel import FrameSink
-from penstock.transport.framing import Frame, FrameDecoder
+from penstock.transport.framing import Frame, FrameDecoder, queue_frames
 
 
 class MemoryChannel:
@@ -81,19 +81,22 @@ class MemoryWorkerEnd:
     def __init__(self, channel: MemoryChannel, inbox: queue.SimpleQueue[bytes | None]) -> None:
         self._channel = channel
         self._inbox = inbox
-        self._decoder = FrameDecoder(readonly=True)
+        self._decoder = FrameDecoder(readonly=True, slabs=True)  # a RECALL comes here too
         self._frames: deque[Frame] = deque()
         self._over = False
 
     def receive(self) -> Frame | None:
-        while not self._frames:
-            data = None if self._over else self._inbox.get()
+        # What has come meanwhile may take back what is to begin next, so all of it is read first.
+        while not self._over and not (self._frames and self._inbox.empty()):
+            data = self._inbox.get()
             if data is None:
                 self._over = True
-                self._decoder.end()
-                return None
-            self._frames.extend(self._decoder.feed(data))
-        return self._frames.popleft()
+            else:
+                queue_frames(self._frames, self._decoder.feed(data))
+        if self._frames:
+            return self._frames.popleft()
+        self._decoder.end()
+        return None
 
     def send(self, buffers: list[Any]) -> None:
         self._channel.deliver(b"".join(buffers))

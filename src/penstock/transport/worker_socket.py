@@ -5,14 +5,22 @@ It has a file of its own because a worker has no event loop: asyncio, and ssl wi
 
 from __future__ import annotations
 
+import select
 import socket
+import time
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
-from penstock.transport.framing import MAX_BODY_BYTES, MAX_ITEMS, Frame, FrameDecoder
+from penstock.transport.framing import MAX_BODY_BYTES, MAX_ITEMS, Frame, FrameDecoder, queue_frames
 
 MAX_BUFFERS = 1024
 """Most buffers that one sendmsg takes: IOV_MAX on Linux and macOS."""
+LOOK_AGAIN_SECONDS: Final = 0.001
+"""How long after its last read a worker looks whether more has come, before it begins a batch that it has read already.
+
+That batch may have been taken back meanwhile.  To look costs a system call, which is nothing beside a batch that took
+so long, and much beside the batches of a stage of microseconds.
+"""
 
 
 class SocketWorkerEnd:
@@ -26,18 +34,41 @@ class SocketWorkerEnd:
         self._sock = sock
         self._decoder = FrameDecoder(max_body=max_body, readonly=True, slabs=slabs)
         self._frames: deque[Frame] = deque()
+        self._read_at = 0.0
+        """When the socket was read last, if that brought more than one frame."""
         self.ended = False
         """Whether the end of the stream was read, be it inside a frame."""
 
     def receive(self) -> Frame | None:
-        while not self._frames:
-            n = self._sock.recv_into(self._decoder.get_buffer())
+        frames = self._frames
+        full = bool(frames) and time.monotonic() - self._read_at >= LOOK_AGAIN_SECONDS
+        while not frames:
+            buffer = self._decoder.get_buffer()
+            n = self._sock.recv_into(buffer)
             if n == 0:
                 self.ended = True
                 self._decoder.end()
                 return None
-            self._frames.extend(self._decoder.advance(n))
-        return self._frames.popleft()
+            full = n == len(buffer)
+            queue_frames(frames, self._decoder.advance(n))
+            if len(frames) > 1:
+                self._read_at = time.monotonic()
+        if full:
+            self._look_again()
+        return frames.popleft()
+
+    def _look_again(self) -> None:
+        """Read what has come meanwhile, without waiting: it may take back what is to begin next."""
+        readable = select.poll()  # no flag of `recv` would do: a socket with a timeout waits all the same
+        readable.register(self._sock, select.POLLIN)
+        full = True
+        while full and readable.poll(0):
+            buffer = self._decoder.get_buffer()
+            n = self._sock.recv_into(buffer)
+            if n:  # else the stream has ended, which the next read says too
+                queue_frames(self._frames, self._decoder.advance(n))
+            full = n == len(buffer)
+        self._read_at = time.monotonic()
 
     def send(self, buffers: list[Any]) -> None:
         if len(buffers) == 1:

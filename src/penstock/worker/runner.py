@@ -51,6 +51,15 @@ class _Work:
         """Answer that item `i` was not run because its deadline had passed."""
         self.statuses[i] = Status.EXPIRED
 
+    def leave_out_recalled(
+        self, rows: Iterable[tuple[int, memoryview, int, float]]
+    ) -> list[tuple[int, memoryview, int, float]]:
+        """Answer that the items which were taken back were not run; returns the other rows."""
+        for i in self.frame.recalled:
+            if i < len(self.statuses):
+                self.statuses[i] = Status.RECALLED
+        return [row for row in rows if row[0] not in self.frame.recalled]
+
     def end(self, i: int, error: BaseException) -> None:
         """Answer that item `i` ended with `error`."""
         self.statuses[i], self.payloads[i] = self.runner.answer_of(error)
@@ -123,7 +132,11 @@ class Runner:
         started = self._now()
         work = _Work(self, frame)
         self.current.frame = frame
-        rows = zip(range(len(frame.ids)), frame.payloads, frame.codecs_in, work.deadlines, strict=True)
+        rows: Iterable[tuple[int, memoryview, int, float]] = zip(
+            range(len(frame.ids)), frame.payloads, frame.codecs_in, work.deadlines, strict=True
+        )
+        if frame.recalled:
+            rows = work.leave_out_recalled(rows)
         places, values = self._read(work, rows, started)
         calls = 0
         if places and self._batched:

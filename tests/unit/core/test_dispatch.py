@@ -53,6 +53,17 @@ def test_a_frame_counts_its_items_down_wherever_it_is():
     assert sent.unsettled == 0
 
 
+def test_a_frame_is_sent_ahead_while_another_is_before_it():
+    first, second = (worker := holder(True, frames=2)).frames
+    strange = SentFrame(9, [None], worker)
+    assert [frame.sent_ahead for frame in (first, second, strange)] == [False, True, False]
+    strange.settled()  # it was answered: nobody is told
+    worker.frames.append(SentFrame(2, [None], worker))
+    worker.frames[2].settled()  # its holder is told: a slot has it left out
+    worker.frames.popleft()
+    assert not second.sent_ahead
+
+
 # -- which worker -----------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +221,18 @@ def test_what_a_worker_ran_that_was_ended_by_us_may_have_run_and_what_lay_behind
     ran.holder.frames.clear()
     assert [may_have_run(frame.items[0]) for frame in (ran, behind)] == [True, False]
     assert not has_begun(ran.items[0]), "no attempt is counted"
+
+
+@pytest.mark.parametrize("innocent", [False, True])
+def test_what_was_taken_back_from_a_worker_that_ended_is_not_queued_again(sent, innocent):
+    a, b = frames = sent(2, 2)
+    for frame in frames:
+        frame.recalled = frame.items[:1]
+    found = reclaim(frames, innocent=innocent, retry=True)
+    # It is not known whether the worker had begun with the oldest; it may have died of that.
+    expected = (a.items[:1], a.items[1:], []) if innocent else ([], [], a.items)
+    assert (found.recalled[:-1], found.returned[:-1], found.suspects) == expected
+    assert (found.recalled[-1], found.returned[-1]) == (b.items[0], b.items[1])
 
 
 def test_what_is_settled_already_is_nowhere(sent):

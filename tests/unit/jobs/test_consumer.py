@@ -11,6 +11,7 @@ from penstock.codec.formats import Codec
 from penstock.core.lanes import Lane
 from penstock.core.state import State
 from penstock.errors import (
+    Cancelled,
     ConfigError,
     DeadlineExceeded,
     InvalidItem,
@@ -669,6 +670,18 @@ async def test_a_drain_gives_back_what_has_not_begun_and_lets_the_rest_finish(be
     await work.turn(0.1)
     await task
     assert work.job("a").state is JobState.SUCCEEDED
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_what_a_worker_was_sent_ahead_is_held_until_it_has_said_whether_it_had_begun(one_job, late):
+    work = await one_job()
+    work.engine.of("a").sent_ahead = True
+    task = await closing(work, 30.0)
+    assert work.job().state is JobState.LEASED
+    work.engine.of("a").settle(b"6" if late else Cancelled())
+    await work.turn(0.1)
+    await task
+    assert (work.job().state, work.job().attempts) == (JobState.SUCCEEDED if late else JobState.WAITING, {})
 
 
 async def test_what_has_not_finished_by_the_end_of_the_drain_is_released(one_job):

@@ -554,6 +554,76 @@ async def test_an_item_has_begun_once_its_worker_runs_it(make_rig):
     assert begun() == [True, True, True]
 
 
+async def test_what_is_taken_back_is_cancelled_at_once_in_a_queue_and_by_its_worker_where_it_was_sent_ahead(make_rig):
+    rig = await make_rig(spec()).start()
+    running, ahead, queued = calls = [await rig.call(word) for word in (b"a", b"b", b"c")]
+    for call in calls * 2:
+        rig.engine.recall(call.request)
+    assert [call.done for call in calls] == [False, False, True]
+    await rest()
+    for _ in range(2):
+        rig.workers[0].answer()
+    assert [call.ends for call in calls] == [[b"a"], [Cancelled], [Cancelled]]
+    assert [ahead.error.begun, queued.error.begun] == [False, False]
+    assert rig.engine.stages[0].counters.batches == 2
+    assert running.ends == [b"a"]
+
+
+async def test_what_was_begun_before_the_worker_heard_that_it_is_taken_back_has_its_result(make_rig):
+    rig = await make_rig(spec()).start()
+    calls = [await rig.call(word) for word in (b"a", b"b")]
+    rig.engine.recall(calls[1].request)
+    rig.workers[0].frames[1].recalled = frozenset()
+    rig.workers[0].answer()
+    rig.workers[0].answer()
+    assert [call.ends for call in calls] == [[b"a"], [b"b"]]
+
+
+async def test_what_is_taken_back_leaves_its_mates_in_the_batch(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=2))).start()
+    calls = [rig.submit(b"%d" % i) for i in range(4)]
+    await rest()
+    rig.engine.recall(calls[2].request)
+    rig.workers[0].answer()
+    rig.workers[0].answer()
+    assert [call.ends for call in calls] == [[b"0"], [b"1"], [Cancelled], [b"3"]]
+
+
+async def test_what_is_taken_back_is_not_run_elsewhere_where_its_worker_dies_before_it_has_begun(make_rig):
+    rig = await make_rig(spec(workers=2)).start()
+    first, _, ahead, _ = [await rig.call(word) for word in (b"a", b"b", b"c", b"d")]
+    rig.engine.recall(ahead.request)
+    rig.workers[0].die()
+    await rest()
+    assert (first.done, ahead.ends) == (False, [Cancelled])
+
+
+async def test_what_has_begun_or_is_not_wholly_fed_is_not_taken_back(make_rig):
+    rig = await make_rig(spec(name="a"), spec(name="b", prefetch=0), max_queued=3).start()
+    calls = [await rig.call(b"a"), await rig.call(b"b")]
+    rig.workers[0].answer()
+    rig.workers[0].answer()
+    await rest()
+    unfed = await rig.call(b"1", b"2", b"3")
+    for call in [*calls, unfed]:
+        rig.engine.recall(call.request)
+    assert not any(call.done for call in [*calls, unfed])
+    assert rig.engine.stages[1].queued == 1
+
+
+async def test_a_batch_sent_ahead_that_nobody_waits_for_any_more_is_not_begun(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=2))).start()
+    calls = [rig.submit(b"%d" % i) for i in range(4)]
+    await rest()
+    for call in calls[2:]:
+        assert not rig.workers[0].frames[1].recalled
+        rig.engine.cancel(call.request)
+    assert rig.workers[0].frames[1].recalled == {0, 1}
+    rig.workers[0].answer()
+    rig.workers[0].answer()
+    assert [call.ends for call in calls] == [[b"0"], [b"1"], [Cancelled], [Cancelled]]
+
+
 # -- what an error says of whether its item has run -------------------------------------------------------------------
 
 

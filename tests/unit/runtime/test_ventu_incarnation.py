@@ -17,7 +17,7 @@ from penstock.transport.ventu_ import FIRST_CLAIM
 
 PACK = msgspec.msgpack.encode
 HELLO = bytes(4)
-OK, INVALID, FAILED, EXPIRED = map(int, Status)
+OK, INVALID, FAILED, EXPIRED = map(int, list(Status)[:4])
 
 
 class Transport(asyncio.Transport):

@@ -39,6 +39,7 @@ class Owner:
     """A stage that only remembers."""
 
     ending = "killed"
+    recalls = True
 
     def __init__(self) -> None:
         self.events: list[tuple] = []

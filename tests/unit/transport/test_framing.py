@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from collections import deque
 from contextlib import suppress
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from penstock.transport.framing import (
     JOIN_BELOW_BYTES,
     MAX_BODY_BYTES,
     SCRATCH_BYTES,
+    SLAB_VERSION,
     VERSION,
     FrameDecoder,
     Kind,
@@ -27,6 +29,8 @@ from penstock.transport.framing import (
     encode_answers,
     encode_batch,
     encode_control,
+    encode_recall,
+    queue_frames,
 )
 from rows import each
 
@@ -75,7 +79,7 @@ WIRES = {
     ),
     "a batch with the ids of its requests": batch([b"x", b"y" * ALIGN_FROM_BYTES], request_ids=b"abc d:3+1"),
     "answers of nothing": answers([]),
-    "answers of every status": answers([b"ok", b"bad", b"worse", b""], list(Status)),
+    "answers of every status": answers([b"ok", b"bad", b"worse", b"", b""], list(Status)),
 }
 FRAMES = [plain(frame) for wire in WIRES.values() for frame in decode(wire)]
 
@@ -121,9 +125,11 @@ def test_the_layout_is_the_documented_one():
 def test_the_numbers_that_travel_never_change():
     assert {kind.name: int(kind) for kind in Kind} == {
         "HELLO": 1, "LAUNCH": 2, "READY": 3, "FAILED": 4, "BATCH": 5, "ANSWERS": 6, "EXAMINE": 7, "EXAMINED": 8,
-        "CHECK": 9, "CHECKED": 10, "DETACH": 11, "RELEASED": 12, "KEPT": 13, "TRIM": 14,
+        "CHECK": 9, "CHECKED": 10, "DETACH": 11, "RELEASED": 12, "KEPT": 13, "TRIM": 14, "RECALL": 15,
     }  # fmt: skip
-    assert {status.name: int(status) for status in Status} == {"OK": 0, "INVALID": 1, "FAILED": 2, "EXPIRED": 3}
+    assert {status.name: int(status) for status in Status} == {
+        "OK": 0, "INVALID": 1, "FAILED": 2, "EXPIRED": 3, "RECALLED": 4,
+    }  # fmt: skip
 
 
 def test_a_payload_in_several_buffers_is_read_as_if_joined():
@@ -369,3 +375,28 @@ def test_a_frame_with_one_byte_changed_is_a_frame_or_a_protocol_error(name, wher
     except ProtocolError:
         return
     assert len(frames) == 1
+
+
+# -- what is taken back -----------------------------------------------------------------------------------------------
+
+
+def test_a_recall_marks_its_batch_among_those_that_have_not_begun_and_no_other():
+    waiting = deque()
+    frames = decode(batch([b"a"], 1) + batch([b"b", b"c", b"d"], 2) + encode_recall(2, [0, 2]), slabs=True)
+    queue_frames(waiting, frames)
+    queue_frames(waiting, decode(encode_recall(2, [1]) + encode_recall(3, [0]), slabs=True))
+    assert [(frame.frame_id, frame.recalled) for frame in waiting] == [(1, set()), (2, {0, 1, 2})]
+
+
+def test_a_recall_is_no_frame_of_the_version_that_workers_from_outside_speak():
+    wire = encode_recall(1, [0])
+    with pytest.raises(ProtocolError, match="version 5"):
+        decode(wire)
+    with pytest.raises(ProtocolError, match="unknown kind"):
+        decode(wire[:2] + bytes([VERSION]) + wire[3:], slabs=True)
+
+
+def test_a_recall_of_half_a_place_is_refused():
+    (frame,) = decode(header(version=SLAB_VERSION, kind=Kind.RECALL, n=1, length=9) + bytes(9), slabs=True)
+    with pytest.raises(ProtocolError, match="9 bytes"):
+        queue_frames(deque(decode(batch([b"a"], 1))), [frame])

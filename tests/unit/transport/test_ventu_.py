@@ -28,7 +28,7 @@ from rows import each
 MOST = 1 << 20
 HELLO = bytes(4)
 PACK = msgspec.msgpack.encode
-OK, INVALID, FAILED, EXPIRED = map(int, Status)
+OK, INVALID, FAILED, EXPIRED = map(int, list(Status)[:4])
 
 
 def batch(payloads, frame_id=7, sent=100.0, remaining=None):

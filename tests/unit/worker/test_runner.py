@@ -464,6 +464,18 @@ def test_results_are_copied_only_where_somebody_may_write_over_them():
 # -- deadlines --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("recalled", [{1}, {0, 1, 2}, {2, 9}])
+def test_items_that_were_taken_back_are_not_run(batched, recalled):
+    frame = frame_of([b"1", b"2", b"3"])
+    frame.recalled = frozenset(recalled)
+    back = through(runner(DoubleAll if batched else Double, batched=batched).run(frame))
+    left = [place for place in range(3) if place not in recalled]
+    assert back.statuses == tuple(Status.OK if place in left else Status.RECALLED for place in range(3))
+    assert [bytes(back.payloads[place]) for place in left] == [b"%d" % (2 * place + 2) for place in left]
+    assert back.calls == (min(1, len(left)) if batched else len(left))
+
+
 def test_expired_items_of_a_frame_that_lay_waiting_are_not_run():
     stage, clock = DoubleAll(), Clock()
     clock.time = 101.0
