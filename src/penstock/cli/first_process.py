@@ -35,6 +35,8 @@ def leave_first_process() -> None:
     child_handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would keep the child's status from us
     given = given_by_systemd()
     relay = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) if given.notify_address else ()
+    for end in relay:
+        end.setblocking(True)  # whatever default timeout was set at Python's start
     try:
         child = os.fork()
     except OSError:  # it goes on as process 1, without what the child would gain

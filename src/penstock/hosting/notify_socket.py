@@ -64,6 +64,8 @@ class NotifySocket:
             raise OSError("it is neither a path from the root nor a name behind an @")
         if self._own is None:
             self._own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            # A default timeout of the user's module would have it wait in spite of MSG_DONTWAIT.
+            self._own.setblocking(True)
         self._own.sendto(message, flags, self._address)
 
     def close(self) -> None:

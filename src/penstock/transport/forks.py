@@ -35,6 +35,7 @@ def _replace_descriptors() -> None:
         return
     _owners.clear()
     ours, theirs = socket.socketpair()
+    ours.setblocking(True)  # whatever default timeout the user's module has set
     theirs.close()
     with ours:
         for owner in owners:

@@ -56,6 +56,7 @@ def main() -> None:
         os.sched_setaffinity(0, {int(core) for core in arguments.cpus.split(",")})
     sock = socket.socket(fileno=arguments.fd)
     sock.set_inheritable(False)
+    sock.setblocking(True)  # the coordinator's module may have set a default timeout, by which it came without blocking
     # A child that the stage forks must not keep the channel open after the death of this process.
     os.register_at_fork(after_in_child=sock.close)
     if arguments.lifeline is not None:

@@ -125,6 +125,7 @@ class AttachedWorker:
         """A connection; None while nobody listens."""
         path = self._attachment.path
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.setblocking(True)  # whatever default timeout the stage's module has set
         try:
             sock.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
