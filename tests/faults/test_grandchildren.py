@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
 import stages
 from notes_and_gates import notes
-from processes import in_group, running
+from processes import in_group, running, with_variable
 from waiting import until
 
 import penstock as ps
@@ -24,6 +25,10 @@ async def family(service: ps.Service) -> tuple[int, list[int]]:
     assert running(forked)
     assert {pid, spawned, forked} <= set(in_group(pid))
     return pid, [spawned, forked]
+
+
+def reapers(mark: Path) -> list[int]:
+    return [pid for pid, line in with_variable("TEST_MARK", str(mark)).items() if "penstock-reaper" in line]
 
 
 async def none_left(pid: int, relatives: list[int]) -> None:
@@ -59,6 +64,39 @@ async def test_a_hung_worker_takes_its_children_with_it():
         with pytest.raises(ps.WorkerLost):
             await service.predict(("spin",))
         await none_left(pid, relatives)
+
+
+@pytest.mark.parametrize("end", ["crash", "time limit", "stop"])
+async def test_what_only_a_tracker_gives_back_is_gone_after_its_worker_and_so_is_what_ignores_a_gentle_end(end):
+    service = ps.Service(ps.stage(stages.Shares, timeout=0.5, retry=False))
+    await service.start()
+    memory, *children = await service.predict("told")
+    pid = service.engine.stages[0].workers[0].pid
+    assert Path(memory).exists()
+    if end != "stop":
+        with pytest.raises(ps.WorkerLost):
+            await service.predict(("exit", 3) if end == "crash" else ("spin",))
+        # The new worker does not wait for what the old one has left.
+        assert (await service.predict("told"))[0] != memory
+        assert running(children[0])
+    await service.stop(drain=0)
+    await none_left(pid, children)
+    await until(lambda: not Path(memory).exists(), "the tracker to have given the memory back")
+
+
+async def test_a_reaper_that_was_killed_is_replaced_and_meanwhile_a_group_ends_with_its_worker(monkeypatch, tmp_path):
+    monkeypatch.setenv("TEST_MARK", str(tmp_path))
+    async with ps.Service(ps.stage(stages.Act, retry=False)) as service:
+        (reaper,) = reapers(tmp_path)
+        os.kill(reaper, signal.SIGKILL)
+        await until(lambda: not reapers(tmp_path), "the reaper to be gone")
+        for _ in range(2):
+            pid, relatives = await family(service)
+            os.kill(pid, signal.SIGKILL)
+            await none_left(pid, relatives)
+            await until(lambda: service.engine.stages[0].live_workers, "the next worker")
+        await until(lambda: len(reapers(tmp_path)) == 1, "one reaper, which has no group to end")
+    await until(lambda: not reapers(tmp_path), "the reaper to end with its last worker")
 
 
 async def test_a_failing_start_ends_what_setup_started(tmp_path):

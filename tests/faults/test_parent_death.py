@@ -9,13 +9,15 @@ import subprocess
 import sys
 import textwrap
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from processes import in_group, running
 from waiting import until_now
 
 PROGRAM = """
-    import asyncio, ctypes, os, subprocess, sys, threading, time
+    import asyncio, ctypes, multiprocessing, os, signal, subprocess, sys, threading, time
+    from multiprocessing import shared_memory
     import penstock as ps
 
     def tell(child):
@@ -31,6 +33,15 @@ PROGRAM = """
             if x == "spin":
                 while True:
                     pass
+            if x == "share":
+                memory = shared_memory.SharedMemory(create=True, size=4096)
+                os.write(1, f"/dev/shm{memory._name}\\n".encode())
+                for number in (signal.SIGUSR2, signal.SIGTERM):  # the second ignores a gentle end
+                    signal.signal(number, signal.SIG_IGN)
+                    fork = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,))
+                    fork.start()
+                    os.write(1, f"{fork.pid}\\n".encode())
+                time.sleep(1000)
             if x == "hold the interpreter":
                 ctypes.PyDLL(None).sleep(1000)
             return 0
@@ -79,6 +90,23 @@ def test_workers_and_their_children_end_when_the_coordinator_is_killed(tmp_path,
         program.stdout.close()
     until_now(lambda: not running(worker) and not running(child), "the worker and its child to end")
     assert not in_group(worker)
+
+
+def test_what_a_tracker_gives_back_is_gone_too_and_so_is_what_ignores_a_gentle_end(tmp_path):
+    (tmp_path / "main.py").write_text(textwrap.dedent(PROGRAM))
+    program = subprocess.Popen([sys.executable, "main.py", "share"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout is not None
+        worker, child = map(int, program.stdout.readline().split())
+        memory = Path(program.stdout.readline().strip())
+        forks = [int(program.stdout.readline()) for _ in range(2)]
+        assert memory.exists()
+        assert set(in_group(worker)) > {worker, child, *forks}  # the tracker too
+    finally:
+        program.kill()
+        program.wait()
+        program.stdout.close()
+    until_now(lambda: not in_group(worker) and not memory.exists(), "the worker's group and its shared memory to go")
 
 
 def test_a_coordinator_that_ends_while_its_workers_are_being_started_leaves_none(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import multiprocessing
 import os
 import resource
 import signal
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +337,24 @@ _VERBS: dict[str, Any] = {
 
 class Act(ps.Stage):
     def predict(self, x: Any) -> Any:
+        return act(x)
+
+
+class Shares(ps.Stage):
+    """Has shared memory that a resource tracker gives back, and two forks that keep it; one of them ignores SIGTERM."""
+
+    def setup(self) -> None:
+        self.memory = SharedMemory(create=True, size=4096)
+        fork = multiprocessing.get_context("fork")
+        self.children = [fork.Process(target=act, args=(("sleep", 1000),)) for _ in range(2)]
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.children[0].start()
+        signal.signal(signal.SIGTERM, before)
+        self.children[1].start()
+
+    def predict(self, x: Any) -> Any:
+        if x == "told":
+            return [f"/dev/shm{self.memory._name}", *(child.pid for child in self.children)]  # type: ignore[attr-defined]
         return act(x)
 
 

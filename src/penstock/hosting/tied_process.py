@@ -16,8 +16,8 @@ def leads_group() -> bool:
     return os.getpgrp() == os.getpid()
 
 
-def tie_to_lifeline(lifeline: int) -> None:
-    """Have the kernel end this process, and the group that it leads, when the other end of `lifeline` is closed.
+def tie_to_lifeline(lifeline: int, *, with_group: bool = True) -> None:
+    """Have the kernel end this process when the other end of `lifeline` is closed, and with it the group that it leads.
 
     So it ends also while a call in C keeps the interpreter.  PR_SET_PDEATHSIG would end this process alone.  Without
     F_SETSIG, where this is not Linux, nothing happens.
@@ -25,7 +25,7 @@ def tie_to_lifeline(lifeline: int) -> None:
     os.set_inheritable(lifeline, False)
     if not hasattr(fcntl, "F_SETSIG"):
         return
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid() if leads_group() else os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid() if with_group and leads_group() else os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 

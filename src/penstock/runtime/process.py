@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from penstock.hosting.moving_line import line_is_shown
+from penstock.runtime.group_reaper import reaper
 from penstock.runtime.stack_memory import StackMemory
 from penstock.transport.forks import keep_from_forks
 from penstock.worker import GENTLE_SIGNALS, PYTHONPATH_OF_STAGE
@@ -30,8 +31,8 @@ THREAD_VARIABLES = (
 LAST_READ_SECONDS = 0.5
 """How long the channel of a dead worker is still read.
 
-That is enough for what the worker wrote last.  The worker's group is dead by then, so only a process that left the
-group can still keep the channel open.  Such a process is not waited for.
+That is enough for what the worker wrote last.  A process that it has started, and that has the channel open all the
+same, is not waited for.
 """
 
 
@@ -76,8 +77,9 @@ def describe_exit(status: int) -> str:
 class WorkerProcess:
     """A worker process, leader of a process group of its own.
 
-    `on_exit` is called once, on the event loop, when the process has ended and its group is gone.  Only the process
-    that made this object ends the worker: after a fork, the child's copy of it does nothing.
+    `on_exit` is called once, on the event loop, when the process has ended.  The `reaper` ends the rest of its group,
+    within five seconds; where there is none, the group ends with its leader.  Only the process that made this object
+    ends the worker: after a fork, the child's copy of it does nothing.
     """
 
     def __init__(
@@ -86,7 +88,11 @@ class WorkerProcess:
         lifeline: int,
         on_exit: Callable[[], None],
         stack_memory: StackMemory | None = None,
+        *,
+        reaped: bool,
     ) -> None:
+        self._reaped = reaped
+        """Whether its group is left to the reaper."""
         self.stack_memory = stack_memory
         """Where it writes its stacks; None on a system where it cannot."""
         self._popen = popen
@@ -103,6 +109,8 @@ class WorkerProcess:
             self._pidfd = os.pidfd_open(popen.pid)
             self._loop.add_reader(self._pidfd, self._exited)
         keep_from_forks(self)
+        if reaped:
+            reaper.begin(popen.pid)
 
     @classmethod
     def start(
@@ -122,9 +130,10 @@ class WorkerProcess:
         # The worker ends when the last process that has `ours` open closes it.  If that is killed, the kernel does so.
         theirs, ours = os.pipe()
         memory = None
+        reaped = reaper.ready()
         try:
             memory = StackMemory.make()
-            popen = _spawn(label, child_socket.fileno(), theirs, memory, cores, env, slabs)
+            popen = _spawn(label, child_socket.fileno(), theirs, memory, cores, env, slabs, reaped=reaped)
         except (OSError, ValueError):
             os.close(ours)
             _close(memory)
@@ -132,7 +141,7 @@ class WorkerProcess:
         finally:
             os.close(theirs)
         try:
-            return cls(popen, ours, on_exit, memory)
+            return cls(popen, ours, on_exit, memory, reaped=reaped)
         except OSError:
             os.close(ours)
             _close(memory)
@@ -164,15 +173,43 @@ class WorkerProcess:
         return is_exiting(stat)
 
     def kill(self) -> bool:
-        """End the worker and its group now; safe at any time, any number of times, without an event loop.
+        """End the worker now, and then its group; safe at any time, any number of times, without an event loop.
 
         False says that the system does not let this process kill the worker, whose stage has changed its user.  Then
         the lifeline is cut, which has the kernel kill it.
         """
-        if self._ended or not self._made_here or not self._is_ours() or _kill_with_group(self.pid):
+        if self._ended or not self._made_here or not self._is_ours() or self._kill():
             return True
         self._cut_lifeline()
         return False
+
+    def _kill(self) -> bool:
+        """Send SIGKILL to the worker, which is not waited for yet; no error if it has ended.
+
+        Returns whether this process may send it to the worker.
+        """
+        if not self._reaped:
+            _kill_group(self.pid)
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except PermissionError:
+            return False
+        except ProcessLookupError:
+            pass
+        return True
+
+    def _wait(self, *, ours: bool) -> int:
+        """The exit status of the process, which has ended or will at once; then its group is ended too.
+
+        `ours` says whether it is still to be waited for.  Where it is not, its number may be that of another, or of
+        another's group.
+        """
+        status = self._popen.wait()
+        if self._reaped and not ours:
+            reaper.forget(self.pid)
+        elif self._reaped and not reaper.end(self.pid):  # somebody has killed it
+            _kill_group(self.pid)
+        return status
 
     def _cut_lifeline(self) -> None:
         fd, self._lifeline = self._lifeline, None
@@ -189,16 +226,18 @@ class WorkerProcess:
             self._exited()
 
     def _exited(self) -> None:
-        """The process has ended: kill its group, then wait for the process, which frees its id."""
+        """The process has ended: wait for it, which frees its id, and have its group ended."""
         if self._ended or not self._made_here:
             return
         self._ended = True
+        ours = False
         with contextlib.suppress(ChildProcessError):
             self._status = self._look_at_status(block=True)
+            ours = True
             # Until the leader is waited for, no other process and no other group can have its id.
-            _kill_with_group(self.pid)
+            self._kill()
         self._close_pidfd()
-        status = self._popen.wait()
+        status = self._wait(ours=ours)
         if not hasattr(os, "waitid"):
             self._status = status
         self._cut_lifeline()
@@ -238,10 +277,11 @@ class WorkerProcess:
         """End everything without an event loop: for a service that was never stopped."""
         if not self._ended and self._made_here:
             self._ended = True
-            if self._is_ours():
-                _kill_with_group(self.pid)
+            ours = self._is_ours()
+            if ours:
+                self._kill()
             self._cut_lifeline()  # first: it may be all that ends the worker
-            self._popen.wait()
+            self._wait(ours=ours)
             _close(self.stack_memory)
             try:
                 # The loop must forget the descriptor before it is closed: another file may get its number.
@@ -263,6 +303,8 @@ def _spawn(
     cores: frozenset[int],
     env: Mapping[str, str],
     slabs: tuple[int, int],
+    *,
+    reaped: bool,
 ) -> subprocess.Popen[bytes]:
     """The process of worker `label`, with these descriptors; OSError or ValueError if the system refuses."""
     service, stage, index = label
@@ -278,6 +320,8 @@ def _spawn(
             inherited.append(descriptor)
     if line_is_shown():
         command.append("--erase")
+    if reaped:
+        command.append("--reaped")
     # The names come last, behind the end of the options: a user may choose a name that looks like an option.
     command += ["--", service, stage, str(index)]
     # The worker inherits these signals blocked: one that is sent to everybody cannot end it before it has handlers.
@@ -291,17 +335,7 @@ def _spawn(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _kill_with_group(pid: int) -> bool:
-    """Send SIGKILL to the worker `pid`, which is not waited for yet, and to its group; no error if none is left.
-
-    Returns whether this process may send it to the worker.
-    """
+def _kill_group(pid: int) -> None:
+    """Send SIGKILL to the group `pid`; no error if none is left of it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    try:
-        os.kill(pid, signal.SIGKILL)  # it may have left its group
-    except PermissionError:
-        return False
-    except ProcessLookupError:
-        pass
-    return True

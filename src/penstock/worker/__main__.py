@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--lifeline", type=int, default=None)
     parser.add_argument("--stacks", type=int, default=None)
     parser.add_argument("--erase", action="store_true")
+    parser.add_argument("--reaped", action="store_true")
     parser.add_argument("--inputs", type=int, default=-1)
     parser.add_argument("--results", type=int, default=-1)
     arguments = parser.parse_args()
@@ -61,13 +62,16 @@ def main() -> None:
     os.register_at_fork(after_in_child=sock.close)
     if arguments.lifeline is not None:
         # The watch of the parent is a thread, and needs the interpreter.
-        tie_to_lifeline(arguments.lifeline)
-    _watch_parent(arguments.parent)
+        tie_to_lifeline(arguments.lifeline, with_group=not arguments.reaped)
+    end_all = _end_process if arguments.reaped else _end_group
+    _watch_parent(arguments.parent, end_all)
     name = f"worker {arguments.index} of stage {arguments.stage!r}"
-    _work(sock, name, (arguments.inputs, arguments.results), erases=arguments.erase)
+    _work(sock, name, (arguments.inputs, arguments.results), end_all, erases=arguments.erase)
 
 
-def _work(sock: socket.socket, name: str, slab_descriptors: tuple[int, int], *, erases: bool) -> None:
+def _work(
+    sock: socket.socket, name: str, slab_descriptors: tuple[int, int], end_all: Callable[[], None], *, erases: bool
+) -> None:
     # Imported late: libraries read the environment, which is complete only now.
     from penstock.hosting.handing_over import begin_handing_over
     from penstock.hosting.malloc_thresholds import keep_large_blocks
@@ -103,7 +107,7 @@ def _work(sock: socket.socket, name: str, slab_descriptors: tuple[int, int], *, 
     lines.end(last=True)
     if _hung_up(sock):
         # The coordinator cannot end what the stage started, and this process may end before its watch notices.
-        _end_group()
+        end_all()
     if status:
         # Not `sys.exit`: it waits for the threads that the stage started, and the coordinator waits for this process.
         os._exit(status)
@@ -183,28 +187,34 @@ def _restore_python_path() -> None:
         os.environ["PYTHONPATH"] = value
 
 
-def _watch_parent(parent: int) -> None:
-    """End this process and what it started when process `parent` ends, even in the middle of `predict`."""
+def _watch_parent(parent: int, end_all: Callable[[], None]) -> None:
+    """Call `end_all`, which ends this process and what it started, when process `parent` ends, even amid `predict`."""
     if not hasattr(os, "pidfd_open"):
         return  # not Linux: the worker then sees the end of the stream, between two frames
     try:
         fd = os.pidfd_open(parent)
     except ProcessLookupError:
-        _end_group()
+        end_all()
         return
     if os.getppid() != parent:
-        _end_group()
-    threading.Thread(target=_wait_for_end, args=(fd,), name="penstock-parent-watch", daemon=True).start()
+        end_all()
+    watch = threading.Thread(target=_wait_for_end, args=(fd, end_all), name="penstock-parent-watch", daemon=True)
+    watch.start()
 
 
-def _wait_for_end(fd: int) -> None:
+def _wait_for_end(fd: int, end_all: Callable[[], None]) -> None:
     select.select([fd], [], [])
-    _end_group()
+    end_all()
 
 
 def _end_group() -> None:
     if leads_group():
         os.killpg(0, signal.SIGKILL)
+    _end_process()
+
+
+def _end_process() -> None:
+    """End this process; the reaper ends what it started."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -84,6 +84,28 @@ def test_a_worker_finds_this_package_first_and_its_stage_the_path_that_was_meant
 # -- its life -------------------------------------------------------------------------------------------------------
 
 
+class Reaper:
+    def __init__(self, asked: list[tuple]) -> None:
+        self.asked = asked
+        self.there = True
+        self.was_killed = False
+
+    def ready(self) -> bool:
+        return self.there
+
+    def begin(self, group: int) -> None:
+        assert group == PID
+
+    def end(self, group: int) -> bool:
+        assert group == PID
+        self.asked.append(("end the group",))
+        return not self.was_killed
+
+    def forget(self, group: int) -> None:
+        assert group == PID
+        self.asked.append(("forget the group",))
+
+
 class System:
     """The calls of the system that a worker process needs, and what was asked of them, in order."""
 
@@ -101,6 +123,8 @@ class System:
         self._pidfd = -1
         self._pidfd_writer: int | None = None
         self._leader_left_group = False
+        self.reaper = Reaper(self.asked)
+        monkeypatch.setattr(process, "reaper", self.reaper)
         monkeypatch.setattr(process.subprocess, "Popen", self._popen)
         monkeypatch.setattr(os, "pidfd_open", self._pidfd_open, raising=False)
         monkeypatch.setattr(os, "waitid", self._waitid)
@@ -132,7 +156,7 @@ class System:
 
     def _waitid(self, kind: int, number: int, options: int) -> SimpleNamespace | None:
         assert (kind, number) == (os.P_PID, PID) or (kind == os.P_PIDFD and number == self._pidfd)
-        assert options & os.WNOWAIT, "it is waited for only once its group was killed"
+        assert options & os.WNOWAIT, "it is waited for only once it was killed"
         if self.status_taken:
             raise ChildProcessError
         if options & os.WNOHANG and self._pidfd_writer is not None:
@@ -200,7 +224,9 @@ def start(system: System, channel) -> WorkerProcess:
     )
 
 
+KILLED = [("kill",)]
 GROUP_KILLED = [("killpg",), ("kill",)]
+WAITED_FOR = [("wait",), ("end the group",)]
 
 
 async def test_a_worker_leads_a_group_and_gets_its_channel_and_lifeline_and_no_terminal(system, channel):
@@ -219,6 +245,7 @@ async def test_a_worker_leads_a_group_and_gets_its_channel_and_lifeline_and_no_t
         "0,2",
         "--stacks",
         str(stacks),
+        "--reaped",
         "--",
         "a service",
         "-x",
@@ -239,13 +266,13 @@ async def test_a_worker_is_born_with_the_signals_that_everybody_gets_blocked(sys
     worker.abandon()
 
 
-async def test_the_end_is_told_once_after_the_group_is_killed_and_the_process_waited_for(system, channel):
+async def test_the_end_is_told_once_after_the_process_was_waited_for_and_its_group_left_to_the_reaper(system, channel):
     worker = start(system, channel)
     fd = worker._pidfd
     assert system.lifeline_open
     system.end_process()
     await rest()
-    assert system.asked == [*GROUP_KILLED, ("wait",)]
+    assert system.asked == [*KILLED, *WAITED_FOR]
     assert system.exited == 1
     assert not system.lifeline_open
     assert worker.exit_reason == "signal SIGKILL"
@@ -254,7 +281,26 @@ async def test_the_end_is_told_once_after_the_group_is_killed_and_the_process_wa
         order()
     await rest()
     assert system.exited == 1
-    assert system.asked == [*GROUP_KILLED, ("wait",)], "its id may belong to another by now"
+    assert system.asked == [*KILLED, *WAITED_FOR], "its id may belong to another by now"
+
+
+async def test_without_a_reaper_a_group_is_killed_with_its_leader(system, channel):
+    system.reaper.there = False
+    worker = start(system, channel)
+    assert "--reaped" not in system.command
+    worker.kill()
+    assert system.asked == GROUP_KILLED
+    system.end_process()
+    await rest()
+    assert system.asked == [*GROUP_KILLED, *GROUP_KILLED, ("wait",)]
+
+
+async def test_where_the_reaper_was_killed_the_group_is_killed_after_its_leader(system, channel):
+    system.reaper.was_killed = True
+    start(system, channel)
+    system.end_process()
+    await rest()
+    assert system.asked == [*KILLED, *WAITED_FOR, ("killpg",)]
 
 
 async def test_a_process_of_which_the_system_knows_nothing_is_taken_to_exit(system, channel):
@@ -286,7 +332,7 @@ async def test_without_a_call_that_looks_at_the_status_the_end_is_told_by_the_wa
     assert worker.kill()
     system.end_process()
     await rest()
-    assert system.asked == [*GROUP_KILLED, *GROUP_KILLED, ("wait",)]
+    assert system.asked == [*KILLED, *KILLED, *WAITED_FOR]
     assert worker.exit_reason == "signal SIGKILL"
 
 
@@ -296,7 +342,7 @@ async def test_a_process_that_somebody_else_waited_for_gets_no_signal_and_has_no
     assert worker.kill()
     system.end_process()
     await rest()
-    assert system.asked == [("wait",)], "its id may be another's, or that of another's group"
+    assert system.asked == [("wait",), ("forget the group",)], "its id may be another's, or that of another's group"
     assert system.exited == 1
     assert worker.exit_reason == "its exit status was taken by somebody else"
     assert not system.lifeline_open
@@ -306,15 +352,15 @@ async def test_an_abandoned_process_that_somebody_else_waited_for_gets_no_signal
     worker = start(system, channel)
     system.status_taken = True
     worker.abandon()
-    assert system.asked == [("wait",)]
+    assert system.asked == [("wait",), ("forget the group",)]
 
 
-async def test_a_kill_is_for_the_group_and_waits_for_nothing(system, channel):
+async def test_a_kill_waits_for_nothing(system, channel):
     worker = start(system, channel)
     worker.kill()
     worker.kill()
     worker.reap()  # the descriptor will tell
-    assert system.asked == GROUP_KILLED * 2
+    assert system.asked == KILLED * 2
     assert system.exited == 0
     worker.abandon()
 
@@ -347,7 +393,7 @@ async def test_without_a_descriptor_that_tells_a_killed_process_is_waited_for(sy
     worker = start(system, channel)
     worker.kill()
     worker.reap()
-    assert system.asked == [*GROUP_KILLED, *GROUP_KILLED, ("wait",)]
+    assert system.asked == [*KILLED, *KILLED, *WAITED_FOR]
     assert system.exited == 1
     assert not system.lifeline_open
 
@@ -355,13 +401,13 @@ async def test_without_a_descriptor_that_tells_a_killed_process_is_waited_for(sy
 async def test_an_abandoned_worker_is_gone_at_once_and_nobody_is_told(system, channel):
     worker = start(system, channel)
     worker.abandon()
-    assert system.asked == [*GROUP_KILLED, ("wait",)]
+    assert system.asked == [*KILLED, *WAITED_FOR]
     assert not system.lifeline_open
     worker.abandon()
     worker.kill()
     system.end_process()
     await rest()
-    assert system.asked == [*GROUP_KILLED, ("wait",)]
+    assert system.asked == [*KILLED, *WAITED_FOR]
     assert system.exited == 0
 
 
@@ -372,7 +418,7 @@ def test_a_worker_is_abandoned_after_its_loop_was_closed(system, channel):
     worker = asyncio.run(make())
     fd = worker._pidfd
     worker.abandon()
-    assert system.asked == [*GROUP_KILLED, ("wait",)]
+    assert system.asked == [*KILLED, *WAITED_FOR]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
 
