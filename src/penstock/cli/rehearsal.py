@@ -42,7 +42,7 @@ from penstock.runtime.stage_hooks import doubtful_hooks
 from penstock.server.serve import check_before_serving
 from penstock.service import Service
 from penstock.worker.loading import pack_setup, reference
-from penstock.worker.problems import author_name
+from penstock.worker.problems import author_name, describe_error
 
 Tell = Callable[[Report], None]
 
@@ -207,6 +207,10 @@ async def _run_example(service: Service, what: str, example: object, tell: Tell)
             continue
         except (EncodeFailed, ResultMismatch) as error:
             tell(Finding(sent, f"cannot be sent: {error}"))
+            continue
+        except Exception as error:  # noqa: BLE001  # the checks of a type are the user's code
+            found = describe_error(error)
+            tell(Finding(sent, f"a check of its type raised {found.type_name} at {found.raised_at}: {found.message}"))
             continue
         outcomes: dict[str, Outcome] = {}
         for codec_out in service.stages[-1].offers():

@@ -6,6 +6,7 @@ has imported them already, and then `sys.modules` has them.
 
 from __future__ import annotations
 
+import enum
 import inspect
 import sys
 import types
@@ -22,6 +23,15 @@ _LISTS: frozenset[Any] = frozenset(
 )
 # Types that certainly are no batch: a batched `predict` that is annotated with one is refused.
 _SINGLES = (bool, int, float, complex, str, bytes, bytearray, dict, set, frozenset, types.NoneType)
+# One of these is an attribute of each dataclass, class of attrs, Struct, TypedDict, NamedTuple and model of pydantic.
+_HAVE_FIELDS = (
+    "__dataclass_fields__",
+    "__attrs_attrs__",
+    "__struct_fields__",
+    "__total__",
+    "_fields",
+    "__pydantic_validator__",
+)
 _BYTES = (bytes, bytearray, memoryview)
 
 
@@ -90,6 +100,24 @@ def mentioned(type_: Any) -> Iterator[Any]:
         yield from mentioned(inner)
 
 
+def reached(type_: Any) -> Iterator[Any]:
+    """Every type that an item of this type may have in it, each once: those of the fields of classes, too."""
+    todo: list[Any] = [type_]
+    seen: dict[int, Any] = {}  # by their ids, which are theirs while they are kept: not every type has a hash
+    while todo:
+        for kind in mentioned(todo.pop()):
+            if id(kind) not in seen:
+                seen[id(kind)] = kind
+                yield kind
+                todo += _fields_of(get_origin(kind) or kind)
+
+
+def enums_with_missing(type_: Any) -> list[type[enum.Enum]]:
+    """The enums in `type_` that have a `_missing_` of their own."""
+    enums = (kind for kind in reached(type_) if isinstance(kind, type) and issubclass(kind, enum.Enum))
+    return [kind for kind in enums if any("_missing_" in vars(b) for b in kind.__mro__ if b.__module__ != "enum")]
+
+
 def bytes_kind(type_: Any) -> type | None:
     """`bytes`, `bytearray` or `memoryview`, whichever the annotation allows first, or None."""
     return next((kind for kind in alternatives(type_) if kind in _BYTES), None)
@@ -141,6 +169,16 @@ def type_name(type_: Any) -> str:
     if args:
         return f"{type_name(origin)}[{', '.join(map(type_name, args))}]"
     return str(getattr(type_, "__qualname__", type_)).rpartition("<locals>.")[2]
+
+
+def _fields_of(kind: Any) -> list[Any]:
+    """The types of the fields of `kind`, if it is a class that is read by its fields."""
+    if not isinstance(kind, type) or not any(hasattr(kind, mark) for mark in _HAVE_FIELDS):
+        return []
+    try:
+        return list(typing.get_type_hints(kind, include_extras=True).values())
+    except Exception:  # noqa: BLE001  # the user's expressions; who reads them for good says what is wrong
+        return []
 
 
 def _bare(type_: Any) -> Any:

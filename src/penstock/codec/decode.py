@@ -1,6 +1,7 @@
 """Bytes to objects: one item of a declared type, in any format a payload can be in.
 
 * A payload becomes a value of the declared type, or an `InvalidItem` that says what is wrong and where.
+* A fault of a type's own checks is raised as it is: no caller is told of it.
 * Memory is allocated for the bytes that are there.  A length that a payload only claims allocates nothing.
 """
 
@@ -12,10 +13,10 @@ from typing import Any
 import msgspec
 
 from penstock.codec import pickle_
-from penstock.codec.annotations import array_kind, bytes_kind, type_name
+from penstock.codec.annotations import array_kind, bytes_kind, enums_with_missing, type_name
 from penstock.codec.custom import model_reader, read_custom
 from penstock.codec.formats import Codec
-from penstock.codec.invalid import UnreadablePart, invalid_item
+from penstock.codec.invalid import UnreadablePart, fault_of_enum, fault_of_pickle, invalid_item, is_callers_fault
 from penstock.codec.type_cache import fill_type_cache
 from penstock.codec.type_check import TypeCheck
 from penstock.core.payload import Buffer
@@ -35,6 +36,7 @@ class ItemDecoder:
         self._type = item_type
         self._bytes_kind = bytes_kind(item_type)
         self._array_kind = array_kind(item_type)
+        self._enums = enums_with_missing(item_type)
         limited = self._bytes_kind not in (None, item_type)  # the type may limit the length
         self._check = TypeCheck(item_type) if validate or limited else None
         json, msgpack = _typed_readers(item_type)
@@ -46,7 +48,7 @@ class ItemDecoder:
             Codec.NPY: _any_array if item_type is Any else self._npy,
         }
         if validate:
-            self._readers[Codec.PICKLE] = lambda payload: self._checked(pickle_.loads(payload))
+            self._readers[Codec.PICKLE] = self._pickled
 
     def decode(self, codec: int, payload: Buffer) -> Any:
         """The item in `payload`.
@@ -55,17 +57,32 @@ class ItemDecoder:
 
         Raises:
             InvalidItem: the payload is not an item of this type, or the type's own checks (`__post_init__`,
-                validators) raised something, which is its `__cause__`.
+                validators) say so; its `__cause__` is what was raised.
+            Exception: whatever else these checks raise, which says nothing of the item.
         """
         reader = self._readers[codec]
         try:
             return reader(payload)
         except Exception as exc:  # a type's own checks are user code, and parsers raise errors of many types
+            if not is_callers_fault(exc):
+                raise
+            if self._enums and (fault := fault_of_enum(exc, self._enums)) is not None:
+                raise fault from None
             found = invalid_item(exc, payload)
             if found is exc:
                 raise
             found.__cause__ = exc  # once compiled, `from` does not set it
             raise found from exc
+
+    def _pickled(self, payload: Buffer) -> Any:
+        try:
+            value = pickle_.loads(payload)
+        except ValueError as exc:
+            fault = fault_of_pickle(exc)
+            if fault is None:
+                raise
+            raise fault from None
+        return self._checked(value)
 
     def _raw(self, payload: Buffer) -> Any:
         if self._bytes_kind is None:

@@ -2,11 +2,19 @@
 
 Each parser has its own errors: msgspec appends the path to the text, pydantic lists locations, numpy raises errors of
 many types.  All become an `InvalidItem` with a reason and a path such as ``$.x[3]``, or "" for the whole item.
+
+A type's own checks are the user's code, and may raise anything.  Only `CALLERS_FAULTS` say something of the item: all
+else is a fault of the code that reads it.
 """
 
 from __future__ import annotations
 
+import ast
+import enum
 import re
+import sys
+from collections.abc import Iterable
+from typing import Any, Final
 
 import msgspec
 
@@ -19,8 +27,13 @@ from penstock.errors import InvalidItem
 _LOCATION = re.compile(r"(?s)(.*) - at (`key` in )?`(\$.*)`")
 _OPENINGS = ("Expected ", "Object ", "Number ", "Invalid ", "Integer ", "Input data ", "Array ")
 _TRUNCATED = "input data was truncated"
+_NO_MEMBER = re.compile(r"Invalid enum value (-?\d+|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
 _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*+\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u|\\?\Z)")
 """The first half of a pair, without the second: msgspec then finds the end of the text too early."""
+
+
+CALLERS_FAULTS: Final = (InvalidItem, ValueError, TypeError, AssertionError)
+"""Errors by which a check says that the item is wrong.  Our parsers raise them too, and RecursionError."""
 
 
 class UnreadablePart(ValueError):
@@ -34,6 +47,54 @@ class UnreadablePart(ValueError):
         super().__init__(reason)
         self.reason = reason
         self.path = path
+
+
+def is_callers_fault(exc: BaseException) -> bool:
+    """Whether `exc`, which was raised while an item was read, says that the item is wrong.
+
+    An item that is nested too deeply ends in a RecursionError, and so does a check that calls itself without end.  The
+    first may meet the limit within a check, which then has few frames; the second has filled the stack with its own.
+    """
+    if isinstance(exc, RecursionError):
+        return len(_frames_of_others(exc)) < sys.getrecursionlimit() // 4
+    return isinstance(exc, CALLERS_FAULTS)
+
+
+def fault_of_pickle(exc: BaseException) -> BaseException | None:
+    """The error of the user's code that ended an unpickling with `exc`, where no caller is to blame for it."""
+    cause = exc.__cause__
+    if cause is None or is_callers_fault(cause) or not _frames_of_others(cause):
+        return None
+    return cause
+
+
+def fault_of_enum(exc: BaseException, enums: Iterable[type[enum.Enum]]) -> BaseException | None:
+    """The error of an enum's own `_missing_` that msgspec has swallowed, where no caller is to blame for it.
+
+    msgspec says "Invalid enum value" whatever `_missing_` raised.  Therefore `_missing_` is called once more.
+    """
+    found = _NO_MEMBER.match(str(exc)) if isinstance(exc, msgspec.ValidationError) else None
+    if found is None:
+        return None
+    value = ast.literal_eval(found[1])
+    for kind in enums:
+        try:
+            kind._missing_(value)
+        except Exception as missing:  # noqa: BLE001  # the user's code
+            if not is_callers_fault(missing):
+                return missing
+    return None
+
+
+def _frames_of_others(exc: BaseException) -> list[Any]:
+    """The frames in the traceback of `exc` that run no code of ours."""
+    found = []
+    trace = exc.__traceback__
+    while trace is not None:
+        if not str(trace.tb_frame.f_globals.get("__name__")).startswith("penstock."):
+            found.append(trace.tb_frame)
+        trace = trace.tb_next
+    return found
 
 
 def invalid_item(exc: BaseException, payload: Buffer) -> InvalidItem:
@@ -56,7 +117,7 @@ def explain(exc: BaseException) -> tuple[str, str]:
         return "nested too deeply", ""
     if isinstance(exc, UnicodeDecodeError):
         return "text that is not UTF-8", ""
-    if isinstance(exc, ValueError):
+    if isinstance(exc, CALLERS_FAULTS):
         return str(exc) or "not a valid value", ""
     return f"{type(exc).__name__}: {exc}", ""
 

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.codec.annotations import alternatives, is_array, is_numpy_scalar, type_name
 from penstock.codec.custom import model_reader, read_custom, write_custom
-from penstock.codec.invalid import explain
+from penstock.codec.invalid import UnreadablePart, explain
 from penstock.codec.type_cache import fill_type_cache
 from penstock.errors import ConfigError
 
@@ -107,8 +107,15 @@ def _builtins(value: Any, *, arrays_as_lists: bool, open_objects: bool = True) -
     if open_objects and isinstance(value, msgspec.Struct):
         return _open_struct(value, again)
     if open_objects and dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: again(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: again(_field_of(value, f.name)) for f in dataclasses.fields(value)}
     return value
+
+
+def _field_of(value: Any, name: str) -> Any:
+    try:
+        return getattr(value, name)
+    except AttributeError as exc:  # it was made without its `__init__`, or lost it since
+        raise UnreadablePart(f"an object of `{type(value).__name__}` without `{name}`") from exc
 
 
 def _array_as_list(array: Any) -> Any:
@@ -123,7 +130,7 @@ def _array_as_list(array: Any) -> Any:
 def _open_struct(value: Any, again: Any) -> Any:
     config = value.__struct_config__
     fields = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-    opened = {name: getattr(value, attribute) for name, attribute in fields}
+    opened = {name: _field_of(value, attribute) for name, attribute in fields}
     if config.array_like:
         tag = [] if config.tag is None else [config.tag]
         return [*tag, *map(again, opened.values())]

@@ -18,6 +18,7 @@ from penstock.core.payload import Payload, join_payload
 from penstock.errors import InvalidItem, StageFailed
 from penstock.hosting.servable import Servable
 from penstock.runtime.caller_formats import CallerFormats
+from penstock.transport.messages import stage_failure
 from penstock.worker.problems import describe_error
 
 
@@ -36,7 +37,7 @@ class JobCrossing:
         """The formats of inputs that are converted, besides those that the workers read."""
         self.converted_out = offers(result) if self.outside_last else ()
         """Likewise of results."""
-        self._last_stage = last.name
+        self._first_stage, self._last_stage = first.name, last.name
         self._caller = CallerFormats(
             first.crossing, last.crossing, last.name, item=item, result=result, allow_nan=allow_nan
         )
@@ -56,6 +57,7 @@ class JobCrossing:
 
         Raises:
             InvalidItem: it cannot be read as the stage's item, or not be written in the format of its workers.
+            StageFailed: the checks of its type have a fault.
         """
         if self.sent_in(submitted) is submitted:
             return payload
@@ -64,7 +66,7 @@ class JobCrossing:
         except (InvalidItem, KeyboardInterrupt):
             raise
         except BaseException as error:  # the checks of a type are the user's code: SystemExit, too
-            raise InvalidItem(describe_error(error).message) from error
+            raise stage_failure(describe_error(error), self._first_stage) from error
         packed = self._caller.pack(value)
         if isinstance(packed, InvalidItem):
             raise packed
@@ -86,14 +88,7 @@ class JobCrossing:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # `EncodeFailed`, and as above
-            problem = describe_error(error)
-            raise StageFailed(
-                problem.message,
-                stage=self._last_stage,
-                type_name=problem.type_name,
-                mro=problem.mro,
-                traceback=problem.traceback,
-            ) from error
+            raise stage_failure(describe_error(error), self._last_stage) from error
 
 
 def _readable(item: Any) -> frozenset[Codec]:

@@ -122,7 +122,7 @@ class Steps:
             else:
                 target.check_inline()
                 body = target.crossing.item(claimed.body, formats.codec_in)
-        except (InvalidItem, TransferRefused) as error:
+        except (InvalidItem, StageFailed, TransferRefused) as error:
             self._fail(job, error)
             return
         if claimed.input_url is None:
@@ -196,7 +196,7 @@ class Steps:
             if target.crossing.sent_in(chosen.codec_in) is not chosen.codec_in:
                 payload = await self._threads.run(partial(target.crossing.item, payload, chosen.codec_in))
                 self._holding.resize(job, payload_size(payload))
-        except InvalidItem as error:
+        except (InvalidItem, StageFailed) as error:
             self._fail(job, error)
             return
         self._compute(job, target, chosen, payload)

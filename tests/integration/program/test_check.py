@@ -276,6 +276,16 @@ def test_an_example_that_does_not_fit_is_told_also_where_the_stage_then_fails(mo
     assert "object of type 'int' has no len()" in output
 
 
+def test_a_fault_in_a_check_of_the_items_type_is_a_finding(module):
+    checks = "import pydantic\nclass P(pydantic.BaseModel):\n    x: int\n    def model_post_init(self, _): {}[self.x]\n"
+    text = source(at_import=checks, in_predict="x = 1.0").replace("[1.0]", '[{"x": 1}]').replace("x: float)", "x: P)")
+    status, output, _ = spoken(module(text), "check", "model:service", env={"COLUMNS": "1000"})
+    assert status == 1
+    output = " ".join(output.split())
+    words = r"examples\[0\] as JSON │ a check of its type raised builtins.KeyError at \S+model.py:\d+: 1 "
+    assert re.search(words, output)
+
+
 def test_a_name_that_cannot_be_served_is_a_finding(module):
     status, output = found(module(pair(name="docs")))
     assert status == 1

@@ -77,14 +77,27 @@ class Nans(ps.Stage):
     def predict(self, what: str) -> list[float]:
         return [1.0, {"nan": float("nan"), "inf": float("inf"), "np": np.float32("nan")}.get(what, 0.0)]
 
+@dataclass
+class Word:
+    text: str
+
+    def __post_init__(self):
+        open("/srv/secret/" + self.text)
+
+class Words(ps.Stage):
+    def predict(self, w: Word) -> int:
+        return 1
+
 structs, dataclasses, typeddicts, models = (ps.Service(s, name=s.__name__.lower())
     for s in (Structs, Dataclasses, TypedDicts, Models))
 arrays, lists, untyped, prepared = (ps.Service(s, name=s.__name__.lower()) for s in (Arrays, Lists, Untyped, Prepared))
 nans = ps.Service(Nans, name="nans")
 nulls = ps.Service(Nans, name="nulls", allow_nan=True)
+words = ps.Service(Words, name="words")
 """
 SERVICES = (
     "structs", "dataclasses", "typeddicts", "models", "arrays", "lists", "untyped", "prepared", "nans", "nulls",
+    "words",
 )  # fmt: skip
 
 
@@ -134,6 +147,15 @@ def test_an_error_says_what_was_expected_and_where(http, service, item, reason, 
     assert problem.status_code == 422, problem.text
     assert problem.json()["detail"].lower() == reason
     assert problem.json()["path"].removeprefix("$") == path.removeprefix("$")
+
+
+def test_a_fault_in_a_check_of_a_type_is_logged_and_its_text_is_not_sent(server, http):
+    answer = http.post("/words/predict", json={"text": "vocab.txt"})
+    problem = answer.json()
+    assert (answer.status_code, problem["type"]) == (500, "urn:penstock:problem:stage-failed")
+    assert "secret" not in answer.text
+    server.wait_for(rf"{problem['id']}: stage 'Words' raised builtins.FileNotFoundError at ")
+    server.wait_for("No such file or directory: '/srv/secret/vocab.txt'")
 
 
 def test_nan_fails_its_item_where_the_answer_is_json(server, http):

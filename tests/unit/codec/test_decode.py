@@ -1,5 +1,7 @@
 """JSON, MessagePack, RAW and PICKLE items, and everything that is not one."""
 
+import contextlib
+import enum
 import pickle
 import struct
 import tracemalloc
@@ -33,9 +35,56 @@ class Picky(msgspec.Struct):
         if self.x == 1:
             raise ValueError("Must not be 1 - at `home`")
         if self.x == 2:
-            raise KeyError("two")
+            raise FileNotFoundError(2, "no such file", "/srv/secret/vocab.txt")
         if self.x == 3:
             raise InvalidItem("three is out")
+        if self.x == 4:
+            raise TypeError("four is no kind")
+        if self.x == 5:
+            raise AssertionError("five is too many")
+        if self.x == 6:
+            self.__post_init__()
+
+
+class Node(msgspec.Struct):
+    inner: "Node | None" = None
+
+    def __post_init__(self):
+        _look_up(3)
+
+
+def _look_up(deeper):
+    return deeper and _look_up(deeper - 1)
+
+
+class Kind(enum.Enum):
+    A = "a"
+
+    @classmethod
+    def _missing_(cls, value):
+        if value == "broken":
+            raise FileNotFoundError(2, "no such file", "/srv/secret/kinds.txt")
+        return cls.A if value == "also a" else None
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+    @classmethod
+    def _missing_(cls, value):
+        if value == -7:
+            raise FileNotFoundError(2, "no such file", "/srv/secret/kinds.txt")
+        raise ValueError(value)
+
+
+class Bowl(BaseModel):
+    kinds: list[Kind]
+
+
+@dataclass
+class Tray:
+    bowls: "dict[str, list[Kind]]"
+    number: Number = Number.ONE
 
 
 @dataclass
@@ -171,10 +220,69 @@ def test_a_types_own_check_speaks_for_itself():
     assert (found.reason, found.path) == ("Must not be 1 - at `home`", "$[0]")
 
 
-def test_whatever_a_types_own_check_raises_the_item_is_invalid_and_the_cause_is_kept():
-    found = refusal(Picky, Codec.JSON, b'{"x": 2}')
-    assert found.reason == "KeyError: 'two'"
-    assert isinstance(found.__cause__, KeyError)
+@each(("text", "reason", "kind"), [(b"4", "four is no kind", TypeError), (b"5", "five is too many", AssertionError)])
+def test_a_type_error_and_a_failed_assertion_of_a_check_say_that_the_item_is_wrong(text, reason, kind):
+    found = refusal(Picky, Codec.JSON, b'{"x": ' + text + b"}")
+    assert found.reason == reason
+    assert isinstance(found.__cause__, kind) or isinstance(found.__cause__.__cause__, kind)
+
+
+def test_a_fault_in_a_check_is_raised_as_it_is_and_is_no_invalid_item():
+    with pytest.raises(FileNotFoundError):
+        ItemDecoder(list[Picky]).decode(Codec.JSON, b'[{"x": 2}]')
+    with pytest.raises(FileNotFoundError):
+        ItemDecoder(Picky, validate=True).decode(Codec.PICKLE, pickle_.dumps({"x": 2}))
+
+
+def test_a_check_that_calls_itself_without_end_is_a_fault_and_an_item_nested_too_deeply_is_not():
+    with pytest.raises(RecursionError):
+        ItemDecoder(Picky).decode(Codec.JSON, b'{"x": 6}')
+    for depth in range(800, 1000):  # at some of them the limit is met within the check
+        deep = b'{"inner":' * depth + b"null" + b"}" * depth
+        with contextlib.suppress(InvalidItem):
+            ItemDecoder(Node).decode(Codec.JSON, deep)
+
+
+@each(
+    ("type_", "broken", "wrong", "well"),
+    [
+        (list[Kind], ["broken"], ['it\'s no "kind"'], ["also a"]),
+        (Bowl, {"kinds": ["broken"]}, {"kinds": ["b"]}, {"kinds": ["also a"]}),
+        (Tray, {"bowls": {"x": ["broken"]}}, {"bowls": {"x": ["b\\"]}}, {"bowls": {"x": ["also a"]}}),
+        (Tray | None, {"bowls": {}, "number": -7}, {"bowls": {}, "number": 2}, {"bowls": {}, "number": 1}),
+    ],
+)
+def test_a_fault_in_missing_of_an_enum_is_raised_although_msgspec_hides_it(type_, broken, wrong, well):
+    decoder = ItemDecoder(type_)
+    for codec, encode in ((Codec.JSON, msgspec.json.encode), (Codec.MSGPACK, msgspec.msgpack.encode)):
+        with pytest.raises(FileNotFoundError):
+            decoder.decode(codec, encode(broken))
+        refusal(type_, codec, encode(wrong))
+        assert decoder.decode(codec, encode(well))
+
+
+def test_of_what_runs_while_an_item_is_unpickled_only_a_fault_is_raised_as_it_is():
+    with pytest.raises(KeyError, match="state"):
+        ItemDecoder(Revived, validate=True).decode(Codec.PICKLE, pickle_.dumps(Revived(KeyError)))
+    found = refusal(Revived, Codec.PICKLE, pickle_.dumps(Revived(ValueError)), validate=True)
+    assert found.reason == "cannot be unpickled: ValueError: state"
+
+
+class Revived:
+    """Raises when it is unpickled."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __setstate__(self, state):
+        raise state["kind"]("state")
+
+
+def test_an_object_that_lacks_a_declared_attribute_is_told_so():
+    box = Box(1)
+    del box.width
+    found = refusal(Box, Codec.PICKLE, pickle_.dumps(box), validate=True)
+    assert found.reason == "an object of `Box` without `width`"
 
 
 def test_an_invalid_item_raised_by_a_type_passes_as_it_is():

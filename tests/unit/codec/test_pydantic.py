@@ -43,7 +43,13 @@ class Broken(BaseModel):
             raise KeyError("one")
         if value == 2:
             raise InvalidItem("two is out")
+        if value == 3:
+            raise TypeError("three is no kind")
         return value
+
+
+class BrokenInside(msgspec.Struct):
+    part: Broken
 
 
 @model_dataclass
@@ -117,9 +123,12 @@ def test_broken_json_for_models_is_refused(text):
     refusal(Part, Codec.JSON, text)
 
 
-def test_whatever_a_validator_raises_the_item_is_invalid():
-    assert refusal(Broken, Codec.JSON, b'{"x": 1}').reason == "KeyError: 'one'"
+def test_a_fault_in_a_validator_is_raised_as_it_is():
+    for type_, text in ((Broken, b'{"x": 1}'), (list[BrokenInside], b'[{"part": {"x": 1}}]')):
+        with pytest.raises(KeyError, match="one"):
+            ItemDecoder(type_).decode(Codec.JSON, text)
     assert refusal(Broken, Codec.JSON, b'{"x": 2}').reason == "two is out"
+    assert refusal(Broken, Codec.JSON, b'{"x": 3}').reason == "three is no kind"
 
 
 def test_models_are_written_under_the_names_of_their_schema():

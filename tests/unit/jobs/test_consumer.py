@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from fake_work import Count, Measure, fake_service, outside_service
@@ -258,6 +259,23 @@ async def test_an_input_that_cannot_cross_to_them_is_the_jobs_fault(bench, url):
     assert work.job("a").state is JobState.DEAD
     assert work.job("a").error.message == "expected `int`, got `str`"
     assert work.engine.tickets == []
+
+
+class Faulty(msgspec.Struct):
+    x: int
+
+    def __post_init__(self):
+        raise KeyError("a bug")
+
+
+@pytest.mark.parametrize("url", [None, "https://in/a"])
+async def test_a_fault_in_a_check_of_the_items_type_fails_the_attempt_by_the_application(bench, url):
+    work = await bench(outside_service(item=Faulty))
+    work.transfers.inputs["https://in/a"] = b'{"x": 1}'
+    work.submit("a", b"" if url else b'{"x": 1}', input_url=url)
+    await work.turn()
+    assert (work.job("a").state, work.job("a").attempts) == (JobState.SCHEDULED, {"application": 1})
+    assert work.job("a").error.type == "builtins.KeyError"
 
 
 async def test_a_result_of_theirs_that_cannot_be_read_fails_the_attempt_by_the_application(bench):

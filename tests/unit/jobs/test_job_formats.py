@@ -127,7 +127,6 @@ def test_what_the_workers_read_goes_to_them_as_it_came():
     [
         (int, b'"a"', "expected `int`, got `str`"),
         (int, b"", "the body is empty"),
-        (Exits, b'{"x": 1}', "3"),
     ],
 )
 def test_an_input_that_cannot_be_converted_is_invalid(item, body, words):
@@ -135,6 +134,13 @@ def test_an_input_that_cannot_be_converted_is_invalid(item, body, words):
         JobTarget(outside_service(item=item)).crossing.item(body, Codec.JSON)
     with pytest.raises(InvalidItem, match="the input cannot be written as RAW"):
         JobTarget(outside_service(accepts=["raw"])).crossing.item(b"1", Codec.JSON)
+
+
+def test_a_fault_in_a_check_of_the_items_type_is_the_stages_failure():
+    with pytest.raises(StageFailed) as failed:
+        JobTarget(outside_service(item=Exits)).crossing.item(b'{"x": 1}', Codec.JSON)
+    assert (failed.value.stage, failed.value.type_name) == ("out", "builtins.SystemExit")
+    assert failed.value.raised_at.startswith(__file__)
 
 
 @pytest.mark.parametrize(

@@ -673,6 +673,22 @@ class Picky(msgspec.Struct):
         raise InvalidItem("too picky")
 
 
+class Faulty(msgspec.Struct):
+    x: int
+
+    def __post_init__(self):
+        raise FileNotFoundError(2, "no such file", "/srv/secret/vocab.txt")
+
+
+@each(("codec", "payload", "how"), [(Codec.JSON, b'{"x":1}', {}), (Codec.PICKLE, pickle.dumps({"x": 1}), {})])
+def test_a_fault_in_a_check_of_the_type_fails_its_item_as_the_stages_own(codec, payload, how):
+    status, problem = problem_of(Double, payload, item=Faulty, codecs_in=[codec], validates=codec is Codec.PICKLE)
+    assert status == Status.FAILED
+    assert problem.type_name == "builtins.FileNotFoundError"
+    assert problem.raised_at.startswith(__file__)
+    assert "in __post_init__" in problem.traceback
+
+
 def test_a_check_of_the_type_that_calls_such_an_item_invalid_blames_no_caller_either():
     frame = frame_of([b'{"x":1}'])
     answer = through(runner(lambda x: 1, item=Picky, behind="out").run(frame))
