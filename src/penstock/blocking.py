@@ -189,13 +189,18 @@ class BlockingService:
                 except Exception as error:  # noqa: BLE001  # the user's code; raised after the answers to earlier items
                     failure = error
                     break
-                answers = self._submit(self._calls.answers([packed], terms, wait=True, lane=Lane.BULK))
-                in_hand.put(answers, 0 if isinstance(packed, InvalidItem) else len(packed))
+                in_hand.put(
+                    self._submit(self._calls.answers([packed], terms, wait=True, lane=Lane.BULK)),
+                    0 if isinstance(packed, InvalidItem) else len(packed),
+                )
             while len(in_hand):
                 yield _take_first(in_hand, return_exceptions)
                 self._check_process()
             if failure is not None:
-                raise failure
+                try:
+                    raise failure
+                finally:
+                    failure = None  # as in `Calls.answer`
         finally:
             if os.getpid() == process:  # else their locks may be held for ever
                 for answers in in_hand:
@@ -247,6 +252,8 @@ class BlockingService:
             # The coroutine's own error, or an interrupt in this thread, after which nobody waits for the coroutine.
             future.cancel()
             raise
+        finally:
+            del future  # its error leads to this frame: only the cycle collector would free both, and the item
 
     def _end_thread(self) -> None:
         thread, self._thread = self._thread, None
@@ -266,5 +273,8 @@ def _take_first(in_hand: InHand[concurrent.futures.Future[list[Any]]], return_ex
     (answer,) = in_hand.oldest.result()
     in_hand.drop_first()
     if is_failure(answer) and not return_exceptions:
-        raise answer
+        try:
+            raise answer
+        finally:
+            del answer  # as in `Calls.answer`
     return answer

@@ -143,7 +143,10 @@ class Calls:
         """
         (answer,) = await self.answers([self.pack(x)], terms, wait=wait, lane=Lane.SINGLE)
         if is_failure(answer):
-            raise answer
+            try:
+                raise answer
+            finally:
+                del answer  # it leads to this frame: only the cycle collector would free both, and the item
         return answer
 
     async def answer_many(self, xs: Iterable[Any], terms: Terms, *, wait: bool, return_exceptions: bool) -> list[Any]:
@@ -153,7 +156,10 @@ class Calls:
         if not return_exceptions:
             for answer in answers:
                 if is_failure(answer):
-                    raise answer
+                    try:
+                        raise answer
+                    finally:
+                        del answer, answers  # as in `answer`
         return answers
 
     async def answers(self, packed: list[Packed], terms: Terms, *, wait: bool, lane: Lane) -> list[Any]:
@@ -191,7 +197,10 @@ class Calls:
                 in_hand.drop_first()
                 del oldest  # it has the bytes of the result, and the caller may take its time with the answer
                 if is_failure(answer) and not return_exceptions:
-                    raise answer
+                    try:
+                        raise answer
+                    finally:
+                        del answer  # as in `answer`
                 yield answer
                 if os.getpid() != process:  # the caller has forked between two answers
                     raise self.started_elsewhere(process)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import gc
 import threading
 import warnings
 
@@ -14,7 +16,7 @@ from penstock.blocking import BlockingService
 from penstock.codec.formats import Codec
 from penstock.core.lanes import Lane
 from penstock.core.state import State
-from penstock.errors import ConfigError, NotReady, Overloaded
+from penstock.errors import ConfigError, InvalidItem, NotReady, Overloaded
 from penstock.runtime.caller_formats import CallerFormats
 
 
@@ -467,3 +469,33 @@ def test_a_fork_enters_again_once_the_service_was_dropped(served, monkeypatch):
             with s:
                 assert s.predict(1) == (1, None, True)
         s._thread, s._process = kept
+
+
+class Reason(InvalidItem):
+    """An error that only this test raises."""
+
+
+def fail():
+    raise Reason("no")
+
+
+def failing_source():
+    yield from ()
+    fail()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [lambda s: s.predict(fail), lambda s: list(s.stream(failing_source())), lambda s: list(s.stream([1]))],
+    ids=["call", "source", "answer"],
+)
+def test_a_call_that_fails_leaves_nothing_to_the_cycle_collector(served, engine, ask):
+    engine.answer = lambda _: Reason("no")
+    gc.disable()
+    try:
+        with served as s, contextlib.suppress(Reason):
+            ask(s)
+        engine.submissions.clear()
+        assert not [found for found in gc.get_objects() if type(found) is Reason]
+    finally:
+        gc.enable()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import math
 import pickle
+import weakref
 from decimal import Decimal
 from fractions import Fraction
 
@@ -379,3 +382,32 @@ async def test_an_urgency_that_is_no_int_from_0_to_7_is_a_config_error(engine, m
     with pytest.raises(ConfigError, match="urgency"):
         await drain(make_calls(engine).stream([1], Terms(urgency=urgency), return_exceptions=False), [])
     assert engine.submissions == []
+
+
+class Large:
+    """An item; a weak reference tells when it is gone."""
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda calls, item: calls.answer(item, Terms(), wait=True),
+        lambda calls, item: calls.answer_many([item], Terms(), wait=True, return_exceptions=False),
+        lambda calls, item: drain(calls.stream([item], Terms(), return_exceptions=False), []),
+    ],
+    ids=["answer", "answer_many", "stream"],
+)
+async def test_a_call_that_fails_leaves_nothing_to_the_cycle_collector(engine, make_calls, ask):
+    engine.answer = lambda _: InvalidItem("no")
+    calls, item = make_calls(engine), Large()
+    gone = weakref.ref(item)
+    gc.disable()
+    try:
+        with contextlib.suppress(InvalidItem):
+            await ask(calls, item)
+        engine.submissions.clear()
+        del item
+        await settled()
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -77,6 +77,7 @@ class BatchCall:
         if error is not self._partial:  # else each has an error of its own
             for place in self._open:
                 self._answers[place] = error
+        self._partial = None  # one of the answers: whoever raises it can so let go of it
         return self._answers
 
     def _setback(self, problems: Sequence[dict[str, Any]]) -> Setback:

@@ -46,5 +46,9 @@ class ClientCore:
         if not keep_going:
             for answer in answers:
                 if isinstance(answer, PenstockError):
-                    raise answer
+                    try:
+                        raise answer
+                    finally:
+                        del answer  # as in `SingleCall.give_up`
+                        answers.clear()  # the call has them too
         return answers

@@ -36,11 +36,12 @@ class Interruption:
     ) -> None:
         self.let_be()
         task, self._task = self._task, None
-        if self._error is None or task is None:
+        ended_by, self._error = self._error, None  # the error leads to whoever has this object
+        if ended_by is None or task is None:
             return
         # The task may have been cancelled by somebody else besides: that goes on then.
         if task.uncancel() <= self._cancelling and kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise self._error from None
+            raise ended_by from None
 
     def interrupt(self, error: PenstockError) -> None:
         """End what the task awaits, with `error`; harmless where it was ended before."""

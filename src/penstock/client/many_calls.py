@@ -23,10 +23,17 @@ async def gather_bounded(makers: Sequence[Callable[[], Awaitable[T]]], most: int
 
     if len(makers) == 1:
         return [await makers[0]()]
+    error: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(most, len(makers))):
                 group.create_task(run_next())
     except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+        error = failures.exceptions[0]
+        failures.__traceback__ = None  # a frame of asyncio in it has the group
+    if error is not None:  # raised behind the handler: else the group would be its context
+        try:
+            raise error
+        finally:
+            del error  # as in `SingleCall.give_up`
     return [results[place] for place in range(len(makers))]

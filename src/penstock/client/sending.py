@@ -119,6 +119,8 @@ class Sender:
             with self._holding(call.head) as ended:
                 return await self._try_until_done(call, tries, ended)
         except PenstockError as error:
+            # Frames behind them lead back to the error: only the cycle collector would free it, and the input.
+            error.__traceback__ = error.__context__ = None
             return call.give_up(error)
 
     async def pause(self, seconds: float, head: CallHead) -> None:

@@ -84,7 +84,10 @@ class SingleCall(Generic[T]):
 
     def give_up(self, error: PenstockError) -> NoReturn:
         """Raise it."""
-        raise error from None
+        try:
+            raise error from None
+        finally:
+            del error  # it leads to this frame: only the cycle collector would free both, and the call's input
 
 
 def setback_of(reply: Reply | NoReply, head: CallHead, wall: float) -> Setback:

@@ -59,6 +59,8 @@ class CallingThread:
         except BaseException:
             future.cancel()
             raise
+        finally:
+            del future  # as in `SingleCall.give_up`
 
     def close(self) -> None:
         """End every call, and the thread; may be called any number of times, and in a fork does nothing."""

@@ -72,7 +72,10 @@ class ItemDecoder:
             if found is exc:
                 raise
             found.__cause__ = exc  # once compiled, `from` does not set it
-            raise found from exc
+            try:
+                raise found from exc
+            finally:
+                del found  # it leads to this frame: only the cycle collector would free both, and the payload
 
     def _pickled(self, payload: Buffer) -> Any:
         try:

@@ -200,8 +200,9 @@ class ExternalIncarnation:
         return words
 
     def _report(self) -> None:
-        assert self._owner is not None
-        self._owner.ended(self._over)
+        owner, self._owner = self._owner, None  # the slot refers to this object: else neither would go by itself
+        assert owner is not None
+        owner.ended(self._over)
 
 
 def _out_of_turn(why: str) -> NoReturn:

@@ -22,7 +22,7 @@ from penstock.errors import ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.process import LAST_READ_SECONDS, STATUS_TAKEN, WorkerProcess, describe_exit
 from penstock.transport.framing import Frame
-from penstock.transport.memory import MemoryChannel
+from penstock.transport.memory import MemoryChannel, MemoryWorkerEnd
 from penstock.transport.sockets import SocketChannel
 from penstock.worker.loop import work
 
@@ -288,7 +288,8 @@ class ThreadIncarnation:
         self._owner = owner
         self._channel = MemoryChannel(self)
         name = f"penstock {start.service} {start.stage} {start.index}"
-        self._thread = threading.Thread(target=self._work, args=(start.target,), name=name, daemon=True)
+        given = self._channel.worker_end, start.target
+        self._thread = threading.Thread(target=_work_in_thread, args=given, name=name, daemon=True)
 
     @classmethod
     async def start(cls, owner: IncarnationOwner, start: WorkerStart) -> ThreadIncarnation:
@@ -327,16 +328,16 @@ class ThreadIncarnation:
     def channel_ended(self, error: Exception | None) -> None:
         self._owner.ended(str(error) if error else "the thread ended")
 
-    def _work(self, target: Any) -> None:
-        end = self._channel.worker_end
-        error: Exception | None = None
-        try:
-            work(end, target=target)
-        except BrokenPipeError:
-            return
-        except BaseException as unexpected:  # noqa: BLE001  # whatever ends the thread, its end is reported
-            error = RuntimeError(f"{type(unexpected).__name__}: {unexpected}")
-        try:
-            end.close(error)
-        except BrokenPipeError:
-            return
+
+def _work_in_thread(end: MemoryWorkerEnd, target: Any) -> None:
+    error: Exception | None = None
+    try:
+        work(end, target=target)
+    except BrokenPipeError:
+        return
+    except BaseException as unexpected:  # noqa: BLE001  # whatever ends the thread, its end is reported
+        error = RuntimeError(f"{type(unexpected).__name__}: {unexpected}")
+    try:
+        end.close(error)
+    except BrokenPipeError:
+        return

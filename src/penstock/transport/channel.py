@@ -7,7 +7,7 @@ answers one frame before it reads the next.  Each end has a socket and an in-mem
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.transport.framing import Frame
 
@@ -36,6 +36,23 @@ class FrameSink(Protocol):
 
     def channel_ended(self, error: Exception | None) -> None:
         """Nothing more will come: called once, after the last frame.  `error` says why if the stream broke."""
+
+
+class Nobody:
+    """The sink of a channel that has ended, in place of its owner.
+
+    Owner and channel refer to each other, and the channel has a read buffer of 256 KiB.  As long as they did, only the
+    cycle collector would free it, which a server has made rare.
+    """
+
+    def frame_received(self, frame: Frame) -> None:
+        """Drop it."""
+
+    def channel_ended(self, error: Exception | None) -> None:
+        """Tell no further."""
+
+
+NOBODY: Final = Nobody()
 
 
 class Channel(Protocol):

@@ -123,6 +123,10 @@ class Parting(asyncio.BufferedProtocol):
         self._open.discard(self)
 
 
+def _ignore(error: ProtocolError) -> None:
+    """Drop what came over a channel that has ended."""
+
+
 class ExternalChannel(SocketChannel):
     """The coordinator's end, on which the other end is trusted with nothing.
 
@@ -154,6 +158,11 @@ class ExternalChannel(SocketChannel):
         transport, self._transport, self._sock = self._transport, None, None
         if transport is not None:
             Parting(transport, b"" if self._closed else last, clock)
+        self.let_go()
+
+    def let_go(self) -> None:
+        super().let_go()
+        self._broken = _ignore
 
     def shut(self) -> None:
         """End the connection in both directions, from any thread and without an event loop."""
@@ -167,3 +176,4 @@ class ExternalChannel(SocketChannel):
         """Have the owner say why, and close."""
         self._error = error
         self._broken(error)
+        error.__traceback__ = None  # it leads to this very object, which may keep it

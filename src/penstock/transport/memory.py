@@ -12,7 +12,7 @@ from collections import deque
 from typing import Any
 
 from penstock.errors import ProtocolError
-from penstock.transport.channel import FrameSink
+from penstock.transport.channel import NOBODY, FrameSink
 from penstock.transport.framing import Frame, FrameDecoder, queue_frames
 
 
@@ -72,7 +72,9 @@ class MemoryChannel:
     def _end(self, error: Exception | None) -> None:
         if not self._ended:
             self._ended = True
-            self._sink.channel_ended(error)
+            sink, self._sink = self._sink, NOBODY
+            del self.worker_end  # its thread has it
+            sink.channel_ended(error)
 
 
 class MemoryWorkerEnd:

@@ -7,7 +7,7 @@ import socket
 from typing import Any, cast
 
 from penstock.errors import ProtocolError
-from penstock.transport.channel import FrameSink, StreamDecoder
+from penstock.transport.channel import NOBODY, FrameSink, StreamDecoder
 from penstock.transport.forks import keep_from_forks
 from penstock.transport.framing import FrameDecoder
 
@@ -94,4 +94,10 @@ class SocketChannel(asyncio.BufferedProtocol):
             # Its frames refer to what was being sent, and to whoever keeps the error: only the cycle collector would
             # free that.
             ended.__traceback__ = None
-        self._sink.channel_ended(ended)
+        sink = self._sink
+        self.let_go()
+        sink.channel_ended(ended)
+
+    def let_go(self) -> None:
+        """Refer to the owner no more."""
+        self._sink = NOBODY

@@ -2,9 +2,11 @@
 
 import contextlib
 import enum
+import gc
 import pickle
 import struct
 import tracemalloc
+import weakref
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypedDict
 
@@ -283,6 +285,19 @@ def test_an_object_that_lacks_a_declared_attribute_is_told_so():
     del box.width
     found = refusal(Box, Codec.PICKLE, pickle_.dumps(box), validate=True)
     assert found.reason == "an object of `Box` without `width`"
+
+
+def test_a_refused_item_leaves_its_payload_to_no_cycle_collector():
+    payload = memoryview(b'{"x": 4}')
+    gone = weakref.ref(payload)
+    gc.disable()
+    try:
+        with contextlib.suppress(InvalidItem):
+            ItemDecoder(Picky).decode(Codec.JSON, payload)
+        del payload
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_an_invalid_item_raised_by_a_type_passes_as_it_is():

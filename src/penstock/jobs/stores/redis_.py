@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import redis
 from redis.backoff import NoBackoff
-from redis.connection import SSLConnection
+from redis.connection import DefaultParser, SSLConnection
 from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
@@ -75,6 +75,19 @@ def connect_redis(queue: str = "default", *, timeout: float = LONGEST_CALL_SECON
     return RedisStore(connected, queue)
 
 
+class _Parser(DefaultParser):  # type: ignore[misc, valid-type]  # it has no types
+    """Reads answers, and does not refer to itself: else each connection would leave its buffer to the cycle collector.
+
+    The library's own keeps methods of itself as handlers of push messages, which protocol 2 does not have.
+    """
+
+    def __init__(self, socket_read_size: int) -> None:
+        super().__init__(socket_read_size)
+        for name, value in list(vars(self).items()):
+            if getattr(value, "__self__", None) is self:
+                setattr(self, name, None)
+
+
 class RedisServer:
     """A Redis server with the scripts of one queue; threads share it.  `where` is what `connect_redis` takes."""
 
@@ -91,6 +104,7 @@ class RedisServer:
             retry=Retry(NoBackoff(), 0),  # `run` decides what is tried again
             protocol=2,
         )
+        self._client.connection_pool.connection_kwargs["parser_class"] = _Parser
 
     def __repr__(self) -> str:
         return f"Redis at {self._where}"

@@ -79,8 +79,12 @@ class SqliteWriter:
         if not unit.wait():
             unit.given_up = True  # if it has not begun, it never does
             raise StoreUnavailable(f"{self._file.path}: nothing was written for {ANSWER_SECONDS:g} s")
-        if unit.error is not None:
-            raise unit.error
+        error, unit.error = unit.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it leads to this frame: only the cycle collector would free both, and the job's input
         result: T = unit.result
         return result
 
