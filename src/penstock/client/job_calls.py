@@ -18,7 +18,7 @@ from penstock.client.making_calls import CallMaker
 from penstock.client.replies import Reply
 from penstock.client.single_call import SingleCall
 from penstock.errors import ConfigError, JobNotFound
-from penstock.jobs.inputs import encode_input
+from penstock.jobs.inputs import encode_job_input
 from penstock.jobs.job import Job
 
 _JOB_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -48,7 +48,7 @@ class JobCallMaker:
             raise ConfigError(f"content_type must be a media type such as application/json, got {content_type!r}")
         body = None
         if given is not msgspec.UNSET:
-            body = CallBody(*encode_input(given, content_type))
+            body = CallBody(*encode_job_input(given, content_type)[:2])
         query = {name: _parameter(value) for name, value in options.items() if name != "content_type"}
         headers = {}
         if is_field_value(key):

@@ -4,11 +4,15 @@ Contract
 --------
 * What a consumer could not read is an error here, and says at which place of the input it stands.
 * JSON has no NaN and no infinity.  An array as `.npy` may have them.
+* Two inputs of jobs that are of one media type and stand for the same value have the same canonical form: the order of
+  the names in an object, of the elements of a set and of an array in memory, blanks and escapes make no difference.
+  ``1`` and ``1.0`` are two values.  A text that is written without any freedom is its own canonical form.
 * numpy is imported only for those who hand in one of its arrays.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
@@ -25,10 +29,16 @@ from penstock.errors import ConfigError, InvalidItem
 
 _JSON: Final = msgspec.json.Encoder(enc_hook=write_custom).encode
 _MSGPACK: Final = msgspec.msgpack.Encoder(enc_hook=write_custom).encode
+_SORTED: Final[dict[Codec, Callable[[Any], bytes]]] = {
+    Codec.JSON: msgspec.json.Encoder(enc_hook=write_custom, order="sorted").encode,
+    Codec.MSGPACK: msgspec.msgpack.Encoder(enc_hook=write_custom, order="sorted").encode,
+}
 _READERS: Final[dict[Codec, Callable[[bytes], Any]]] = {
     Codec.JSON: msgspec.json.Decoder().decode,
     Codec.MSGPACK: msgspec.msgpack.Decoder().decode,
 }
+_NPY_HEADER_BYTES: Final = 256
+"""Where the memory order of a `.npy` stands."""
 
 
 class InputBody(NamedTuple):
@@ -36,6 +46,14 @@ class InputBody(NamedTuple):
 
     body: bytes
     content_type: str
+
+
+class JobInput(NamedTuple):
+    """The input of a job, and its canonical form."""
+
+    body: bytes
+    content_type: str
+    canonical: bytes
 
 
 def encode_input(value: Any, content_type: str | None) -> InputBody:
@@ -58,6 +76,101 @@ def encode_input(value: Any, content_type: str | None) -> InputBody:
         named = content_codec(content_type.encode())
         codec = _writable(codec, named, content_type)
     return InputBody(_written(value, codec), content_type or MEDIA_TYPES[codec])
+
+
+def encode_job_input(value: Any, content_type: str | None) -> JobInput:
+    """As `encode_input`; sets are written in an order that is the same in every process."""
+    body, content_type = encode_input(value, content_type)
+    codec = content_codec(content_type.encode())
+    if codec is Codec.NPY:
+        return JobInput(body, content_type, _in_rows(body))
+    if codec not in _READERS:
+        return JobInput(body, content_type, body)
+    read, write = _READERS[codec], _SORTED[codec]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        value = read(body)
+    try:
+        ordered = write(value)
+    except Exception:  # noqa: BLE001  # a set whose elements have no order, or names that are no text
+        return _in_own_order(value, body, content_type, codec)
+    # A set is written as a list, so without one there is nothing to be put in order in the body.
+    if ordered != body and (codec is not Codec.JSON or b"[" in body):
+        plain = read(body)
+        if write(plain) != ordered:
+            with contextlib.suppress(RecursionError):
+                body = (_JSON if codec is Codec.JSON else _MSGPACK)(_with_lists_of(read(ordered), plain))
+    return JobInput(body, content_type, ordered)
+
+
+def is_same_input(value: Any, body: bytes, kept: bytes, content_type: str) -> bool:
+    """Whether two inputs of one media type stand for the same value.
+
+    Args:
+        value: the object that `body` was written from; where it has a set, the order in `kept` does not count.
+        body: the one.
+        kept: the other.
+        content_type: their media type.
+    """
+    codec = content_codec(content_type.encode())
+    if codec in _READERS:
+        one, other = _in_own_order(value, body, content_type, codec), _in_own_order(value, kept, content_type, codec)
+        return one.canonical == other.canonical
+    return body == kept or (codec is Codec.NPY and _in_rows(body) == _in_rows(kept))
+
+
+def _in_own_order(value: Any, body: bytes, content_type: str, codec: Codec) -> JobInput:
+    """The input `body` where the lists that are sets in `value` are in the order of their texts."""
+    write = _SORTED[codec]
+
+    def arrange(part: Any, shape: Any) -> Any:
+        shapes = dict(_parts(shape))
+        if isinstance(part, dict):
+            return {name: arrange(inner, shapes.get(f".{name}")) for name, inner in part.items()}
+        if isinstance(part, list):
+            arranged = [arrange(inner, shapes.get(f"[{index}]")) for index, inner in enumerate(part)]
+            return sorted(arranged, key=canonical_of) if isinstance(shape, (set, frozenset)) else arranged
+        return part
+
+    def sort_names(part: Any) -> Any:
+        if isinstance(part, dict):
+            pairs = sorted([(write(name), canonical_of(inner)) for name, inner in part.items()])
+            return msgspec.msgpack.Ext(0, write(pairs))
+        return [sort_names(inner) for inner in part] if isinstance(part, list) else part
+
+    def canonical_of(part: Any) -> bytes:
+        try:
+            return write(part)
+        except TypeError:  # MessagePack has names that are no text
+            return write(sort_names(part))
+
+    try:
+        arranged = arrange(_READERS[codec](body), value)
+        text = (_JSON if codec is Codec.JSON else _MSGPACK)(arranged)
+        return JobInput(text, content_type, canonical_of(arranged))
+    except RecursionError:
+        return JobInput(body, content_type, body)
+
+
+def _with_lists_of(ordered: Any, plain: Any) -> Any:
+    """The value `ordered` with its names in the order of `plain`, which differs only in the order of names and sets."""
+    if isinstance(plain, dict) and isinstance(ordered, dict) and plain.keys() == ordered.keys():
+        return {name: _with_lists_of(ordered[name], inner) for name, inner in plain.items()}
+    if isinstance(plain, list) and isinstance(ordered, list):
+        return [_with_lists_of(*pair) for pair in zip(ordered, plain, strict=True)]
+    return ordered
+
+
+def _in_rows(body: bytes) -> bytes:
+    """A `.npy` as one of an array that lies row by row, where it is one that lies column by column."""
+    if b"'fortran_order': True" not in body[:_NPY_HEADER_BYTES]:
+        return body
+    try:
+        from penstock.codec import numpy_
+
+        array = numpy_.read_npy(body, Any)
+        return bytes(join_payload(numpy_.write_npy(array.copy(order="C"))))
+    except Exception:  # noqa: BLE001  # no array, which its stage will tell, or numpy is not installed
+        return body
 
 
 def _as_given(body: bytes, content_type: str | None) -> InputBody:

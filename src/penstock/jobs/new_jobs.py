@@ -4,6 +4,7 @@ Contract
 --------
 * What is made here is valid: a store checks nothing but its key and its id.
 * Two submissions of the same input with the same options have the same digest, whenever and by whomever they are made.
+  Inputs are the same where they stand for the same value.
   `id`, `key`, `delay` and `deadline` do not count: a submission that is made once more computes its times anew.
 """
 
@@ -11,20 +12,20 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from penstock.errors import ConfigError, JobTooLarge
-from penstock.jobs.inputs import InputBody
+from penstock.jobs.inputs import JobInput, is_same_input
 from penstock.jobs.job_options import JobOptions, check_deadline
-from penstock.jobs.store import NewJob
+from penstock.jobs.store import KeptInput, NewJob
 
 MAX_INLINE: Final = 256 * 1024
 """The largest input in a store, in bytes, unless somebody has set another bound."""
 
 
-def new_job(given: InputBody | None, options: JobOptions, *, now: float, max_inline: int = MAX_INLINE) -> NewJob:
+def new_job(given: JobInput | None, options: JobOptions, *, now: float, max_inline: int = MAX_INLINE) -> NewJob:
     """The job that `options` ask for.
 
     Args:
@@ -42,7 +43,7 @@ def new_job(given: InputBody | None, options: JobOptions, *, now: float, max_inl
     if given is None and options.input_url is None:
         raise ConfigError("a job needs an input, or an input_url that says where it is")
     check_deadline(options.deadline, now)
-    body, content_type = given or InputBody(b"", options.content_type or "")
+    body, content_type, canonical = given or JobInput(b"", options.content_type or "", b"")
     if len(body) > max_inline:
         raise JobTooLarge(
             f"the input has {len(body)} bytes, and a store takes at most {max_inline}: put it into a file or a bucket, "
@@ -55,7 +56,10 @@ def new_job(given: InputBody | None, options: JobOptions, *, now: float, max_inl
         accept=options.accept or "",
         service=options.service,
         key=options.key,
-        digest=_digest(body, content_type, options),
+        digest=_digest(
+            canonical,
+            (content_type, options.accept, options.service, options.priority, options.input_url, options.output),
+        ),
         priority=options.priority,
         delay=float(options.delay),
         deadline=None if options.deadline is None else float(options.deadline),
@@ -69,6 +73,23 @@ def new_job_id(now: float) -> str:
     return f"{max(0, int(now * 1000)):012x}-{secrets.token_hex(10)}"
 
 
-def _digest(body: bytes, content_type: str, options: JobOptions) -> str:
-    asked = (content_type, options.accept, options.service, options.priority, options.input_url, options.output)
+def is_same_job(new: NewJob, value: Any, kept: KeptInput) -> bool:
+    """Whether `new`, whose input was written from `value`, is the job of `kept`.
+
+    Digests were of an input's bytes once, and jobs from that time are still there.
+    """
+    if kept.digest in (new.digest, _digest_of(new, new.body)):
+        return True
+    if kept.body is None or kept.digest != _digest_of(new, kept.body):
+        return False
+    return is_same_input(value, new.body, kept.body, new.content_type)
+
+
+def _digest_of(job: NewJob, body: bytes) -> str:
+    """The digest of a job with the options of `job` and another input."""
+    asked = (job.content_type, job.accept or None, job.service, job.priority, job.input_url, job.output)
+    return _digest(body, asked)
+
+
+def _digest(body: bytes, asked: tuple[str | int | None, ...]) -> str:
     return hashlib.sha256(msgspec.json.encode(asked) + b"\0" + body).hexdigest()

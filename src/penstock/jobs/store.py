@@ -85,14 +85,22 @@ class NewJob(msgspec.Struct, frozen=True):
     key: str | None = None
     """Two jobs of one queue never have the same key."""
     digest: str = ""
-    """A hash of what makes a job the same job: its input, and its options but `delay` and `deadline`, which each
-    submission computes anew."""
+    """A hash of what makes a job the same job: the value of its input, and its options but `delay` and `deadline`,
+    which each submission computes anew."""
     priority: int = 0
     delay: float = 0.0
     deadline: float | None = None
     """A moment in Unix seconds."""
     input_url: str | None = None
     output: str | None = None
+
+
+class KeptInput(NamedTuple):
+    """A job's input as a store has it."""
+
+    digest: str
+    body: bytes | None
+    """The input, or None where the store has it no more."""
 
 
 class ClaimedJob(msgspec.Struct, frozen=True):
@@ -192,6 +200,12 @@ class Store(Protocol):
         Raises:
             JobConflict: a job with the same key or id has another digest, or the key is one job's and the id another's.
             ConfigError: they are more than the store takes at a time, which is 10 000 at least.
+        """
+
+    def kept_inputs(self, jobs: Sequence[NewJob]) -> list[KeptInput | None]:
+        """The input of the job that is there by the key of each of `jobs`, or else by its id; None where there is none.
+
+        It is for who was told JobConflict: an older digest may be of the same value.
         """
 
     def get(self, job_ids: Sequence[str]) -> list[Job | None]:

@@ -18,12 +18,12 @@ from typing import Any, Self, TypeAlias
 
 import msgspec
 
-from penstock.errors import ConfigError, InvalidItem, JobTooLarge
+from penstock.errors import ConfigError, InvalidItem, JobConflict, JobTooLarge
 from penstock.jobs.endings import no_such_job, refuse_without_result
-from penstock.jobs.inputs import InputBody, encode_input
+from penstock.jobs.inputs import JobInput, encode_job_input
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.job_options import JobOptions, read_job_options
-from penstock.jobs.new_jobs import MAX_INLINE, new_job
+from penstock.jobs.new_jobs import MAX_INLINE, is_same_job, new_job
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import NewJob, Store
 from penstock.jobs.stores.opening import open_store
@@ -36,6 +36,9 @@ Jobs: TypeAlias = list[Job]
 
 Found: TypeAlias = list[Job | None]
 """Likewise."""
+
+Submission: TypeAlias = tuple[NewJob, Any]
+"""A job, and what its input was written from."""
 
 MOST_LISTED = 10_000
 """The most jobs that one call of `list` gives."""
@@ -162,7 +165,7 @@ class JobQueue:
             content_type=content_type,
             accept=accept,
         )
-        (job,) = self._store().submit([self._new(input, options)])
+        (job,) = _submit(self._store(), [(self._new(input, options), input)])
         return job
 
     def submit_many(self, entries: Iterable[Mapping[str, Any]]) -> Jobs:
@@ -176,16 +179,16 @@ class JobQueue:
             JobConflict, StoreUnavailable: as `submit`.
         """
         store = self._store()
-        new = [self._entry(place, entry) for place, entry in enumerate(entries)]
-        return store.submit(new) if new else []
+        return _submit(store, [self._entry(place, entry) for place, entry in enumerate(entries)])
 
-    def _entry(self, place: int, entry: object) -> NewJob:
+    def _entry(self, place: int, entry: object) -> Submission:
         where = f"entry {place}: "
         if not isinstance(entry, Mapping):
             kind = type(entry).__name__
             raise ConfigError(f"{where}an entry is a mapping such as {{'input': 1, 'priority': 5}}, got `{kind}`")
         try:
-            return self._new(entry.get("input", msgspec.UNSET), read_job_options(entry, besides=("input",)))
+            value = entry.get("input", msgspec.UNSET)
+            return self._new(value, read_job_options(entry, besides=("input",))), value
         except InvalidItem as error:
             raise InvalidItem(where + error.reason, path=error.path) from error.__cause__
         except ConfigError as error:
@@ -194,11 +197,11 @@ class JobQueue:
             raise JobTooLarge(where + str(error)) from None
 
     def _new(self, value: Any, options: JobOptions) -> NewJob:
-        given: InputBody | None = None
+        given: JobInput | None = None
         if value is not msgspec.UNSET and options.input_url is None:
-            given = encode_input(value, options.content_type)
+            given = encode_job_input(value, options.content_type)
         elif value is not msgspec.UNSET:
-            given = InputBody(b"", "")  # an error, and the input need not be written to tell it
+            given = JobInput(b"", "", b"")  # an error, and the input need not be written to tell it
         return new_job(given, options, now=self._wall(), max_inline=self._max_inline)
 
     # -- ask --------------------------------------------------------------------------------------------------------
@@ -354,6 +357,24 @@ class JobQueue:
         if self._closed:
             raise ConfigError(f"the connection to the queue {self._shown} is closed")
         return self._connected
+
+
+def _submit(store: Store, submissions: Sequence[Submission]) -> Jobs:
+    """The jobs in `store`; its digests may be of an earlier version, so who conflicts is compared by its input."""
+    new = [job for job, _ in submissions]
+    if not new:
+        return []
+    try:
+        return store.submit(new)
+    except JobConflict:
+        kept = store.kept_inputs(new)
+        same = [
+            msgspec.structs.replace(job, digest=there.digest) if there and is_same_job(job, value, there) else job
+            for (job, value), there in zip(submissions, kept, strict=True)
+        ]
+        if same == new:
+            raise
+    return store.submit(same)
 
 
 def read_state(state: JobState | str | None) -> JobState | None:

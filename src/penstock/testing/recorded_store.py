@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from penstock.errors import JobError, StoreUnavailable
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed, Store
+from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed, Store
 from penstock.testing.history_events import Act, EventLog, Part
 
 
@@ -61,6 +61,10 @@ class RecordedStore:
             raise
         end([Part(job_id, run=job.run, answer=job.state)])
         return job
+
+    def kept_inputs(self, jobs: Sequence[NewJob]) -> list[KeptInput | None]:
+        """See `Store`."""
+        return self._store.kept_inputs(jobs)
 
     def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """See `Store`."""

@@ -7,7 +7,7 @@ from functools import partial
 from penstock.errors import JobConflict, JobNotFound
 from penstock.jobs.job import Job, StoredResult
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import Answer, NewJob
+from penstock.jobs.store import Answer, KeptInput, NewJob
 from penstock.testing.store_case import (
     LONG,
     SHORT,
@@ -56,6 +56,16 @@ class SubmitterTests(StoreCase):
             assert put(other, "b", digest="d", key="k") == job
             assert put(other, "a", digest="d", delay=LONG) == job
             assert ids(store.list_jobs(None, 10, None)) == ["a"]
+
+    def test_an_input_is_given_with_its_digest_as_it_was_kept(self) -> None:
+        """The key decides, then the id.  The input of a job that has succeeded may be gone."""
+        with self.opened() as store:
+            store.submit([NewJob("a", b"1", key="k", digest="d"), NewJob("b", b"", digest="e")])
+            asked = [NewJob("a", digest="x"), NewJob("b", key="k"), NewJob("b", key="l"), NewJob("c", key="l")]
+            kept = KeptInput("d", b"1")
+            assert store.kept_inputs(asked) == [kept, kept, KeptInput("e", b""), None]
+            store.end_attempts([success(take(store, limit=1)[0].hold, b"result")])
+            assert store.kept_inputs(asked[:1])[0] in (kept, KeptInput("d", None))
 
     def test_a_job_published_again_after_its_end_does_not_run_again(self) -> None:
         """It is returned as it ended."""

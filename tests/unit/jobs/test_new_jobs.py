@@ -1,13 +1,13 @@
 import pytest
 
 from penstock.errors import ConfigError, JobTooLarge
-from penstock.jobs.inputs import InputBody
+from penstock.jobs.inputs import JobInput, encode_job_input
 from penstock.jobs.job_options import OPTION_NAMES, JobOptions, read_job_options
 from penstock.jobs.new_jobs import MAX_INLINE, new_job, new_job_id
 from rows import each
 
 NOW = 1_700_000_000.0
-ONE = InputBody(b"1", "application/json")
+ONE = encode_job_input(1, None)
 
 
 @each(
@@ -110,9 +110,9 @@ def test_a_deadline_that_has_passed_is_told(deadline, words):
 
 
 def test_an_input_may_have_as_many_bytes_as_a_store_takes_and_no_more():
-    new_job(InputBody(bytes(MAX_INLINE), "application/octet-stream"), JobOptions(), now=NOW)
+    new_job(encode_job_input(bytes(MAX_INLINE), None), JobOptions(), now=NOW)
     with pytest.raises(JobTooLarge, match="has 262145 bytes, and a store takes at most 262144: put it into a file"):
-        new_job(InputBody(bytes(MAX_INLINE + 1), "application/octet-stream"), JobOptions(), now=NOW)
+        new_job(encode_job_input(bytes(MAX_INLINE + 1), None), JobOptions(), now=NOW)
     with pytest.raises(JobTooLarge, match="has 1 bytes, and a store takes at most 0"):
         new_job(ONE, JobOptions(), now=NOW, max_inline=0)
 
@@ -122,8 +122,8 @@ def test_a_digest_is_of_the_input_and_of_every_option_that_makes_it_another_job(
         new_job(given, options, now=NOW).digest
         for given, options in (
             (ONE, JobOptions()),
-            (InputBody(b"2", "application/json"), JobOptions()),
-            (InputBody(b"1", "application/msgpack"), JobOptions()),
+            (encode_job_input(2, None), JobOptions()),
+            (JobInput(b"1", "application/msgpack", b"1"), JobOptions()),
             (ONE, JobOptions(priority=1)),
             (ONE, JobOptions(service="a")),
             (ONE, JobOptions(accept="application/json")),

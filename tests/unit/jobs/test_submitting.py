@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import inspect
 import os
 
@@ -9,10 +10,11 @@ import pytest
 
 from penstock import jobs
 from penstock.errors import ConfigError, InvalidItem
+from penstock.jobs.inputs import encode_input
 from penstock.jobs.job import JobProblem
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd
+from penstock.jobs.store import AttemptEnd, NewJob
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.jobs.submitting import JobQueue
 from penstock.jobs.submitting_async import AsyncJobQueue
@@ -103,6 +105,46 @@ def test_the_same_key_or_id_and_input_is_the_same_job_and_another_input_a_confli
     for same in ({"key": "k"}, {"id": "a"}):
         with pytest.raises(jobs.JobConflict):
             q.submit(2, **same)
+
+
+@pytest.mark.parametrize(
+    ("value", "same", "other"),
+    [
+        ({"b": 1, "a": 2}, {"a": 2, "b": 1}, {"a": 1, "b": 2}),
+        (b'{"b": 1, "a": 2}', b'{"a":2,"b":1}', b'{"a":1,"b":2}'),
+        ({0, 8}, {8, 0}, {8, 1}),
+        (np.ones((2, 3)), np.ones((2, 3), order="F"), np.ones((3, 2))),
+    ],
+)
+def test_inputs_are_compared_as_values_also_with_those_that_an_earlier_version_kept(q, store, value, same, other):
+    type_ = "application/json" if isinstance(value, bytes) else None
+    new = q.submit(value, key="new", content_type=type_)
+    assert q.submit(same, key="new", content_type=type_) == new
+    body, content_type = encode_input(value, type_)
+    asked = msgspec.json.encode((content_type, None, "", 7, None, None))
+    digest = hashlib.sha256(asked + b"\0" + body).hexdigest()
+    store.submit([NewJob("old", body, content_type, "", key="old", digest=digest, priority=7)])
+    for given in (value, same):
+        assert q.submit(given, key="old", priority=7, content_type=type_).id == "old"
+        many = [{"input": 1}, {"input": given, "id": "old", "priority": 7, "content_type": type_}]
+        assert q.submit_many(many)[1].id == "old"
+    for given, priority in ((other, 7), (value, 6), (same, 6)):
+        with pytest.raises(jobs.JobConflict):
+            q.submit(given, key="old", priority=priority, content_type=type_)
+
+
+def test_an_input_that_is_gone_with_the_end_of_its_job_is_compared_as_its_digest_says(tmp_path):
+    with jobs.connect(f"sqlite:///{tmp_path}/q.db") as q:
+        q.submit({"b": 1, "a": 2}, key="k")
+        old = b'{"b": 1, "a": 2}'
+        digest = hashlib.sha256(msgspec.json.encode(("application/json", None, "", 0, None, None)) + b"\0" + old)
+        q._connected.submit([NewJob("old", old, accept="", key="old", digest=digest.hexdigest())])
+        for _ in range(2):
+            end(q._connected, result=b"[]")
+        assert q.submit({"a": 2, "b": 1}, key="k").state == "succeeded"
+        assert q.submit(old, key="old", content_type="application/json").state == "succeeded"
+        with pytest.raises(jobs.JobConflict):  # nothing says any more that this is the same value
+            q.submit({"a": 2, "b": 1}, key="old")
 
 
 def test_none_is_an_input_and_nothing_is_not(q):

@@ -16,7 +16,7 @@ from penstock.hosting.host_clock import boot_seconds
 from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
-from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed
+from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed
 from penstock.jobs.stores.memory_job import MemoryJob, Moment
 from penstock.jobs.stores.urls import StoreUrl
 
@@ -98,6 +98,13 @@ class MemoryStore:
             same = f"the key {new.key}" if by_key is not None else f"the id {new.id}"
             raise JobConflict(f"another job of queue {self.queue} has {same}, and another input or other options")
         return found
+
+    def kept_inputs(self, jobs: Sequence[NewJob]) -> list[KeptInput | None]:
+        """See `Store`."""
+        with self._lock:
+            ids = [self._ids.get(new.key or "", new.id) for new in jobs]
+            found = [self._jobs.get(job_id) for job_id in ids]
+            return [None if job is None else KeptInput(job.new.digest, job.new.body) for job in found]
 
     def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """See `Store`."""

@@ -25,7 +25,17 @@ from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause
 from penstock.jobs.rules.job_states import ENDED, JobState
-from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed
+from penstock.jobs.store import (
+    LEASE_RAN_OUT,
+    Answer,
+    AttemptEnd,
+    ClaimedJob,
+    Delivery,
+    Hold,
+    KeptInput,
+    NewJob,
+    Renewed,
+)
 from penstock.jobs.stores import redis_records as records
 
 T = TypeVar("T")
@@ -97,6 +107,14 @@ class RedisStore:
                 + ", and another input or other options"
             )
         return [self._shown(answer)[1] for answer in found]
+
+    def kept_inputs(self, jobs: Sequence[NewJob]) -> list[KeptInput | None]:
+        """See `Store`."""
+        return [
+            None if answer is None else KeptInput(answer[0].decode(), answer[1])
+            for some in _slices(jobs, _SHOWN_AT_ONCE)
+            for answer in self._server.run("kept", *(word for new in some for word in (new.id, new.key or "")))
+        ]
 
     def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """See `Store`."""

@@ -30,7 +30,7 @@ from penstock.hosting.sqlite_file import BUSY_SECONDS, SqliteFile
 from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
-from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, NewJob, Renewed
+from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed
 from penstock.jobs.stores import sqlite_claims, sqlite_endings, sqlite_submitters
 from penstock.jobs.stores.sqlite_advice import advise_on_file
 from penstock.jobs.stores.sqlite_passing import catch_up, is_due
@@ -103,6 +103,10 @@ class SqliteStore:
         return self._write(
             lambda connection, now: sqlite_submitters.submit_jobs(connection, self._number, self.queue, jobs, now)
         )
+
+    def kept_inputs(self, jobs: Sequence[NewJob]) -> list[KeptInput | None]:
+        """See `Store`."""
+        return self._read(lambda connection, _: sqlite_submitters.kept_inputs(connection, self._number, jobs))
 
     def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """See `Store`."""

@@ -13,7 +13,7 @@ from penstock.errors import JobConflict, JobNotFound
 from penstock.hosting.host_clock import Reading
 from penstock.jobs.job import Job, Stats
 from penstock.jobs.rules.job_states import ENDED, JobState
-from penstock.jobs.store import Delivery, NewJob
+from penstock.jobs.store import Delivery, KeptInput, NewJob
 from penstock.jobs.stores.sqlite_passing import catch_up, leave_deliveries
 from penstock.jobs.stores.sqlite_rows import NUMBERS, PLACES, STATES, chunks, jobs_where
 
@@ -51,6 +51,22 @@ def submit_jobs(
     connection.executemany("INSERT OR REPLACE INTO bodies VALUES (?, ?)", bodies)
     found = _jobs_by(connection, name, "seq", seqs)
     return [found[each] for each in seqs]
+
+
+def kept_inputs(connection: sqlite3.Connection, queue: int, jobs: Sequence[NewJob]) -> list[KeptInput | None]:
+    """See `Store.kept_inputs`.  In place of an input there is the result of a job that has succeeded."""
+    known = _known(connection, queue, jobs)
+    found = [known.get((1, job.key or "")) or known.get((0, job.id)) for job in jobs]
+    bodies: dict[int, bytes | None] = {}
+    for places in chunks([there[0] for there in found if there is not None]):
+        bodies.update(
+            connection.execute(
+                "SELECT seq, iif(state = 3, NULL, ifnull(body, x'')) FROM jobs LEFT JOIN bodies USING (seq) "  # noqa: S608
+                f"WHERE seq IN ({PLACES})",
+                places,
+            )
+        )
+    return [None if there is None else KeptInput(there[1], bodies[there[0]]) for there in found]
 
 
 def get_jobs(connection: sqlite3.Connection, queue: int, name: str, job_ids: Sequence[str]) -> list[Job | None]:
