@@ -174,6 +174,10 @@ class FakeTransfers:
 
     check_output = check_input
 
+    def target_of(self, url):
+        self.check_output(url)
+        return url.rpartition("/")[0]
+
     def is_put_in_place(self, url):
         return self.puts
 

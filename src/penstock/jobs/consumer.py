@@ -34,6 +34,7 @@ from penstock.hosting.servable import Servable
 from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.claiming import Claiming
 from penstock.jobs.commits import Commits
+from penstock.jobs.deliveries import Deliveries
 from penstock.jobs.held_work import HeldWork, Holding, JobStep
 from penstock.jobs.job_counters import JobCounters
 from penstock.jobs.job_formats import JobTarget
@@ -145,7 +146,17 @@ class Consumer:
             store_up=self.store_watch.answered,
             draw=draw,
         )
-        self._upkeep = Upkeep(self, list(self._targets.values()), transfers, options, self._store_threads, clock, draw)
+        self._upkeep = Upkeep(self, list(self._targets.values()), options, self._store_threads, clock, draw)
+        self._deliveries = Deliveries(
+            self,
+            transfers,
+            options,
+            store_threads=self._store_threads,
+            threads=threads,
+            clock=clock,
+            broke=self._finish,
+            draw=draw,
+        )
         self._transfers = transfers
         self._empty = asyncio.Event()
         """Set when nothing is held, and no claim is under way that could bring something."""
@@ -169,7 +180,7 @@ class Consumer:
         await self._store_threads.run(self.spool.open)
         hit("after_start")
         self.renewing.start()
-        for work in (self._claim_all(), self._commits.run(), self._upkeep.run()):
+        for work in (self._claim_all(), self._commits.run(), self._upkeep.run(), self._deliveries.run()):
             task = self._loop.create_task(work)
             task.add_done_callback(self._task_ended)
             self._tasks.append(task)
@@ -295,7 +306,7 @@ class Consumer:
             return False
         if stats.scheduled or stats.waiting or stats.leased:
             return False
-        return await self._upkeep.deliver_all()
+        return await self._deliveries.deliver_all()
 
     # -- the ends of attempts -----------------------------------------------------------------------------------------
 
@@ -318,7 +329,7 @@ class Consumer:
             if end.cause is not None:
                 self.counters.attempt_failed(end.cause)
             if job.claimed.output is not None:
-                self._upkeep.ask()
+                self._deliveries.ask()
         elif answer is Answer.LOST and job.end_sent == 1:
             job.lost = True  # after a second time an earlier one may have ended it, and what it wrote may be needed
         self._drop(job)
@@ -401,6 +412,7 @@ class Consumer:
         await wait_on(self._clock, self._empty, seconds)
 
     def _end_threads(self) -> None:
+        self._deliveries.end()
         self._store_threads.end()
         self._transfer_threads.end()
 

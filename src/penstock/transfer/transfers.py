@@ -130,6 +130,19 @@ class Transfers:
         """Raise TransferRefused where `url` can never be an output.  No name is looked up, and nothing is opened."""
         self._rules.check_output(url)
 
+    def target_of(self, url: str) -> str:
+        """The target that can be down, with all outputs in it: a folder of the operator's, a bucket, or "" of the web.
+
+        Raises TransferRefused where `url` can never be an output.
+        """
+        match self._rules.check_output(url):
+            case FilePlace() as place:
+                return str(self.options.allowed_outputs.root_of(place))
+            case ObjectPlace() as place:
+                return f"s3://{place.bucket}"
+            case WebPlace():
+                return ""
+
     @staticmethod
     def is_put_in_place(url: str) -> bool:
         """Whether an output at `url` is in its place as soon as it is written: nothing is left to finish."""

@@ -55,6 +55,14 @@ def test_what_is_allowed_is_let_pass_without_a_look(tmp_path):
         transfers.check_output(url)
 
 
+def test_outputs_below_one_folder_or_in_one_bucket_have_one_target(tmp_path):
+    transfers = open_door(tmp_path, f"file://{tmp_path}/out,s3://in/a,s3://in/b")
+    urls = (f"file://{tmp_path}/out/a/b", "s3://in/a/1", "s3://in/b/1", "http://nowhere.invalid/")
+    assert [transfers.target_of(url) for url in urls] == [f"file://{tmp_path}/out", "s3://in", "s3://in", ""]
+    with pytest.raises(TransferRefused):
+        transfers.target_of("s3://other/a")
+
+
 def test_the_name_of_a_part_is_no_output(tmp_path):
     transfers = open_door(tmp_path, f"file://{tmp_path},s3://in")
     for url in (f"file://{tmp_path}/.a.job.1.part", "s3://in/.a.job.1.part"):
