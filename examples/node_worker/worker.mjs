@@ -129,10 +129,10 @@ function check(id) {
 
 const send = (kind, payload = Buffer.alloc(0), id = 0n) => socket.write(writeFrame(kind, payload, { id }));
 
-function leave() {
-  if (leaving || !ready) process.exit(leaving ? 1 : 0); // a second signal ends it at once
-  leaving = true;
-  send(Kind.DETACH); // the server ends the stream, and we close once everything is answered
+function leave() { // a second signal ends it at once; within a second it is the same one, as supervisors send it twice
+  if (leaving ? now() - leaving > 1 : !ready) process.exit(leaving ? 1 : 0);
+  if (!leaving) send(Kind.DETACH); // the server ends the stream, and we close once everything is answered
+  leaving ??= now();
 }
 process.on("SIGTERM", leave).on("SIGINT", leave);
 connect();

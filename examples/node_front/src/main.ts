@@ -11,6 +11,8 @@ import { Python } from "./python.js";
 
 /** How long the last answers may take to be written: one that nobody reads would hold the process. */
 const LAST_ANSWERS_MS = 1000;
+/** How long a signal that comes again is the same one: supervisors send it to a process, and once more to its group. */
+const SAME_SIGNAL_MS = { SIGTERM: 1000, SIGINT: 100 };
 
 function run(config: Config): void {
   const python = new Python(config);
@@ -37,7 +39,12 @@ function run(config: Config): void {
     setTimeout(() => server.closeAllConnections(), LAST_ANSWERS_MS).unref();
   };
   for (const signal of ["SIGTERM", "SIGINT"] as const) {
+    let counted = -Infinity;
     process.on(signal, () => {
+      if (performance.now() - counted <= SAME_SIGNAL_MS[signal]) {
+        return;
+      }
+      counted = performance.now();
       if (front.isDraining) { // the second one
         python.kill();
         process.exit(128 + constants.signals[signal]);

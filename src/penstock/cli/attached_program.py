@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import Sequence
+from time import monotonic
 
 from penstock.cli.find_service import find_stage, running_user_code
 from penstock.cli.user_errors import UserCodeFailed
@@ -14,6 +15,7 @@ from penstock.config import LogOptions
 from penstock.errors import PenstockError
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.handing_over import HandingOver, begin_handing_over
+from penstock.hosting.signals import Deliveries
 from penstock.hosting.thread_stacks import STACKS_BYTES, stacks_of_threads
 from penstock.runtime.affinity import allowed_cores, check_cores, pin
 from penstock.runtime.spec import stage
@@ -63,6 +65,7 @@ class _AttachedProgram:
         self._logs = logs
         self._lines = lines
         self._leaving = Leaving()
+        self._deliveries = Deliveries()
 
     def run(self) -> int:
         AttachedSignals(self._told).take()
@@ -82,6 +85,8 @@ class _AttachedProgram:
         return worker.run()
 
     def _told(self, number: int) -> None:
+        if not self._deliveries.counts(number, monotonic()):
+            return
         name = signal.Signals(number).name
         if number == signal.SIGUSR1:
             log.info("%s: the threads of this worker:\n%s", name, cut_middle(stacks_of_threads(), STACKS_BYTES))

@@ -10,17 +10,20 @@ Contract
 * Where one of these signals is blocked, SIGTERM and SIGINT are unblocked, and in a process that holds its signals the
   others too.
 * A closed terminal begins the drain and never ends it: the kernel and the shell may both tell of it.
+* A signal that is delivered twice counts once: `Deliveries` says what is the same one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
@@ -56,6 +59,28 @@ def action_of(number: int, *, draining: bool, terminal_closed: bool) -> Action:
     return Action.END if draining else Action.DRAIN
 
 
+SAME_SECONDS: Final[dict[int, float]] = {signal.SIGTERM: 1.0, signal.SIGINT: 0.1}
+"""How long after a signal another one of its number is the same one, delivered once more.
+
+`timeout` of coreutils, and supervisors, signal the process and then its group.  A person presses Ctrl-C no two times
+within a tenth of a second.  SIGQUIT is no signal of supervisors, and always counts.
+"""
+
+
+class Deliveries:
+    """Which of the signals that a process gets count, and which are one that counted, delivered once more."""
+
+    def __init__(self) -> None:
+        self._counted: dict[int, float] = {}
+
+    def counts(self, number: int, now: float) -> bool:
+        """Whether signal `number`, which has come at `now`, counts."""
+        if number in SAME_SECONDS and now - self._counted.get(number, -math.inf) <= SAME_SECONDS[number]:
+            return False
+        self._counted[number] = now
+        return True
+
+
 class Terminal:
     """Standard error, if it is a terminal when this is made."""
 
@@ -74,6 +99,7 @@ class _Taken:
     def __init__(self, numbers: Iterable[int], unblocked: Iterable[int]) -> None:
         self._told: tuple[asyncio.AbstractEventLoop, Callable[[int], None]] | None = None
         self._waiting: list[int] = []
+        self._deliveries = Deliveries()
         self._over = False
         # One handler from the first to the last: while a handler is put in the place of another, there would be a
         # moment with the default, which ends the process.
@@ -107,6 +133,8 @@ class _Taken:
             signal.signal(number, signal.SIG_IGN)
 
     def _arrived(self, number: int, _frame: object) -> None:
+        if not self._deliveries.counts(number, monotonic()):
+            return
         told = self._told
         if told is not None:
             told[0].call_soon_threadsafe(told[1], number)

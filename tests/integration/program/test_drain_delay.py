@@ -31,8 +31,8 @@ def test_who_asks_is_told_at_once_and_requests_are_answered_as_before(serve):
         answer = wire.post("/predict", {"value": 2}).answer()
         assert (answer.status, answer.json(), answer.headers["connection"]) == (200, 2.0, "close")
         assert wire.ended()
-    server.signal(signal.SIGTERM)
-    assert server.wait() == 128 + signal.SIGTERM
+    server.signal(signal.SIGQUIT)
+    assert server.wait() == 128 + signal.SIGQUIT
 
 
 def test_after_the_delay_the_door_is_closed_and_what_is_in_hand_is_finished(serve):
@@ -91,7 +91,7 @@ def test_on_a_terminal_one_line_tells_how_the_end_goes(tmp_path):
             context=lambda: str(terminal.rows),
         )
         assert len([row for row in terminal.rows if row.startswith("penstock: accepting")]) == 1
-        terminal.process.send_signal(signal.SIGTERM)
-        assert terminal.process.wait(PATIENCE_SECONDS) == 128 + signal.SIGTERM
+        terminal.process.send_signal(signal.SIGQUIT)
+        assert terminal.process.wait(PATIENCE_SECONDS) == 128 + signal.SIGQUIT
     finally:
         terminal.end()

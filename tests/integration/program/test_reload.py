@@ -312,7 +312,7 @@ def test_signals_reach_the_service_and_a_second_ends_one_that_stands_still(reloa
     server.until(lambda: stands_still(child))
     server.signal(signal.SIGINT)
     server.until(lambda: pending(child, signal.SIGINT))
-    server.signal(signal.SIGINT)
+    server.signal(signal.SIGQUIT)
     assert server.wait() == 128 + signal.SIGKILL
     assert "the service does not end: it is killed" in server.output
 

@@ -16,6 +16,7 @@ from penstock.hosting.signals import (
     STDERR,
     TAKEN_IF_FREE,
     Action,
+    Deliveries,
     Terminal,
     action_of,
     hold_signals,
@@ -50,6 +51,26 @@ def test_the_first_ending_signal_drains_and_the_second_ends(number, terminal_clo
 )
 def test_hup_renews_or_drains_where_the_terminal_was_closed_and_never_ends_at_once(draining, terminal_closed, action):
     assert action_of(signal.SIGHUP, draining=draining, terminal_closed=terminal_closed) is action
+
+
+@pytest.mark.parametrize(("number", "same"), [(signal.SIGTERM, 1.0), (signal.SIGINT, 0.1)])
+def test_a_signal_that_comes_again_at_once_is_the_same_one_and_a_later_one_counts(number, same):
+    deliveries = Deliveries()
+    assert [deliveries.counts(number, now) for now in (0.0, same / 2, same)] == [True, False, False]
+    # Held to the one that counted: a key that repeats counts again.
+    assert [deliveries.counts(number, now) for now in (same * 1.25, same * 2, same * 2.5)] == [True, False, True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1])
+def test_any_other_signal_counts_each_time_it_comes(number):
+    deliveries = Deliveries()
+    assert [deliveries.counts(number, 5.0) for _ in range(3)] == [True] * 3
+
+
+def test_a_signal_of_another_number_is_never_the_same_one():
+    deliveries = Deliveries()
+    assert [deliveries.counts(number, 5.0) for number in (signal.SIGTERM, signal.SIGINT)] == [True, True]
+    assert [deliveries.counts(number, 5.0) for number in (signal.SIGTERM, signal.SIGINT)] == [False, False]
 
 
 @pytest.fixture
@@ -94,6 +115,23 @@ async def test_every_signal_is_told_and_given_back(as_found):
     assert await heard(*TAKEN) == [*TAKEN]
     assert signal.getsignal(signal.SIGTERM) is own
     assert {signal.getsignal(number) for number in TAKEN[1:]} == {signal.SIG_DFL}
+
+
+@pytest.mark.parametrize("before_the_loop", [0, 2])
+async def test_a_signal_that_is_delivered_twice_is_told_once(holding, monkeypatch, before_the_loop):
+    times = iter((7.0, 7.5, 8.5, 8.6, 9.0))
+    monkeypatch.setattr(signals, "monotonic", lambda: next(times))
+    told = []
+    holding()
+    for _ in range(before_the_loop):
+        signal.raise_signal(signal.SIGTERM)
+    with taking_signals(told.append):
+        for _ in range(4 - before_the_loop):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGUSR1)
+        while signal.SIGUSR1 not in told:
+            await asyncio.sleep(0)
+    assert told == [signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1]
 
 
 @pytest.mark.parametrize("number", TAKEN_IF_FREE)
