@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import Field, field, fields
 from typing import Any
 
@@ -173,11 +173,23 @@ def parse_option(f: Field[Any], text: str) -> Any:
         raise ConfigError(f"{f.name}: cannot read {text!r} as {kind.__name__}") from None
 
 
-def from_environment(owner: type, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The options of dataclass `owner` that `environ` sets, as keyword arguments; an empty variable sets nothing."""
+def from_environment(owner: type, environ: Mapping[str, str], names: Container[str] | None = None) -> dict[str, Any]:
+    """The options of dataclass `owner` that `environ` sets, as keyword arguments; with `names` only those.
+
+    An empty variable sets nothing, and neither does one that is a `service_link`.
+    """
     found = {}
     for f in fields(owner):
-        text = environ.get(environment_name(f.name))
-        if text:
-            found[f.name] = parse_option(f, text)
+        if names is None or f.name in names:
+            text = environ.get(environment_name(f.name))
+            if text and not service_link(f.name, environ):
+                found[f.name] = parse_option(f, text)
     return found
+
+
+def service_link(name: str, environ: Mapping[str, str]) -> bool:
+    """Whether the variable of option `name` is what Kubernetes sets for a Service that is called `penstock`.
+
+    It sets NAME_PORT to ``tcp://10.0.0.1:8000`` in every pod of the namespace.
+    """
+    return name == "port" and environ.get(environment_name(name), "").startswith(("tcp://", "udp://", "sctp://"))

@@ -325,6 +325,15 @@ def test_what_the_environment_does_not_name_is_left_out():
     assert environment_name("max_body") == "PENSTOCK_MAX_BODY"
 
 
+@pytest.mark.parametrize("link", ["tcp://10.0.0.1:8000", "udp://[fd00::1]:53", "sctp://10.0.0.1:1"])
+def test_what_kubernetes_sets_for_a_service_of_our_name_is_no_port(link):
+    assert from_environment(ServerOptions, {"PENSTOCK_PORT": link, "PENSTOCK_HOST": link}) == {"host": (link,)}
+
+
+def test_only_the_variables_that_are_asked_for_are_read():
+    assert from_environment(ServerOptions, {"PENSTOCK_PORT": "81", "PENSTOCK_DRAIN": "x"}, ["port"]) == {"port": 81}
+
+
 def test_an_empty_variable_sets_nothing():
     for owner in OWNERS:
         empty = {environment_name(f.name): "" for f in dataclasses.fields(owner)}

@@ -18,6 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.cli.model_folders import names_folder
 from penstock.cli.options import (
     CommandOptions,
     WronglyCalled,
@@ -228,7 +229,8 @@ def _started(
     owners = (ServerOptions, CommandOptions, ArtifactOptions, ServiceOptions)
     flags = [*first]
     for owner in owners:
-        given = chosen(arguments, owner, os.environ)
+        variables = os.environ if owner is not ArtifactOptions or any(map(names_folder, arguments.services)) else {}
+        given = chosen(arguments, owner, variables)
         owner(**given)  # what can never be is said here, and not by a unit that does not start
         flags += flags_of(owner, given, leave_out=(*leave_out, "reload"))
     name = name_of(arguments.services[0]) if arguments.name is None else arguments.name

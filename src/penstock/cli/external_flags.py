@@ -12,16 +12,20 @@ from penstock.service import Service
 PATH = "external_workers"
 
 
-def fields_of_each(services: Sequence[Service], fields: Mapping[str, Any]) -> list[tuple[Service, Mapping[str, Any]]]:
+def fields_of_each(
+    services: Sequence[Service], fields: Mapping[str, Any], *, by_flag: bool
+) -> list[tuple[Service, Mapping[str, Any]]]:
     """What flags and variables change in the options of each service.
 
     Every option is for all of them, but a socket is for one: for the service with stages whose workers are external.
+    Where there is none, a flag that names the socket is a mistake, which the service tells; `by_flag` says whether one
+    does.  A variable is then for another command.
 
     Raises:
         ConfigError: there are two such services.
     """
     external = [service for service in services if external_stages(service.stages)]
-    if PATH not in fields or not external:
+    if PATH not in fields or (by_flag and not external):
         return [(service, fields) for service in services]
     if len(external) > 1:
         names = " and ".join(repr(service.name) for service in external)
@@ -30,4 +34,4 @@ def fields_of_each(services: Sequence[Service], fields: Mapping[str, Any]) -> li
             "outside: give each its own, penstock.Service(..., external_workers=PATH)"
         )
     others = {name: value for name, value in fields.items() if name != PATH}
-    return [(service, fields if service is external[0] else others) for service in services]
+    return [(service, fields if service in external else others) for service in services]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from penstock.cli.options import flag_name
 from penstock.hosting.given_sockets import hosts_of, refuse_addresses, sockets_given
-from penstock.option_fields import environment_name
+from penstock.option_fields import environment_name, service_link
 from penstock.server.serve import ADDRESS_OPTIONS
 
 
@@ -29,11 +29,14 @@ def given_hosts(arguments: argparse.Namespace, environ: Mapping[str, str]) -> li
 
 
 def _places(arguments: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
-    """The flags and the variables that say where to listen, as the user wrote them; an empty variable says nothing."""
+    """The flags and the variables that say where to listen, as the user wrote them.
+
+    An empty variable and a link say nothing.
+    """
     found = []
     for name in ADDRESS_OPTIONS:
         if getattr(arguments, name, None) is not None:
             found.append(flag_name(name))
-        elif environ.get(environment_name(name)):
+        elif environ.get(environment_name(name)) and not service_link(name, environ):
             found.append(f"the variable {environment_name(name)}")
     return found

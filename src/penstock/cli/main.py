@@ -30,11 +30,11 @@ from penstock.cli.options import (
     WronglyCalled,
     add_flags,
     command_options,
-    misspelt_variables,
     near_flags,
     queue_options,
     server_options,
     service_fields,
+    unused_variables,
 )
 from penstock.cli.pools import resized
 from penstock.cli.queue_url import add_queue_flags, needed_queue_url, read_queue_url
@@ -244,8 +244,8 @@ def _check_queue(
     """
     from penstock.cli.jobs_door import check_closed, check_worked_on
 
-    queue_options(arguments, os.environ)
     url = read_queue_url(arguments.queue, arguments.queue_file, os.environ)
+    queue_options(arguments, os.environ if url is not None else {})
     if url is not None:
         try:
             check_worked_on(url)
@@ -336,7 +336,9 @@ def load_services(arguments: argparse.Namespace) -> list[Service]:
     pools = command_options(arguments, os.environ).pools()
     artifact = options_of_folders(arguments, arguments.services, os.environ)
     services = [load_service(name, artifact) for name in arguments.services]
-    return resized([each.configured(**changed) for each, changed in fields_of_each(services, changed)], pools)
+    with_socket = fields_of_each(services, changed, by_flag=arguments.external_workers is not None)
+    configured = [each.configured(**changed) for each, changed in with_socket]
+    return resized(configured, pools, by_flag=arguments.workers is not None)
 
 
 def _run_server(
@@ -377,7 +379,7 @@ def _run_server(
 
 def _say_what_starts(services: Sequence[Service], say: Say) -> None:
     say(f"version {_version_words()}")
-    for words in misspelt_variables(os.environ):
+    for words in unused_variables(os.environ):
         say(f"warning: {words}")
     for service in services:
         stages = " -> ".join(

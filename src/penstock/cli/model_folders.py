@@ -15,7 +15,6 @@ from pathlib import Path
 from penstock.cli.options import WronglyCalled, chosen, flag_name
 from penstock.config import ArtifactOptions
 from penstock.errors import ConfigError
-from penstock.option_fields import environment_name
 from penstock.service import Service
 
 MARKS = ("manifest.json", "CURRENT")
@@ -75,12 +74,15 @@ def artifact_options(arguments: argparse.Namespace, environ: Mapping[str, str]) 
 def options_of_folders(
     arguments: argparse.Namespace, names: Sequence[str], environ: Mapping[str, str]
 ) -> ArtifactOptions:
-    """How the folders among the services `names` are opened, checked; raises WronglyCalled."""
-    options = artifact_options(arguments, environ)
+    """How the folders among the services `names` are opened, checked; raises WronglyCalled.
+
+    Where none is a folder, variables say nothing of it: others may have set them.
+    """
     folders = [name for name in names if names_folder(name)]
+    options = artifact_options(arguments, environ if folders else {})
     said = [f.name for f in fields(ArtifactOptions) if getattr(options, f.name) != f.default]
     if said and not folders:
-        words = " and ".join(f"{flag_name(name)} ({environment_name(name)})" for name in said)
+        words = " and ".join(map(flag_name, said))
         raise WronglyCalled(
             ConfigError(f"{words}: only for a service that is named by the folder of an artifact, and none is")
         )

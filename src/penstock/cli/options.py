@@ -6,7 +6,7 @@ A flag wins over its `PENSTOCK_*` variable, which wins over what the service's a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
@@ -14,7 +14,14 @@ from penstock.cli.pools import Pools, parse_pools
 from penstock.config import ArtifactOptions, ServerOptions, ServiceOptions
 from penstock.errors import ConfigError
 from penstock.jobs.work_options import QueueOptions, WorkOptions
-from penstock.option_fields import check_options, environment_name, from_environment, option, parse_option
+from penstock.option_fields import (
+    check_options,
+    environment_name,
+    from_environment,
+    option,
+    parse_option,
+    service_link,
+)
 from penstock.spelling import is_slip, nearest
 
 
@@ -79,9 +86,16 @@ def add_flags(
             group.add_argument(flag, metavar=_metavar(f), default=None, help=text)
 
 
-def chosen(arguments: argparse.Namespace, owner: type, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The options of `owner` that the environment or the command line sets."""
-    found = from_environment(owner, environ)
+def chosen(
+    arguments: argparse.Namespace, owner: type, environ: Mapping[str, str], *, unread: Container[str] = ()
+) -> dict[str, Any]:
+    """The options of `owner` that the environment or the command line sets.
+
+    A variable is read where the command has its flag, and it is not one of `unread`: others may set variables that
+    mean something else to them.
+    """
+    names = [f.name for f in fields(owner) if hasattr(arguments, f.name) and f.name not in unread]
+    found = from_environment(owner, environ, names)
     for f in fields(owner):
         value = getattr(arguments, f.name, None)  # a command may lack the flag
         if isinstance(value, list):  # a flag that may be repeated
@@ -91,10 +105,12 @@ def chosen(arguments: argparse.Namespace, owner: type, environ: Mapping[str, str
     return found
 
 
-def server_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -> ServerOptions:
-    """The server's options, checked; raises WronglyCalled."""
+def server_options(
+    arguments: argparse.Namespace, environ: Mapping[str, str], *, unread: Container[str] = ()
+) -> ServerOptions:
+    """The server's options, checked, without the variables of those `unread`; raises WronglyCalled."""
     try:
-        return ServerOptions(**chosen(arguments, ServerOptions, environ))
+        return ServerOptions(**chosen(arguments, ServerOptions, environ, unread=unread))
     except ConfigError as error:
         raise WronglyCalled(error) from None
 
@@ -149,15 +165,20 @@ def near_flags(words: Iterable[str], arguments: argparse.Namespace) -> list[str]
     return [flag_name(option) for option in near if option is not None]
 
 
-def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable of `environ` that sets nothing, and is near to one that would.
+def unused_variables(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable of `environ` that sets nothing: a link, and what is near to one that would set.
 
     Others that begin alike are left alone: Penstock has some besides its options, and so may the user.
     """
     names = [environment_name(f.name) for owner in OWNERS for f in fields(owner)]
     prefix = environment_name("")
     options = {name.removeprefix(prefix): name for name in names}
-    found = []
+    found = [
+        f"the variable {environment_name(name)} is ignored: {environ[environment_name(name)]!r} is the address of a "
+        "Kubernetes Service that is called penstock"
+        for name in sorted(f.name for owner in OWNERS for f in fields(owner))
+        if service_link(name, environ)
+    ]
     for name, value in sorted(environ.items()):
         option_name = name.removeprefix(prefix)
         if name.startswith(prefix) and option_name not in options and value:

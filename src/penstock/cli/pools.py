@@ -54,8 +54,11 @@ def _unreadable(text: str) -> ConfigError:
     return ConfigError(f"workers takes a number, as in 2, or numbers by stage, as in embed=4,rank=1; got {text!r}")
 
 
-def resized(services: Sequence[Service], pools: Pools) -> list[Service]:
+def resized(services: Sequence[Service], pools: Pools, *, by_flag: bool) -> list[Service]:
     """`services` with as many workers as `pools` says.
+
+    A number for every stage changes nothing where all workers attach from outside.  As a flag that is a mistake, and
+    `by_flag` says whether it is one.
 
     Raises:
         ConfigError: no service has a stage of that name, or a stage says of each worker where it runs, and has another
@@ -65,7 +68,11 @@ def resized(services: Sequence[Service], pools: Pools) -> list[Service]:
     for name in pools.named:
         if name not in there:
             raise ConfigError(f"workers: there is no stage {name!r}; there are {', '.join(dict.fromkeys(there))}")
-    if pools.each is not None and all(spec.external is not None for service in services for spec in service.stages):
+    if (
+        by_flag
+        and pools.each is not None
+        and all(spec.external is not None for service in services for spec in service.stages)
+    ):
         raise ConfigError(
             f"workers: {pools.each} is for no stage: those of {', '.join(dict.fromkeys(there))} attach from outside"
         )

@@ -21,6 +21,8 @@ _ON_THIS_HOST = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}  # noqa: S104  # whe
 
 With ``::`` it takes IPv4 too, and a container often has an address of that version alone.
 """
+_ASKED = ("host", "port", "uds", "tls_cert", "tls_key")
+"""The options of a server that say where it is, and how it is asked."""
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORMS = "http://HOST:PORT, https://HOST:PORT, unix:/PATH or http+unix:///PATH"
 
@@ -47,7 +49,7 @@ class HealthAddress:
 
 def address_from_environment(environ: Mapping[str, str]) -> HealthAddress:
     """Where a server is that was started with these variables, and without flags that say otherwise."""
-    options = ServerOptions(**from_environment(ServerOptions, environ))
+    options = ServerOptions(**from_environment(ServerOptions, environ, _ASKED))
     tls = options.tls_cert is not None
     if options.uds is not None:
         return HealthAddress("localhost", 0, unix_path=options.uds, tls=tls)

@@ -41,6 +41,8 @@ from penstock.service import Service
 from penstock.transfer.place_rules import PlaceRules
 from penstock.transfer.transfers import TransferOptions, Transfers
 
+NOT_FOR_PROBES = ("api_key_file", "tls_cert", "tls_key")
+"""Options that `--health` has no use for: whoever may reach it may ask."""
 FROM_SYSTEMD = "systemd"
 """What `--http` is where systemd listens for us."""
 
@@ -59,7 +61,7 @@ class Work:
     def read(cls, arguments: argparse.Namespace, environ: Mapping[str, str]) -> Work:
         """What `arguments` and `environ` say, checked; raises WronglyCalled."""
         options = work_options(arguments, environ)
-        server = server_options(arguments, environ)
+        server = server_options(arguments, environ, unread=_unread(options))
         url = needed_queue_url(arguments.queue, arguments.queue_file, environ)
         if read_store_url(url).scheme == MEMORY and options.http is None:
             raise WronglyCalled(
@@ -217,7 +219,7 @@ class Work:
         if not sockets:
             host, port = read_address(address)
             options = dataclasses.replace(options, host=host, port=port)
-        if jobs is None:  # whoever may reach it may ask: probes have no keys
+        if jobs is None:  # `NOT_FOR_PROBES`
             options = dataclasses.replace(options, api_key_file=None, tls_cert=None, tls_key=None)
         app = App(services, options, clock, only_probes=jobs is None, jobs=jobs)
         app.health.watch(consumer)
@@ -227,6 +229,15 @@ class Work:
         )
         app.metrics.watch(listener)
         return app, listener
+
+
+def _unread(options: WorkOptions) -> list[str]:
+    """The options of the server that are of no use to a consumer that listens as `options` say."""
+    if options.http is not None:
+        return []
+    if options.health is not None:
+        return [*NOT_FOR_PROBES]
+    return [f.name for f in dataclasses.fields(ServerOptions) if not f.name.startswith("log_")]
 
 
 def read_address(text: str) -> tuple[str, int]:

@@ -194,7 +194,7 @@ def test_a_graph_that_its_library_cannot_open_is_a_sentence(tmp_path, command):
 def test_options_of_an_artifact_need_one(module, command, flag):
     found = spoken(module(), command, "orders:service", *flag)
     assert found.status == 2
-    words = f"{flag[0]} (PENSTOCK_{flag[0][2:].upper()}): only for a service that is named by the folder"
+    words = f"{flag[0]}: only for a service that is named by the folder"
     assert words in found.refusal
 
 

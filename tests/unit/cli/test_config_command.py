@@ -143,6 +143,12 @@ def test_variables_hold_as_for_penstock_serve(config, monkeypatch):
     assert '"--port"\n            - "9000"' in pods
 
 
+def test_how_an_artifact_is_opened_is_not_said_of_a_module(config, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_FORMAT", "onnx")
+    assert "--format" not in config(*CALLS["systemd"])[1]
+    assert "--format onnx" in config("systemd", "./prices", "--user", "prices")[1]
+
+
 def test_flags_of_every_kind_reach_the_command(config):
     flags = ("--workers", "2", "--trust", "--timeout", "7", "--access-log", "--host", "192.0.2.1")
     _, out, _ = config("systemd", "prices:service", "other:service", "--name", "both", *flags)

@@ -19,18 +19,21 @@ def service(name, *, external):
 
 def test_the_socket_is_given_to_the_service_whose_workers_attach_and_the_rest_to_all():
     ours, theirs = service("ours", external=False), service("theirs", external=True)
-    assert fields_of_each([ours, theirs], GIVEN) == [(ours, {"max_queued": 7}), (theirs, GIVEN)]
-    assert fields_of_each([ours], {"max_queued": 7}) == [(ours, {"max_queued": 7})]
+    assert fields_of_each([ours, theirs], GIVEN, by_flag=False) == [(ours, {"max_queued": 7}), (theirs, GIVEN)]
+    assert fields_of_each([ours], {"max_queued": 7}, by_flag=False) == [(ours, {"max_queued": 7})]
 
 
-def test_a_socket_that_nobody_attaches_at_is_left_for_the_start_to_refuse():
+def test_a_flag_for_a_socket_that_nobody_attaches_at_is_left_for_the_start_to_refuse_and_a_variable_sets_nothing():
     ours = service("ours", external=False)
-    assert fields_of_each([ours], GIVEN) == [(ours, GIVEN)]
+    assert fields_of_each([ours], GIVEN, by_flag=True) == [(ours, GIVEN)]
+    assert fields_of_each([ours], GIVEN, by_flag=False) == [(ours, {"max_queued": 7})]
 
 
 def test_one_socket_cannot_be_that_of_two_services():
     services = [service("one", external=True), service("ours", external=False), service("two", external=True)]
     with pytest.raises(ConfigError, match=r"^external_workers .* the services 'one' and 'two' have stages") as refused:
-        fields_of_each(services, GIVEN)
+        fields_of_each(services, GIVEN, by_flag=True)
     assert "penstock.Service(..., external_workers=PATH)" in str(refused.value)
-    assert fields_of_each(services, {"attach_grace": 1.0}) == [(each, {"attach_grace": 1.0}) for each in services]
+    assert fields_of_each(services, {"attach_grace": 1.0}, by_flag=True) == [
+        (each, {"attach_grace": 1.0}) for each in services
+    ]

@@ -16,7 +16,10 @@ def services():
 
 
 def numbers(text):
-    return [{spec.name: spec.workers for spec in service.stages} for service in resized(services(), parse_pools(text))]
+    return [
+        {spec.name: spec.workers for spec in service.stages}
+        for service in resized(services(), parse_pools(text), by_flag=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_each_stage_gets_its_workers_and_the_others_keep_theirs():
 
 def test_a_service_that_is_not_resized_stays_the_same_object():
     given = services()
-    assert resized(given, Pools()) == given
+    assert resized(given, Pools(), by_flag=False) == given
 
 
 def test_a_stage_that_is_not_there_is_told_those_that_are():
@@ -68,11 +71,12 @@ def test_a_stage_that_is_not_there_is_told_those_that_are():
 
 def test_workers_that_attach_from_outside_are_not_counted_here():
     mixed = ps.Service(ps.external("square"), ps.stage(math.exp, name="rank"), name="mixed")
-    (made,) = resized([mixed], parse_pools("3"))
+    (made,) = resized([mixed], parse_pools("3"), by_flag=True)
     assert [spec.workers for spec in made.stages] == [0, 3]
     with pytest.raises(ConfigError, match=r"^stage 'square': its workers attach from outside"):
-        resized([mixed], parse_pools("square=2"))
+        resized([mixed], parse_pools("square=2"), by_flag=False)
     alone = ps.Service(ps.external("cube"), name="alone")
-    assert resized([mixed, alone], parse_pools("3"))[1] is alone
+    assert resized([mixed, alone], parse_pools("3"), by_flag=True)[1] is alone
     with pytest.raises(ConfigError, match=r"^workers: 3 is for no stage: those of cube attach from outside$"):
-        resized([alone], parse_pools("3"))
+        resized([alone], parse_pools("3"), by_flag=True)
+    assert resized([alone], parse_pools("3"), by_flag=False) == [alone], "a variable is for others"

@@ -82,6 +82,11 @@ def test_what_names_no_server_is_told_why(url, words):
             "https://127.0.0.1:8000",
         ),
         (
+            {"PENSTOCK_PORT": "tcp://10.0.0.1:8000", "PENSTOCK_MAX_BODY": "of the stove"},
+            HealthAddress("127.0.0.1", 8000),
+            "http://127.0.0.1:8000",
+        ),
+        (
             {"PENSTOCK_UDS": "/run/a.sock", "PENSTOCK_PORT": "81"},
             HealthAddress("localhost", 0, unix_path="/run/a.sock"),
             "unix:/run/a.sock",

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.main import command_arguments
-from penstock.cli.options import misspelt_variables
+from penstock.cli.given_place import _places
+from penstock.cli.main import _check_queue, command_arguments
+from penstock.cli.model_folders import options_of_folders
+from penstock.cli.options import WronglyCalled, server_options, service_fields, unused_variables
+from penstock.config import ArtifactOptions, ServerOptions
+
+LINK = {"PENSTOCK_PORT": "tcp://10.0.0.1:8000"}
 
 
 @pytest.mark.parametrize(
@@ -20,7 +25,7 @@ from penstock.cli.options import misspelt_variables
     ],
 )
 def test_a_variable_near_to_that_of_an_option_is_told(name, meant):
-    assert misspelt_variables({name: "x"}) == [f"the variable {name} sets nothing: did you mean {meant}?"]
+    assert unused_variables({name: "x"}) == [f"the variable {name} sets nothing: did you mean {meant}?"]
 
 
 @pytest.mark.parametrize(
@@ -32,11 +37,45 @@ def test_a_variable_near_to_that_of_an_option_is_told(name, meant):
     ],
 )  # fmt: skip
 def test_every_other_variable_is_left_alone(name):
-    assert misspelt_variables({name: "x"}) == []
+    assert unused_variables({name: "x"}) == []
 
 
 def test_a_variable_that_is_empty_sets_nothing_anyhow():
-    assert misspelt_variables({"PENSTOCK_PROT": ""}) == []
+    assert unused_variables({"PENSTOCK_PROT": ""}) == []
+
+
+def test_the_link_of_a_kubernetes_service_sets_no_port_and_is_told():
+    arguments = command_arguments(["serve", "m:service"])
+    assert server_options(arguments, LINK) == ServerOptions()
+    (line,) = unused_variables(LINK)
+    assert line.startswith(
+        "the variable PENSTOCK_PORT is ignored: 'tcp://10.0.0.1:8000' is the address of a Kubernetes"
+    )
+    assert _places(arguments, LINK) == []
+    assert _places(arguments, {"PENSTOCK_PORT": "8000"}) == ["the variable PENSTOCK_PORT"]
+
+
+def test_a_variable_is_read_where_the_command_has_its_flag_and_nowhere_else():
+    others = {"PENSTOCK_PORT": "many", "PENSTOCK_TLS_CERT": "c", "PENSTOCK_LOG_FORMAT": "json"}
+    arguments = command_arguments(["worker", "m:Stage", "--connect", "s"])
+    assert server_options(arguments, others) == ServerOptions(log_format="json")
+    scaled = ["config", "keda", "--service", "s", "--prometheus", "http://p"]
+    assert service_fields(command_arguments(scaled), {"PENSTOCK_TIMEOUT": "5", "PENSTOCK_ORDER": "x"}) == {"timeout": 5}
+
+
+def test_how_an_artifact_is_opened_is_read_where_one_is_named():
+    environ = {"PENSTOCK_FORMAT": "onnx"}
+    arguments = command_arguments(["serve", "app:service"])
+    assert options_of_folders(arguments, ["app:service"], environ) == ArtifactOptions()
+    assert options_of_folders(arguments, ["app:service"], {"PENSTOCK_DIGEST": "of an image"}) == ArtifactOptions()
+    assert options_of_folders(arguments, ["./model"], environ) == ArtifactOptions(format="onnx")
+
+
+def test_what_jobs_may_name_is_read_where_there_is_a_queue(monkeypatch):
+    monkeypatch.setenv("PENSTOCK_MAX_INLINE", "no number")
+    assert _check_queue(command_arguments(["serve", "app:service"]), ServerOptions()) is None
+    with pytest.raises(WronglyCalled):
+        _check_queue(command_arguments(["serve", "app:service", "--queue", "sqlite:///q.db"]), ServerOptions())
 
 
 @pytest.mark.parametrize(

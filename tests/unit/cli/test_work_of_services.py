@@ -8,13 +8,15 @@ import math
 import pytest
 
 import penstock as ps
-from penstock.cli.options import flag_name
+from penstock.cli.options import WronglyCalled, flag_name
 from penstock.cli.work import Work
+from penstock.config import ServerOptions
 
 
 def read(*flags, environ=None):
     parser = argparse.ArgumentParser()
-    for name in ("queue", "queue_file", "max_run", "stall_unready", "http", "health", "api_key_file"):
+    others = ("api_key_file", "tls_cert", "tls_key", "max_body", "log_level")
+    for name in ("queue", "queue_file", "max_run", "stall_unready", "http", "health", *others):
         parser.add_argument(flag_name(name))
     return Work.read(parser.parse_args(["--queue", "sqlite:///q.db", *flags]), environ or {})
 
@@ -41,3 +43,19 @@ def test_a_stage_has_stalled_before_its_service_is_dead():
 def test_what_the_service_itself_says_is_kept():
     assert stalls_after(read(), stall_unready=math.inf) == math.inf
     assert stalls_after(read(), stall_unready=5.0) == 5.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "unread"),
+    [
+        ((), ("TLS_CERT", "API_KEY_FILE", "MAX_BODY")),
+        (("--health", ":8001"), ("TLS_CERT", "API_KEY_FILE")),
+        (("--http", ":8000"), ()),
+    ],
+)
+def test_variables_of_a_server_count_where_there_is_one(flags, unread):
+    environ = {"PENSTOCK_LOG_LEVEL": "debug", **{f"PENSTOCK_{name}": "no number" for name in unread}}
+    assert read(*flags, environ=environ).server == ServerOptions(log_level="debug")
+    for name in {"TLS_CERT", "MAX_BODY"} - {*unread}:
+        with pytest.raises(WronglyCalled):
+            read(*flags, environ={f"PENSTOCK_{name}": "no number"})

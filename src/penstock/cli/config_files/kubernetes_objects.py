@@ -99,6 +99,11 @@ def _deployment(description: ClusterDescription) -> list[str]:
         "    spec:",
         *_comment(
             6,
+            "No variables for each Service of the namespace: of one that is called penstock they would begin as ours.",
+        ),
+        "      enableServiceLinks: false",
+        *_comment(
+            6,
             f"drain_delay ({server.drain_delay:g} s), drain ({server.drain:g} s), and {END_MARGIN_SECONDS:g} s for the "
             "end of the processes.  No preStop sleep: drain_delay is for that, and answers meanwhile.",
         ),
