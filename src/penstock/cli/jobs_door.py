@@ -1,7 +1,7 @@
 """Open a queue to those who come over HTTP: which queue, and whether this address may have it.
 
 Who may submit jobs may have this host read and write what the options allow, and fill a disk.  So a queue is open to
-others than those on this host only to those with an API key.
+others than those on this host only to those with a key: of the API key file, or of a tenant.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import socket
 from collections.abc import Sequence
 from functools import partial
 
+from penstock.config import ServerOptions
 from penstock.core.clock import Clock
 from penstock.errors import ConfigError
 from penstock.hosting.servable import Servable
+from penstock.hosting.tenants_file import read_tenants
 from penstock.jobs.queue_port import QueuePort
 from penstock.jobs.stores.urls import MEMORY, read_store_url
 from penstock.jobs.submitting import connect
@@ -39,8 +41,13 @@ def check_worked_on(url: str) -> None:
         )
 
 
+def has_keys(options: ServerOptions, services: Sequence[Servable]) -> bool:
+    """Whether a server of `services` asks for a key at jobs; raises ConfigError for a file of tenants that is wrong."""
+    return options.api_key_file is not None or any(read_tenants(each.options.tenants).keys for each in services)
+
+
 def check_closed(host: str | Sequence[str] | None, *, uds: str | None, has_keys: bool) -> None:
-    """Do nothing, or raise ConfigError where anybody on a network could submit jobs without an API key.
+    """Do nothing, or raise ConfigError where anybody on a network could submit jobs without a key.
 
     `host` and `uds` are the options: it is enough that one of several hosts is not of this machine alone.
     """
@@ -49,8 +56,8 @@ def check_closed(host: str | Sequence[str] | None, *, uds: str | None, has_keys:
     for each in listening_hosts(host, uds):
         if not _is_loopback(each):
             raise ConfigError(
-                f"jobs at {each} would be open to everybody who reaches this address: name --api-key-file, or listen "
-                "on 127.0.0.1 or on a Unix socket"
+                f"jobs at {each} would be open to everybody who reaches this address: name --api-key-file, or "
+                "--tenants with keys in the file, or listen on 127.0.0.1 or on a Unix socket"
             )
 
 

@@ -231,32 +231,38 @@ def _parser() -> argparse.ArgumentParser:
 def _serve(arguments: argparse.Namespace) -> int:
     own = command_options(arguments, os.environ)
     options = server_options(arguments, os.environ)
-    _check_queue(arguments, options)
+    _queue_of_clients(arguments)
     return _serve_reloading(arguments, options) if own.reload else _serve_with(arguments, options)
 
 
-def _check_queue(
-    arguments: argparse.Namespace, options: ServerOptions, hosts: Sequence[str] | None = None
-) -> str | None:
-    """The URL of the queue to which clients may submit, or None; raises WronglyCalled where they may not.
-
-    `hosts` are the TCP addresses of sockets that listen already; None where the options say where to listen.
-    """
-    from penstock.cli.jobs_door import check_closed, check_worked_on
+def _queue_of_clients(arguments: argparse.Namespace) -> str | None:
+    """The URL of the queue to which clients submit, or None; raises WronglyCalled where nobody could work on it."""
+    from penstock.cli.jobs_door import check_worked_on
 
     url = read_queue_url(arguments.queue, arguments.queue_file, os.environ)
     queue_options(arguments, os.environ if url is not None else {})
     if url is not None:
         try:
             check_worked_on(url)
-            has_keys = options.api_key_file is not None
-            if hosts is None:
-                check_closed(options.host, uds=options.uds, has_keys=has_keys)
-            for host in hosts or ():
-                check_closed(host, uds=None, has_keys=has_keys)
         except ConfigError as error:
             raise WronglyCalled(error) from None
     return url
+
+
+def _check_closed(options: ServerOptions, hosts: Sequence[str] | None, *, has_keys: bool) -> None:
+    """Do nothing, or raise WronglyCalled where anybody on a network could submit jobs.
+
+    `hosts` are the TCP addresses of sockets that listen already; None where the options say where to listen.
+    """
+    from penstock.cli.jobs_door import check_closed
+
+    try:
+        if hosts is None:
+            check_closed(options.host, uds=options.uds, has_keys=has_keys)
+        for host in hosts or ():
+            check_closed(host, uds=None, has_keys=has_keys)
+    except ConfigError as error:
+        raise WronglyCalled(error) from None
 
 
 def _serve_reloading(arguments: argparse.Namespace, options: ServerOptions) -> int:
@@ -265,9 +271,15 @@ def _serve_reloading(arguments: argparse.Namespace, options: ServerOptions) -> i
     from penstock.hosting.handing_over import lines_handed_over
     from penstock.hosting.logs import dropped_notice
     from penstock.hosting.moving_line import line_can_be_shown
+    from penstock.hosting.tenants_file import read_tenants
 
     def serve(say: Say) -> int:
-        _check_queue(arguments, options, given_hosts(arguments, os.environ))
+        hosts = given_hosts(arguments, os.environ)
+        if _queue_of_clients(arguments) is not None:
+            # No module is imported here: the file of tenants that one names itself is not known.
+            tenants = service_fields(arguments, os.environ).get("tenants")
+            has_keys = options.api_key_file is not None or bool(read_tenants(tenants).keys)
+            _check_closed(options, hosts, has_keys=has_keys)
         return serve_reloading(arguments.words, options, say)
 
     # The child may show what still loads.
@@ -350,13 +362,17 @@ def _run_server(
 ) -> int:
     """Serve until told to stop; `say` writes a line for the operator."""
     from penstock.cli.given_place import given_hosts
+    from penstock.cli.jobs_door import has_keys
     from penstock.hosting.given_sockets import hosts_of
     from penstock.hosting.guarded_log import enable_loggers
     from penstock.hosting.loop_clock import LoopClock
     from penstock.server.serve import serve
 
-    url = _check_queue(arguments, options, hosts_of(sockets) if sockets else given_hosts(arguments, os.environ))
+    url = _queue_of_clients(arguments)
+    hosts = hosts_of(sockets) if sockets else given_hosts(arguments, os.environ)
     services = load_services(arguments)
+    if url is not None:
+        _check_closed(options, hosts, has_keys=has_keys(options, services))
     enable_loggers()
     hold_signals()
     _say_what_starts(services, say)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from penstock.cli.jobs_door import check_closed, open_port
+from penstock.cli.jobs_door import check_closed, has_keys, open_port
 from penstock.cli.options import WronglyCalled, server_options, service_fields, work_options
 from penstock.cli.queue_url import needed_queue_url
 from penstock.cli.saying import Say
@@ -71,7 +71,7 @@ class Work:
             )
         if options.http not in (None, FROM_SYSTEMD):
             try:
-                check_closed(read_address(options.http)[0], uds=None, has_keys=server.api_key_file is not None)
+                read_address(options.http)
             except ConfigError as error:
                 raise WronglyCalled(error) from None
         says_stall = "stall_unready" in service_fields(arguments, environ)
@@ -125,13 +125,24 @@ class Work:
         if wanted and not sockets:
             why = given_by_systemd().for_another or "start it by a unit that has one for sockets beside it"
             raise ConfigError(f"--http is {FROM_SYSTEMD}, and systemd gave this process no sockets (LISTEN_FDS): {why}")
-        for host in hosts_of(sockets):
-            check_closed(host, uds=None, has_keys=self.server.api_key_file is not None)
+
+    def _check_closed(self, services: Sequence[Service], sockets: Sequence[socket.socket]) -> None:
+        """Do nothing, or raise WronglyCalled where anybody on a network could submit jobs."""
+        if self.options.http is None:
+            return
+        hosts = hosts_of(sockets) if sockets else [read_address(self.options.http)[0]]
+        keys = has_keys(self.server, services)
+        try:
+            for host in hosts:
+                check_closed(host, uds=None, has_keys=keys)
+        except ConfigError as error:
+            raise WronglyCalled(error) from None
 
     def run(self, services: Sequence[Service], say: Say) -> None:
         """Work until a signal, or until the queue is empty where that is when to end.
 
         Raises:
+            WronglyCalled: anybody could submit jobs.
             ConfigError: an option, a service or the store is not valid.
             StartFailed: an address cannot be opened, or a stage cannot be set up.
             StoreUnavailable: the store cannot be reached at the start.
@@ -140,6 +151,7 @@ class Work:
             self._run(services, say, [opened.enter_context(sock) for sock in self.sockets()])
 
     def _run(self, services: Sequence[Service], say: Say, sockets: Sequence[socket.socket]) -> None:
+        self._check_closed(services, sockets)
         check_sockets(services)
         prepare_host(services, LogOptions(self.server.log_format, self.server.log_level))
         clock = LoopClock()

@@ -81,7 +81,7 @@ class App:
     ) -> None:
         """Store the services; read the key file, and those of tenants for the services too, unless given `identities`.
 
-        Raises ConfigError for a bad file or a name.
+        With `only_probes` nobody needs a key, and no file is read.  Raises ConfigError for a bad file or a name.
 
         Services have different names, and none has that of a path of the server's own.  `others` are routes besides
         those of the services and the pages.  With `jobs` clients may submit to that queue, and ask for its jobs.
@@ -101,9 +101,12 @@ class App:
         chaos = None if options.chaos is None or only_probes else Chaos.read(options.chaos)
         self._chaos = None if chaos is None else ChaosDoor(chaos, self.problems, clock)
         self._now = clock.now
-        self.identities = identities or _read_identities(self.services, options)
-        for service in self.services:  # read once: keys and rules are those of one moment
-            service.tenant_rules = self.identities.rules[service.name]
+        if only_probes:
+            self.identities = Identities({}, None)
+        else:
+            self.identities = identities or _read_identities(self.services, options)
+            for service in self.services:  # read once: keys and rules are those of one moment
+                service.tenant_rules = self.identities.rules[service.name]
         self._asks_who = self.identities.asks
         self._rated = self.identities.rated
         self._cors = Cors.of(options)

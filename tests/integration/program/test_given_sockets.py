@@ -174,7 +174,7 @@ def test_a_queue_is_not_open_to_a_network_by_a_given_socket(host):
     assert server.wait() == 2
     assert said in server.output
     consumer = host.work("model:service", "--queue", url, "--http", "systemd")
-    assert consumer.wait() == 1
+    assert consumer.wait() == 2
     assert said in consumer.output
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import hashlib
 import json
 import signal
 import time
@@ -222,9 +223,12 @@ def test_a_client_that_waits_may_leave_and_a_drain_lets_the_others_go(farm):
     assert time.monotonic() - began < 20
 
 
-def test_keys_are_asked_for_at_jobs(farm):
-    (farm.folder / "keys").write_text("k" * 32)
-    server = farm.serve("--api-key-file", "keys", where=("--host", "0.0.0.0", "--port", "0"))
+@pytest.mark.parametrize("flag", ["--api-key-file", "--tenants"])
+def test_keys_are_asked_for_at_jobs(farm, flag):
+    digest = hashlib.sha256(b"k" * 32).hexdigest()
+    text = "k" * 32 if flag == "--api-key-file" else f'[tenants.gold]\nkey_sha256 = ["{digest}"]'
+    (farm.folder / "keys").write_text(text)
+    server = farm.serve(flag, "keys", where=("--host", "0.0.0.0", "--port", "0"))
     assert server.http.post("/jobs", json={}).status_code == 401
     assert server.http.get("/jobs/a").status_code == 401
     assert server.http.get("/jobs", headers={"x-api-key": "k" * 32}).json() == {"jobs": []}
@@ -235,6 +239,10 @@ def test_keys_are_asked_for_at_jobs(farm):
     [
         (("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0"), "--api-key-file"),
         (("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0", "--reload"), "--api-key-file"),
+        (
+            ("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0", "--tenants", "no"),
+            "tenants 'no'",
+        ),
         (("work", "orders:service", "--queue", "sqlite:///q.db", "--http", "0.0.0.0:0"), "--api-key-file"),
         (("serve", "orders:service", "--queue", "memory://"), "penstock work"),
         (("serve", "orders:service", "--queue", "sqlit:///q.db"), "did you mean sqlite"),

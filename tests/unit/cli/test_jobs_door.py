@@ -1,6 +1,10 @@
+import math
+
 import pytest
 
-from penstock.cli.jobs_door import check_closed, check_worked_on
+import penstock as ps
+from penstock.cli.jobs_door import check_closed, check_worked_on, has_keys
+from penstock.config import ServerOptions
 from penstock.errors import ConfigError
 
 
@@ -41,6 +45,16 @@ def test_a_name_that_has_an_address_beyond_is_beyond(others, monkeypatch):
     monkeypatch.setattr("penstock.cli.jobs_door.socket.getaddrinfo", lambda *_, **__: found)
     with pytest.raises(ConfigError):
         check_closed("localhost", uds=None, has_keys=False)
+
+
+def test_a_key_is_asked_for_where_a_file_of_keys_is_named_or_any_tenant_has_one(tmp_path):
+    plain = ps.Service(math.sqrt, name="plain")
+    (tmp_path / "names").write_text("[tenants.gold]\nweight = 3")
+    (tmp_path / "keys").write_text(f'[tenants.gold]\nkey_sha256 = ["{"a" * 64}"]')
+    named, keyed = (ps.Service(math.exp, name=name, tenants=str(tmp_path / name)) for name in ("names", "keys"))
+    assert has_keys(ServerOptions(api_key_file="k"), [plain])
+    assert has_keys(ServerOptions(), [plain, keyed])
+    assert not has_keys(ServerOptions(tenant_header="X-Tenant"), [plain, named])
 
 
 def test_what_nobody_could_work_on_is_not_served():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.cli.given_place import _places
-from penstock.cli.main import _check_queue, command_arguments
+from penstock.cli.main import _queue_of_clients, command_arguments
 from penstock.cli.model_folders import options_of_folders
 from penstock.cli.options import WronglyCalled, server_options, service_fields, unused_variables
 from penstock.config import ArtifactOptions, ServerOptions
@@ -73,9 +73,9 @@ def test_how_an_artifact_is_opened_is_read_where_one_is_named():
 
 def test_what_jobs_may_name_is_read_where_there_is_a_queue(monkeypatch):
     monkeypatch.setenv("PENSTOCK_MAX_INLINE", "no number")
-    assert _check_queue(command_arguments(["serve", "app:service"]), ServerOptions()) is None
+    assert _queue_of_clients(command_arguments(["serve", "app:service"])) is None
     with pytest.raises(WronglyCalled):
-        _check_queue(command_arguments(["serve", "app:service", "--queue", "sqlite:///q.db"]), ServerOptions())
+        _queue_of_clients(command_arguments(["serve", "app:service", "--queue", "sqlite:///q.db"]))
 
 
 @pytest.mark.parametrize(

@@ -59,3 +59,14 @@ def test_variables_of_a_server_count_where_there_is_one(flags, unread):
     for name in {"TLS_CERT", "MAX_BODY"} - {*unread}:
         with pytest.raises(WronglyCalled):
             read(*flags, environ={f"PENSTOCK_{name}": "no number"})
+
+
+def test_jobs_come_in_from_a_network_where_a_key_is_asked_for(tmp_path):
+    (tmp_path / "t.toml").write_text(f'[tenants.gold]\nkey_sha256 = ["{"a" * 64}"]')
+    keyed, plain = (ps.Service(math.sqrt, tenants=path) for path in (str(tmp_path / "t.toml"), None))
+    beyond = read("--http", "0.0.0.0:0")
+    beyond._check_closed([keyed], [])
+    with pytest.raises(WronglyCalled, match="would be open to everybody"):
+        beyond._check_closed([plain], [])
+    for work in (read("--http", "127.0.0.1:0"), read("--health", "0.0.0.0:0")):
+        work._check_closed([plain], [])

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config import ServerOptions, ServiceOptions
+from penstock.config import ServerOptions
 from penstock.core.tenant_rules import NO_RULES
 from penstock.core.tenants import TenantNumbers
 from penstock.core.token_bucket import Allowance, TokenBucket
 from penstock.errors import ConfigError, Overloaded, QuotaExceeded
+from penstock.server.app import App
 from penstock.server.application import HttpRequest
 from penstock.server.cors import REQUEST_HEADERS
 from penstock.server.gateway import judge_head
@@ -60,6 +61,13 @@ def test_who_sends_a_listed_key_is_that_tenant_and_who_sends_none_is_401(fakes, 
     assert fakes.call(app, "GET", "/health").status == 401
     assert fakes.call(app, "GET", "/health", x_api_key=GOLD).status == 200, "a tenant's key is an API key"
     assert fakes.call(app, "GET", "/livez").status == 200
+
+
+def test_where_only_probes_are_answered_nobody_needs_a_key(fakes, tenants):
+    service = fakes.Service(tenants=tenants(keyed("gold", GOLD)))
+    app = App([service], ServerOptions(), fakes.StillClock(1.0), only_probes=True)
+    for path in ("/health", "/metrics", "/livez"):
+        assert fakes.call(app, "GET", path).status == 200
 
 
 def test_a_key_of_nobody_lets_the_header_say_who_it_is(fakes, tenants, key_file):
