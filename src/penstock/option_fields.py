@@ -156,8 +156,30 @@ def environment_name(name: str) -> str:
     return f"PENSTOCK_{name.upper()}"
 
 
-def parse_option(f: Field[Any], text: str) -> Any:
-    """Make the value of field `f` from `text`, as the command line and the environment give it."""
+def flag_name(option: str) -> str:
+    """The flag of the option of this name."""
+    return f"--{option.replace('_', '-')}"
+
+
+def name_in_command(option: str) -> str:
+    """How an error names an option of a command: by its flag and its variable."""
+    return f"{flag_name(option)} (or {environment_name(option)})"
+
+
+def renamed(error: ConfigError, owner: type, name: Callable[[str], str]) -> ConfigError:
+    """`error`, which begins with an option of `owner`, with what `name` makes of that; any other as it is."""
+    first, space, rest = str(error).partition(" ")
+    option_name = first.removesuffix(":")
+    if option_name not in {f.name for f in fields(owner)} or rest.startswith("and "):
+        return error
+    return ConfigError(f"{name(option_name)}{first[len(option_name) :]}{space}{rest}")
+
+
+def parse_option(f: Field[Any], text: str, name: str | None = None) -> Any:
+    """Make the value of field `f` from `text`, as the command line and the environment give it.
+
+    An error calls the option `name`; without it by its flag and its variable.
+    """
     if f.metadata.get("repeated"):
         return tuple(part.strip() for part in text.split(","))
     if text in f.metadata["words"]:
@@ -170,20 +192,29 @@ def parse_option(f: Field[Any], text: str) -> Any:
             return int(text, 8) if f.name.endswith("_mode") else int(text)
         return float(text) if kind is float else text
     except (KeyError, ValueError):
-        raise ConfigError(f"{f.name}: cannot read {text!r} as {kind.__name__}") from None
+        expected = " or ".join([*f.metadata["words"], _KINDS[kind]])
+        if f.name.endswith("_mode"):
+            expected = "an octal number, such as 660"
+        raise ConfigError(f"{name or name_in_command(f.name)}: expected {expected}, got {text!r}") from None
 
 
-def from_environment(owner: type, environ: Mapping[str, str], names: Container[str] | None = None) -> dict[str, Any]:
+_KINDS: dict[type, str] = {int: "an integer", float: "a number", bool: "true or false"}
+
+
+def from_environment(
+    owner: type, environ: Mapping[str, str], names: Container[str] | None = None, *, flags: bool = True
+) -> dict[str, Any]:
     """The options of dataclass `owner` that `environ` sets, as keyword arguments; with `names` only those.
 
-    An empty variable sets nothing, and neither does one that is a `service_link`.
+    An empty variable sets nothing, and neither does one that is a `service_link`.  `flags` says whether there are flags
+    beside the variables.
     """
     found = {}
     for f in fields(owner):
         if names is None or f.name in names:
             text = environ.get(environment_name(f.name))
             if text and not service_link(f.name, environ):
-                found[f.name] = parse_option(f, text)
+                found[f.name] = parse_option(f, text, None if flags else environment_name(f.name))
     return found
 
 

@@ -357,15 +357,15 @@ def test_a_switch_is_read_as_people_write_it(text, value):
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("PENSTOCK_PORT", "http", "port: cannot read 'http' as int"),
-        ("PENSTOCK_PORT", "80.5", r"port: cannot read '80\.5' as int"),
-        ("PENSTOCK_DRAIN", "soon", "drain: cannot read 'soon' as float"),
-        ("PENSTOCK_ACCESS_LOG", "maybe", "access_log: cannot read 'maybe' as bool"),
-        ("PENSTOCK_UDS_MODE", "900", "uds_mode: cannot read '900' as int"),
+        ("PENSTOCK_PORT", "http", "--port (or PENSTOCK_PORT): expected an integer, got 'http'"),
+        ("PENSTOCK_PORT", "80.5", "--port (or PENSTOCK_PORT): expected an integer, got '80.5'"),
+        ("PENSTOCK_DRAIN", "soon", "--drain (or PENSTOCK_DRAIN): expected a number, got 'soon'"),
+        ("PENSTOCK_ACCESS_LOG", "maybe", "--access-log (or PENSTOCK_ACCESS_LOG): expected true or false, got 'maybe'"),
+        ("PENSTOCK_UDS_MODE", "900", "--uds-mode (or PENSTOCK_UDS_MODE): expected an octal number, such as 660, got"),
     ],
 )
 def test_a_variable_that_cannot_be_read_is_refused_with_its_text(name, text, reason):
-    with pytest.raises(ConfigError, match=reason):
+    with pytest.raises(ConfigError, match=re.escape(reason)):
         from_environment(ServerOptions, {name: text})
 
 
@@ -374,7 +374,7 @@ def test_a_number_without_a_default_is_read_as_the_number_that_it_is():
     large = str(2**53 + 1)  # no float is this number
     assert from_environment(ServiceOptions, {"PENSTOCK_SLAB_BYTES": large}) == {"slab_bytes": 2**53 + 1}
     for text in ("1e9", "256M", "0.5"):
-        with pytest.raises(ConfigError, match=f"^slab_bytes: cannot read {text!r} as int$"):
+        with pytest.raises(ConfigError, match=re.escape(f"expected an integer, got {text!r}")):
             from_environment(ServiceOptions, {"PENSTOCK_SLAB_BYTES": text})
 
 

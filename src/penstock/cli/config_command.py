@@ -23,14 +23,15 @@ from penstock.cli.options import (
     CommandOptions,
     WronglyCalled,
     add_flags,
+    checked,
     chosen,
-    flag_name,
     server_options,
     service_fields,
 )
 from penstock.config import ArtifactOptions, ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
 from penstock.hosting.stdio import fill_standard_streams, write_stderr_line
+from penstock.option_fields import flag_name
 
 if TYPE_CHECKING:
     from penstock.cli.config_files.proxied import ProxyDescription
@@ -66,7 +67,7 @@ def _add(own: Any, name: str, make: Callable[[argparse.Namespace], Made], words:
     parser: argparse.ArgumentParser = own.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
     parser.add_argument("--output", metavar="PATH", help="write it into this file, which must not exist")
     parser.add_argument("--force", action="store_true", help="with --output: in place of a file that exists")
-    parser.set_defaults(run=lambda arguments: _run(make, arguments), flags=parser._option_string_actions)
+    parser.set_defaults(run=lambda arguments: _run(make, arguments))
     return parser
 
 
@@ -230,8 +231,8 @@ def _started(
     flags = [*first]
     for owner in owners:
         variables = os.environ if owner is not ArtifactOptions or any(map(names_folder, arguments.services)) else {}
+        checked(arguments, owner, variables)  # what can never be is said here, and not by a unit that does not start
         given = chosen(arguments, owner, variables)
-        owner(**given)  # what can never be is said here, and not by a unit that does not start
         flags += flags_of(owner, given, leave_out=(*leave_out, "reload"))
     name = name_of(arguments.services[0]) if arguments.name is None else arguments.name
     return StartDescription(name, tuple(arguments.services), tuple(flags), server_options(arguments, os.environ))

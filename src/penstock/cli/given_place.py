@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from penstock.cli.options import flag_name
 from penstock.hosting.given_sockets import hosts_of, refuse_addresses, sockets_given
-from penstock.option_fields import environment_name, service_link
+from penstock.option_fields import environment_name, flag_name, service_link
 from penstock.server.serve import ADDRESS_OPTIONS
 
 

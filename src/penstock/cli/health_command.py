@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from penstock.cli.command_parser import CommandParser
 from penstock.cli.readiness import short_line
 from penstock.cli.server_address import HealthAddress, address_from_environment, address_of
 from penstock.errors import ConfigError
@@ -36,7 +37,7 @@ _DESCRIPTION = (
 )
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(CommandParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(WRONGLY_ASKED, f"{self.prog}: error: {message}\n")

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from penstock.cli.jobs_shown import show_jobs, show_numbers, write_bytes, write_lines
 from penstock.cli.jobs_submit import submit_from
-from penstock.cli.options import WronglyCalled, flag_name
+from penstock.cli.options import WronglyCalled
 from penstock.cli.queue_url import add_queue_flags, needed_queue_url
 from penstock.errors import ConfigError, JobConflict, JobError, JobNotFound, PenstockError
 from penstock.hosting.stdio import fill_standard_streams, is_terminal, write_stderr_line
@@ -26,6 +26,7 @@ from penstock.jobs.job import Job
 from penstock.jobs.new_jobs import MAX_INLINE
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.submitting import JobQueue, connect
+from penstock.option_fields import flag_name
 
 FAILED: Final = 1
 JOB_STATES: Final = tuple(state.value for state in JobState)
@@ -71,7 +72,7 @@ def _add(own: Any, name: str, action: Action, words: str) -> argparse.ArgumentPa
     parser: argparse.ArgumentParser = own.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
     add_queue_flags(parser)
     parser.add_argument("--json", action="store_true", help="write an object a line, with the fields of a job")
-    parser.set_defaults(run=lambda arguments: _run(action, arguments), flags=parser._option_string_actions)
+    parser.set_defaults(run=lambda arguments: _run(action, arguments))
     return parser
 
 

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from penstock.cli.jobs_shown import show_jobs, write_lines
-from penstock.cli.options import WronglyCalled, flag_name
+from penstock.cli.options import WronglyCalled
 from penstock.errors import ConfigError, InvalidItem, JobTooLarge, PenstockError
 from penstock.hosting.stdio import is_terminal, write_stderr_line
 from penstock.jobs.inputs import encode_input
 from penstock.jobs.submitting import JobQueue
+from penstock.option_fields import flag_name
 
 JSON: Final = "application/json"
 LINES_IN_BATCH: Final = 500
@@ -83,7 +84,8 @@ def job_options(arguments: argparse.Namespace) -> dict[str, Any]:
             try:
                 found[name] = read(text)
             except ValueError:
-                words = f"{flag_name(name)}: cannot read {text!r} as {read.__name__}"
+                expected = "an integer" if read is int else "a number"
+                words = f"{flag_name(name)}: expected {expected}, got {text!r}"
                 raise WronglyCalled(ConfigError(words)) from None
     return found
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import penstock
 from penstock.cli.artifact_commands import add_artifact_commands
+from penstock.cli.command_parser import CommandParser
 from penstock.cli.config_command import add_config_command
 from penstock.cli.ending import end_in_time
 from penstock.cli.external_flags import fields_of_each
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["health"]:  # its exit statuses mean something else
         return run_health(words[1:])
     arguments = command_arguments(words)
-    status = run_command(lambda: int(arguments.run(arguments)))
+    status = run_command(lambda: int(arguments.run(arguments)), usage=arguments.parser.format_usage())
     if argv is None:
         end_in_time(status)
     return status
@@ -96,15 +97,18 @@ def command_arguments(words: Sequence[str]) -> argparse.Namespace:
         parser.exit(WRONGLY_CALLED)
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        near = near_flags(unknown, arguments)
+        near = near_flags(unknown, arguments.parser.flags)
         hint = f"; did you mean {', '.join(near)}?" if near else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     arguments.words = list(words)
     return arguments
 
 
-def run_command(command: Callable[[], int]) -> int:
-    """The exit status of `command`, after whatever went wrong was written to standard error."""
+def run_command(command: Callable[[], int], *, usage: str = "") -> int:
+    """The exit status of `command`, after whatever went wrong was written to standard error.
+
+    Where it was called wrongly, `usage` comes first.
+    """
     try:
         return command()
     except KeyboardInterrupt:
@@ -112,7 +116,7 @@ def run_command(command: Callable[[], int]) -> int:
         write_stderr_line("interrupted")
         return 128 + signal.SIGINT
     except WronglyCalled as wrong:
-        _complain(wrong.error)
+        _complain(wrong.error, usage)
         return WRONGLY_CALLED
     except PenstockError as error:
         _complain(error)
@@ -131,10 +135,11 @@ def run_command(command: Callable[[], int]) -> int:
         give_up_broken_streams()
 
 
-def _complain(error: PenstockError) -> None:
+def _complain(error: PenstockError, usage: str = "") -> None:
     with contextlib.suppress(OSError):  # nobody reads it
         from rich.console import Console
 
+        sys.stderr.write(usage)
         # The sentence may repeat what somebody else wrote, as a name in an artifact.
         words = printable_lines(f"penstock: {error}")
         Console(stderr=True).print(words, style="red", markup=False, highlight=False, soft_wrap=True)
@@ -172,8 +177,8 @@ def _version_words() -> str:
     return f"{penstock.__version__} ({build_words()})"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="penstock", description="Take Python models to production.")
+def _parser() -> CommandParser:
+    parser = CommandParser(prog="penstock", description="Take Python models to production.")
     parser.add_argument("--version", action=_TellVersion, help="say which build this is, on which libraries, and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serving = commands.add_parser("serve", help="serve services over HTTP", description="Serve services over HTTP.")

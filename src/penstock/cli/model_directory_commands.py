@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from penstock.cli.options import WronglyCalled, flag_name
+from penstock.cli.options import WronglyCalled
 from penstock.errors import ConfigError
+from penstock.option_fields import flag_name
 
 Action = Callable[[argparse.Namespace], int]
 KEPT: Final = 5

@@ -12,9 +12,10 @@ from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
-from penstock.cli.options import WronglyCalled, chosen, flag_name
+from penstock.cli.options import WronglyCalled, checked
 from penstock.config import ArtifactOptions
 from penstock.errors import ConfigError
+from penstock.option_fields import flag_name
 from penstock.service import Service
 
 MARKS = ("manifest.json", "CURRENT")
@@ -65,10 +66,7 @@ def check_numpy(purpose: str) -> None:
 
 def artifact_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -> ArtifactOptions:
     """How an artifact is opened, checked; raises WronglyCalled."""
-    try:
-        return ArtifactOptions(**chosen(arguments, ArtifactOptions, environ))
-    except ConfigError as error:
-        raise WronglyCalled(error) from None
+    return checked(arguments, ArtifactOptions, environ)
 
 
 def options_of_folders(

@@ -6,9 +6,9 @@ A flag wins over its `PENSTOCK_*` variable, which wins over what the service's a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.cli.pools import Pools, parse_pools
 from penstock.config import ArtifactOptions, ServerOptions, ServiceOptions
@@ -17,12 +17,17 @@ from penstock.jobs.work_options import QueueOptions, WorkOptions
 from penstock.option_fields import (
     check_options,
     environment_name,
+    flag_name,
     from_environment,
+    name_in_command,
     option,
     parse_option,
+    renamed,
     service_link,
 )
 from penstock.spelling import is_slip, nearest
+
+T = TypeVar("T")
 
 
 class WronglyCalled(Exception):
@@ -105,64 +110,58 @@ def chosen(
     return found
 
 
+def checked(
+    arguments: argparse.Namespace, owner: type[T], environ: Mapping[str, str], *, unread: Container[str] = ()
+) -> T:
+    """The options of `owner` as they are chosen; raises WronglyCalled, which names flags and variables."""
+    try:
+        return owner(**chosen(arguments, owner, environ, unread=unread))
+    except ConfigError as error:
+        raise WronglyCalled(renamed(error, owner, name_in_command)) from None
+
+
 def server_options(
     arguments: argparse.Namespace, environ: Mapping[str, str], *, unread: Container[str] = ()
 ) -> ServerOptions:
     """The server's options, checked, without the variables of those `unread`; raises WronglyCalled."""
-    try:
-        return ServerOptions(**chosen(arguments, ServerOptions, environ, unread=unread))
-    except ConfigError as error:
-        raise WronglyCalled(error) from None
+    return checked(arguments, ServerOptions, environ, unread=unread)
 
 
 def command_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -> CommandOptions:
     """The command's own options, checked; raises WronglyCalled."""
-    try:
-        return CommandOptions(**chosen(arguments, CommandOptions, environ))
-    except ConfigError as error:
-        raise WronglyCalled(error) from None
+    return checked(arguments, CommandOptions, environ)
 
 
 def queue_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -> QueueOptions:
     """What jobs may name, checked; raises WronglyCalled."""
-    try:
-        return QueueOptions(**chosen(arguments, QueueOptions, environ))
-    except ConfigError as error:
-        raise WronglyCalled(error) from None
+    return checked(arguments, QueueOptions, environ)
 
 
 def work_options(arguments: argparse.Namespace, environ: Mapping[str, str]) -> WorkOptions:
     """The options of a consumer, checked; raises WronglyCalled."""
-    try:
-        return WorkOptions(**chosen(arguments, WorkOptions, environ))
-    except ConfigError as error:
-        raise WronglyCalled(error) from None
+    return checked(arguments, WorkOptions, environ)
 
 
 def service_fields(arguments: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, Any]:
     """What to change in every service's options, checked; raises WronglyCalled."""
-    try:
-        found = chosen(arguments, ServiceOptions, environ)
-        ServiceOptions(**found)
-    except ConfigError as error:
-        raise WronglyCalled(error) from None
-    return found
+    checked(arguments, ServiceOptions, environ)
+    return chosen(arguments, ServiceOptions, environ)
 
 
-def flag_name(option: str) -> str:
-    """The flag of the option of this name."""
-    return f"--{option.replace('_', '-')}"
-
-
-def near_flags(words: Iterable[str], arguments: argparse.Namespace) -> list[str]:
-    """The flags of the command of `arguments` that those of `words`, which it does not know, may have meant."""
-    owners = OWNERS
-    known = [f.name for owner in owners for f in fields(owner) if hasattr(arguments, f.name)]
-    # Commands whose flags are no options of a class say which they have.
-    known += [flag[2:].replace("-", "_") for flag in getattr(arguments, "flags", ()) if flag.startswith("--")]
+def near_flags(words: Iterable[str], flags: Iterable[str]) -> list[str]:
+    """The `flags` of a command that those of `words`, which it does not know, may have meant."""
+    known = [flag[2:].replace("-", "_") for flag in flags]
     names = [word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--")]
-    near = [next((n for n in known if is_slip(name, n)), nearest(name, known)) for name in names]
+    near = [_near(name, known) for name in names]
     return [flag_name(option) for option in near if option is not None]
+
+
+def _near(name: str, known: Sequence[str]) -> str | None:
+    """The one of `known` that `name` may mean: the only one that begins so, one with a slip in it, or the nearest."""
+    begun = [n for n in known if n.startswith(name)]
+    if len(begun) == 1:
+        return begun[0]
+    return next((n for n in known if is_slip(name, n)), nearest(name, known))
 
 
 def unused_variables(environ: Mapping[str, str]) -> list[str]:

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError
-from penstock.option_fields import from_environment
+from penstock.option_fields import environment_name, from_environment, renamed
 from penstock.server_names import listening_hosts
 
 READY_PATH = "/readyz"
@@ -49,7 +49,10 @@ class HealthAddress:
 
 def address_from_environment(environ: Mapping[str, str]) -> HealthAddress:
     """Where a server is that was started with these variables, and without flags that say otherwise."""
-    options = ServerOptions(**from_environment(ServerOptions, environ, _ASKED))
+    try:
+        options = ServerOptions(**from_environment(ServerOptions, environ, _ASKED, flags=False))
+    except ConfigError as error:
+        raise renamed(error, ServerOptions, environment_name) from None
     tls = options.tls_cert is not None
     if options.uds is not None:
         return HealthAddress("localhost", 0, unix_path=options.uds, tls=tls)

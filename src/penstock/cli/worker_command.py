@@ -43,7 +43,7 @@ def add_worker_command(commands: Any) -> None:
     )
     others = [f.name for f in fields(ServerOptions) if f.name not in _LOG_FLAGS]
     add_flags(parser, ServerOptions, "log", leave_out=others)
-    parser.set_defaults(run=_work_outside, flags=parser._option_string_actions)
+    parser.set_defaults(run=_work_outside)
 
 
 def _work_outside(arguments: argparse.Namespace) -> int:

@@ -201,8 +201,8 @@ def test_options_of_an_artifact_need_one(module, command, flag):
 @pytest.mark.parametrize(
     ("flags", "status", "words"),
     [
-        (("--format", "pickle"), 2, "format must be one of onnx, pt2, saved_model, got 'pickle'"),
-        (("--digest", "abc"), 2, "digest must be 64 hex digits in small letters, got 'abc'"),
+        (("--format", "pickle"), 2, "--format (or PENSTOCK_FORMAT) must be one of onnx, pt2, saved_model, got"),
+        (("--digest", "abc"), 2, "--digest (or PENSTOCK_DIGEST) must be 64 hex digits in small letters, got 'abc'"),
         (("--digest", "0" * 64), 1, f"{'0' * 64} is expected"),
         (("--format", "pt2", "--trust"), 1, "has no graph of the format 'pt2', but 'onnx'"),
     ],

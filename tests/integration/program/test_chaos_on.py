@@ -59,4 +59,4 @@ def test_what_cannot_be_read_is_told_before_anything_starts(serve, text):
     server = serve("--chaos", text, ready=False)
     server.signalled = True
     assert server.wait() == 2
-    assert "chaos: cannot read" in server.output
+    assert "--chaos (or PENSTOCK_CHAOS): cannot read" in server.output

@@ -105,12 +105,12 @@ def says(output, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--max-queued", "many"), "max_queued: cannot read 'many' as int"),
-        (("--timeout", "nan"), "timeout must be a number, got nan"),
-        (("--log-format", "xml"), "log_format must be one of 'text', 'json', got 'xml'"),
+        (("--max-queued", "many"), "--max-queued (or PENSTOCK_MAX_QUEUED): expected an integer, got 'many'"),
+        (("--timeout", "nan"), "--timeout (or PENSTOCK_TIMEOUT) must be a number, got nan"),
+        (("--log-format", "xml"), "--log-format (or PENSTOCK_LOG_FORMAT) must be one of 'text', 'json', got 'xml'"),
         (("--tls-cert", "cert.pem"), "tls_cert and tls_key go together"),
-        (("--uds-mode", "rw"), "uds_mode: cannot read 'rw' as int"),
-        (("--api-key-file", ""), "api_key_file must not be empty"),
+        (("--uds-mode", "rw"), "--uds-mode (or PENSTOCK_UDS_MODE): expected an octal number, such as 660, got 'rw'"),
+        (("--api-key-file", ""), "--api-key-file (or PENSTOCK_API_KEY_FILE) must not be empty"),
     ],
 )
 def test_a_value_that_an_option_can_never_have_is_a_sentence_and_exit_2(module, options, words):
@@ -137,7 +137,7 @@ def test_an_option_that_does_not_fit_this_machine_is_a_sentence_and_exit_1(modul
 def test_a_value_that_a_variable_can_never_have_is_a_sentence_and_exit_2(module):
     found = spoken(module(), *SERVE, env={"PENSTOCK_KEEP_ALIVE": "long"})
     assert found.status == 2
-    says(found.refusal, "keep_alive: cannot read 'long' as float")
+    says(found.refusal, "--keep-alive (or PENSTOCK_KEEP_ALIVE): expected a number, got 'long'")
 
 
 def test_a_flag_that_does_not_exist_is_exit_2(module):
@@ -151,7 +151,10 @@ def test_the_program_refuses_a_wrong_call_on_standard_error_with_its_exit_status
     asked = [*PENSTOCK, *SERVE, "--max-queued", "0"]
     done = subprocess.run(asked, cwd=module(), capture_output=True, text=True, timeout=START_LIMIT, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "penstock: max_queued must be at least 1, got 0\n"
+    assert done.stderr.splitlines() == [
+        "usage: penstock serve [options] module:service [module:service ...]",
+        "penstock: --max-queued (or PENSTOCK_MAX_QUEUED) must be at least 1, got 0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +240,7 @@ def test_with_json_lines_a_setup_that_raises_is_one_of_them(module):
     ("arguments", "status", "message"),
     [
         (("orders:servce",), 1, "orders has no 'servce'"),
-        (("orders:service", "--max-queued", "0"), 2, "max_queued must be at least 1, got 0"),
+        (("orders:service", "--max-queued", "0"), 2, "--max-queued (or PENSTOCK_MAX_QUEUED) must be at least 1, got 0"),
     ],
 )
 def test_with_json_lines_what_cannot_be_is_the_only_one(module, arguments, status, message):

@@ -41,8 +41,8 @@ def says(output, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--external-workers-mode", "rw"), "external_workers_mode: cannot read 'rw' as int"),
-        (("--max-external-workers", "0"), "max_external_workers must be at least 1, got 0"),
+        (("--external-workers-mode", "rw"), "expected an octal number, such as 660, got 'rw'"),
+        (("--max-external-workers", "0"), "(or PENSTOCK_MAX_EXTERNAL_WORKERS) must be at least 1, got 0"),
     ],
 )
 def test_a_value_that_can_never_be_is_a_sentence_and_exit_2(start, options, words):

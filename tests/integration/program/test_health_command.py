@@ -286,7 +286,7 @@ WRONG = [
     (["--timeout", "nan"], {}, "--timeout must be more than 0"),
     (["--timeout", "inf"], {}, "at most 3600 seconds, got inf"),
     ([], {"PENSTOCK_PORT": "0"}, "say the URL"),
-    ([], {"PENSTOCK_PORT": "many"}, "port: cannot read 'many' as int"),
+    ([], {"PENSTOCK_PORT": "many"}, "PENSTOCK_PORT: expected an integer, got 'many'"),
 ]
 
 

@@ -693,7 +693,7 @@ class Square(ps.Stage):
         ("model:Square", ("--stage", ""), 2, "--stage takes the name of a stage"),
         ("model:Square", ("--connect", "s" * 200), 2, "a socket's path has at most 107 bytes"),
         ("model:Square", ("--connect", ""), 2, "--connect takes the path of a socket"),
-        ("model:Square", ("--log-format", "xml"), 2, "log_format must be one of"),
+        ("model:Square", ("--log-format", "xml"), 2, "--log-format (or PENSTOCK_LOG_FORMAT) must be one of"),
         ("model:Square", ("--onse",), 2, "did you mean --once?"),
         ("model:Square", ("--cpus", "4000"), 1, "are not among the allowed cores"),
         ("model:Square", ("--setup", '{"a": 1}'), 1, "setup() got an unexpected keyword argument 'a'"),

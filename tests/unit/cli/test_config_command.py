@@ -106,7 +106,7 @@ def test_what_cannot_be_written_is_a_failure_that_leaves_nothing(config, path, t
         (("nginx", "--listen", "a:1"), "--server"),
         (("nginx", *PROXY, "--force"), "--force is for --output"),
         (("haproxy", *PROXY, "--server", "b"), "--server must be"),
-        (("haproxy", *PROXY, "--max-body", "x"), "max_body"),
+        (("haproxy", *PROXY, "--max-body", "x"), "--max-body (or PENSTOCK_MAX_BODY): expected an integer, got 'x'"),
         (("haproxy", *PROXY, "--port", "1"), "--port"),
         (("systemd", "prices:service", "--socket", "--by-socket"), "call it twice"),
         (("systemd", "prices:service", "--workers", "0"), "workers"),

@@ -106,7 +106,7 @@ def test_an_input_may_lie_elsewhere(jobs, store):
         ((), "write one input: JSON, --file PATH, --jsonl PATH, or --input-url URL"),
         (("1", "--input-url", "s3://in/a"), "write one input"),
         (("hello",), "a text is written with its quotes: '\"hello\"'"),
-        (("1", "--priority", "high"), "--priority: cannot read 'high' as int"),
+        (("1", "--priority", "high"), "--priority: expected an integer, got 'high'"),
         (("1", "--deadline", "60"), "60 has passed: write time.time() + 60"),
         (("1", "--max-inline", "0"), "the input has 1 bytes, and a store takes at most 0"),
         (("1", "--max-inline", "x"), "--max-inline: cannot read 'x' as a number"),

@@ -107,8 +107,8 @@ def test_the_variables_of_a_server_say_where_it_is(environ, expected, name):
     ("environ", "words"),
     [
         ({"PENSTOCK_PORT": "0"}, "say the URL"),
-        ({"PENSTOCK_PORT": "many"}, "port: cannot read 'many' as int"),
-        ({"PENSTOCK_PORT": "65536"}, "port must be at most 65535"),
+        ({"PENSTOCK_PORT": "many"}, "PENSTOCK_PORT: expected an integer, got 'many'"),
+        ({"PENSTOCK_PORT": "65536"}, "PENSTOCK_PORT must be at most 65535"),
         ({"PENSTOCK_TLS_CERT": "c"}, "tls_cert and tls_key go together"),
     ],
 )

@@ -84,17 +84,40 @@ def test_what_jobs_may_name_is_read_where_there_is_a_queue(monkeypatch):
         (["serve", "m", "--hots", "::"], "unrecognized arguments: --hots ::; did you mean --host?"),
         (["serve", "m", "--max_queued=5"], "unrecognized arguments: --max_queued=5; did you mean --max-queued?"),
         (["serve", "m", "--prot=1", "--loglevel", "info"], "--loglevel info; did you mean --port, --log-level?"),
+        (["serve", "m", "--max-queued-b", "1"], "--max-queued-b 1; did you mean --max-queued-bytes?"),
+        (["serve", "m", "--external-workers-m", "600"], "did you mean --external-workers-mode?"),
+        (["jobs", "submit", "--prio=3"], "unrecognized arguments: --prio=3; did you mean --priority?"),
         (["check", "m", "--tiemout", "1"], "unrecognized arguments: --tiemout 1; did you mean --timeout?"),
         (["serve", "m", "--no-such-flag"], "unrecognized arguments: --no-such-flag"),
         (["check", "m", "--prot", "1"], "unrecognized arguments: --prot 1"),
         (["check", "m", "prot"], "unrecognized arguments: prot"),
     ],
 )
-def test_a_flag_that_is_not_known_is_told_which_one_is_near(words, told, capsys):
+def test_a_flag_that_is_not_known_or_not_whole_is_told_which_one_is_near(words, told, capsys):
     with pytest.raises(SystemExit) as ended:
         command_arguments(words)
     assert ended.value.code == 2
-    assert capsys.readouterr().err.endswith(f"{told}\n")
+    said = capsys.readouterr().err
+    assert said.endswith(f"{told}\n")
+    command = "jobs submit" if words[0] == "jobs" else words[0]
+    assert said.startswith(f"usage: penstock {command} [options] ")
+
+
+def test_a_flag_is_never_abbreviated(capsys):
+    for words in (["serve", "m", "--por", "8000"], ["health", "--time", "1"], ["config", "keda", "--serv", "m"]):
+        with pytest.raises(SystemExit):
+            command_arguments(words)
+
+
+def test_an_option_that_can_never_be_is_called_by_its_flag_and_its_variable():
+    for options, flags, said in (
+        (service_fields, ["--max-queued", "0"], "--max-queued (or PENSTOCK_MAX_QUEUED) must be at least 1, got 0"),
+        (server_options, ["--port", "nope"], "--port (or PENSTOCK_PORT): expected an integer, got 'nope'"),
+        (server_options, ["--tls-cert", "c"], "tls_cert and tls_key go together: one of them is missing"),
+    ):
+        with pytest.raises(WronglyCalled) as wrong:
+            options(command_arguments(["serve", "m", *flags]), {})
+        assert str(wrong.value) == said
 
 
 def test_the_help_calls_a_share_no_seconds(capsys):

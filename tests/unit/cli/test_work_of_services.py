@@ -8,9 +8,10 @@ import math
 import pytest
 
 import penstock as ps
-from penstock.cli.options import WronglyCalled, flag_name
+from penstock.cli.options import WronglyCalled
 from penstock.cli.work import Work
 from penstock.config import ServerOptions
+from penstock.option_fields import flag_name
 
 
 def read(*flags, environ=None):

@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from penstock.cli.options import flag_name
 from penstock.config import ServerOptions
 from penstock.errors import ConfigError
+from penstock.option_fields import flag_name
 
 END_MARGIN_SECONDS: Final = 5.0
 """What is left for the end of the workers and of the process when the drain is over."""
