@@ -58,7 +58,7 @@ SIGNATURES = {
     "NotReady": "(message='', *, state='', retry_after=1)",
     "Overloaded": "(message='', *, retry_after=1, retry_after_ms=None, reason='full')",
     "QuotaExceeded": "(message='', *, retry_after=1, retry_after_ms=None)",
-    "Service": "(*stages, name='service', cpus=None, inline=False, version='', options=None, **fields)",
+    "Service": "(*stages, name='service', cpus=None, inline=False, version='', path=None, options=None, **fields)",
     "Service.blocking": "()",
     "Service.configured": "(**fields)",
     "Service.predict": "(x, *, timeout=None, wait=True, urgency=3, tenant='')",

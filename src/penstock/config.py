@@ -27,7 +27,7 @@ from penstock.option_fields import (
     option,
     whole_number,
 )
-from penstock.server_names import UNIX_PEER, check_health_path, check_origin, check_tenant_header, read_network
+from penstock.server_names import UNIX_PEER, check_origin, check_path, check_tenant_header, read_network
 from penstock.spelling import explain_keyword
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ STAGE_ARGUMENTS = (
     "timeout",
 )
 """The arguments of `penstock.stage`."""
-SERVICE_ARGUMENTS = ("name", "cpus", "inline", "version", "options")
+SERVICE_ARGUMENTS = ("name", "cpus", "inline", "version", "path", "options")
 """The arguments of `penstock.Service` besides its `ServiceOptions`."""
 
 
@@ -279,6 +279,9 @@ class ServiceOptions:
         minimum=0,
         unit="FRACTION",
     )
+    predict_path: str | None = option(
+        None, "one more path beside /predict, for clients that cannot be changed: /inference"
+    )
     external_workers: str | None = option(
         None, "path of a Unix socket at which workers of `penstock.external` stages attach"
     )
@@ -308,6 +311,8 @@ class ServiceOptions:
             )
         if self.external_workers_mode > 0o777:
             raise ConfigError(f"external_workers_mode must be at most 0o777, got {self.external_workers_mode:#o}")
+        if self.predict_path is not None:
+            check_path("predict_path", self.predict_path, "/inference")
         if self.stall_dead < self.stall_unready:
             raise ConfigError(
                 f"stall_dead must be at least stall_unready, which is {self.stall_unready!r}, got {self.stall_dead!r}"
@@ -410,7 +415,7 @@ class ServerOptions:
         if self.chaos is not None:
             read_chaos(str(self.chaos))
         if self.health_path is not None:
-            check_health_path(self.health_path)
+            check_path("health_path", self.health_path, "/health_check")
         if self.tenant_header is not None:
             check_tenant_header(self.tenant_header)
         if self.uds_mode > 0o777:

@@ -66,16 +66,16 @@ def check_origin(text: str) -> None:
         raise ConfigError(f"cors_origin must be {text.removesuffix(f':{port}')} as browsers write it, got {text!r}")
 
 
-_HEALTH_PATH = re.compile(r"/|(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
-"""What a health path is: the same in a request line, after a proxy, and under a mount point."""
+_PATH = re.compile(r"/|(/(?!\.{1,2}(/|$))[A-Za-z0-9._~:-]+)+")
+"""What a path of the user's is: the same in a request line, after a proxy, and under a mount point."""
 
 
-def check_health_path(path: object) -> None:
-    """Do nothing, or raise ConfigError where `path` cannot be that of health checks."""
-    if not isinstance(path, str) or _HEALTH_PATH.fullmatch(path) is None:
+def check_path(name: str, path: object, example: str) -> None:
+    """Do nothing, or raise ConfigError where `path`, the option `name`, cannot be that of a route."""
+    if not isinstance(path, str) or _PATH.fullmatch(path) is None:
         raise ConfigError(
-            "health_path must begin with a slash, end without one, and have letters, digits and `._~-` between its "
-            f"slashes, as /health_check, got {path!r}"
+            f"{name} must begin with a slash, end without one, and have letters, digits and `._~:-` between its "
+            f"slashes, as {example}, got {path!r}"
         )
 
 

@@ -69,6 +69,8 @@ class Service:
         inline: run every worker as a thread of this process, for a debugger; env, cpus, gpus and the retry after a
             death do not apply.
         version: which version this is, in your words, as a commit: `/health`, OpenAPI and a metric say it.
+        path: one more path beside ``/predict``, for clients that cannot be changed, as ``"/inference"``; the option
+            `predict_path`.
         options: a `ServiceOptions`, or its fields one by one, as ``max_queued=100``.
 
     Raises:
@@ -86,6 +88,7 @@ class Service:
         cpus: Sequence[int] | None = None,
         inline: bool = False,
         version: str = "",
+        path: str | None = None,
         options: ServiceOptions | None = None,
         **fields: Any,
     ) -> None:
@@ -103,6 +106,8 @@ class Service:
         self.version = _checked_version(name, version)
         self.cpus = _cores(name, cpus)
         self.options = _options(name, options, fields)
+        if path is not None:
+            self.options = dataclasses.replace(self.options, predict_path=path)
         names = [spec.name for spec in self.stages]
         twice = {n for n in names if names.count(n) > 1}
         if twice:

@@ -477,7 +477,7 @@ def test_the_names_of_arguments_are_those_of_the_signatures():
 # -- the path of health checks -----------------------------------------------------------------------------------------
 
 
-@each("path", ["/", "/health_check", "/-/healthy", "/a/b.c~d", "/.well-known/up", "/v1..2"])
+@each("path", ["/", "/health_check", "/-/healthy", "/a/b.c~d", "/.well-known/up", "/v1..2", "/v1/m:up"])
 def test_a_health_path_is_one_that_no_proxy_changes(path):
     assert ServerOptions(health_path=path).health_path == path
 
@@ -489,6 +489,8 @@ def test_a_health_path_is_one_that_no_proxy_changes(path):
         "/../a", "/a/.",
     ],
 )  # fmt: skip
-def test_any_other_health_path_is_refused_with_what_it_may_be(path):
+def test_any_other_path_is_refused_with_what_it_may_be(path):
     with pytest.raises(ConfigError, match=r"^health_path must begin with a slash, end without one, and have letters"):
         ServerOptions(health_path=path)
+    with pytest.raises(ConfigError, match=r"^predict_path must begin with a slash, end without one, and have letters"):
+        ServiceOptions(predict_path=path)

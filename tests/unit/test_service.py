@@ -185,6 +185,13 @@ async def test_a_drain_that_is_no_time_is_refused_even_where_there_is_nothing_to
         await ps.Service(double).stop(drain)
 
 
+def test_the_path_of_a_service_is_an_option_of_it():
+    assert ps.Service(double, path="/inference").options == ps.ServiceOptions(predict_path="/inference")
+    both = ps.Service(double, path="/a", options=ps.ServiceOptions(max_queued=7))
+    assert both.options == ps.ServiceOptions(max_queued=7, predict_path="/a")
+    assert both.configured(predict_path="/b").options.predict_path == "/b"
+
+
 # -- life, with an engine in memory -----------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import count
 
@@ -56,7 +56,7 @@ from penstock.server.protocols.health_route import HealthRoute
 from penstock.server.protocols.job_routes import job_routes
 from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
 from penstock.server.protocols.route_table import RouteTable
-from penstock.server.protocols.service_routes import KINDS, routes_of
+from penstock.server.protocols.service_routes import KINDS, path_in_use, routes_of
 from penstock.server.rate_limit_fields import rate_limit_fields
 from penstock.server.request_terms import read_time_limit
 from penstock.server.status import Problems
@@ -126,6 +126,7 @@ class App:
         self._schemas = {} if jobs is None else jobs.schemas()
         own = [*self._probes(), *([] if only_probes else self._documents()), *self._others]
         _check_names(names, own)
+        _check_paths(self._calls, own)
         self._table = RouteTable([*self._calls.values(), *own])
         if options.health_path is not None:
             self._table = self._with_health_path(options.health_path)
@@ -473,6 +474,14 @@ def _check_names(names: Sequence[str], own: Iterable[Route]) -> None:
     for name in names:
         if name in taken:
             raise ConfigError(f"a service cannot be served as {name!r}, because /{name} is a path of the server's own")
+
+
+def _check_paths(calls: Mapping[str, ServiceRoute], own: Iterable[Route]) -> None:
+    """ConfigError if a call has a path that a page has too, or that fits one with variables."""
+    patterns = [route.pattern for route in own]
+    for path, call in calls.items():
+        if any(pattern.values(path.encode()) is not None for pattern in patterns):
+            raise path_in_use(path, call.service.name)
 
 
 def _engine(request: HttpRequest | None) -> HostedEngine | None:

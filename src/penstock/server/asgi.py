@@ -318,7 +318,7 @@ def _request(scope: Scope, arrived: float) -> HttpRequest:
         path = path[len(root) :]
     headers = join_fields([(bytes(name), bytes(value)) for name, value in scope["headers"]])
     # A path begins with a slash: only `OPTIONS *` has none, to which some servers add the mount point all the same.
-    target = b"*" if path == "*" else quote(path or "/", safe="/").encode()
+    target = b"*" if path == "*" else quote(path or "/", safe="/:").encode()
     request = HttpRequest(scope["method"], target, scope.get("query_string", b""), headers, arrived)
     client = scope.get("client")
     request.peer = str(client[0]) if client else UNIX_PEER

@@ -28,7 +28,7 @@ def read_environ(environ: Environ, arrived: float) -> HttpRequest:
     if b"transfer-encoding" in headers:
         headers.pop(b"content-length", None)  # chunks have none (RFC 9112, 6.3)
     path = environ.get("PATH_INFO") or "/"
-    target = b"*" if path == "*" else quote(path.encode("latin-1"), safe="/").encode()
+    target = b"*" if path == "*" else quote(path.encode("latin-1"), safe="/:").encode()
     query = environ.get("QUERY_STRING", "").encode("latin-1")
     request = HttpRequest(environ["REQUEST_METHOD"], target, query, headers, arrived)
     request.peer = environ.get("REMOTE_ADDR") or UNIX_PEER

@@ -253,6 +253,21 @@ async def test_an_answer_is_that_of_the_asgi_app(fakes, hosting, request_, chunk
     assert got.reason_phrase == wanted.reason_phrase
 
 
+async def test_a_path_with_a_colon_is_found_by_both(fakes, hosting):
+    path = "/v1/models/m:predict"
+    asked = {"url": path, "content": b"[1]", "headers": {"content-type": "text/html"}}  # refused by the route at once
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(asgi(fakes.Service(predict_path=path))), base_url="http://x"
+    ) as http:
+        assert (await http.post(**asked)).status_code == 415
+
+    def ask():
+        with httpx.Client(transport=httpx.WSGITransport(hosting(predict_path=path)), base_url="http://x") as http:
+            return http.post(**asked)
+
+    assert (await asyncio.to_thread(ask)).status_code == 415
+
+
 def terminated(app):
     def wrapped(environ, start_response):
         environ["wsgi.input_terminated"] = True  # httpx hands on the whole body, and does not say so

@@ -146,6 +146,8 @@ def openapi(
         types = ServiceTypes(service, components, prefix="" if len(services) == 1 else f"{service.name}.")
         for path, route in own.items():
             paths[path] = {"post": _call(route, types, refusals, named=len(services) > 1)}
+            if path == service.options.predict_path:  # a second one needs a name of its own
+                paths[path]["post"]["operationId"] += "_path"
     for path, (words, media, guarded) in _PAGES.items():
         paths[path] = {"get": _page(path, words, media, guarded=guarded and keys)}
     if options.health_path is not None:

@@ -104,6 +104,13 @@ def check_schema(doc, schema, depth=0):
         check_schema(doc, schema["items"], depth + 1)
 
 
+def test_a_second_path_of_a_service_is_a_call_with_a_name_of_its_own(fakes):
+    doc = document(fakes, fakes.Service(predict_path="/inference"))
+    check(doc)
+    first, second = (doc["paths"][path]["post"] for path in ("/predict", "/inference"))
+    assert second == {**first, "operationId": "predict_path"}
+
+
 def test_the_document_is_sound_and_names_every_path_a_client_may_call(fakes):
     doc = document(fakes)
     check(doc)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.config import ServerOptions
+from penstock.errors import ConfigError
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.loop_clock import LoopClock
+from penstock.server.protocols.predict import PredictRoute
+from penstock.server.protocols.route import PageRoute
 from penstock.server.protocols.service_routes import routes_of
 from penstock.server.status import Problems
 
@@ -23,6 +28,41 @@ def test_each_of_several_services_has_its_name_before_its_paths(fakes):
     found = routes(one, two)
     assert list(found) == ["/one/predict", "/one/batch", "/two.v2/predict", "/two.v2/batch"]
     assert [route.service for route in found.values()] == [one, one, two, two]
+
+
+def test_a_path_of_the_services_own_stands_beside_its_others(fakes):
+    plain, moved = fakes.Service(name="plain"), fakes.Service(name="moved", predict_path="/v1/models/m:predict")
+    assert list(routes(moved)) == ["/predict", "/batch", "/v1/models/m:predict"]
+    found = routes(plain, moved)["/v1/models/m:predict"]
+    assert (type(found), found.service) == (PredictRoute, moved)
+    app = fakes.app(moved)
+    call = fakes.call(app, path="/v1/models/m:predict")
+    assert moved.engine.submissions[-1].payloads == [b"[1.0]"]
+    app.answered(call.request, 200, 0)
+    metrics = fakes.call(app, "GET", "/metrics").response.body
+    assert b'{route="/v1/models/m:predict",service="moved",status="200"} 1' in metrics
+    assert "POST to /predict, /batch, /v1/models/m:predict" in fakes.call(app, "GET", "/").json["detail"]
+
+
+def test_of_several_services_one_may_have_the_plain_path(fakes):
+    services = fakes.Service(name="one", predict_path="/predict"), fakes.Service(name="two")
+    assert list(routes(*services))[-1] == "/predict"
+
+
+@pytest.mark.parametrize("path", ["/predict", "/batch", "/livez", "/docs", "/openapi.json", "/jobs/7"])
+def test_a_path_that_the_server_has_already_is_refused(fakes, path):
+    others = [PageRoute("/jobs/{id}", lambda _: None, None)]
+    with pytest.raises(ConfigError, match=f"^predict_path of service 'one' cannot be {path}, because the server has"):
+        fakes.app(fakes.Service(name="one", predict_path=path), others=others)
+
+
+def test_two_services_cannot_have_one_path(fakes):
+    for first, second in (("/a", "/a"), (None, "/one/predict")):
+        services = fakes.Service(name="one", predict_path=first), fakes.Service(name="two", predict_path=second)
+        with pytest.raises(ConfigError, match=f"^predict_path of service 'two' cannot be {second}"):
+            fakes.app(*services)
+    with pytest.raises(ConfigError, match=r"^health_path cannot be /a, because"):
+        fakes.app(fakes.Service(predict_path="/a"), health_path="/a")
 
 
 def test_the_formats_of_a_repeated_pair_of_headers_are_looked_up_and_not_made_again(fakes):
