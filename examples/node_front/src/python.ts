@@ -53,8 +53,9 @@ export class Python {
   async isServing(): Promise<boolean> {
     const child = this.#child;
     try {
-      const { ok } = await this.fetch("http://localhost/readyz", { signal: AbortSignal.timeout(LOOK_MS) });
-      if (child === undefined || child !== this.#child || !ok) {
+      const answer = await this.fetch("http://localhost/readyz", { signal: AbortSignal.timeout(LOOK_MS) });
+      await answer.arrayBuffer(); // or the connection would stay open for it
+      if (child === undefined || child !== this.#child || !answer.ok) {
         return false;
       }
     } catch {
