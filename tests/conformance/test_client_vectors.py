@@ -38,8 +38,8 @@ def test_there_are_enough_vectors_and_each_has_a_name_of_its_own():
 # -- the client of threads ---------------------------------------------------------------------------------------------
 
 OPTIONS = {
-    "api_key": "k", "timeout": 7.0, "max_retries": 2, "max_concurrency": 9, "tenant_header": "x-tenant",
-    "retry_unsafe": True, "codec": "msgpack",
+    "api_key": "k", "timeout": 7.0, "max_retries": 2, "max_concurrency": 9, "max_result": 99,
+    "tenant_header": "x-tenant", "retry_unsafe": True, "codec": "msgpack",
 }  # fmt: skip
 TERMS = {"service": "rank", "urgency": 1, "tenant": "gold", "timeout": 2.0, "request_id": "mine"}
 CALLS = [

@@ -26,6 +26,8 @@ export interface CallHead {
   readonly urgency: number;
   /** Whether a second run does no harm, so that also what may have run is tried again. */
   readonly harmless: boolean;
+  /** Most bytes of a success. */
+  readonly largest: number;
   /** Whether it waits for its turn, and counts. */
   readonly flowControlled: boolean;
 }

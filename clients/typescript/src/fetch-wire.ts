@@ -6,8 +6,8 @@
  * - A connection that cannot be had is a `NoReply` with `sent` false, any that is lost later one with `sent` true: what
  *   was sent may have run.  A browser tells nothing of either; there it is always true.
  * - Whoever is ended leaves no connection with a request on it: it is closed, and the server withdraws the item.
- * - An answer has at most `LARGEST_RESULT_BYTES`, and one that is no success `LARGEST_PAGE_BYTES`; the connection of a
- *   larger one is closed.
+ * - An answer has at most as many bytes as its request says, and one that is no success `LARGEST_PAGE_BYTES`; the
+ *   connection of a larger one is closed.
  */
 
 import type { Bytes } from "./bodies.js";
@@ -15,7 +15,7 @@ import { untilAborted } from "./interruption.js";
 import type { Fetch } from "./options.js";
 import type { NoReply, Reply } from "./replies.js";
 
-export const LARGEST_RESULT_BYTES = 2 ** 30;
+/** Most bytes of an answer that is no result: of an error, a page of the server, a job. */
 export const LARGEST_PAGE_BYTES = 2 ** 20;
 /** What Node calls while it makes a connection. */
 const CONNECTING = new Set<unknown>(["connect", "getaddrinfo"]);
@@ -28,6 +28,8 @@ export interface OutgoingRequest {
   readonly url: string;
   readonly headers: Readonly<Record<string, string>>;
   readonly body: Bytes | undefined;
+  /** Most bytes of a success. */
+  readonly largest: number;
 }
 
 /** The answer, once it is here as a whole; rejects with the reason of `signal`. */
@@ -44,7 +46,7 @@ export async function exchange(fetch: Fetch, request: OutgoingRequest, signal: A
     const what = sent ? "the connection was lost before there was an answer" : "the server cannot be reached";
     return { kind: "no reply", sent, detail: `${what}: ${words(error)}`, cause: error };
   }
-  const most = response.ok ? LARGEST_RESULT_BYTES : LARGEST_PAGE_BYTES;
+  const most = response.ok ? request.largest : LARGEST_PAGE_BYTES;
   let read: Uint8Array | undefined;
   try {
     read = await untilAborted(readBody(response, most), signal);

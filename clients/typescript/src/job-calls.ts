@@ -88,7 +88,7 @@ export class JobCallMaker {
 
   /** The result once the job has ended, or the job as it is after `wait` seconds. */
   ask(job: Job | string, wait: number): SingleCall<Asked> {
-    const special = { flowControlled: false, timeout: wait + this.#timeout };
+    const special = { hasResult: true, flowControlled: false, timeout: wait + this.#timeout };
     const head = this.#maker.head("GET", `/jobs/${idOf(job)}/result?wait=${wait.toFixed(3)}`, special);
     return new SingleCall<Asked>(head, undefined, (reply) =>
       reply.status === 202

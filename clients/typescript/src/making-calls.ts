@@ -4,12 +4,16 @@ import { BatchCall, type WrittenItem } from "./batch-call.js";
 import { isObject, readResult, UnreadableBody, writeItem, writeItemOfBatch } from "./bodies.js";
 import { type CallHead, SingleCall } from "./calls.js";
 import { InvalidItem } from "./errors.js";
+import { LARGEST_PAGE_BYTES } from "./fetch-wire.js";
 import { type CallTerms, checkWhole, type Settings, USUAL_URGENCY } from "./options.js";
 import type { Reply } from "./replies.js";
 import type { World } from "./world.js";
 
 /** What is special about the head of a request. */
-type Special = Partial<Pick<CallHead, "headers" | "timeout" | "flowControlled">>;
+type Special = Partial<Pick<CallHead, "headers" | "timeout" | "flowControlled">> & {
+  /** Whether its answer may be a result. */
+  readonly hasResult?: boolean;
+};
 
 /** Makes the calls of one client. */
 export class CallMaker {
@@ -66,6 +70,7 @@ export class CallMaker {
       timeout: special.timeout ?? this.#settings.timeout,
       urgency: USUAL_URGENCY,
       harmless: true,
+      largest: special.hasResult ? this.#settings.maxResult : LARGEST_PAGE_BYTES,
       flowControlled: special.flowControlled ?? true,
     };
   }
@@ -91,6 +96,7 @@ export class CallMaker {
       timeout: terms.timeout,
       urgency: terms.urgency,
       harmless: this.#settings.retryUnsafe,
+      largest: this.#settings.maxResult,
       flowControlled: true,
     };
   }

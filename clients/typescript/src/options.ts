@@ -21,6 +21,8 @@ export interface ClientOptions {
   readonly maxRetries?: number | undefined;
   /** Most requests in flight, however well it goes.  64 without it. */
   readonly maxConcurrency?: number | undefined;
+  /** Most bytes of a result; the connection of a larger one is closed.  2 ** 30 without it. */
+  readonly maxResult?: number | undefined;
   /** The header that names the tenant, as the server's option of this name has it. */
   readonly tenantHeader?: string | undefined;
   /** Whether to try again what may have run: the model may run twice then. */
@@ -54,6 +56,7 @@ export interface Settings {
   readonly timeout: number;
   readonly maxRetries: number;
   readonly maxConcurrency: number;
+  readonly maxResult: number;
   readonly tenantHeader: string | undefined;
   readonly retryUnsafe: boolean;
   readonly codec: MessagePackCodec | undefined;
@@ -79,9 +82,11 @@ const PRINTABLE = /^[ -~]*$/;
 
 /** Check the options of a client.  Throws `ConfigError`. */
 export function readSettings(url: string | URL, options: ClientOptions): Settings {
-  const { apiKey, maxRetries = 4, maxConcurrency = 64, tenantHeader, retryUnsafe = false, codec = "json" } = options;
+  const { apiKey, maxRetries = 4, maxConcurrency = 64, maxResult = 2 ** 30 } = options;
+  const { tenantHeader, retryUnsafe = false, codec = "json" } = options;
   checkWhole("maxRetries", maxRetries, 0);
   checkWhole("maxConcurrency", maxConcurrency, 1);
+  checkWhole("maxResult", maxResult, 1);
   if (apiKey !== undefined && !matches(PRINTABLE, apiKey)) {
     throw new ConfigError("apiKey must be ASCII characters that can be printed"); // without the value: it is secret
   }
@@ -101,6 +106,7 @@ export function readSettings(url: string | URL, options: ClientOptions): Setting
     timeout: readTimeout(options.timeoutMs ?? 30_000),
     maxRetries,
     maxConcurrency,
+    maxResult,
     tenantHeader: tenantHeader?.toLowerCase(),
     retryUnsafe,
     codec: codec === "json" ? undefined : codec,

@@ -216,7 +216,7 @@ export class Sender {
   }
 
   #outgoing<T>(call: Call<T>, ofTry: Record<string, string>): OutgoingRequest {
-    const { method, path, headers, requestId } = call.head;
+    const { method, path, headers, requestId, largest } = call.head;
     const body = call.body();
     const contentType: Record<string, string> = body === undefined ? {} : { "content-type": body.contentType };
     return {
@@ -224,6 +224,7 @@ export class Sender {
       url: this.#settings.base + path,
       headers: { ...headers, "x-request-id": requestId, ...ofTry, ...contentType },
       body: body?.bytes,
+      largest,
     };
   }
 }

@@ -28,6 +28,7 @@ describe("options", () => {
     [{ maxRetries: -1 }, /maxRetries must be a whole number of at least 0, got -1/],
     [{ maxRetries: 1.5 }, /maxRetries/],
     [{ maxConcurrency: 0 }, /maxConcurrency must be a whole number of at least 1/],
+    [{ maxResult: 0 }, /maxResult must be a whole number of at least 1/],
     [{ apiKey: "secret\n" }, /^apiKey must be ASCII characters that can be printed$/],
     [{ apiKey: "ü" }, /apiKey/],
     [{ apiKey: 5 }, /apiKey/],

@@ -10,7 +10,7 @@ import { after, describe, test } from "node:test";
 import { Client } from "../src/client.js";
 import { ConnectionFailed, DeadlineExceeded, ServerError } from "../src/errors.js";
 import { unixFetch } from "../src/node.js";
-import type { Fetch } from "../src/options.js";
+import type { ClientOptions, Fetch } from "../src/options.js";
 import { type Clock, REAL_WORLD } from "../src/world.js";
 import { type Running, serve } from "./silent-server.js";
 
@@ -18,6 +18,34 @@ const folder = mkdtempSync(join(tmpdir(), "penstock-"));
 after(() => rmSync(folder, { recursive: true }));
 
 type Answer = (asked: IncomingMessage, answer: ServerResponse) => void;
+
+/** Answers with what `begin` writes, and pieces of 100 kB, until the connection is closed. */
+class Flood {
+  /** How many pieces it writes: half of them are more than a client may take. */
+  left = 640;
+  closed: Promise<unknown> | undefined;
+  readonly #begin: (answer: ServerResponse) => unknown;
+
+  constructor(begin: (answer: ServerResponse) => unknown) {
+    this.#begin = begin;
+  }
+
+  readonly answer: Answer = ({ socket }, answer) => {
+    this.closed = new Promise((resolve) => socket.on("close", resolve)); // which may be reset
+    this.#begin(answer);
+    const to = answer.headersSent ? answer : socket;
+    const more = (): void => {
+      while (!socket.destroyed && this.left > 0) {
+        this.left -= 1;
+        if (!to.write("x".repeat(100_000))) {
+          return;
+        }
+      }
+    };
+    to.on("drain", more);
+    more();
+  };
+}
 
 /** Each way to reach a server: what it serves at, and the `fetch` for it. */
 const WAYS: Record<string, (answer: Answer) => Promise<{ running: Running; fetch: Fetch | undefined }>> = {
@@ -31,10 +59,14 @@ const WAYS: Record<string, (answer: Answer) => Promise<{ running: Running; fetch
 for (const [way, open] of Object.entries(WAYS)) {
   describe(way, () => {
     /** Let `use` call a server that answers so. */
-    async function calling(answer: Answer, use: (c: Client, running: Running) => Promise<void>): Promise<void> {
+    async function calling(
+      answer: Answer,
+      use: (c: Client, running: Running) => Promise<void>,
+      options: ClientOptions = { maxRetries: 0 },
+    ): Promise<void> {
       const { running, fetch } = await open(answer);
       try {
-        await use(new Client(running.url, { fetch, maxRetries: 0 }), running);
+        await use(new Client(running.url, { fetch, ...options }), running);
       } finally {
         await running.stop();
       }
@@ -153,28 +185,70 @@ for (const [way, open] of Object.entries(WAYS)) {
       });
     });
 
-    test("a page without end is not read to its end", async () => {
-      let left = 640;
-      let closed: Promise<unknown> | undefined;
-      const flood: Answer = (asked, answer) => {
-        closed = new Promise((resolve) => asked.socket.on("close", resolve)); // which may be reset
-        answer.writeHead(500);
-        const more = (): void => {
-          while (!answer.destroyed && left > 0) { // 64 MB for a client that reads on, and nothing behind them
-            left -= 1;
-            if (!answer.write("x".repeat(100_000))) {
-              return;
-            }
-          }
-        };
-        answer.on("drain", more);
-        more();
-      };
-      await calling(flood, async (c) => {
-        await assert.rejects(c.predict(1), /the answer has more than 1048576 bytes/);
-        await closed;
-        assert.ok(left > 320, `${left} pieces were not sent`);
+    const endless: [what: string, status: number, call: (c: Client) => Promise<unknown>, most: number][] = [
+      ["a result", 200, (c) => c.predict(1), 1_000_000],
+      ["a page that is no success", 500, (c) => c.predict(1), 2 ** 20],
+      ["a page of the server", 200, (c) => c.health(), 2 ** 20],
+    ];
+    for (const [what, status, call, most] of endless) {
+      test(`${what} without end is not read to its end`, async () => {
+        const flood = new Flood((answer) => answer.writeHead(status));
+        await calling(flood.answer, async (c) => {
+          await assert.rejects(call(c), new RegExp(`the answer has more than ${most} bytes`));
+          await flood.closed;
+          assert.ok(flood.left > 320, `${flood.left} pieces were not sent`);
+        }, { maxRetries: 0, maxResult: 1_000_000 });
       });
+    }
+
+    test("a head without end is a connection that was lost", async () => {
+      const flood = new Flood(({ socket }) => socket?.write("HTTP/1.1 200 OK\r\nx-y: "));
+      await calling(flood.answer, async (c) => {
+        await assert.rejects(c.predict(1), ConnectionFailed);
+        await flood.closed;
+        assert.ok(flood.left > 320, `${flood.left} pieces were not sent`);
+      });
+    });
+
+    for (const begun of ["", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n1"]) {
+      test(`what ends behind ${JSON.stringify(begun)} is given up in time`, async () => {
+        await calling(({ socket }) => socket.write(begun), async (c) => {
+          await assert.rejects(c.predict(1, { timeoutMs: 50 }), (error) => {
+            return error instanceof DeadlineExceeded && error.ran;
+          });
+        });
+      });
+    }
+
+    test("no more is tried again than may be", async () => {
+      let asked = 0;
+      const full: Answer = (_, answer) => {
+        asked += 1;
+        answer.writeHead(503, { "x-should-retry": "true", "retry-after-ms": "0" }).end();
+      };
+      await calling(full, async (c) => {
+        await assert.rejects(c.predict(1), ServerError);
+        assert.equal(asked, 4);
+      }, { maxRetries: 3 });
+    });
+
+    test("no more is in flight than may be", async () => {
+      let most = 0;
+      const inside: ServerResponse[] = [];
+      const two: Answer = (_, answer) => {
+        most = Math.max(most, inside.push(answer));
+        if (inside.length === 2) { // and a third one would come now
+          setTimeout(() => {
+            for (const each of inside.splice(0)) {
+              each.writeHead(200, { "content-type": "application/json" }).end('{"outcomes":[{"result":1}]}');
+            }
+          }, 50);
+        }
+      };
+      await calling(two, async (c) => {
+        assert.deepEqual(await c.predictMany([1, 2, 3, 4, 5, 6], { chunk: 1 }), [1, 1, 1, 1, 1, 1]);
+        assert.equal(most, 2);
+      }, { maxConcurrency: 2 });
     });
   });
 }

@@ -26,6 +26,7 @@ class AsyncClient:
         timeout: seconds for a call, every wait and every try included; inf is no limit.
         max_retries: most further tries of a request.
         max_concurrency: most requests in flight, however well it goes.
+        max_result: most bytes of a result; a larger one is `ConnectionFailed`.
         tenant_header: the header that names the tenant, as the server's option of this name has it.
         retry_unsafe: whether to try again what may have run: the model may run twice then.
         codec: ``"json"`` or ``"msgpack"``, the format of items that are neither bytes nor arrays.
@@ -43,12 +44,15 @@ class AsyncClient:
         timeout: float = 30.0,
         max_retries: int = 4,
         max_concurrency: int = 64,
+        max_result: int = 1 << 30,
         tenant_header: str | None = None,
         retry_unsafe: bool = False,
         codec: str = "json",
         world: World | None = None,
     ) -> None:
-        options = ClientOptions(api_key, timeout, max_retries, max_concurrency, tenant_header, retry_unsafe, codec)
+        options = ClientOptions(
+            api_key, timeout, max_retries, max_concurrency, max_result, tenant_header, retry_unsafe, codec
+        )
         self._core = ClientCore(url, options, world)
         self.jobs = AsyncClientJobs(self._core)
         """The jobs of the server's queue."""

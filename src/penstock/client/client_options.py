@@ -66,6 +66,7 @@ class ClientOptions:
     timeout: float = option(30.0, "seconds for a call, every wait and every try included; inf: no limit", minimum=0)
     max_retries: int = option(4, "most further tries of a request; 0: none", minimum=0)
     max_concurrency: int = option(64, "most requests in flight, however well it goes", minimum=1)
+    max_result: int = option(1 << 30, "most bytes of a result; the connection of a larger one is closed", minimum=1)
     tenant_header: str | None = option(None, "the header that names the tenant, as the server's tenant_header has it")
     retry_unsafe: bool = option(False, "whether to try again what may have run: the model may run twice then")
     codec: str = option("json", "the format of items that are neither bytes nor arrays", choices=tuple(CODECS))

@@ -6,8 +6,8 @@ Contract
   ``sent=True``: what was sent may have run.
 * Whoever is cancelled, at whatever point, leaves no connection open: the server withdraws the item, and nobody later
   waits for a connection that is in nobody's hands.
-* An answer has at most `LARGEST_RESULT_BYTES`, and one that is no success `LARGEST_PAGE_BYTES`; the connection of a
-  larger one is closed.
+* An answer has at most as many bytes as its request says, and one that is no success `LARGEST_PAGE_BYTES`; the
+  connection of a larger one is closed.
 
 Requests go straight to httpx's transports, without what a browser needs: no redirects, no cookies, no proxies from the
 environment.  Each transport has one connection, since the pool of httpcore looks at every connection for each request:
@@ -25,14 +25,12 @@ import httpx
 
 from penstock.client.client_options import ServerAddress
 from penstock.client.replies import NoReply, Reply
-from penstock.client.wire import OutgoingRequest
+from penstock.client.wire import LARGEST_PAGE_BYTES, OutgoingRequest
 from penstock.errors import ConfigError
 
 KEPT_SECONDS: Final = 5.0
 """How long an idle connection is kept: much shorter than by servers and proxies, which else may close it just when the
 next request is sent."""
-LARGEST_RESULT_BYTES: Final = 1 << 30
-LARGEST_PAGE_BYTES: Final = 1 << 20
 _ONE: Final = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEPT_SECONDS)
 
 
@@ -86,31 +84,28 @@ async def _exchange(transport: httpx.AsyncHTTPTransport, request: OutgoingReques
         return NoReply(sent=False, detail=f"the server cannot be reached: {_words(error)}")
     except httpx.TransportError as error:
         return NoReply(sent=True, detail=f"the connection was lost before there was an answer: {_words(error)}")
+    largest = request.largest if response.is_success else LARGEST_PAGE_BYTES
     try:
-        body = await _read(response)
+        body = await _read(response, largest)
     except httpx.TransportError as error:
         return NoReply(sent=True, detail=f"the connection was lost within the answer: {_words(error)}")
     finally:
         await response.aclose()
     if body is None:
-        return NoReply(sent=True, detail=f"the answer has more than {_largest(response)} bytes")
+        return NoReply(sent=True, detail=f"the answer has more than {largest} bytes")
     return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()}, body)
 
 
-async def _read(response: httpx.Response) -> bytes | None:
-    """The body; None where it is too large."""
+async def _read(response: httpx.Response, largest: int) -> bytes | None:
+    """The body; None where it has more than `largest` bytes."""
     pieces: list[bytes] = []
-    size, largest = 0, _largest(response)
+    size = 0
     async for piece in response.aiter_raw():
         size += len(piece)
         if size > largest:
             return None
         pieces.append(piece)
     return b"".join(pieces)
-
-
-def _largest(response: httpx.Response) -> int:
-    return LARGEST_RESULT_BYTES if response.is_success else LARGEST_PAGE_BYTES
 
 
 def _words(error: Exception) -> str:

@@ -71,7 +71,8 @@ class JobCallMaker:
     def ask(self, job: Job | str, wait: float) -> SingleCall[Ended | Job]:
         """The result once the job has ended, or the job as it is after `wait` seconds."""
         path = f"/jobs/{id_of(job)}/result?wait={wait:.3f}"
-        head = self._maker.head("GET", path, harmless=True, flow_controlled=False, timeout=wait + self._timeout)
+        seconds = wait + self._timeout
+        head = self._maker.head("GET", path, harmless=True, has_result=True, flow_controlled=False, timeout=seconds)
         return SingleCall(head, None, _read_end)
 
 

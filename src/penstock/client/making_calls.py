@@ -13,6 +13,7 @@ from penstock.client.call_bodies import CODECS, UnreadableBody, read_result_body
 from penstock.client.client_options import CallTerms, ClientOptions
 from penstock.client.replies import Reply
 from penstock.client.single_call import CallHead, SingleCall
+from penstock.client.wire import LARGEST_PAGE_BYTES
 from penstock.client.world import World
 from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import ConfigError, InvalidItem
@@ -63,11 +64,12 @@ class CallMaker:
         path: str,
         *,
         harmless: bool,
+        has_result: bool = False,
         flow_controlled: bool = True,
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> CallHead:
-        """The head of a request that is for no service."""
+        """The head of a request that is for no service; `has_result` says that its answer may be a result."""
         return CallHead(
             method,
             path,
@@ -76,6 +78,7 @@ class CallMaker:
             self._options.timeout if timeout is None else timeout,
             USUAL_URGENCY,
             harmless,
+            self._options.max_result if has_result else LARGEST_PAGE_BYTES,
             flow_controlled,
         )
 
@@ -95,6 +98,7 @@ class CallMaker:
             self._options.timeout if terms.timeout is None else terms.timeout,
             terms.urgency,
             self._options.retry_unsafe,
+            self._options.max_result,
         )
 
     def _id(self, terms: CallTerms) -> str:

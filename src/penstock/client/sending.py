@@ -211,7 +211,8 @@ class Sender:
             headers["content-type"] = body.content_type
             if body.accept:
                 headers["accept"] = body.accept
-        return OutgoingRequest(head.method, self._base + head.path, headers, b"" if body is None else body.body)
+        sent = b"" if body is None else body.body
+        return OutgoingRequest(head.method, self._base + head.path, headers, sent, head.largest)
 
 
 def _closed(head: CallHead) -> Cancelled:

@@ -40,6 +40,8 @@ class CallHead:
     urgency: int
     harmless: bool
     """Whether a second run does no harm, so that also what may have run is tried again."""
+    largest: int
+    """Most bytes of a success."""
     flow_controlled: bool = True
     """Whether it waits for its turn, and counts."""
 

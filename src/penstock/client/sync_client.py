@@ -111,12 +111,15 @@ class Client:
         timeout: float = 30.0,
         max_retries: int = 4,
         max_concurrency: int = 64,
+        max_result: int = 1 << 30,
         tenant_header: str | None = None,
         retry_unsafe: bool = False,
         codec: str = "json",
         world: World | None = None,
     ) -> None:
-        options = ClientOptions(api_key, timeout, max_retries, max_concurrency, tenant_header, retry_unsafe, codec)
+        options = ClientOptions(
+            api_key, timeout, max_retries, max_concurrency, max_result, tenant_header, retry_unsafe, codec
+        )
         self._core = ClientCore(url, options, world)
         self._thread = CallingThread(self._core)
         self.jobs = ClientJobs(self._core, self._thread)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.client.replies import NoReply, Reply
+
+LARGEST_PAGE_BYTES: Final = 1 << 20
+"""Most bytes of an answer that is no result: of an error, a page of the server, a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,8 @@ class OutgoingRequest:
     url: str
     headers: Mapping[str, str]
     body: bytes
+    largest: int
+    """Most bytes of a success."""
 
 
 class Wire(Protocol):
