@@ -10,15 +10,23 @@ interface Waiting<T> {
   readonly arrival: number;
 }
 
+/** Entries of the heap beyond twice those that wait, so that a short line is not built anew all the time. */
+const SPARE = 8;
+
 /** Those that wait.  `arrival` is a number of each, of which no two have the same. */
 export class WaitingLine<T> {
-  /** A binary heap, whose first goes next; it may have some that have left the line. */
-  readonly #heap: Waiting<T>[] = [];
+  /** A binary heap, whose first goes next; it may have as many as wait, and a few, that have left the line. */
+  #heap: Waiting<T>[] = [];
   /** The arrivals of those in the line. */
   readonly #waiting = new Set<number>();
 
   get length(): number {
     return this.#waiting.size;
+  }
+
+  /** How many are kept, those that have left the line too. */
+  get size(): number {
+    return this.#heap.length;
   }
 
   /** Let `who` wait; 0 is the best urgency. */
@@ -31,16 +39,26 @@ export class WaitingLine<T> {
   /** Forget who has this arrival, if it waits. */
   leave(arrival: number): void {
     this.#waiting.delete(arrival);
+    this.#forgetGone();
   }
 
   /** Take who goes next out of the line; undefined where nobody waits. */
   next(): T | undefined {
     for (let first = this.#pop(); first !== undefined; first = this.#pop()) {
       if (this.#waiting.delete(first.arrival)) {
+        this.#forgetGone();
         return first.who;
       }
     }
     return undefined;
+  }
+
+  /** Let go of those that have left the line: more urgent ones may keep them from its head for ever. */
+  #forgetGone(): void {
+    if (this.#heap.length > 2 * this.#waiting.size + SPARE) {
+      const heap = this.#heap.filter(({ arrival }) => this.#waiting.has(arrival));
+      this.#heap = heap.sort((one, other) => one.urgency - other.urgency || one.arrival - other.arrival);
+    }
   }
 
   #pop(): Waiting<T> | undefined {

@@ -12,6 +12,36 @@ function* draws(seed: number): Generator<number, never> {
   }
 }
 
+test("those that gave up behind others are not kept", () => {
+  const line = new WaitingLine<number>();
+  line.join(0, 0, 0);
+  let held = 0;
+  for (let arrival = 1; arrival <= 10_000; arrival += 1) {
+    line.join(arrival, 7, arrival);
+    line.leave(arrival);
+    line.join(arrival, 0, 100_000 + arrival); // so that somebody more urgent waits all the time
+    line.next();
+    held = Math.max(held, line.size);
+  }
+  assert.equal(line.length, 1);
+  assert.ok(held < 50, `${held} are kept`);
+});
+
+test("those that gave up are forgotten as the others go", () => {
+  const line = new WaitingLine<number>();
+  for (let arrival = 0; arrival < 1000; arrival += 1) {
+    line.join(arrival, 0, arrival);
+  }
+  for (let arrival = 1000; arrival < 1100; arrival += 1) {
+    line.join(arrival, 7, arrival);
+    line.leave(arrival);
+  }
+  for (let arrival = 0; arrival < 999; arrival += 1) {
+    assert.equal(line.next(), arrival);
+  }
+  assert.deepEqual([line.length, line.size < 20], [1, true]);
+});
+
 test("random histories go as with a plain list", () => {
   for (let seed = 1; seed <= 200; seed += 1) {
     const draw = draws(seed);

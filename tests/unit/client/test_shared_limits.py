@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from weakref import WeakSet
 
 from penstock.client.flow_limit import End, FlowLimit
 from penstock.client.retry_budget import RetryBudget
 from penstock.client.waiting_line import WaitingLine
 from rows import each
+
+
+class Waiter:
+    """Somebody in a line."""
 
 
 def test_requests_that_grew_old_do_not_make_the_budget_negative():
@@ -131,3 +136,35 @@ def test_a_line_is_as_a_list_that_is_sorted_each_time(seed):
                 assert line.next() == (None if first is None else f"call {first[1]}")
                 waiting = [one for one in waiting if one != first]
         assert len(line) == len(waiting)
+
+
+def test_those_that_gave_up_behind_others_are_not_kept():
+    line = WaitingLine()
+    ended = [Waiter() for _ in range(10_000)]
+    left = WeakSet(ended)
+    for arrival in range(10):
+        line.join(Waiter(), 0, arrival)
+    while ended:
+        arrival = 10 + len(ended)
+        line.join(ended.pop(), 7, arrival)
+        line.leave(arrival)
+        line.join(Waiter(), 0, 100_000 + arrival)
+        line.next()  # so that somebody more urgent waits all the time
+    assert len(line) == 10
+    assert len(left) < 100
+
+
+def test_those_that_gave_up_are_forgotten_as_the_others_go():
+    line = WaitingLine()
+    ended = [Waiter() for _ in range(100)]
+    left = WeakSet(ended)
+    for arrival in range(1000):
+        line.join(Waiter(), 0, arrival)
+    while ended:
+        arrival = 1000 + len(ended)
+        line.join(ended.pop(), 7, arrival)
+        line.leave(arrival)
+    for _ in range(999):
+        line.next()
+    assert len(line) == 1
+    assert len(left) < 20
