@@ -3,11 +3,20 @@
 import type { Answer, BatchCall } from "./batch-call.js";
 import type { PenstockError } from "./errors.js";
 import type { Job } from "./job.js";
-import { JobCallMaker, type JobOptions } from "./job-calls.js";
+import { JOB_NAMES, JobCallMaker, type JobOptions } from "./job-calls.js";
 import { JobWaiting } from "./job-waiting.js";
 import { CallMaker } from "./making-calls.js";
 import { gatherBounded } from "./many-calls.js";
-import { type CallOptions, type ClientOptions, readSettings, readTerms, type Settings } from "./options.js";
+import {
+  CALL_NAMES,
+  type CallOptions,
+  checkNames,
+  type ClientOptions,
+  type Names,
+  readSettings,
+  readTerms,
+  type Settings,
+} from "./options.js";
 import { type ClientStats, Sender } from "./sending.js";
 import { REAL_WORLD, type World } from "./world.js";
 
@@ -30,6 +39,11 @@ export interface WaitOptions {
 export interface SignalOptions {
   readonly signal?: AbortSignal | undefined;
 }
+
+const MANY_NAMES: Names<ManyOptions> = { ...CALL_NAMES, returnExceptions: true, chunk: true };
+const WAIT_NAMES: Names<WaitOptions> = { timeoutMs: true, signal: true };
+const SIGNAL_NAMES: Names<SignalOptions> = { signal: true };
+const SUBMIT_NAMES: Names<JobOptions & SignalOptions> = { ...JOB_NAMES, ...SIGNAL_NAMES };
 
 /** A server's services, called over HTTP.  Make one for a server, and share it. */
 export class Client {
@@ -61,6 +75,7 @@ export class Client {
 
   /** The result of one item: bytes, or what can be written as JSON or MessagePack. */
   async predict<R = unknown>(item: unknown, options: CallOptions = {}): Promise<R> {
+    checkNames(options, CALL_NAMES);
     const call = this.#maker.predict(item, readTerms(options, this.#settings));
     return (await this.#sender.send(call, { signal: options.signal })) as R;
   }
@@ -75,6 +90,7 @@ export class Client {
     options?: ManyOptions & { readonly returnExceptions?: false | undefined },
   ): Promise<R[]>;
   async predictMany(items: Iterable<unknown>, options: ManyOptions = {}): Promise<unknown[]> {
+    checkNames(options, MANY_NAMES);
     const { returnExceptions = false, chunk = 256, signal } = options;
     this.#sender.check();
     const calls = this.#maker.predictMany(items, readTerms(options, this.#settings), chunk, returnExceptions);
@@ -91,6 +107,7 @@ export class Client {
 
   /** What the server says at `/health`; it never waits for its turn. */
   async health(options: SignalOptions = {}): Promise<Record<string, unknown>> {
+    checkNames(options, SIGNAL_NAMES);
     return this.#sender.send(this.#maker.health(), { signal: options.signal });
   }
 
@@ -130,27 +147,32 @@ export class ClientJobs {
    * Without a `key` one is made for this call, so that a try that may have succeeded can be made again.
    */
   async submit(input: unknown, options: JobOptions & SignalOptions = {}): Promise<Job> {
+    checkNames(options, SUBMIT_NAMES);
     const call = this.#calls.submit(input, options, options.key ?? this.#world.newKey());
     return this.#sender.send(call, { signal: options.signal });
   }
 
   /** The job as it is now. */
   async get(job: Job | string, options: SignalOptions = {}): Promise<Job> {
+    checkNames(options, SIGNAL_NAMES);
     return this.#sender.send(this.#calls.get(job), { signal: options.signal });
   }
 
   /** Wait until all of `jobs` have ended, however they end, and give them in their order. */
   async wait(jobs: Iterable<Job | string>, options: WaitOptions = {}): Promise<Job[]> {
+    checkNames(options, WAIT_NAMES);
     return this.#waiting.wait(jobs, options.timeoutMs, options.signal);
   }
 
   /** Wait until the job has ended, and give its result; of one with an `output`, the output's URL. */
   async result<R = unknown>(job: Job | string, options: WaitOptions = {}): Promise<R> {
+    checkNames(options, WAIT_NAMES);
     return (await this.#waiting.result(job, options.timeoutMs, options.signal)) as R;
   }
 
   /** End a job that nobody runs; have the holder of another one end it.  The job as it is then. */
   async cancel(job: Job | string, options: SignalOptions = {}): Promise<Job> {
+    checkNames(options, SIGNAL_NAMES);
     return this.#sender.send(this.#calls.cancel(job), { signal: options.signal });
   }
 }

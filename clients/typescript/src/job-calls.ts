@@ -11,7 +11,7 @@ import { type Job, readJob } from "./job.js";
 import { JobNotFound } from "./job-errors.js";
 import { writeJson } from "./json.js";
 import type { CallMaker } from "./making-calls.js";
-import { show } from "./options.js";
+import { type Names, show } from "./options.js";
 import type { Reply } from "./replies.js";
 
 /** What a job is submitted with. */
@@ -37,6 +37,19 @@ export interface JobOptions {
   /** A second submission with this key and the same input is the same job; without it one is made for the call. */
   readonly key?: string | undefined;
 }
+
+export const JOB_NAMES: Names<JobOptions> = {
+  priority: true,
+  delayMs: true,
+  deadline: true,
+  id: true,
+  service: true,
+  inputUrl: true,
+  output: true,
+  contentType: true,
+  accept: true,
+  key: true,
+};
 
 /** What has come of an ask: the end of a job and its result, or the job, which has not ended. */
 export type Asked =

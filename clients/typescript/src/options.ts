@@ -71,6 +71,29 @@ export interface CallTerms {
   readonly requestId: string | undefined;
 }
 
+/** The names of options: a table that lacks one, or has one more, does not compile. */
+export type Names<Options> = Readonly<Record<keyof Options, true>>;
+
+const CLIENT_NAMES: Names<ClientOptions> = {
+  apiKey: true,
+  timeoutMs: true,
+  maxRetries: true,
+  maxConcurrency: true,
+  maxResult: true,
+  tenantHeader: true,
+  retryUnsafe: true,
+  fetch: true,
+  codec: true,
+};
+export const CALL_NAMES: Names<CallOptions> = {
+  service: true,
+  urgency: true,
+  tenant: true,
+  timeoutMs: true,
+  requestId: true,
+  signal: true,
+};
+
 export const USUAL_URGENCY = 3;
 const WORST_URGENCY = 7;
 const SERVICE_NAME = /^[A-Za-z0-9._-]+$/;
@@ -82,6 +105,7 @@ const PRINTABLE = /^[ -~]*$/;
 
 /** Check the options of a client.  Throws `ConfigError`. */
 export function readSettings(url: string | URL, options: ClientOptions): Settings {
+  checkNames(options, CLIENT_NAMES);
   const { apiKey, maxRetries = 4, maxConcurrency = 64, maxResult = 2 ** 30 } = options;
   const { tenantHeader, retryUnsafe = false, codec = "json" } = options;
   checkWhole("maxRetries", maxRetries, 0);
@@ -113,7 +137,7 @@ export function readSettings(url: string | URL, options: ClientOptions): Setting
   };
 }
 
-/** Check the options of a call.  Throws `ConfigError`. */
+/** Check the options of a call, the names of which were checked.  Throws `ConfigError`. */
 export function readTerms(options: CallOptions, settings: Settings): CallTerms {
   const { service = "", urgency = USUAL_URGENCY, tenant = "", requestId } = options;
   if (service !== "" && (!matches(SERVICE_NAME, service) || service === "." || service === "..")) {
@@ -133,6 +157,17 @@ export function readTerms(options: CallOptions, settings: Settings): CallTerms {
   }
   const timeout = options.timeoutMs === undefined ? settings.timeout : readTimeout(options.timeoutMs);
   return { service, urgency, tenant, timeout, requestId };
+}
+
+/** Throw `ConfigError` where `options` has one of another name: programs without types may hand in anything. */
+export function checkNames(options: object, names: Readonly<Record<string, true>>): void {
+  if (typeof options !== "object" || options === null) {
+    throw new ConfigError(`options must be an object, got ${show(options)}`);
+  }
+  const unknown = Object.keys(options).find((name) => !Object.hasOwn(names, name));
+  if (unknown !== undefined) {
+    throw new ConfigError(`there is no option ${show(unknown)}; there are ${Object.keys(names).join(", ")}`);
+  }
 }
 
 /** Throw `ConfigError` where `value` is no whole number of at least `least`. */

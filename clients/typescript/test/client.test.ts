@@ -28,6 +28,10 @@ describe("options", () => {
     [{ maxRetries: -1 }, /maxRetries must be a whole number of at least 0, got -1/],
     [{ maxRetries: 1.5 }, /maxRetries/],
     [{ maxConcurrency: 0 }, /maxConcurrency must be a whole number of at least 1/],
+    [{ timeout: 2 }, /^there is no option "timeout"; there are apiKey, timeoutMs, maxRetries, /],
+    [{ apiKeys: undefined }, /^there is no option "apiKeys"/],
+    [null, /^options must be an object, got null$/],
+    ["http", /^options must be an object, got "http"$/],
     [{ maxResult: 0 }, /maxResult must be a whole number of at least 1/],
     [{ apiKey: "secret\n" }, /^apiKey must be ASCII characters that can be printed$/],
     [{ apiKey: "ü" }, /apiKey/],
@@ -55,7 +59,7 @@ describe("options", () => {
   const calls: unknown[] = [
     { service: "a/b" }, { service: ".." }, { service: null }, { urgency: 8 }, { urgency: -1 }, { urgency: 1.5 },
     { tenant: "a b" }, { tenant: "gold" }, { tenant: null }, { timeoutMs: 0 }, { chunk: 0 }, { chunk: 1.5 },
-    { requestId: "" }, { requestId: "a b" }, { requestId: "a".repeat(121) }, { requestId: 5 },
+    { timeout: 2 }, { returnException: true }, null, 5, { requestId: "" }, { requestId: "a b" }, { requestId: "a".repeat(121) }, { requestId: 5 },
   ];
   for (const options of calls) {
     test(`a call has no ${JSON.stringify(options)}, and nothing is sent`, async () => {
@@ -69,6 +73,25 @@ describe("options", () => {
     const { c } = fake(() => 5, { timeoutMs: undefined, apiKey: undefined, codec: undefined, maxRetries: undefined });
     assert.equal(await c.predict(1, { service: undefined, signal: undefined, urgency: undefined }), 5);
   });
+
+  const unknown: [call: string, make: (c: Client, options: never) => Promise<unknown>][] = [
+    ["predict", (c, options) => c.predict(1, options)],
+    ["predictMany", (c, options) => c.predictMany([1], options)],
+    ["health", (c, options) => c.health(options)],
+    ["jobs.submit", (c, options) => c.jobs.submit(1, options)],
+    ["jobs.get", (c, options) => c.jobs.get("a", options)],
+    ["jobs.wait", (c, options) => c.jobs.wait(["a"], options)],
+    ["jobs.result", (c, options) => c.jobs.result("a", options)],
+    ["jobs.cancel", (c, options) => c.jobs.cancel("a", options)],
+  ];
+  for (const [call, make] of unknown) {
+    test(`${call} has no option that is called otherwise`, async () => {
+      const { c, sent } = fake(() => 1);
+      const told = { name: "ConfigError", message: /^there is no option "timeout"; there are .*signal/ };
+      await assert.rejects(make(c, { timeout: 2 } as never), told);
+      assert.deepEqual(sent, []);
+    });
+  }
 
   test("jobs are named by ids that a path may have", async () => {
     const { c, sent } = fake(() => 1);
