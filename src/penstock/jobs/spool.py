@@ -90,7 +90,8 @@ class Spool:
             result = await self._threads.run(found[0].read_bytes)
         except OSError as error:
             log.error("the spool has lost the result of job %s, which is computed again: %s", job.claimed.id, error)  # noqa: TRY400
-            job.end = AttemptEnd(job.hold, JobState.WAITING, cause=Cause.RELEASED)
+            self.forget(job)
+            job.end = AttemptEnd(job.hold, JobState.WAITING, cause=Cause.RELEASED, transfers=end.transfers)
             return job.end
         return msgspec.structs.replace(end, result=result)
 

@@ -17,6 +17,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from penstock.codec import pickle_
 from penstock.core.clock import Clock
 from penstock.core.lanes import Lane
@@ -309,10 +311,11 @@ class Steps:
                 continue  # the look at the lease ends it
             except TransferFailed as error:
                 tries += 1
-                self._counters.attempt_failed(Cause.TRANSFER)
                 if tries >= MOST_ATTEMPTS[Cause.TRANSFER]:
                     self._fail(job, error, {**claimed.attempts, Cause.TRANSFER: tries - 1})
                     return
+                self._counters.attempt_failed(Cause.TRANSFER)
+                job.end = msgspec.structs.replace(job.end, transfers=job.end.transfers + 1)
                 await self._spool.spill(job)
                 # Half of the rest is certain: what is tried again and again from memory must not come in a burst.
                 rest = rest_bound(self._options.backoff, tries - 1) * (0.5 + 0.5 * self._draw())
@@ -379,6 +382,8 @@ class Steps:
     def _end(self, job: HeldWork, end: AttemptEnd) -> None:
         if job.step is not None:
             self._counters.step_ended(job.step, self._clock.now() - job.step_began)
+        if job.end is not None:
+            end = msgspec.structs.replace(end, transfers=job.end.transfers)
         job.end = end
         if not end.result:
             self._holding.resize(job, 0)

@@ -157,6 +157,8 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     """The result, where `to` is SUCCEEDED and the job has no `output`."""
     content_type: str = ""
     """The media type of the result."""
+    transfers: int = 0
+    """How many tries to store the output failed before this end: each is counted as `TRANSFER`, however it ends."""
 
 
 def wrote_nothing(end: AttemptEnd, first_fence: int | None) -> bool:

@@ -50,6 +50,8 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state told to the store, of an ending."""
     cause: str = ""
     counts: bool = False
+    transfers: int = 0
+    """Failed tries to store the output, of an ending."""
     answer: str = ""
     """What the store said: an `Answer`, or the job's state; "" before the act."""
 

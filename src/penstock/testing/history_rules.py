@@ -13,7 +13,7 @@ from penstock.jobs.job import MOST_HISTORY
 from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import LEASE_RAN_OUT, Answer
-from penstock.testing.history_events import Act, Deed, Event
+from penstock.testing.history_events import Act, Deed, Event, Part
 from penstock.testing.history_index import Bounds, Breach, History
 
 # -- I1 ---------------------------------------------------------------------------------------------------------------
@@ -107,9 +107,10 @@ def attempts_are_counted(history: History, _: Bounds) -> Iterator[Breach]:
         for attempt in attempts:
             accepted = attempt.accepted_end()
             if accepted is not None:
-                least.update([accepted[1].cause] * accepted[1].counts)
+                least.update(_counted(accepted[1]))
             else:
-                unsure.update(part.cause for done, part in attempt.ends[:1] if part.counts and done.ended is None)
+                for done, part in attempt.ends[:1]:
+                    unsure.update(_counted(part) if done.ended is None else [])
         if job.state is JobState.DEAD and job.error == LEASE_RAN_OUT and attempts[-1].accepted_end() is None:
             least[Cause.LOST] += 1
         acts = tuple(end for attempt in attempts for end, _ in attempt.ends)
@@ -119,6 +120,11 @@ def attempts_are_counted(history: History, _: Bounds) -> Iterator[Breach]:
                 yield Breach("I4", job.id, f"counts {count} of {cause}, and {least[cause]} were told or lost", acts)
             if count > MOST_ATTEMPTS.get(cause, 0) or (count == MOST_ATTEMPTS[cause] and not job.has_ended):
                 yield Breach("I4", job.id, f"is {job.state} after {count} of {cause}", acts)
+
+
+def _counted(end: Part) -> list[str]:
+    """The causes under which an end is counted, each as often as it is."""
+    return [end.cause] * end.counts + [str(Cause.TRANSFER)] * end.transfers
 
 
 # -- I5 ---------------------------------------------------------------------------------------------------------------

@@ -139,4 +139,5 @@ class RecordedStore:
 
 
 def _part(end: AttemptEnd, answer: str = "") -> Part:
-    return Part(*end.hold, to=end.to, cause=end.cause or "", counts=end.counts, answer=answer)
+    cause = end.cause or ""
+    return Part(*end.hold, to=end.to, cause=cause, counts=end.counts, transfers=end.transfers, answer=answer)

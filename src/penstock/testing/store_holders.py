@@ -213,6 +213,21 @@ class HolderTests(StoreCase):
             assert (second.fence, second.alone, second.attempts) == (first.fence + 1, False, {})
             assert store.end_attempts([handed_back(first)]) == [Answer.LOST]
 
+    def test_tries_to_store_an_output_are_counted_however_the_attempt_ends(self) -> None:
+        """Also where a later one succeeded, and where the job goes back."""
+        with self.opened() as store:
+            put(store, "a", output="file:///out/a")
+            first = AttemptEnd(take_one(store).hold, JobState.WAITING, Cause.RELEASED, transfers=2)
+            assert store.end_attempts([first]) == store.end_attempts([first]) == [Answer.OK]
+            claimed = take_one(store)
+            assert claimed.attempts == {Cause.TRANSFER: 2}
+            store.end_attempts([AttemptEnd(claimed.hold, JobState.SUCCEEDED, transfers=3)])
+            assert see(store, "a").attempts == {Cause.TRANSFER: 5}
+            put(store, "b")
+            last = AttemptEnd(take_one(store).hold, JobState.DEAD, Cause.TRANSFER, counts=True, transfers=9)
+            store.end_attempts([last])
+            assert see(store, "b").attempts == {Cause.TRANSFER: 10}
+
     def test_a_failed_attempt_is_counted_and_rests(self) -> None:
         """The job is scheduled with its error until then, and runs alone where the holder says so."""
         with self.opened() as store:

@@ -389,6 +389,34 @@ async def test_an_upload_is_given_up_for_a_job_that_is_to_be_cancelled(one_job):
     assert len(work.consumer.holding) == 0
 
 
+async def test_each_upload_that_fails_is_an_attempt_and_the_tenth_is_the_last(one_job):
+    work = await one_job(backoff=0.0, output="file:///out/a")
+    work.transfers.errors = [TransferFailed("slow")] * 10
+    work.engine.of("a").settle(b"6")
+    await work.turn(30.0)
+    assert (work.job().state, work.job().attempts) == (JobState.DEAD, {"transfer": 10})
+    assert work.consumer.counters.attempts == {"transfer": 10}
+
+
+async def test_uploads_that_failed_before_one_that_did_not_are_attempts(one_job):
+    work = await one_job(backoff=0.0, output="file:///out/a")
+    work.transfers.errors = [TransferFailed("slow")] * 3
+    work.engine.of("a").settle(b"6")
+    await work.turn(30.0)
+    assert (work.job().state, work.job().attempts) == (JobState.SUCCEEDED, {"transfer": 3})
+
+
+async def test_uploads_that_failed_count_also_where_the_job_is_given_back(one_job):
+    work = await one_job(backoff=300.0, output="file:///out/a")
+    work.transfers.errors = [TransferFailed("slow")]
+    work.engine.of("a").settle(b"6")
+    await work.turn(0.01)
+    closed = await closing(work, 0.0)
+    await work.turn(2.0)
+    await closed
+    assert (work.job().state, work.job().attempts) == (JobState.WAITING, {"transfer": 1})
+
+
 async def test_a_mistake_of_ours_ends_the_consumer(one_job, monkeypatch):
     work = await one_job()
     monkeypatch.setattr(work.consumer.holding, "resize", lambda job, nbytes: 1 // 0)
@@ -456,7 +484,7 @@ async def test_a_results_memory_is_the_spools_while_the_store_is_gone(bench, tmp
     assert list((tmp_path / "spool").glob("*/*.result")) == []
 
 
-async def test_a_result_that_the_spool_has_lost_is_computed_again(one_job, tmp_path):
+async def test_a_result_that_the_spool_has_lost_is_computed_again(one_job, tmp_path, caplog):
     work = await one_job(spool=str(tmp_path / "spool"), output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")]
     work.engine.of("a").settle(b"six")
@@ -464,7 +492,8 @@ async def test_a_result_that_the_spool_has_lost_is_computed_again(one_job, tmp_p
     for path in (tmp_path / "spool").glob("*/*.result"):
         path.unlink()
     await work.turn(5.0)
-    assert work.job().attempts == {}
+    assert work.job().attempts == {"transfer": 1}, "the loss counts nothing"
+    assert caplog.text.count("the spool has lost the result of job a") == 1
     assert len(work.engine.tickets) == 2
     work.engine.of("a").settle(b"six")
     await work.turn(6.0)

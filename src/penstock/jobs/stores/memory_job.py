@@ -211,6 +211,8 @@ class MemoryJob:
         self.told = end.to
         if end.cause is not None and end.counts:
             self._count(end.cause)
+        if end.transfers:
+            self._count(Cause.TRANSFER, end.transfers)
         self.alone = self.alone or end.alone
         self.error = end.problem or self.error
         goes_back = end.to not in ENDED
@@ -225,8 +227,8 @@ class MemoryJob:
             self.due = Moment(at.now + end.rest, at.wall + end.rest)
         return Answer.OK
 
-    def _count(self, cause: Cause) -> None:
-        self.attempts[cause] = self.attempts.get(cause, 0) + 1
+    def _count(self, cause: Cause, n: int = 1) -> None:
+        self.attempts[cause] = self.attempts.get(cause, 0) + n
 
     def _end_attempt(self, cause: str, at: Moment) -> None:
         last = self.history[-1]

@@ -147,7 +147,7 @@ def read_claimed_job(packed: bytes, packed_spec: bytes, body: bytes) -> ClaimedJ
 
 def ending_words(end: AttemptEnd) -> tuple[bytes, bytes, bytes]:
     """The arguments of `end.lua` for `end`."""
-    told = (*end.hold, end.to, end.cause, end.counts, end.alone, end.rest, end.content_type)
+    told = (*end.hold, end.to, end.cause, end.counts, end.alone, end.rest, end.content_type, end.transfers)
     return encode(told), b"" if end.problem is None else encode(end.problem), end.result
 
 

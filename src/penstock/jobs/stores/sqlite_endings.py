@@ -93,8 +93,9 @@ class Endings:
         cause = NAMES[state] if ended else _cause(end)
         attempts, problem = job.attempts, job.problem
         if end.counts and end.cause is not None:
-            counts = read_counts(attempts)
-            attempts = write_counts({**counts, end.cause.value: counts.get(end.cause.value, 0) + 1})
+            attempts = _counted(attempts, end.cause, 1)
+        if end.transfers:
+            attempts = _counted(attempts, Cause.TRANSFER, end.transfers)
         if end.problem is not None:
             problem = write_problem(end.problem)
         if state == _SUCCEEDED:
@@ -132,6 +133,12 @@ class Endings:
         connection.executemany("INSERT OR REPLACE INTO bodies VALUES (?, ?)", self._results)
         connection.executemany("DELETE FROM bodies WHERE seq = ?", self._unneeded)
         connection.executemany("INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?, ?, ?, ?, -1.0)", self._deliveries)
+
+
+def _counted(attempts: str, cause: Cause, n: int) -> str:
+    """The text of `attempts` with `n` more of this cause."""
+    counts = read_counts(attempts)
+    return write_counts({**counts, cause.value: counts.get(cause.value, 0) + n})
 
 
 def _cause(end: AttemptEnd) -> str:

@@ -1,15 +1,19 @@
 -- End attempts.  ARGV, for each: in MessagePack id, fence, state, cause or nil, whether it counts, whether the job is
--- alone from now on, rest in seconds, the result's media type; then the problem or '', and the result.
+-- alone from now on, rest in seconds, the result's media type, failed tries to store the output; then the problem or
+-- '', and the result.
 -- The answer, for each: 'ok' or 'lost'.
 write_though_full()
 
+local function count(job, cause, n)
+  job.attempts = job.attempts or {}
+  job.attempts[cause] = (job.attempts[cause] or 0) + n
+end
+
 local function settle(job, ending, problem, result)
-  local _, _, state, cause, counts, alone, rest, result_type = unpack(ending, 1, 8)
+  local _, _, state, cause, counts, alone, rest, result_type, transfers = unpack(ending, 1, 9)
   job.told = state
-  if counts and cause then
-    job.attempts = job.attempts or {}
-    job.attempts[cause] = (job.attempts[cause] or 0) + 1
-  end
+  if counts and cause then count(job, cause, 1) end
+  if transfers > 0 then count(job, 'transfer', transfers) end
   if alone then job.alone = true end
   if job.cancel and not ENDED[state] then state = 'cancelled' end
   local extra = {}
