@@ -38,6 +38,7 @@ from penstock.jobs.deliveries import Deliveries
 from penstock.jobs.held_work import HeldWork, Holding, JobStep
 from penstock.jobs.job_counters import JobCounters
 from penstock.jobs.job_formats import JobTarget
+from penstock.jobs.lost_jobs import LostJobs
 from penstock.jobs.renewing import Renewing
 from penstock.jobs.rules.job_states import ENDED
 from penstock.jobs.spool import Spool
@@ -146,6 +147,7 @@ class Consumer:
             store_up=self.store_watch.answered,
             draw=draw,
         )
+        self._lost = LostJobs(lambda ids: self._store_threads.run(lambda: self.store.get(ids)), clock)
         self._upkeep = Upkeep(self, list(self._targets.values()), options, self._store_threads, clock, draw)
         self._deliveries = Deliveries(
             self,
@@ -180,7 +182,8 @@ class Consumer:
         await self._store_threads.run(self.spool.open)
         hit("after_start")
         self.renewing.start()
-        for work in (self._claim_all(), self._commits.run(), self._upkeep.run(), self._deliveries.run()):
+        parts = (self._commits.run(), self._upkeep.run(), self._deliveries.run(), self._lost.run())
+        for work in (self._claim_all(), *parts):
             task = self._loop.create_task(work)
             task.add_done_callback(self._task_ended)
             self._tasks.append(task)
@@ -231,6 +234,7 @@ class Consumer:
         await self._until_empty(1.0)
         for task in self._tasks:
             task.cancel()
+        await self._lost.tell()
         self.renewing.stop()
         if len(self.holding):
             log.warning("%d jobs are still leased: others get them when their leases run out", len(self.holding))
@@ -331,6 +335,7 @@ class Consumer:
             if job.claimed.output is not None:
                 self._deliveries.ask()
         elif answer is Answer.LOST and job.end_sent == 1:
+            self._lost.add(job.hold)
             job.lost = True  # after a second time an earlier one may have ended it, and what it wrote may be needed
         self._drop(job)
 
@@ -372,7 +377,7 @@ class Consumer:
                 continue  # perhaps it has ended as the store was told: the answer to that says so
             if renewed.answer is Answer.LOST:
                 job.lost = True
-                log.warning("job %s is another's, or its run has ended: its work here is dropped", job.claimed.id)
+                self._lost.add(job.hold)
                 self._steps.withdraw(job)
             elif renewed.cancel and not job.cancelled and job.step is not JobStep.COMMIT:
                 job.cancelled = True

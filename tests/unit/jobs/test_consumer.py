@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import msgspec
 import pytest
@@ -320,6 +321,84 @@ async def test_a_lost_job_is_dropped_and_its_result_is_not_committed(one_job):
     assert len(work.consumer.holding) == 0
     assert work.job().history[-1].fence == other.fence
     assert work.job().state is JobState.LEASED
+
+
+def told(caplog):
+    return [(record.levelname, record.getMessage()) for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+GONE = (
+    "the store no longer knows {} of the jobs held here: it was emptied or put back, or they ended elsewhere and were "
+    "purged: {}"
+)
+
+
+async def test_a_job_that_is_another_s_is_told_as_a_warning(one_job, caplog):
+    work = await one_job()
+    work.engine.state = State.STARTING
+    await work.turn(31.0)
+    work.memory.claim("other", lease=30, limit=1, max_bytes=99, services=["double"])
+    work.renew()
+    await work.turn(1.0)
+    assert told(caplog) == [("WARNING", "job a is another's, or its run has ended: its work here is dropped")]
+
+
+@pytest.mark.parametrize("ends", [0, 2, 4])
+async def test_jobs_that_the_store_has_lost_are_told_once_as_an_error(bench, caplog, ends):
+    """Whether it says so to a renewal, or to the ends of attempts."""
+    work = await bench(fake_service(max_size=4))
+    for job_id in "abcd":
+        work.submit(job_id)
+    await work.turn()
+    work.memory._jobs.clear()
+    for ticket in work.engine.tickets[:ends]:
+        ticket.settle(b"6")
+    await work.turn(0.1)
+    work.renew()
+    await work.turn(1.0)
+    assert len(work.consumer.holding) == 0
+    ((level, text),) = told(caplog)
+    assert level == "ERROR"
+    head, _, named = text.rpartition(": ")
+    assert (head, set(named.split(", "))) == (GONE.format(4, "").removesuffix(": "), set("abcd"))
+    await work.turn(120.0)
+    assert len(told(caplog)) == 1
+
+
+async def test_a_job_that_the_store_knows_only_by_older_claims_is_one_that_it_has_lost(one_job, caplog):
+    work = await one_job()
+    work.memory._jobs["a"].history.clear()  # as before the claim
+    work.memory._jobs["a"].fence = 0
+    work.memory._jobs["a"].state = JobState.WAITING
+    work.engine.state = State.STARTING
+    work.renew()
+    await work.turn(1.0)
+    assert told(caplog) == [("ERROR", GONE.format(1, "a"))]
+
+
+async def test_what_is_lost_more_is_told_together_a_minute_later(bench, caplog):
+    work = await bench(fake_service(max_size=1))
+    for job_id in ("a", "b", "c"):
+        work.submit(job_id)
+        await work.turn(2.0)
+        del work.memory._jobs[job_id]
+        work.engine.of(job_id).settle(b"6")
+        await work.turn(2.0)
+    assert told(caplog) == [("ERROR", GONE.format(1, "a"))]
+    work.lose_store()
+    await work.turn(60.0)
+    work.store.gone = None
+    await work.turn(10.0)
+    assert told(caplog)[-1] == ("ERROR", GONE.format(2, "b, c"))
+
+
+async def test_what_was_lost_is_told_at_the_end(one_job, caplog):
+    work = await one_job()
+    work.memory._jobs.clear()
+    work.engine.of("a").settle(b"6")
+    await work.turn(0.1)
+    await closing(work, 0.0)
+    assert told(caplog) == [("ERROR", GONE.format(1, "a"))]
 
 
 async def test_past_its_local_deadline_nothing_new_begins_until_a_renewal_says_ok(one_job):
