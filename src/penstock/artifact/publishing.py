@@ -113,7 +113,7 @@ def publish_artifact(artifact: str | os.PathLike[str], model_dir: str | os.PathL
         _check_is_artifact(saved)
         source = open_artifact(saved, check_files=False)
         _check_target(folder, source)
-        repeated = _published_before(folder, source.digest)
+        repeated = _published_before(folder, source)
         if repeated is not None:
             return repeated
         if source.path.is_relative_to(resolved_place(folder) / VERSIONS):
@@ -241,11 +241,13 @@ def _check_target(folder: Path, source: Artifact) -> None:
     check_place(folder)
 
 
-def _published_before(folder: Path, digest: str) -> Publication | None:
+def _published_before(folder: Path, source: Artifact) -> Publication | None:
+    digest = source.digest
     record = read_current(folder)
     number = number_of(record, digest, versions_there(folder))
     if record is None or number is None:
         return None
+    open_artifact(source.path, digest=digest)  # its manifest alone has said so far that it is this version
     try:
         open_version(folder, record, number)
     except ArtifactInvalid:

@@ -131,7 +131,7 @@ def test_a_damaged_current_version_keeps_nobody_from_publishing_or_going_back(sa
     assert roll_back(there, 1).version == 1
 
 
-@pytest.mark.parametrize(
+DAMAGES = pytest.mark.parametrize(
     ("damage", "said"),
     [
         (lambda path: (path / "model.onnx").write_bytes(b"x"), "model.onnx has 1 bytes"),
@@ -140,11 +140,28 @@ def test_a_damaged_current_version_keeps_nobody_from_publishing_or_going_back(sa
         (lambda path: (path / "DIGEST").write_bytes(b"x"), "DIGEST does not hold 64"),
     ],
 )
+
+
+@DAMAGES
 def test_an_artifact_that_is_not_as_it_was_saved_is_refused(saved, there, published, tmp_path, damage, said):
     artifact = tmp_path / "artifact"
     shutil.copytree(saved("b"), artifact)
     damage(artifact)
     published("a")
+    before = files_of(there)
+    with pytest.raises(ArtifactInvalid, match=f"{artifact}.*{said}.*nothing was changed"):
+        publish_artifact(artifact, there)
+    assert files_of(there) == before
+
+
+@DAMAGES
+def test_an_artifact_that_was_altered_is_refused_also_where_it_is_a_version_already(
+    saved, there, published, tmp_path, damage, said
+):
+    artifact = tmp_path / "artifact"
+    shutil.copytree(saved("a"), artifact)
+    damage(artifact)
+    published("ab")
     before = files_of(there)
     with pytest.raises(ArtifactInvalid, match=f"{artifact}.*{said}.*nothing was changed"):
         publish_artifact(artifact, there)
