@@ -63,15 +63,23 @@ class FaultLog:
         self._process = 0
         """The process that counts: a fork of it has a copy of the count, and must not write it again."""
 
-    def report(self, error: RequestError, ids: Sequence[str], n: int = 1) -> None:
-        """Write that `n` requests or items ended with `error`; `ids` are theirs, or the first of them."""
+    @property
+    def writes(self) -> bool:
+        """Whether failures are written at all: the level of the log may leave them out."""
+        return self._log.isEnabledFor(logging.ERROR)
+
+    def report(self, error: RequestError, ids: Sequence[str], n: int = 1) -> int:
+        """Write that `n` requests or items ended with `error`; `ids` are theirs, or the first of them.
+
+        Returns how many of `ids` the line names; 0 where there is none.
+        """
         if isinstance(error, _NO_FAULT):
-            return
+            return 0
         kind = _kind(error)
         trace = error.traceback if isinstance(error, StageFailed) else ""
         detail = self._judge(kind, n, has_traceback=bool(trace))
-        if detail is Detail.COUNT:
-            return
+        if detail is Detail.COUNT or not self.writes:
+            return 0
         named = tuple(ids[:_MAX_IDS])
         extra: dict[str, Any] = {"request_ids": named}
         if n > len(named):
@@ -85,6 +93,7 @@ class FaultLog:
             self._write(f"{who}: {_where(kind)}", trace, extra)
         else:
             self._write(f"{who}: {_what(error)}", "", extra)
+        return len(_shown(ids))
 
     def report_start(self, kind: FaultKind, what: str, reason: str, trace: str) -> None:
         """Write that a worker could not be started, because of `reason`; `trace` is its traceback, or "".
@@ -140,7 +149,7 @@ class FaultLog:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def _write(self, head: str, trace: str, extra: dict[str, Any]) -> None:
-        if not self._log.isEnabledFor(logging.ERROR):
+        if not self.writes:
             return
         words = (cut_line(head, LINE_BYTES),)
         record = self._log.makeRecord(self._log.name, logging.ERROR, __file__, 0, "%s", words, None, extra=extra)
@@ -181,10 +190,12 @@ class BatchFaults:
             entry = self._entries.setdefault((kind, text), _Entry(error))
         entry.add(occurrence)
 
-    def report(self, faults: FaultLog) -> None:
-        """Write them."""
+    def report(self, faults: FaultLog) -> set[str]:
+        """Write them; returns the occurrences that a line names."""
+        named: set[str] = set()
         for entry in self._entries.values():
-            faults.report(entry.error, entry.ids, entry.n)
+            named.update(entry.ids[: faults.report(entry.error, entry.ids, entry.n)])
+        return named
 
 
 class _Entry:
@@ -224,6 +235,13 @@ def _what(error: RequestError) -> str:
 
 def list_ids(ids: Iterable[str], n: int) -> str:
     """`ids` as far as a line has room for them, and how many more there are of the `n`."""
+    named = _shown(ids)
+    listed = ", ".join(named)
+    return f"{listed} and {n - len(named)} more" if n > len(named) else listed
+
+
+def _shown(ids: Iterable[str]) -> list[str]:
+    """The first of `ids`, as many as a line has room for."""
     named: list[str] = []
     room = _IDS_BYTES
     for each in ids:
@@ -231,5 +249,4 @@ def list_ids(ids: Iterable[str], n: int) -> str:
         if named and (room < 0 or len(named) == _MAX_IDS):
             break
         named.append(each)
-    listed = ", ".join(named)
-    return f"{listed} and {n - len(named)} more" if n > len(named) else listed
+    return named

@@ -125,10 +125,10 @@ class Problems:
             return self._numbers[RequestError]
         return self._numbers[_kind(error)]
 
-    def describe(self, error: RequestError, request_id: str, occurrence: str) -> dict[str, Any]:
+    def describe(self, error: RequestError, request_id: str, occurrence: str, *, logged: bool) -> dict[str, Any]:
         """The problem object of `error`, for an answer of its own or for an outcome of a client batch.
 
-        `occurrence` names this item of this request, and the log has the same name.
+        `occurrence` names this item of this request; `logged` says that a line of the log has the same name.
         """
         row = _kind(error)
         kind, title = KINDS[row]
@@ -137,7 +137,7 @@ class Problems:
             "type": f"urn:penstock:problem:{kind}",
             "title": title,
             "status": status,
-            "detail": _detail(error),
+            "detail": self._detail(error, logged=logged),
             "request_id": request_id,
         }
         if isinstance(error, InvalidItem):
@@ -152,11 +152,24 @@ class Problems:
             _say_when(problem, error)
         return problem
 
+    def _detail(self, error: RequestError, *, logged: bool) -> str:
+        """The text for the client.  A stage's exception may name files or secrets, so its text stays in the log."""
+        if isinstance(error, StageFailed):
+            told = f"Stage {error.stage!r} {error.deed}"
+            if logged:
+                return f"{told}; the log of the server has it under this id."
+            if self.faults.writes:
+                return f"{told}; the log of the server counts it with others of its kind."
+            return f"{told}."
+        if isinstance(error, InvalidItem):
+            return one_line(error.reason)
+        return one_line(str(error))
+
     def answer(self, error: RequestError, request: HttpRequest) -> Response:
         """The answer to a request of one item, or to a client batch that is refused; writes a fault to the log."""
         request_id = request.id.decode()
-        problem = self.describe(error, request_id, request_id)
-        self.faults.report(error, (request_id,))
+        logged = self.faults.report(error, (request_id,)) > 0
+        problem = self.describe(error, request_id, request_id, logged=logged)
         return respond(problem, retry=error.retryable)
 
     def job_answer(self, error: PenstockError, request: HttpRequest) -> Response:
@@ -234,12 +247,3 @@ def _say_when(problem: dict[str, Any], error: PenstockError | None = None) -> No
 def _kind(error: RequestError) -> type[RequestError]:
     """The row of the table that `error` belongs to: its own class or the nearest base that has one."""
     return next(cls for cls in type(error).__mro__ if cls in KINDS)
-
-
-def _detail(error: RequestError) -> str:
-    """The text for the client.  A stage's exception may name files, rows or secrets, so its text stays in the log."""
-    if isinstance(error, StageFailed):
-        return f"Stage {error.stage!r} {error.deed}; the log of the server has it under this id."
-    if isinstance(error, InvalidItem):
-        return one_line(error.reason)
-    return one_line(str(error))

@@ -71,6 +71,22 @@ def test_a_level_above_errors_leaves_out_failures(clock, caplog):
     assert not caplog.records
 
 
+async def test_who_reports_learns_how_many_ids_a_line_names(faults):
+    told = [faults.report(failed(), ("a",)) for _ in range(30)]
+    assert told == [1] * 11 + [0] * 19
+    assert faults.report(WorkerLost(stage="price"), [f"{'i' * 128}:{n}" for n in range(20)], 30) == 3
+    assert faults.report(WorkerLost(stage="price"), [f"{n}" for n in range(20)], 30) == 10
+    assert faults.report(InvalidItem(), ("a",)) == 0
+    faults.flush()
+
+
+def test_a_log_that_leaves_out_failures_names_no_id(clock):
+    logger = logging.getLogger("penstock.tests.quiet")
+    logger.setLevel(logging.CRITICAL)
+    quiet = FaultLog(clock, logger)
+    assert (quiet.report(failed(), ("abc",)), quiet.writes, FaultLog(clock).writes) == (0, False, True)
+
+
 def test_the_same_failure_again_is_one_line(faults, caplog):
     faults.report(failed("one"), ("a",))
     faults.report(failed("two\nthree"), ("b",))
@@ -221,7 +237,7 @@ def test_what_many_items_share_is_written_once(faults, caplog):
     batch = BatchFaults()
     for n in range(300):
         batch.add(failed("broken"), f"r:{n}")
-    batch.report(faults)
+    assert batch.report(faults) == {f"r:{n}" for n in range(10)}
     assert len(caplog.messages) == 1
     assert caplog.messages[0].startswith("r:0, r:1, r:2, r:3, r:4, r:5, r:6, r:7, r:8, r:9 and 290 more: stage")
 
@@ -230,7 +246,7 @@ async def test_texts_that_differ_are_lines_of_their_own_as_long_as_there_are_lin
     batch = BatchFaults()
     for n in range(100_000):
         batch.add(failed(f"bad {n}"), f"r:{n}")
-    batch.report(faults)
+    assert batch.report(faults) == {f"r:{n}" for n in range(11)}
     assert [text.partition(":")[2].split(":")[0] for text in caplog.messages] == [f"{n}" for n in range(11)]
     await clock.advance(1.0)
     assert "99989 more failures" in caplog.messages[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import re
 import weakref
@@ -352,6 +353,31 @@ def test_a_failure_of_a_stage_says_what_the_stage_did(fakes, type_name, words):
     call = fakes.call(fakes.app(service))
     service.engine.submissions[0].settle(StageFailed("secret", stage="echo", type_name=type_name))
     assert call.json["detail"] == f"Stage 'echo' {words}; the log of the server has it under this id."
+
+
+WRITTEN = "Stage 'echo' raised an exception; the log of the server has it under this id."
+COUNTED = "Stage 'echo' raised an exception; the log of the server counts it with others of its kind."
+
+
+async def test_a_failure_that_the_log_has_not_is_not_said_to_be_there(fakes, caplog):
+    service = fakes.Service()
+    app = fakes.app(service)
+    told = []
+    for n in range(30):
+        call = fakes.call(app, x_request_id=f"id-{n}-")
+        service.engine.submissions[-1].settle(StageFailed("boom", stage="echo", type_name="builtins.ValueError"))
+        told.append(call.json["detail"])
+        assert (call.json["id"] in caplog.text) == (told[-1] == WRITTEN)
+    assert (told[0], set(told)) == (WRITTEN, {WRITTEN, COUNTED})
+    app.problems.faults.flush()
+
+
+def test_a_log_without_failures_is_not_pointed_to(fakes, caplog):
+    caplog.set_level(logging.CRITICAL, "penstock.server")
+    service = fakes.Service()
+    call = fakes.call(fakes.app(service))
+    service.engine.submissions[0].settle(StageFailed("boom", stage="echo", type_name="builtins.ValueError"))
+    assert call.json["detail"] == "Stage 'echo' raised an exception."
 
 
 @pytest.mark.parametrize(

@@ -190,32 +190,42 @@ class ClientBatch:
         self._ticket = None
         if self._client_left:
             self._answer(Response(CLIENT_LEFT, b"", b""))
-        elif len(outcomes) <= JOIN_INLINE_OUTCOMES:
-            self._answer(self._report(self._join(outcomes)))
+            return
+        named = self._report(outcomes)
+        if len(outcomes) <= JOIN_INLINE_OUTCOMES:
+            self._answer(self._join(outcomes, named))
         else:
             self._joining_bytes = sum([payload_size(o.payload) for o in outcomes if isinstance(o, Result)])
             self._hold_answer(self._joining_bytes)
-            self._route.in_thread(lambda: self._join(outcomes), self._was_joined)
+            self._route.in_thread(lambda: self._join(outcomes, named), self._was_joined)
 
-    def _was_joined(self, joining: asyncio.Future[tuple[Response, BatchFaults]]) -> None:
+    def _was_joined(self, joining: asyncio.Future[Response]) -> None:
         self._hold_answer(-self._joining_bytes)
         error = NotReady(state=State.STOPPED) if joining.cancelled() else joining.exception()
         if error is None:
-            self._answer(self._report(joining.result()))
+            self._answer(joining.result())
         else:
             self._refuse(error)
 
-    def _report(self, joined: tuple[Response, BatchFaults]) -> Response:
-        """Write the faults to the log, on the event loop."""
-        response, faults = joined
-        faults.report(self._route.problems.faults)
-        return response
+    def _report(self, outcomes: list[Outcome]) -> set[str]:
+        """Write the faults to the log, on the event loop; which items the log names."""
+        faults: BatchFaults | None = None
+        last: Failure | None = None
+        for index, outcome in enumerate(outcomes):
+            if isinstance(outcome, Failure) and outcome is not last:
+                faults = faults or BatchFaults()
+                faults.add(outcome.error, self._occurrence(index))
+                last = outcome
+        return set() if faults is None else faults.report(self._route.problems.faults)
 
-    def _join(self, outcomes: list[Outcome]) -> tuple[Response, BatchFaults]:
+    def _occurrence(self, index: int) -> str:
+        """The name of an item of this request."""
+        return f"{self._request.id.decode()}:{index}"
+
+    def _join(self, outcomes: list[Outcome], named: set[str]) -> Response:
         request_id = self._request.id.decode()
         describe = self._route.problems.describe
         entries: list[tuple[Any, dict[str, Any] | None]] = []
-        faults = BatchFaults()
         last: Failure | None = None
         last_entry: tuple[Any, dict[str, Any] | None] = (None, None)
         for index, outcome in enumerate(outcomes):
@@ -224,13 +234,12 @@ class ClientBatch:
             elif outcome is last:
                 entries.append(last_entry)  # thousands of items that were never run may share one outcome
             else:
-                occurrence = f"{request_id}:{index}"
-                last_entry = (None, describe(outcome.error, request_id, occurrence))
+                occurrence = self._occurrence(index)
+                last_entry = (None, describe(outcome.error, request_id, occurrence, logged=occurrence in named))
                 entries.append(last_entry)
-                faults.add(outcome.error, occurrence)
                 last = outcome
         body = join_outcomes(self._formats.codec_out, entries)
-        return Response(200 if last is None else 207, self._formats.media, body), faults
+        return Response(200 if last is None else 207, self._formats.media, body)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

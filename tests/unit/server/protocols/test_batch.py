@@ -133,6 +133,8 @@ def test_many_failures_of_one_cause_are_one_log_entry(fakes, caplog):
         assert shown in caplog.text
     assert [entry["error"]["id"] for entry in call.json["outcomes"]] == [f"mine:{n}" for n in range(20)]
     assert b"Traceback" not in call.response.body
+    written = [entry["error"]["detail"].endswith("has it under this id.") for entry in call.json["outcomes"]]
+    assert written == [True] * 10 + [False] * 10
 
 
 def test_a_client_that_leaves_withdraws_all_its_items(fakes):
