@@ -158,7 +158,8 @@ class StageFailed(RequestError):
 
     It carries what happened in the worker as text: `stage`, `type_name` (``module.Qualname``), `message`, `traceback`,
     `mro` and `raised_at`.  `mro` has the names of the remote type and its bases, `raised_at` is the ``file:line`` that
-    raised, or "".  A message has at most 8 KiB, a traceback 64 KiB: of longer ones the middle is cut.
+    raised, or "", and of a result that cannot be encoded the type of what cannot be, or its place.  A message has at
+    most 8 KiB, a traceback 64 KiB: of longer ones the middle is cut.
     """
 
     begun = True

@@ -6,9 +6,10 @@ and no infinity: a result with one of them fails.  With `allow_nan` they are wri
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,16 +22,22 @@ from penstock.codec.type_check import TypeCheck
 from penstock.core.payload import Buffer
 from penstock.errors import PenstockError
 
+_NAMED_TYPE: Final = re.compile(r"[`']([^`']+)[`']")
+"""The type that an error names, as in "cannot pickle 'generator' object"."""
+_INDEX: Final = re.compile(r"\[\d+\]")
+
 
 class EncodeFailed(PenstockError):
     """The result cannot be written in the format that was asked for.
 
-    `reason` says why without naming the format, or is "".
+    `reason` says why without naming the format, or is "".  `place` is what results that fail in the same way have in
+    common: the type of the object that cannot be written, or where in the result it is, without numbers.
     """
 
-    def __init__(self, message: str = "", *, reason: str = "") -> None:
+    def __init__(self, message: str = "", *, reason: str = "", place: str = "") -> None:
         super().__init__(message)
         self.reason = reason
+        self.place = place
 
 
 class ResultMismatch(EncodeFailed):
@@ -40,7 +47,7 @@ class ResultMismatch(EncodeFailed):
     """
 
     def __init__(self, message: str = "", *, path: str = "") -> None:
-        super().__init__(message)
+        super().__init__(message, place=_without_numbers(path))
         self.path = path
 
 
@@ -90,7 +97,8 @@ class ItemEncoder:
             reason = "it is nested too deeply, or holds itself" if isinstance(exc, RecursionError) else str(exc)
             # Once compiled, `from` sets no cause.  The text has the reason, so nobody looks for the cause.
             message = f"{self._subject} cannot be written as {Codec(codec).name}: {reason}"
-            raise EncodeFailed(message, reason=reason) from exc
+            named = _NAMED_TYPE.search(reason)
+            raise EncodeFailed(message, reason=reason, place="" if named is None else named[1]) from exc
 
     def _refuse_mismatch(self, check: TypeCheck, value: Any) -> None:
         try:
@@ -113,8 +121,14 @@ def _refuse_nan(value: Any, subject: str) -> None:
     path = _path_of_nan(msgspec.to_builtins(value, enc_hook=_write_unless_finite), "$")
     if path is not None:
         raise EncodeFailed(
-            f"{subject} has a NaN or an infinity at `{path}`, which JSON cannot carry; allow_nan=True writes null"
+            f"{subject} has a NaN or an infinity at `{path}`, which JSON cannot carry; allow_nan=True writes null",
+            place=_without_numbers(path),
         )
+
+
+def _without_numbers(path: str) -> str:
+    """The path of each of many items, as ``$.x[].y``."""
+    return _INDEX.sub("[]", path)
 
 
 def _write_unless_finite(value: Any) -> Any:

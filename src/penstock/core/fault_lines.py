@@ -33,7 +33,7 @@ class FaultKind(NamedTuple):
     error: str
     """The name of the error's type."""
     raised_at: str
-    """`file:line`, or "" where there is no traceback."""
+    """`file:line`, or "" where there is no traceback; of a result that cannot be encoded what cannot be, or where."""
 
 
 OTHERS = FaultKind("", "", "")

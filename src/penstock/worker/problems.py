@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from penstock.codec.encode import EncodeFailed
 from penstock.codec.text import cut_middle
 from penstock.errors import ArtifactInvalid
 from penstock.transport.messages import MAX_NAMES, MESSAGE_BYTES, NAME_BYTES, TRACEBACK_BYTES, Problem
@@ -81,7 +82,7 @@ def describe_error(error: BaseException) -> Problem:
         mro=_names(_mro_of(type(error))),
         message=_text(error, MESSAGE_BYTES),
         traceback=_traceback(error, trace),
-        raised_at=_raised_at(trace),
+        raised_at=_raised_at(trace) or _place_of_result(error),
     )
 
 
@@ -102,14 +103,18 @@ def _has_telling_cause(error: BaseException) -> bool:
     """
     if isinstance(error, ArtifactInvalid):
         return False
+    causes = _causes_of(error)
+    return len(causes) == _MAX_CAUSES or any(_first_of_users(_trace_of(cause)) is not None for cause in causes)
+
+
+def _causes_of(error: BaseException) -> list[BaseException]:
+    """The errors behind `error`, the nearest first; not all where they are many."""
+    found: list[BaseException] = []
     cause = error.__cause__ or error.__context__
-    for _ in range(_MAX_CAUSES):
-        if cause is None:
-            return False
-        if _first_of_users(_trace_of(cause)) is not None:
-            return True
+    while cause is not None and len(found) < _MAX_CAUSES:
+        found.append(cause)
         cause = cause.__cause__ or cause.__context__
-    return True
+    return found
 
 
 def _first_of_users(part: TracebackType | None) -> TracebackType | None:
@@ -172,6 +177,17 @@ def _raised_at(trace: TracebackType | None) -> str:
     while trace.tb_next is not None:
         trace = trace.tb_next
     return cut_middle(f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}", NAME_BYTES)
+
+
+def _place_of_result(error: BaseException) -> str:
+    """Place of a result that cannot be encoded: a line of the user's code, the type or the path of an object, or ""."""
+    if not issubclass(type(error), EncodeFailed):
+        return ""
+    for cause in _causes_of(error):
+        users = _first_of_users(_trace_of(cause))
+        if users is not None:
+            return cut_middle(f"{_name(type(cause))} at {_raised_at(users)}", NAME_BYTES)
+    return _text(_attribute(error, "place", ""), NAME_BYTES)
 
 
 def _traceback(error: BaseException, trace: TracebackType | None) -> str:

@@ -216,6 +216,28 @@ def test_what_the_users_code_raised_while_its_result_was_encoded_is_shown():
     assert "LookupError: of the user" in trace
 
 
+def place_of(value, codec=Codec.JSON, declared=Any, **options):
+    """What is told of the place of a result that cannot be encoded."""
+    encoder = ItemEncoder(declared, **options)
+    return describe_error(without_the_tests_frame(lambda: encoder.encode(codec, value), EncodeFailed)).raised_at
+
+
+def test_of_a_result_that_cannot_be_encoded_the_place_is_its_type_or_where_in_the_result_it_is():
+    nan = float("nan")
+    assert place_of({"a": [1.0, {"b": nan}]}) == place_of({"a": [1.0, 2.0, 3.0, {"b": nan}]}) == "$.a[].b"
+    assert place_of({"b": nan}) == "$.b"
+    assert place_of([object()]) == place_of({"x": object()}) == "builtins.object"
+    assert place_of(3 + 4j, Codec.MSGPACK) == "builtins.complex"
+    assert place_of((n for n in range(3)), Codec.PICKLE) == "generator"
+    assert place_of("text", Codec.RAW) == "str"
+    assert place_of([1, 2, "3"], declared=list[int], validate=True) == "$[]"
+    nested = []
+    nested.append(nested)
+    assert place_of(nested) == ""
+    line = Broken.__reduce__.__code__.co_firstlineno + 1
+    assert place_of(Broken(), Codec.PICKLE) == f"builtins.LookupError at {__file__}:{line}"
+
+
 def test_errors_of_ours_that_are_each_others_context_have_an_end():
     one, other = PenstockError("one"), PenstockError("other")
     one.__context__, other.__context__ = other, one
