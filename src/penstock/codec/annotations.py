@@ -100,8 +100,11 @@ def mentioned(type_: Any) -> Iterator[Any]:
         yield from mentioned(inner)
 
 
-def reached(type_: Any) -> Iterator[Any]:
-    """Every type that an item of this type may have in it, each once: those of the fields of classes, too."""
+def reached(type_: Any, *, models: bool = True) -> Iterator[Any]:
+    """Every type that an item of this type may have in it, each once: those of the fields of classes, too.
+
+    Without `models` those of the fields of pydantic's models are left out.
+    """
     todo: list[Any] = [type_]
     seen: dict[int, Any] = {}  # by their ids, which are theirs while they are kept: not every type has a hash
     while todo:
@@ -109,7 +112,8 @@ def reached(type_: Any) -> Iterator[Any]:
             if id(kind) not in seen:
                 seen[id(kind)] = kind
                 yield kind
-                todo += _fields_of(get_origin(kind) or kind)
+                if models or not is_model(kind):
+                    todo += _fields_of(get_origin(kind) or kind)
 
 
 def enums_with_missing(type_: Any) -> list[type[enum.Enum]]:
@@ -146,6 +150,19 @@ def is_pydantic(type_: Any) -> bool:
     return "pydantic" in sys.modules and isinstance(type_, type) and hasattr(type_, "__pydantic_validator__")
 
 
+def type_hints(annotated: Any) -> dict[str, Any]:
+    """The annotations of a class or a function; none where they cannot be resolved, which others tell."""
+    try:
+        return typing.get_type_hints(annotated, include_extras=True)
+    except Exception:  # noqa: BLE001  # the user's expressions
+        return {}
+
+
+def is_model(type_: Any) -> bool:
+    """Whether the type is a pydantic model, and no pydantic dataclass: only pydantic reads its fields."""
+    return is_pydantic(type_) and not hasattr(type_, "__dataclass_fields__")
+
+
 def type_name(type_: Any) -> str:
     """The type as a user would write it, short enough for a message: ``list[float]``, ``ndarray[float32]``."""
     if type_ is Any:
@@ -163,7 +180,8 @@ def type_name(type_: Any) -> str:
     origin, args = get_origin(type_), get_args(type_)
     if is_array(type_):
         dtype = next((d for a in args for d in get_args(a) if is_numpy_scalar(d)), None)
-        return f"ndarray[{dtype.__name__}]" if dtype else "ndarray"
+        name = (origin or type_).__name__
+        return f"{name}[{dtype.__name__}]" if dtype else name
     if origin is typing.Literal:
         return f"Literal[{', '.join(map(repr, args))}]"
     if args:
@@ -175,10 +193,7 @@ def _fields_of(kind: Any) -> list[Any]:
     """The types of the fields of `kind`, if it is a class that is read by its fields."""
     if not isinstance(kind, type) or not any(hasattr(kind, mark) for mark in _HAVE_FIELDS):
         return []
-    try:
-        return list(typing.get_type_hints(kind, include_extras=True).values())
-    except Exception:  # noqa: BLE001  # the user's expressions; who reads them for good says what is wrong
-        return []
+    return list(type_hints(kind).values())
 
 
 def _bare(type_: Any) -> Any:

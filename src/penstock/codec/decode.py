@@ -15,6 +15,7 @@ import msgspec
 from penstock.codec import pickle_
 from penstock.codec.annotations import array_kind, bytes_kind, enums_with_missing, type_name
 from penstock.codec.custom import model_reader, read_custom
+from penstock.codec.dataclass_init import not_as_made
 from penstock.codec.formats import Codec
 from penstock.codec.invalid import UnreadablePart, fault_of_enum, fault_of_pickle, invalid_item, is_callers_fault
 from penstock.codec.type_cache import fill_type_cache
@@ -112,18 +113,21 @@ def _any_array(payload: Buffer) -> Any:
 def _typed_readers(type_: Any) -> tuple[Callable[[Buffer], Any], Callable[[Buffer], Any]]:
     """Readers of JSON and of MessagePack."""
     models = model_reader(type_)
-    if models is not None:
+    if models is not None and not not_as_made(type_, by_pydantic=True):
         builtins = msgspec.msgpack.Decoder()
         return models.json, lambda payload: models.value(builtins.decode(payload))
+    # A later stage may have any type.  A first stage with a type that cannot be read is refused by `schema.accepts`.
     try:
         fill_type_cache(type_)
-        return (
-            msgspec.json.Decoder(type_, dec_hook=read_custom).decode,
-            msgspec.msgpack.Decoder(type_, dec_hook=read_custom).decode,
-        )
+        why = not_as_made(type_, by_pydantic=False)
+        if not why:
+            return (
+                msgspec.json.Decoder(type_, dec_hook=read_custom).decode,
+                msgspec.msgpack.Decoder(type_, dec_hook=read_custom).decode,
+            )
     except TypeError as exc:
-        # A later stage may have any type.  A first stage with such a type is refused by `schema.accepts`.
-        reason = f"`{type_name(type_)}` cannot be read from JSON or MessagePack: {exc}"
+        why = str(exc)
+    reason = f"`{type_name(type_)}` cannot be read from JSON or MessagePack: {why}"
 
     def refuse(_: Buffer) -> Any:
         raise UnreadablePart(reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -50,6 +52,24 @@ def read_model(value: Any, model: type[pydantic.BaseModel]) -> pydantic.BaseMode
         return model.model_validate(value)
     except pydantic.ValidationError as exc:
         raise _refused(exc) from exc
+
+
+def remaking(cls: Any) -> Callable[[Any], None]:
+    """A function that has the `__init__` of a pydantic dataclass make an object in which others have set the fields.
+
+    It raises UnreadablePart.
+    """
+    init, names = cls.__init__, [field.name for field in dataclasses.fields(cls) if field.init]
+
+    def penstock_remake(made: Any) -> None:
+        given = {name: vars(made)[name] for name in names if name in vars(made)}
+        vars(made).clear()
+        try:
+            init(made, **given)
+        except pydantic.ValidationError as exc:
+            raise _refused(exc) from exc
+
+    return penstock_remake
 
 
 def plain_fields(model: pydantic.BaseModel) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, get_origin
 
 import msgspec
@@ -19,6 +20,7 @@ from penstock.codec.annotations import (
     type_name,
 )
 from penstock.codec.custom import model_reader
+from penstock.codec.dataclass_init import dataclasses_in, fields_without_init, not_as_made
 from penstock.codec.formats import Codec
 from penstock.codec.sendable import unsendable
 from penstock.codec.type_cache import fill_type_cache
@@ -38,7 +40,8 @@ def accepts(item_type: Any) -> frozenset[Codec]:
     """
     if takes_file(item_type):
         return frozenset()
-    if model_reader(item_type) is None:
+    by_msgspec = model_reader(item_type) is None
+    if by_msgspec:
         try:
             fill_type_cache(item_type)
         except TypeError as exc:
@@ -49,6 +52,12 @@ def accepts(item_type: Any) -> frozenset[Codec]:
                 f"`{type_name(item_type)}` cannot be an item from outside: no request can bring "
                 f"`{type_name(strange)}`; take what JSON has, and make the object in `preprocess`"
             )
+    reason = not_as_made(item_type, by_pydantic=not by_msgspec)
+    if reason:
+        raise ConfigError(
+            f"`{type_name(item_type)}` cannot be an item from outside: {reason}; take plain values, and make the "
+            "object in `preprocess`"
+        )
     found = {Codec.JSON, Codec.MSGPACK}
     if bytes_kind(item_type) is not None:
         found.add(Codec.RAW)
@@ -89,7 +98,19 @@ def json_schema(type_: Any, *, ref_template: str = REF_TEMPLATE) -> tuple[dict[s
         (schema,), own = msgspec.json.schema_components((type_,), schema_hook=custom, ref_template=ref_template)
     except TypeError:
         return {}, {}
+    for cls in dataclasses_in(type_):
+        _show_as_read_only(fields_without_init(cls), cls.__name__, own.values())
     return schema, components | own
+
+
+def _show_as_read_only(fields: frozenset[str], name: str, components: Iterable[dict[str, Any]]) -> None:
+    """Say in the schema of the class `name` that its `fields` are in answers, and never in requests."""
+    for component in components:
+        properties = component.get("properties", {})
+        if fields and fields <= properties.keys() and component["title"].partition("[")[0] == name:
+            component["required"] = [field for field in component.get("required", ()) if field not in fields]
+            for field in fields:
+                properties[field] = {**properties[field], "readOnly": True}
 
 
 def _custom_schema(type_: Any, ref_template: str, components: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import inspect
 
 from penstock.codec.annotations import is_array, is_numpy_scalar, is_pydantic
+from penstock.codec.dataclass_init import fields_without_init
 
 _VALUES: tuple[Any, ...] = (None, True, 0, 0.0, "", b"", [], {})
 """One of each kind that JSON or MessagePack has.  An abstract class as `Iterable` or `Hashable` takes some of them."""
@@ -42,7 +43,9 @@ def _unsendable(info: inspect.Type, seen: frozenset[Any]) -> Iterator[Any]:
             | inspect.NamedTupleType(cls=owner, fields=members)
         ):
             if owner not in seen:  # a class may have fields of its own type
-                yield from _of_all((field.type for field in members if field.required), seen | {owner})
+                own = fields_without_init(owner)
+                needed = (field.type for field in members if field.required and field.name not in own)
+                yield from _of_all(needed, seen | {owner})
         case inspect.DictType(key_type=key, value_type=value):
             yield from _of_all((key, value), seen)
         case inspect.TupleType(item_types=types):
@@ -58,7 +61,9 @@ def _of_all(infos: Iterable[inspect.Type], seen: frozenset[Any]) -> Iterator[Any
 
 def _is_made(kind: Any) -> bool:
     """Whether a request can lead to an object of `kind`."""
-    if is_array(kind) or is_numpy_scalar(kind) or is_pydantic(kind):
+    if is_array(kind):
+        return not is_array(kind.__mro__[1])  # objects of a subclass of arrays are made in ways of its own
+    if is_numpy_scalar(kind) or is_pydantic(kind):
         return True
     try:
         return any(isinstance(value, kind) for value in _VALUES)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
-import msgspec
+from penstock.codec.dataclass_init import read_with_init
 
 _one_at_a_time: Final = threading.RLock()
 """Annotations are code, which may come here again."""
@@ -23,4 +23,4 @@ def fill_type_cache(type_: Any) -> None:
         TypeError: msgspec can read nothing as this type, for instance a union of two lists.
     """
     with _one_at_a_time:
-        msgspec.msgpack.Decoder(type_)
+        read_with_init(type_)

@@ -84,6 +84,15 @@ class Word:
     def __post_init__(self):
         open("/srv/secret/" + self.text)
 
+@dataclass
+class House:
+    rooms: int
+    garden: float = 10.0
+
+class Houses(ps.Stage):
+    def predict(self, h: House) -> dict[str, float]:
+        return vars(h)
+
 class Words(ps.Stage):
     def predict(self, w: Word) -> int:
         return 1
@@ -93,11 +102,11 @@ structs, dataclasses, typeddicts, models = (ps.Service(s, name=s.__name__.lower(
 arrays, lists, untyped, prepared = (ps.Service(s, name=s.__name__.lower()) for s in (Arrays, Lists, Untyped, Prepared))
 nans = ps.Service(Nans, name="nans")
 nulls = ps.Service(Nans, name="nulls", allow_nan=True)
-words = ps.Service(Words, name="words")
+words, houses = ps.Service(Words, name="words"), ps.Service(Houses, name="houses")
 """
 SERVICES = (
     "structs", "dataclasses", "typeddicts", "models", "arrays", "lists", "untyped", "prepared", "nans", "nulls",
-    "words",
+    "words", "houses",
 )  # fmt: skip
 
 
@@ -117,6 +126,7 @@ def http(server):
     [
         ("structs", {"x": [1, 2.5]}, {"x": [2.0, 5.0], "label": ""}),
         ("dataclasses", {"left": 7}, {"left": 2, "right": 7}),
+        ("houses", {"rooms": 1}, {"rooms": 1, "garden": 10.0}),
         ("typeddicts", {"name": "ann", "age": 3}, {"name": "ANN", "age": 4}),
         ("models", {"amount": 4, "kind": "b"}, {"amount": 5, "kind": "b"}),
         ("arrays", [[1, 2], [3, 4.5]], {"sum": 10.5, "max": 4.5}),

@@ -342,3 +342,18 @@ def test_the_refusal_of_an_object_names_its_type_and_what_to_return_instead(kind
             f"the result cannot be written as {codec.name}: "
             f"an object of type `{name}` is neither JSON nor MessagePack{instead}"
         )
+
+
+class Buggy(msgspec.Struct):
+    x: int
+
+    def __post_init__(self):
+        if self.x == 2:
+            raise KeyError("two")
+
+
+def test_a_fault_in_a_check_of_the_results_type_is_told_with_its_class():
+    result = Buggy(1)
+    result.x = 2
+    with pytest.raises(ResultMismatch, match="the result is not `Buggy`: KeyError: 'two'"):
+        ItemEncoder(Buggy, validate=True).encode(Codec.JSON, result)
