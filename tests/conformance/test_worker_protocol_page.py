@@ -149,9 +149,19 @@ def test_the_header_is_as_the_page_has_it():
 
 def test_the_numbers_of_the_page_are_those_of_the_code():
     kinds = {name: int(number) for number, name, *_ in table("Ids are any 64 bits.")}
-    ours = (Kind.EXAMINE, Kind.EXAMINED, Kind.RELEASED, Kind.KEPT, Kind.TRIM, Kind.RECALL)
+    ours = (
+        Kind.EXAMINE,
+        Kind.EXAMINED,
+        Kind.RELEASED,
+        Kind.KEPT,
+        Kind.TRIM,
+        Kind.RECALL,
+        Kind.SHORTAGE,
+        Kind.LOST,
+        Kind.SUSPECT,
+    )
     assert kinds == {kind.name: int(kind) for kind in Kind if kind not in ours}
-    assert ours == (7, 8, 12, 13, 14, 15)
+    assert ours == (7, 8, 12, 13, 14, 15, 16, 17, 18)
     statuses = {name: int(number) for number, name, *_ in table("The payloads begin at byte 17")}
     assert statuses == {status.name: int(status) for status in Status if status is not Status.RECALLED}
     formats = {name.strip("`"): int(number) for number, name, *_ in table("### Formats")}

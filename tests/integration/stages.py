@@ -358,6 +358,30 @@ class Shares(ps.Stage):
         return act(x)
 
 
+class Fragile(ps.Stage):
+    """Doubles on a device of this process that has memory for `fits` at once, and is lost for good after "poison"."""
+
+    batch = ps.Batch(max_size=32)
+    lost = False
+
+    def setup(self, fits: int = 1000, words: str = "no device") -> None:
+        self.fits = fits
+        self.words = words
+
+    def predict(self, xs: list[Any]) -> list[Any]:
+        if "poison" in xs:
+            Fragile.lost = True
+        if Fragile.lost:
+            raise RuntimeError(self.words)
+        if len(xs) > self.fits or ("giant" in xs and len(xs) > 1):
+            raise MemoryError
+        return [2 * x for x in xs]
+
+
+class FragileWithExample(Fragile):
+    examples = (1,)
+
+
 class ActBatch(ps.Stage):
     batch = ps.Batch(max_size=32)
 

@@ -182,6 +182,11 @@ async def _run(service: Service, tell: Tell) -> None:
         return
     try:
         tell(Finding("setup and warm-up", note="every stage is ready"))
+        for stage, spec in zip(rehearsal.engine.stages if rehearsal.engine else (), rehearsal.stages, strict=True):
+            most = spec.batch.max_size if spec.batch is not None else 1
+            if stage.max_size < most:
+                note = f"of its examples {stage.max_size} ran at once, and there was no memory for {most} (max_size)"
+                tell(Finding(f"memory of stage {stage.name}", note=note, warning=True))
         examples = service.stages[0].examples
         if not examples:
             name = service.stages[0].name

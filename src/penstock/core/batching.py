@@ -10,9 +10,10 @@ Contract
 * Nothing that has left is called back for a better one.
 * The lane behind them, BACK, gets what they leave of a batch.  Where they could fill it, BACK still gets its share of
   the items, evenly spread and exact over time, and no more.
-* A batch has at most `policy.max_size` items.  A suspect (see `retry`) is always a batch of its own, and so is an item
-  of a request that is to be alone.  A suspect goes before everything else; an item that is to be alone keeps its place
-  in its lane, and ends the batch before it.  One of BACK counts as a full batch of its share.
+* A batch has at most `max_size` items, which is what the policy says, or fewer for a while.  A suspect (see `retry`) is
+  always a batch of its own, and so is an item of a request that is to be alone.  A suspect goes before everything else;
+  an item that is to be alone keeps its place in its lane, and ends the batch before it.  One of BACK counts as a full
+  batch of its share.
 * An idle worker that asks at or after `next_deadline()` gets a batch.  Where the wait is learned, a hold may begin with
   the first that asks; from then on it is so.
 * A busy worker whose window is not full gets a batch only if the batch is full.  Otherwise the items of few callers
@@ -93,6 +94,8 @@ class BatchQueue:
         timer_step: float = TIMER_STEP,
     ) -> None:
         self.policy = policy
+        self.max_size = policy.max_size
+        """The most items of a batch now: fewer than the policy says where memory was short."""
         self.round_trip_seconds = round_trip_seconds
         self.draining = False
         self.front_nbytes = 0
@@ -282,7 +285,7 @@ class BatchQueue:
             return CutBatch([suspect], Reason.RETRY)
         if self._back_suspects and back:
             return CutBatch([self._back_suspects.popleft()], Reason.RETRY, 1)
-        size = self.policy.max_size
+        size = self.max_size
         front = waiting = self._waiting
         if at_most is not None and at_most < front:
             front = at_most
@@ -427,7 +430,7 @@ class BatchQueue:
         if self._bulk:
             return self._oldest(BULK), Reason.BULK
         oldest = self._oldest(SINGLE)
-        if self._waiting >= self.policy.max_size:
+        if self._waiting >= self.max_size:
             return oldest, Reason.FULL
         if self.draining:
             return oldest, Reason.DRAIN
@@ -445,7 +448,7 @@ class BatchQueue:
         if self.policy.max_gap is not None:
             newest = max([next(reversed(members)).arrived for members in self._members(SINGLE)])
             due = min(due, (newest + self.policy.max_gap, Reason.GAP))
-        run = self.expected_run(min(self._waiting, self.policy.max_size))
+        run = self.expected_run(min(self._waiting, self.max_size))
         return min(due, (self._earliest_deadline() - run - self.round_trip_seconds, Reason.DEADLINE))
 
     def _end_hold(self, now: float) -> None:
@@ -482,13 +485,13 @@ class BatchQueue:
 
     def _is_short(self, count: int) -> bool:
         """Whether a batch of `count` items is not to be sent to a busy worker."""
-        return count < self.policy.max_size or self._alone > 0
+        return count < self.max_size or self._alone > 0
 
     # -- the lanes in front -------------------------------------------------------------------------------------
 
     def _cut(self, count: int, reason: Reason) -> CutBatch:
         """A batch of the first `count` items of the lanes in front, or of as many as fit and may run together."""
-        count = min(count, self.policy.max_size)
+        count = min(count, self.max_size)
         alone = self._alone
         items = self._take_front(count)
         self._waiting -= len(items)
@@ -536,7 +539,7 @@ class BatchQueue:
 
     def _take_with_back(self, now: float, idle: bool, front: int, waiting: int) -> CutBatch | None:
         """As `take`, where BACK fills a batch with `front` of the `waiting` items in front, or has its share of it."""
-        size = self.policy.max_size
+        size = self.max_size
         behind = self._back.together(size)
         if not idle and self._is_short(front + behind):
             return None
@@ -562,7 +565,7 @@ class BatchQueue:
 
         It counts as a full batch of its share, because its worker does nothing else meanwhile.
         """
-        size = self.policy.max_size
+        size = self.max_size
         if not idle and self._is_short(front):
             return None
         reason = Reason.FULL

@@ -58,8 +58,8 @@ class StageCounters:
     """What one stage has done since its service was started."""
 
     __slots__ = (
-        "abandoned", "batch_size", "batches", "bisected", "computed", "cuts", "recycled", "restarts", "retried",
-        "waited",
+        "abandoned", "batch_size", "batches", "bisected", "computed", "cuts", "devices_lost", "recycled", "restarts",
+        "retried", "shortages", "waited",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -80,6 +80,10 @@ class StageCounters:
         """Items run again because their worker died."""
         self.bisected = 0
         """Batches that were bisected."""
+        self.devices_lost = 0
+        """Workers ended because their device was lost."""
+        self.shortages = 0
+        """Batches for which there was not enough memory."""
 
 
 class ServiceCounters:

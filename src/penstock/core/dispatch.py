@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.core.item import Item, ItemState
 from penstock.core.payload import Payload
@@ -35,10 +35,11 @@ class SentFrame:
     `unsettled` is how many of its items have no outcome yet.  Who settles an item counts it down.  `back` is how many
     of them are of BACK.  `moment` is when it was sent.  `views` are the payloads that the worker reads where they lie:
     they must stay there until it has answered, or has ended, whatever becomes of the items.  `recalled` are the items
-    that the worker was told to leave out, and that settle when it has said whether that was in time.
+    that the worker was told to leave out, and that settle when it has said whether that was in time.  `answers` is the
+    answer of a worker whose device is lost: its failures hold only for items that get no other try.
     """
 
-    __slots__ = ("back", "frame_id", "holder", "items", "moment", "recalled", "unsettled", "views")
+    __slots__ = ("answers", "back", "frame_id", "holder", "items", "moment", "recalled", "unsettled", "views")
 
     def __init__(
         self, frame_id: int, items: list[Item], holder: FrameHolder, back: int = 0, moment: float = 0.0
@@ -51,6 +52,7 @@ class SentFrame:
         self.moment = moment
         self.views: Sequence[Payload] = ()
         self.recalled: Sequence[Item] = ()
+        self.answers: Any = None
 
     @property
     def running(self) -> bool:

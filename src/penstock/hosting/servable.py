@@ -76,6 +76,10 @@ class StageView(Protocol):
         """Items waiting for a worker."""
 
     @property
+    def max_size(self) -> int:
+        """The most items of a batch now: fewer than its policy says while memory is short."""
+
+    @property
     def in_flight(self) -> int:
         """Items handed to workers and not answered."""
 

@@ -81,6 +81,8 @@ def _describe_stage(stage: StageView, *, external: bool) -> dict[str, Any]:
     return {
         "queued": stage.queued,
         "in_flight": stage.in_flight,
+        "max_size": stage.max_size,
+        "devices_lost": stage.counters.devices_lost,
         "progress_age_seconds": _rounded(stage.progress_age),
         "retry_in_seconds": _rounded(stage.retry_in_seconds),
         "workers": [_describe_worker(worker, external=external) for worker in stage.workers],

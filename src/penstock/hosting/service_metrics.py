@@ -211,8 +211,14 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
         "How long a free worker was last held for company, as it was decided (max_wait); 0: it was not held.",
         labels=STAGE,
     )
+    size = GaugeMetricFamily(
+        "penstock_stage_max_size",
+        "The most items of a batch now: those of its policy, or fewer where there was not enough memory.",
+        labels=STAGE,
+    )
     for service, stage in stages:
         label = (service, stage.name)
+        size.add_metric(label, stage.max_size)
         hold.add_metric(label, stage.hold_seconds)
         age.add_metric(label, stage.progress_age)
         queued.add_metric(label, stage.queued)
@@ -221,7 +227,7 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
         for state in WorkerState:
             workers.add_metric((*label, state.value), states.count(state))
         up.add_metric(label, sum([state.up for state in states]))
-    yield from (queued, in_flight, workers, up, age, hold)
+    yield from (queued, in_flight, workers, up, age, hold, size)
 
 
 _STAGE_COUNTERS = {
@@ -246,6 +252,14 @@ _STAGE_COUNTERS = {
         "Workers killed because they ran a batch on and on that nobody waited for. The log has the worker's stacks.",
     ),
     "retried": ("penstock_stage_retried_items", "Items run again because a worker died under them."),
+    "devices_lost": (
+        "penstock_stage_devices_lost",
+        "Workers ended because their device was lost: of a batch nothing ended well, and what ran before failed too.",
+    ),
+    "shortages": (
+        "penstock_stage_out_of_memory",
+        "Batches for which there was not enough memory; they were run in halves. max_size says how large they may be.",
+    ),
     "bisected": (
         "penstock_stage_bisected_batches",
         "Batches that raised as a whole and were taken apart to find the items at fault.",

@@ -21,6 +21,7 @@ from penstock.core.dispatch import SentFrame, count_taking, least_busy, reclaim
 from penstock.core.item import OFFER, SEND, Item, ItemState
 from penstock.core.lanes import Lane
 from penstock.core.load_progress import Loading
+from penstock.core.memory_limit import GROW_AFTER_SECONDS, MemoryLimit
 from penstock.core.payload import any_large
 from penstock.core.request_ids import join_ids
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
@@ -33,12 +34,19 @@ from penstock.runtime.incarnation import StartIncarnation, WorkerStart
 from penstock.runtime.process import worker_environment
 from penstock.runtime.slabs import NO_SLAB, StageSlabs
 from penstock.runtime.spec import StageSpec
-from penstock.runtime.stage_failures import fault_kind, first_error, short_reason, start_failure, start_words
+from penstock.runtime.stage_failures import (
+    fault_kind,
+    first_error,
+    short_reason,
+    split_answers,
+    start_failure,
+    start_words,
+)
 from penstock.runtime.stage_memory import StageMemory, released_note
 from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
-from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control
-from penstock.transport.messages import Launch, Problem, pack
+from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control, encode_slab_note
+from penstock.transport.messages import Launch, Lost, Problem, Well, pack
 from penstock.worker.stage import has_health
 
 log = guarded_logger("penstock.runtime")
@@ -48,6 +56,7 @@ ROUND_TRIP_SECONDS = 0.010
 
 Items that wait for company are sent so much earlier than their deadlines require.
 """
+DEVICE_LOST: Final = "device lost"
 SERVE: Final = Verdict.SERVE  # asked for each batch: a constant costs nothing once compiled
 BACK: Final = int(Lane.BACK)
 SETTLED: Final = ItemState.SETTLED
@@ -91,6 +100,10 @@ class StageDriver:
 
     memory: StageMemory | None = None
     """What of its inputs and results lies in slabs; None where nothing does."""
+    _well: Well | None = None
+    """An item that ended well, for new workers to be examined by."""
+    _memory_limit: MemoryLimit | None = None
+    """How large batches may be, while that is less than the policy says."""
     recalls = True
     """Whether its workers can be told to leave out what they have not begun."""
 
@@ -198,6 +211,11 @@ class StageDriver:
         return self.spec.name
 
     @property
+    def max_size(self) -> int:
+        """The most items of a batch now: fewer than the policy says while memory is short."""
+        return self.queue.max_size
+
+    @property
     def queued(self) -> int:
         """Items that wait for this stage."""
         return len(self.queue)
@@ -291,6 +309,8 @@ class StageDriver:
         `back_room` returns whether it takes items of BACK.
         """
         queue = self.queue
+        if self._memory_limit is not None:
+            self._grow(self._memory_limit, now)
         self.held = False
         while len(queue):
             worker = least_busy(self.workers, self.window, self.most_batches)
@@ -319,6 +339,28 @@ class StageDriver:
                 self._send(worker, batch, now)
             else:
                 queue.unsent(worker.index)
+
+    def _grow(self, limit: MemoryLimit, now: float) -> None:
+        if limit.grow(now):
+            self.queue.max_size = limit.size
+            log.info("stage %r: its batches may have %d items again", self.name, limit.size)
+            if limit.lifted:
+                self._memory_limit = None
+
+    def ran_out_of_memory(self, worker: WorkerSlot, failed: int, ran: int) -> None:  # see `SlotOwner`
+        self.counters.shortages += 1
+        limit = self._memory_limit or MemoryLimit(self.spec.policy.max_size)
+        if limit.ran_out(failed, ran, self._now()):
+            self.queue.max_size = limit.size
+            log.warning(
+                "%s: out of memory with %d items at once; batches of the stage have at most %d now, and twice as many "
+                "after each %g s without another such",
+                worker,
+                failed,
+                limit.size,
+                GROW_AFTER_SECONDS,
+            )
+        self._memory_limit = None if limit.lifted else limit
 
     def count_workers(self, now: float) -> None:
         """Tell the queue how many workers may be given batches, and of which it will hear no more."""
@@ -369,6 +411,8 @@ class StageDriver:
             join_ids(items),
             handles,
         )
+        if items[0].suspect and self.recalls:
+            buffers.insert(0, encode_slab_note(Kind.SUSPECT, b""))
         if worker.part is not None and worker.part.any_ended:
             buffers.insert(0, released_note(worker.part))
         worker.send(sent, buffers, now)
@@ -412,6 +456,8 @@ class StageDriver:
         launch = self._launch(index)
         if self.memory is not None:
             launch = replace(launch, slabs=self.memory.slabs.order(index))
+        if self._well is not None:
+            launch = replace(launch, well=self._well)
         return pack(launch)
 
     def launch_in(self) -> float:
@@ -458,6 +504,19 @@ class StageDriver:
                 log.error("%s: every batch fails, the last with %s; the worker is %s", worker, error, self.fate)
                 self._recycle(worker, error)
         self.hub.wake()
+
+    def device_lost(self, worker: WorkerSlot, lost: Lost) -> None:  # see `SlotOwner`
+        self.counters.devices_lost += 1
+        self._well = lost.well
+        error = short_reason(lost.problem)
+        worker.reason = f"{DEVICE_LOST}: {error}"
+        log.error(
+            "%s: device lost: of a batch nothing ended well, and what ran before fails too, with %s; the worker is "
+            "restarted, and the items of the batch run alone\n%s",
+            worker,
+            error,
+            lost.problem.traceback,
+        )
 
     def examined(self, worker: WorkerSlot, problem: Problem | None) -> None:  # see `SlotOwner`
         verdict = worker.health.examination_finished(well=problem is None)
@@ -533,6 +592,8 @@ class StageDriver:
         if not self.health.may_serve(self._now()):
             worker.recycle("the stage rests")
             return
+        if worker.reason.startswith(DEVICE_LOST):
+            worker.reason = ""
         self.health.became_ready(worker.index)
         worker.health.became_ready(self._now())
         self._tell_ready(f"{worker} is ready (pid {worker.pid})")
@@ -590,7 +651,9 @@ class StageDriver:
             sent.views = ()  # nobody reads there any more; items that wait for their turn still refer to the frame
             self.in_flight -= len(sent.items)
             self.back_in_flight -= sent.back
-        found = reclaim(frames, innocent=innocent or self.stopping, retry=self.spec.options.retry and not self.inline)
+        retry = self.spec.options.retry and not self.inline
+        answered = split_answers(frames[0], retry=retry) if frames and frames[0].answers is not None else None
+        found = reclaim(frames, innocent=innocent or self.stopping, retry=retry)
         for item in found.suspects:
             item.suspect = True
         self.counters.retried += len(found.suspects)
@@ -598,6 +661,8 @@ class StageDriver:
         # These come last: a caller that is told may cancel another request, and all its items must be queued by then.
         if found.recalled:
             self.hub.recalled(found.recalled)
+        if answered is not None:
+            self.hub.batch_answered(self, *answered)
         if found.lost:  # all of them were in the first frame
             self.hub.worker_lost(self, found.lost, hung=hung, alone=len(frames[0].items) == 1)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.codec.text import one_line
+from penstock.core.dispatch import SentFrame
 from penstock.core.fault_lines import FaultKind
+from penstock.core.item import Item
 from penstock.errors import RETURNED, ProtocolError, StartFailed
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Status
@@ -32,6 +34,28 @@ def _kind_of(problem: Problem) -> str:
     """The class of an error before its message; nothing where there is none, or it says what a stage returned."""
     name = problem.type_name
     return "" if not name or name in RETURNED else f"{name.removeprefix('builtins.')}: "
+
+
+def split_answers(sent: SentFrame, *, retry: bool) -> tuple[list[Item], Frame]:
+    """The items that end by the answers of a worker whose device is lost, and these answers; the others stay in `sent`.
+
+    A failure says nothing of an item that gets another try.
+    """
+    answers: Frame = sent.answers
+    ended = Frame(answers.kind, answers.frame_id, answers.seconds, answers.calls)
+    items: list[Item] = []
+    others: list[Item] = []
+    statuses: list[int] = []
+    for item, status, payload in zip(sent.items, answers.statuses, answers.payloads, strict=True):
+        if status == Status.FAILED and retry and not item.suspect:
+            others.append(item)
+        else:
+            items.append(item)
+            statuses.append(status)
+            ended.payloads.append(payload)
+    ended.statuses = tuple(statuses)
+    sent.items = others
+    return items, ended
 
 
 def fault_kind(stage: str, problem: Problem | None) -> FaultKind:

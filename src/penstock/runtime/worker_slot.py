@@ -35,8 +35,8 @@ from penstock.runtime.slot_states import (
     STOP,
     SlotState,
 )
-from penstock.transport.framing import SLAB_VERSION, Frame, Kind, Status, encode_control, encode_recall
-from penstock.transport.messages import Hello, Kept, Problem, unpack
+from penstock.transport.framing import SLAB_VERSION, Frame, Kind, Status, encode_control, encode_recall, read_shortage
+from penstock.transport.messages import Hello, Kept, Lost, Problem, unpack
 from penstock.worker.problems import describe_error
 
 log = guarded_logger("penstock.runtime")
@@ -87,6 +87,12 @@ class SlotOwner(Protocol):
 
     def abandoned(self, worker: WorkerSlot) -> None:
         """The worker is being killed, because it went on with a batch that nobody waits for."""
+
+    def ran_out_of_memory(self, worker: WorkerSlot, failed: int, ran: int) -> None:
+        """The worker had no memory for `failed` items at once, and for `ran`."""
+
+    def device_lost(self, worker: WorkerSlot, lost: Lost) -> None:
+        """The worker's device is lost, and the worker ends: what it answers next holds only where nobody else can."""
 
     def keeps_inputs(self, worker: WorkerSlot) -> None:
         """The stage keeps views of inputs beyond the answers to them."""
@@ -214,6 +220,8 @@ class WorkerSlot(FrameHolder):
         """The frame for which it runs `health`, which has a time limit of its own."""
         self._disbelieved = False
         """Cause: this incarnation sent what no worker sends; whatever it sends after that is ignored."""
+        self._lost = False
+        """Cause: the device of this incarnation is lost."""
         self._detached = False
         """History: whether this incarnation has said that it wants to leave."""
 
@@ -377,6 +385,12 @@ class WorkerSlot(FrameHolder):
                 self._examined(frame)
             elif frame.kind is Kind.CHECKED:
                 self._checked(frame)
+            elif frame.kind is Kind.LOST and self.frames:
+                lost = unpack(frame.payloads[0], Lost)
+                self._lost = self._state in AT_WORK  # else it is being ended, and its answers are all there will be
+                self._owner.device_lost(self, lost)
+            elif frame.kind is Kind.SHORTAGE:
+                self._owner.ran_out_of_memory(self, *read_shortage(frame))
             elif frame.kind is Kind.KEPT:
                 self._note_kept(unpack(frame.payloads[0], Kept))
             else:
@@ -399,6 +413,10 @@ class WorkerSlot(FrameHolder):
         self._owner.check_answers(sent, frame)
         if frame.handles:
             self._read_results(frame)
+        if self._lost and self._state in AT_WORK:
+            sent.answers = frame
+            self._end_incarnation("its device is lost")
+            return
         now = self._finish_first()
         self._has_answered = True
         self._owner.answered(self, sent, frame, now)
@@ -517,7 +535,7 @@ class WorkerSlot(FrameHolder):
         self._cancel_timers()
         hung = bool(self.frames) and self.frames[0] is self._hung_frame
         end = IncarnationEnd(
-            reason,
+            f"its device was lost ({reason})" if self._lost else reason,
             list(self.frames),
             self._was_ready,
             self._innocent,

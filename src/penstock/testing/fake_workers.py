@@ -31,9 +31,11 @@ from penstock.transport.framing import (
     Status,
     encode_answers,
     encode_control,
+    encode_shortage,
+    encode_slab_note,
     queue_frames,
 )
-from penstock.transport.messages import Hello, Launch, Problem, pack, unpack
+from penstock.transport.messages import Hello, Launch, Lost, Problem, Well, pack, unpack
 from penstock.worker.worker_slabs import WorkerSlabs
 
 _pids = count(1)
@@ -55,6 +57,8 @@ class FakeIncarnation:
         self.frames: list[Frame] = []
         self.orders: list[str] = []
         """What it was asked, in order: ``"close"``, ``"kill"``, ``"abandon"``."""
+        self.suspects = 0
+        """How often it was told that the item of the next batch is a suspect."""
         self.ended = False
         self.stack = ""
         """What it tells of its threads."""
@@ -78,6 +82,8 @@ class FakeIncarnation:
                 self.launch = unpack(frame.payloads[0], Launch)
                 inputs, results = [os.dup(fd) if fd >= 0 else fd for fd in self.start.slabs]
                 self._slabs = WorkerSlabs.of(self.launch.slabs, inputs, results)
+            elif frame.kind is Kind.SUSPECT:
+                self.suspects += 1
             elif frame.kind is Kind.RECALL:
                 queue_frames(deque(self.frames[1:]), [frame])  # it has begun with the first
             elif self._slabs.note(frame):
@@ -191,6 +197,22 @@ class FakeIncarnation:
                     handles[place] = handle
                     given[place] = b""
         return handles
+
+    def say_short(self, failed: int, ran: int) -> None:
+        """Say, before the answer to the oldest batch, that there was no memory for `failed` items, and for `ran`."""
+        self._deliver([encode_shortage(failed, ran)])
+
+    def lose_device(
+        self, payloads: Sequence[Payload] | None = None, statuses: Sequence[int] | None = None, well: bytes = b""
+    ) -> None:
+        """Say that the device is lost, and answer the oldest batch: by default each item failed."""
+        problem = Problem("torch.Error", ("torch.Error",), "no device", "Traceback:\nno device")
+        known = Well(well, 0) if well else None
+        self._deliver([encode_slab_note(Kind.LOST, pack(Lost(problem, known)))])
+        if statuses is None:
+            self.fail("own error")
+        else:
+            self.answer(payloads, statuses)
 
     def fail(self, message: str = "broken", *, seconds: float = 0.0) -> None:
         """Answer the oldest batch: each of its items failed."""

@@ -20,7 +20,7 @@ handle in place of its bytes, and the highest bit of its length is set:
 
     handle   slab u64, offset u64, serial u64
 
-A frame that has handles, or is about slabs, or takes items back, is of version 5; every other is of version 4.  A
+A frame that has handles, or is of a kind from RELEASED on, is of version 5; every other is of version 4.  A
 decoder takes version 5 only where it is told to, so that a worker from outside can name no memory and need not know of
 any.
 """
@@ -59,6 +59,7 @@ The buffer of a longer body doubles while the bytes come, so that a damaged leng
 
 _HEADER = struct.Struct("<2sBBIIQdQ")
 _HANDLE = struct.Struct("<3Q")
+_SHORTAGE = struct.Struct("<2I")
 _NAMED: Final = 1 << 63
 """The bit of a length that says: here is a handle, and the length is that of what it names."""
 MAGIC = b"PS"
@@ -100,6 +101,15 @@ class Kind(IntEnum):
     """
     RECALL = 15
     """Coordinator to worker: leave out these items of a batch that it has not begun; their places, as u32."""
+    SHORTAGE = 16
+    """Worker to coordinator, before an ANSWERS or READY: two u32.
+
+    There was no memory for so many items at once, and there was for so many.
+    """
+    LOST = 17
+    """Worker to coordinator, before an ANSWERS, after which it ends: its device is lost; a `Lost`."""
+    SUSPECT = 18
+    """Coordinator to worker: the item of the next BATCH was in one under which a worker ended."""
 
 
 class Status(IntEnum):
@@ -248,7 +258,7 @@ def encode_control(kind: Kind, payload: bytes, frame_id: int = 0) -> list[Any]:
 
 
 def encode_slab_note(kind: Kind, payload: bytes) -> bytes:
-    """A frame about slabs: RELEASED, KEPT or TRIM."""
+    """A frame that only our own workers know, without an id: of a kind from RELEASED on."""
     return _HEADER.pack(MAGIC, SLAB_VERSION, kind, 1, 0, 0, 0.0, len(payload)) + payload
 
 
@@ -430,6 +440,19 @@ class FrameDecoder:
             kept = self._scratch[self._start : self._end]
             self._scratch[: len(kept)] = kept
             self._start, self._end = 0, len(kept)
+
+
+def encode_shortage(failed: int, ran: int) -> bytes:
+    """A SHORTAGE: there was no memory for `failed` items at once, and for `ran`."""
+    return encode_slab_note(Kind.SHORTAGE, _SHORTAGE.pack(failed, ran))
+
+
+def read_shortage(frame: Frame) -> tuple[int, int]:
+    """How many items failed together, and how many ran."""
+    if len(frame.payloads[0]) != _SHORTAGE.size:
+        raise ProtocolError("a SHORTAGE is two numbers")
+    failed, ran = _SHORTAGE.unpack(frame.payloads[0])
+    return failed, ran
 
 
 def queue_frames(waiting: deque[Frame], frames: list[Frame]) -> None:

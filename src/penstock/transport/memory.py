@@ -22,7 +22,7 @@ class MemoryChannel:
     def __init__(self, sink: FrameSink) -> None:
         self._sink = sink
         self._loop = asyncio.get_running_loop()
-        self._decoder = FrameDecoder()
+        self._decoder = FrameDecoder(slabs=True)  # for a SHORTAGE
         self._to_worker: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._aborted = False
         self._ended = False

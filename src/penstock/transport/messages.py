@@ -69,6 +69,13 @@ class SlabOrder(msgspec.Struct, frozen=True):
     """Results of so many bytes or more go there."""
 
 
+class Well(msgspec.Struct, frozen=True):
+    """An item that ended well: what a stage without examples is examined by."""
+
+    payload: bytes
+    codec: int
+
+
 class Launch(msgspec.Struct, frozen=True):
     """All that a process needs to know to be a stage's worker.  The worker checks it while it reads it."""
 
@@ -98,6 +105,8 @@ class Launch(msgspec.Struct, frozen=True):
     """Whether every caller comes over HTTP: a result that only pickle carries is then of no use to anybody."""
     slabs: SlabOrder | None = None
     """None where everything travels in frames."""
+    well: Well | None = None
+    """What ended well before a worker of the stage lost its device."""
 
 
 class Released(msgspec.Struct, frozen=True):
@@ -136,6 +145,14 @@ class Problem(msgspec.Struct, frozen=True):
     """`file:line` of the innermost frame of the traceback, or ""."""
     on_examples: bool = False
     """Whether a worker that did not start was set up, and failed on its examples."""
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A worker's device is lost: after a batch of which nothing ended well, what ran before fails too."""
+
+    problem: Problem
+    """Why."""
+    well: Well | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()

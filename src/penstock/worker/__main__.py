@@ -93,6 +93,7 @@ def _work(
             on_loaded=logs.loaded,
             on_ready=freeze_model,
             slab_descriptors=slab_descriptors,
+            examines=True,
         )
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
         # The coordinator has gone, perhaps in the middle of a frame.

@@ -20,7 +20,7 @@ from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import CODEC_NAMES, Codec
 from penstock.codec.schema import accepts
-from penstock.codec.text import cut_middle
+from penstock.codec.text import cut_middle, one_line
 from penstock.config import StageOptions
 from penstock.core.abandonment import Abandonment
 from penstock.core.payload import payload_size
@@ -249,6 +249,7 @@ class AttachedWorker:
             validates=True,
             current=self._current,
             write=write_failure,
+            examines=True,
         )
         if self._stage is None:
             begun = time.monotonic()
@@ -285,6 +286,10 @@ class AttachedWorker:
         buffers = runner.run(frame)
         self._abandonment.answered(time.monotonic() - begun)
         self._has_answered = True
+        if runner.lost is not None:
+            # Unanswered: the server has another worker run these items.
+            log.error("device lost: %s\n%s", one_line(runner.lost.message), runner.lost.traceback.rstrip())
+            self._end_process(FAILED)
         # The header is counted too: it makes no answer wrong that is so near to the bound.
         return buffers if payload_size(buffers) <= max_body else _bounded(buffers, max_body)
 

@@ -10,6 +10,10 @@ a call are passed on before the next call, which may write its own results into 
 A wrong number of results is the stage's fault, whatever the batch, and is not bisected.  An `InvalidItem` that is
 raised for a whole batch is bisected: it names no item, and only the caller of the bad item may be told that it is at
 fault.  An `InvalidItem` that is returned in its item's place, or raised by `preprocess`, needs no second run.
+
+Where there was no memory for a batch, what the call held is let go of first.  Then halves run until each item has run
+or failed alone, whatever that costs, also where bisection is off: the fault is in the size, and each item may be right.
+After an error that says that the device is lost nothing more is run.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from penstock.worker.device_errors import device_is_lost, let_go, ran_out_of_memory
 from penstock.worker.problems import USER_ERRORS, WrongLength
 
 NOT_A_BATCH = (str, bytes, bytearray, dict, set, frozenset)
@@ -47,15 +52,24 @@ def call_limit(n: int) -> int:
 
 
 class Bisection:
-    """Runs one batch; `calls` counts the calls of `predict`."""
+    """Runs one batch; `calls` counts the calls of `predict`.
+
+    `short_of_memory` is how many items the batch had where there was no memory for them at once, else 0; `most_ran` is
+    then the most items of one call that returned.
+    """
 
     def __init__(self, predict: Callable[[list[Any]], Sequence[Any]], *, enabled: bool) -> None:
         self._predict = predict
         self._enabled = enabled
         self.calls = 0
+        self.short_of_memory = 0
+        self.most_ran = 0
 
     def run(self, places: list[int], values: list[Any], items: Items) -> None:
-        """Run the items at `places`, at least one, with their `values`; tell `items` what became of each."""
+        """Run the items at `places`, at least one, with their `values`; tell `items` what became of each.
+
+        `values` are let go of where there was not enough memory.
+        """
         try:
             results = self.call(values)
         except USER_ERRORS as error:
@@ -65,32 +79,61 @@ class Bisection:
             return
         # This is outside the handler: else the traceback of an error of a half would show this error as its context.
         try:
-            if not self._enabled or len(places) == 1 or type(whole) is WrongLength:
+            if len(places) == 1 or type(whole) is WrongLength or device_is_lost(whole):
                 items.fail(places, whole)
-            else:
+            elif ran_out_of_memory(whole):
+                self.short_of_memory = len(places)
+                values.clear()
+                let_go(whole)
+                self._split(places, items, None)
+            elif self._enabled:
                 self._split(places, items, whole)
+            else:
+                items.fail(places, whole)
         finally:
             del whole  # its traceback refers to this frame: the inputs would wait for the cycle collector
 
-    def _split(self, places: list[int], items: Items, whole: BaseException) -> None:
+    def _split(self, places: list[int], items: Items, why: BaseException | None) -> None:
+        """Run halves of what failed because of `why`, which is None where that was want of memory.
+
+        Halves of what there was no memory for run until each item has run or failed alone, whatever that costs.
+        """
         limit = call_limit(len(places))
-        todo = deque(_halves(places))
-        while todo and self.calls < limit:
-            part, values = items.again(todo.popleft())
+        todo: deque[tuple[list[int], BaseException | None]] = deque([(half, why) for half in _halves(places)])
+        left: list[tuple[list[int], BaseException]] = []
+        while todo:
+            part, why = todo.popleft()
+            if why is not None and (not self._enabled or self.calls >= limit):
+                left.append((part, why))
+                continue
+            part, values = items.again(part)
             if not part:
                 continue
             try:
                 results = self.call(values)
             except USER_ERRORS as error:
-                if len(part) == 1 or type(error) is WrongLength:
-                    items.fail(part, error)
-                else:
-                    todo.extend(_halves(part))
+                failed: BaseException = error
             else:
+                self.most_ran = max(self.most_ran, len(part))
                 items.tell(part, values, results, last=False)
-        left = [place for part in todo for place in part]
-        if left:
-            items.fail(left, whole)  # all at once: it is described once
+                continue
+            if device_is_lost(failed):
+                items.fail([*part, *[place for other, _ in todo for place in other]], failed)
+                todo.clear()
+                continue
+            halves = [] if len(part) == 1 or type(failed) is WrongLength else _halves(part)
+            if not halves:
+                items.fail(part, failed)
+            if ran_out_of_memory(failed):
+                self.short_of_memory = max(self.short_of_memory, len(part))
+                values.clear()
+                let_go(failed)
+                why = None
+            elif why is None:
+                why = failed
+            todo.extend([(half, why) for half in halves])
+            del failed
+        _fail_all(left, items)
 
     def call(self, values: list[Any]) -> list[Any]:
         """One call of `predict`; raises what it raises, or WrongLength."""
@@ -107,6 +150,14 @@ class Bisection:
         if len(each) != len(values):
             raise WrongLength(f"predict returned {len(each)} results for {len(values)} items")
         return each
+
+
+def _fail_all(left: list[tuple[list[int], BaseException]], items: Items) -> None:
+    """Fail what was not run: all of one error at once, so that it is described once."""
+    while left:
+        why = left[0][1]
+        items.fail([place for part, error in left if error is why for place in part], why)
+        left = [entry for entry in left if entry[1] is not why]
 
 
 def _halves(part: list[int]) -> list[list[int]]:

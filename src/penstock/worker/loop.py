@@ -20,8 +20,8 @@ from penstock.codec.formats import Codec
 from penstock.codec.schema import Signature, offers
 from penstock.errors import ProtocolError
 from penstock.transport.channel import WorkerEnd
-from penstock.transport.framing import Frame, Kind, encode_control
-from penstock.transport.messages import Hello, Launch, pack, unpack
+from penstock.transport.framing import Frame, Kind, encode_control, encode_shortage, encode_slab_note
+from penstock.transport.messages import Hello, Launch, Lost, pack, unpack
 from penstock.worker.current_call import CurrentCall, announce
 from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.loading import import_target
@@ -40,12 +40,14 @@ def work(
     on_loaded: Callable[[], None] = lambda: None,
     on_ready: Callable[[], None] = lambda: None,
     slab_descriptors: tuple[int, int] = (-1, -1),
+    examines: bool = False,
 ) -> None:
     """Work until the coordinator ends the stream.
 
     A worker thread is given its `target`; a process imports it.  `slab_descriptors` are those that a process has
     inherited: of its inputs and of its results.  `on_launch` is called before any user code runs,
     `on_loaded` once the stage's module is imported and again after `setup`, `on_ready` once the stage is warmed up.
+    With `examines` it ends where its device is lost, and the coordinator has another process do the work.
     """
     end.send(encode_control(Kind.HELLO, pack(Hello(os.getpid()))))
     frame = end.receive()
@@ -58,7 +60,7 @@ def work(
     on_examples = False
     try:
         slabs = WorkerSlabs.of(launch.slabs, *slab_descriptors)
-        stage, runner, types = _prepare(launch, target, on_loaded, slabs)
+        stage, runner, types = _prepare(launch, target, on_loaded, slabs, examines=examines)
         on_examples = True
         _warm_up(launch, stage, runner, types)
     except USER_ERRORS as error:
@@ -66,32 +68,47 @@ def work(
         end.send(encode_control(Kind.FAILED, pack(problem)))
         return
     on_ready()
+    _tell_shortages(end, runner)
     end.send(encode_control(Kind.READY, b""))
     while (frame := end.receive()) is not None:
-        if frame.kind is Kind.BATCH:
-            named = bool(frame.handles)
-            if named:
-                slabs.open(frame)
-            answers = runner.run(frame)
-            frame = None  # and with it its views: those that are left are the stage's
-            if named or slabs.keeps:
-                # First: a result that is a view of an input is none that the stage keeps.
-                answers = [b"".join(answers)]
-                answers = [*slabs.tell(), *answers]
-            end.send(answers)
-        elif frame.kind is Kind.EXAMINE:
-            end.send(encode_control(Kind.EXAMINED, _examine(runner, stage), frame.frame_id))
-        elif frame.kind is Kind.CHECK:
-            end.send(encode_control(Kind.CHECKED, _check(stage), frame.frame_id))
-        elif not slabs.note(frame):
-            _expect(frame, Kind.BATCH)
-        elif frame.kind is Kind.TRIM and slabs.keeps and (notes := slabs.tell()):
-            end.send(notes)
+        if frame.kind is not Kind.BATCH:
+            _obey(end, frame, stage, runner, slabs)
+            continue
+        named = bool(frame.handles)
+        if named:
+            slabs.open(frame)
+        answers = runner.run(frame)
+        frame = None  # and with it its views: those that are left are the stage's
+        _tell_shortages(end, runner)
+        if runner.lost is not None:
+            end.send([encode_slab_note(Kind.LOST, pack(Lost(runner.lost, runner.well)))])
+        if named or slabs.keeps:
+            # First: a result that is a view of an input is none that the stage keeps.
+            answers = [b"".join(answers)]
+            answers = [*slabs.tell(), *answers]
+        end.send(answers)
+        if runner.lost is not None:
+            return  # without `teardown`, which would need the device
     tear_down(stage, launch.stage)
 
 
+def _obey(end: WorkerEnd, frame: Frame, stage: Any, runner: Runner, slabs: WorkerSlabs) -> None:
+    """Do what a frame says that is no BATCH."""
+    if frame.kind is Kind.EXAMINE:
+        problem = runner.examine()
+        end.send(encode_control(Kind.EXAMINED, b"" if problem is None else pack(problem), frame.frame_id))
+    elif frame.kind is Kind.CHECK:
+        end.send(encode_control(Kind.CHECKED, _check(stage), frame.frame_id))
+    elif frame.kind is Kind.SUSPECT:
+        runner.suspect = True
+    elif not slabs.note(frame):
+        _expect(frame, Kind.BATCH)
+    elif frame.kind is Kind.TRIM and slabs.keeps and (notes := slabs.tell()):
+        end.send(notes)
+
+
 def _prepare(
-    launch: Launch, target: Any, on_loaded: Callable[[], None], slabs: WorkerSlabs
+    launch: Launch, target: Any, on_loaded: Callable[[], None], slabs: WorkerSlabs, *, examines: bool
 ) -> tuple[Any, Runner, Signature]:
     if target is None:
         sys.path[:] = map(os.fsdecode, launch.sys_path)
@@ -118,6 +135,8 @@ def _prepare(
         current=current,
         place=slabs.put,
         place_from=0 if launch.slabs is None else launch.slabs.least,
+        examines=examines,
+        well=launch.well,
     )
     announce(runner.current, launch.service, launch.stage, launch.index)
     stage.setup(**arguments)
@@ -138,20 +157,17 @@ def _warm_up(launch: Launch, stage: Any, runner: Runner, types: Signature) -> No
     )
 
 
+def _tell_shortages(end: WorkerEnd, runner: Runner) -> None:
+    for failed, ran in runner.shortages:
+        end.send([encode_shortage(failed, ran)])
+    runner.shortages.clear()
+
+
 def _formats(launch: Launch, result: Any) -> tuple[Codec, ...]:
     """The formats that results of this type are asked for in."""
     if not launch.last:
         return (launch.crossing,)
     return offers(result) if launch.served else (Codec.PICKLE, *offers(result))  # calls in process get a pickle
-
-
-def _examine(runner: Runner, stage: Any) -> bytes:
-    """Run the stage's first example; nothing if that went well, else why it did not."""
-    try:
-        runner.warm_up(list(stage.examples[:1]), max_size=1)
-    except USER_ERRORS as error:
-        return pack(describe_error(error))
-    return b""
 
 
 def _check(stage: Any) -> bytes:

@@ -5,8 +5,9 @@ The runner reads no channel, and is told the time by a function, so that a test 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
@@ -17,9 +18,10 @@ from penstock.config import StageOptions
 from penstock.core.payload import Handle, Payload, any_large, join_payload, payload_size
 from penstock.errors import InvalidItem
 from penstock.transport.framing import Frame, Status, encode_answers
-from penstock.transport.messages import MESSAGE_BYTES, Problem, pack
+from penstock.transport.messages import MESSAGE_BYTES, Problem, Well, pack
 from penstock.worker.bisect import Bisection
 from penstock.worker.current_call import CurrentCall
+from penstock.worker.device_errors import device_is_lost, let_go, ran_out_of_memory
 from penstock.worker.problems import (
     USER_ERRORS,
     UnfitResult,
@@ -32,6 +34,10 @@ from penstock.worker.stage import wants_pre
 
 PlaceResults: TypeAlias = Callable[[Payload, int], Handle | None]
 """Puts a result of so many bytes into a slab; None where there is no room."""
+EXAMINATION_INTERVAL_SECONDS: Final = 1.0
+"""A batch of one that fails is followed by an examination at most once in so long."""
+MOST_WELL_BYTES: Final = 1024 * 1024
+"""Largest item that is kept to be run again."""
 
 
 class _Work:
@@ -104,6 +110,8 @@ class Runner:
         write: Callable[[Problem], bytes] = pack,
         place: PlaceResults | None = None,
         place_from: int = 0,
+        examines: bool = False,
+        well: Well | None = None,
     ) -> None:
         # `write` makes the payload of an answer that failed.
         self.current = CurrentCall(now) if current is None else current
@@ -119,6 +127,20 @@ class Runner:
         self._write = write
         self._place = place
         """Puts large results where they are named and not sent; None where all are sent."""
+        self.lost: Problem | None = None
+        """Why the device is lost, as far as the last batch has shown that; then its answers are of no use."""
+        self.well = well
+        """An item that ended well, where the stage has no examples to be examined by."""
+        self.suspect = False
+        """Whether a worker ended under the item of the next batch."""
+        self._examines = examines
+        """Whether this worker can be replaced, so that it matters whether its device is lost."""
+        self._keeps_well = False
+        self._well_kept_at = -math.inf
+        self._failed_in_a_row = 0
+        self._examine_from = -math.inf
+        self.shortages: list[tuple[int, int]] = []
+        """For how many items at once there was no memory in the last call, and for how many there was."""
         self._place_from = place_from
         """The size from which on a result is large, in bytes."""
         self._behind = behind
@@ -132,6 +154,7 @@ class Runner:
         started = self._now()
         work = _Work(self, frame)
         self.current.frame = frame
+        self.lost = None
         rows: Iterable[tuple[int, memoryview, int, float]] = zip(
             range(len(frame.ids)), frame.payloads, frame.codecs_in, work.deadlines, strict=True
         )
@@ -143,11 +166,16 @@ class Runner:
             bisection = Bisection(self._stage.predict, enabled=self._options.bisect)
             bisection.run(places, values, work)
             calls = bisection.calls
+            if bisection.short_of_memory:
+                self.shortages.append((bisection.short_of_memory, bisection.most_ran))
         elif places:
             calls = len(places)
             self._run_singles(work, places, values)
         self.current.over()
-        seconds = self._now() - started
+        ended = self._now()
+        seconds = ended - started
+        if self._examines:
+            self._look_at_device(work, ended)
         lengths = [payload_size(payload) for payload in work.payloads]
         handles = None
         if self._place is not None and any_large(lengths, self._place_from):
@@ -165,6 +193,47 @@ class Runner:
                     work.payloads[i] = b""
         return handles
 
+    def _look_at_device(self, work: _Work, now: float) -> None:
+        """Examine the device where nothing of `work` has ended well, before that is answered.
+
+        A caller's item that fails alone costs no example each time: only the second such in a row, once a second.
+        """
+        suspect, self.suspect = self.suspect, False
+        statuses = work.statuses
+        if Status.OK in statuses:
+            self._failed_in_a_row = 0
+            if self._keeps_well:
+                self._keep_well(work, now)
+        elif self.lost is None and Status.FAILED in statuses:
+            self._failed_in_a_row += 1
+            if len(statuses) == 1 and not suspect:
+                if self._failed_in_a_row == 1 or now < self._examine_from:
+                    return
+                self._examine_from = now + EXAMINATION_INTERVAL_SECONDS
+            self.lost = self.examine()
+
+    def _keep_well(self, work: _Work, now: float) -> None:
+        """Keep an item of `work` that has ended well; a new one once a second, because it is copied."""
+        if now - self._well_kept_at < EXAMINATION_INTERVAL_SECONDS:
+            return
+        place = work.statuses.index(Status.OK)
+        payload = work.frame.payloads[place]
+        if payload.nbytes <= MOST_WELL_BYTES:
+            self._well_kept_at = now
+            self.well = Well(bytes(payload), work.frame.codecs_in[place])
+
+    def examine(self) -> Problem | None:
+        """Run the stage's first example, or else the item that ended well last; why that failed, if it did."""
+        try:
+            examples = list(self._stage.examples[:1])
+            if examples:
+                self._rehearse([_copy(examples[0])])
+            elif self.well is not None:
+                self._rehearse([self._decode(self.well.codec, memoryview(self.well.payload))])
+        except USER_ERRORS as error:
+            return describe_error(error)
+        return None
+
     def warm_up(self, examples: list[Any], max_size: int, formats: Sequence[Codec] = ()) -> list[str]:
         """Run `examples` one by one and, for a batched stage, as a full batch; raises what the stage raises.
 
@@ -175,15 +244,32 @@ class Runner:
         Raises:
             EncodeFailed: a result can be written in none of `formats`.
         """
+        self._keeps_well = self._examines and not examples and self._options.retry and self._options.bisect
         troubles = []
         for index, example in enumerate(examples):
             (result,) = self._rehearse([_copy(example)])
             trouble = self._try_formats(f"examples[{index}]", result, formats)
             if trouble:
                 troubles.append(trouble)
-        if examples and self._batched and max_size > 1:
-            self._rehearse([_copy(examples[i % len(examples)]) for i in range(max_size)])
+        if examples and self._batched:
+            self._rehearse_full(examples, max_size)
         return troubles
+
+    def _rehearse_full(self, examples: list[Any], size: int) -> None:
+        """Run `size` of the examples at once, or half as many, and so on, where there is no memory for more."""
+        while size > 1:
+            try:
+                self._rehearse([_copy(examples[i % len(examples)]) for i in range(size)])
+            except USER_ERRORS as error:
+                if not ran_out_of_memory(error):
+                    raise
+                shortage = error
+            else:
+                return
+            let_go(shortage)
+            del shortage
+            failed, size = size, (size + 1) // 2
+            self.shortages.append((failed, size))
 
     # -- the steps ----------------------------------------------------------------------------------------------
 
@@ -292,7 +378,10 @@ class Runner:
         """The answer of an item that ended with `error`."""
         if issubclass(type(error), InvalidItem):
             return Status.INVALID, self._write(describe_invalid(error))
-        return Status.FAILED, self._write(describe_error(error))
+        problem = describe_error(error)
+        if self._examines and device_is_lost(error):
+            self.lost = problem
+        return Status.FAILED, self._write(problem)
 
     def _blame(self, error: InvalidItem, codec: int) -> BaseException:
         """The error of an item that cannot be decoded; what no caller has written is no caller's fault."""

@@ -9,10 +9,11 @@ import pytest
 from penstock.config import Batch
 from penstock.core.lanes import Lane
 from penstock.core.state import State
-from penstock.errors import NotReady, StageFailed
+from penstock.errors import InvalidItem, NotReady, StageFailed
 from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
-from penstock.transport.framing import Status
+from penstock.transport.framing import Kind, Status, encode_slab_note
+from penstock.transport.messages import Lost, Problem, pack
 
 
 def spec(**options):
@@ -617,3 +618,94 @@ async def test_a_thread_may_go_on_for_nobody(make_rig):
     await rig.call(b"a", within=1.0)
     await rig.clock.advance(100.0)
     assert rig.workers[0].orders == []
+
+
+# -- want of memory ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_stage_that_runs_out_of_memory_has_smaller_batches_for_a_minute(make_rig, caplog):
+    rig = await make_rig(spec(batch=Batch(max_size=8))).start()
+    driver = rig.engine.stages[0]
+    sizes = []
+    for wait in (0.0, 0.0, 59.0, 1.0):
+        await rig.clock.advance(wait)
+        for _ in range(8):
+            rig.submit()
+        await rest()
+        sizes.append((driver.max_size, [len(batch) for batch in rig.workers[0].batches]))
+        if not wait:
+            rig.workers[0].say_short(len(rig.workers[0].batches[0]), 1)
+        while rig.workers[0].frames:
+            rig.workers[0].answer()
+            await rest()
+    assert sizes == [(8, [8]), (4, [4, 4]), (2, [2, 2]), (4, [4, 4])]
+    assert driver.counters.shortages == 2
+    assert driver.health.failed(0) is False
+    assert "out of memory with 8 items at once; batches of the stage have at most 4 now" in caplog.text
+    await rig.clock.advance(60.0)
+    await rig.call()
+    assert driver.max_size == 8
+    rig.workers[0].answer()
+
+
+# -- a lost device ----------------------------------------------------------------------------------------------------
+
+
+async def next_life(rig, number):
+    """The incarnation that follows, ready."""
+    await rest()
+    await rig.clock.advance(0.1)
+    worker = rig.workers[number]
+    worker.become_ready()
+    await rest()
+    return worker
+
+
+async def test_where_a_device_is_lost_the_batch_runs_alone_in_a_new_worker_and_the_culprit_has_its_own_error(
+    make_rig, caplog
+):
+    rig = await make_rig(spec(batch=Batch(max_size=3))).start()
+    calls = [rig.submit(b"%d" % i) for i in range(3)]
+    await rest()
+    rig.workers[0].lose_device(well=b"7")
+    worker = await next_life(rig, 1)
+    assert (worker.launch.well.payload, [call.done for call in calls]) == (b"7", [False] * 3)
+    assert (worker.suspects, worker.batches[0]) == (2, [b"0"])  # the window is two
+    worker.answer()
+    worker.lose_device()
+    worker = await next_life(rig, 2)
+    worker.answer()
+    assert [call.ends for call in calls] == [[b"0"], [StageFailed], [b"2"]]
+    assert calls[1].error.message == "own error"
+    driver = rig.engine.stages[0]
+    assert (driver.counters.devices_lost, driver.counters.restarts, driver.counters.recycled) == (2, 2, 0)
+    assert driver.workers[0].reason == ""
+    assert "device lost: of a batch nothing ended well" in caplog.text
+    assert "ended: its device was lost (signal SIGKILL)" in caplog.text
+
+
+async def test_what_had_ended_before_the_device_was_lost_has_ended(make_rig):
+    rig = await make_rig(spec(batch=Batch(max_size=3), retry=False)).start()
+    calls = [rig.submit(b"%d" % i) for i in range(3)]
+    await rest()
+    failed, invalid = [pack(Problem("x", (), words)) for words in ("own error", "bad input")]
+    statuses = [Status.OK, Status.FAILED, Status.INVALID]
+    rig.workers[0].lose_device([b"well", failed, invalid], statuses)
+    assert rig.engine.stages[0].workers[0].reason.startswith("device lost: torch.Error: no device")
+    await rest()
+    assert [call.ends for call in calls] == [[b"well"], [StageFailed], [InvalidItem]]
+
+
+async def test_the_answer_of_a_worker_that_is_being_ended_stands_though_its_device_is_lost(make_rig):
+    rig = await make_rig(obedient=False).start()
+    call = await rig.call()
+    rig.engine.stages[0].workers[0].recycle("of the test")
+    rig.workers[0].lose_device()
+    assert call.ends == [StageFailed]
+    rig.workers[0].die()
+
+
+async def test_a_device_is_lost_under_a_batch_only(make_rig, caplog):
+    rig = await make_rig().start()
+    rig.workers[0]._deliver([encode_slab_note(Kind.LOST, pack(Lost(Problem("", (), ""))))])
+    assert "the worker sent a LOST frame" in caplog.text

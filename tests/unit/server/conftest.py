@@ -81,6 +81,7 @@ class FakeEngine:
         stage.retry_in_seconds = None
         stage.progress_age = 0.0
         stage.hold_seconds, stage.held_seconds = 0.004, 1.5
+        stage.max_size = 32
         self.stages = [stage]
 
     @property

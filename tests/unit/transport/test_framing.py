@@ -30,7 +30,10 @@ from penstock.transport.framing import (
     encode_batch,
     encode_control,
     encode_recall,
+    encode_shortage,
+    encode_slab_note,
     queue_frames,
+    read_shortage,
 )
 from rows import each
 
@@ -126,6 +129,7 @@ def test_the_numbers_that_travel_never_change():
     assert {kind.name: int(kind) for kind in Kind} == {
         "HELLO": 1, "LAUNCH": 2, "READY": 3, "FAILED": 4, "BATCH": 5, "ANSWERS": 6, "EXAMINE": 7, "EXAMINED": 8,
         "CHECK": 9, "CHECKED": 10, "DETACH": 11, "RELEASED": 12, "KEPT": 13, "TRIM": 14, "RECALL": 15,
+        "SHORTAGE": 16, "LOST": 17, "SUSPECT": 18,
     }  # fmt: skip
     assert {status.name: int(status) for status in Status} == {
         "OK": 0, "INVALID": 1, "FAILED": 2, "EXPIRED": 3, "RECALLED": 4,
@@ -375,6 +379,14 @@ def test_a_frame_with_one_byte_changed_is_a_frame_or_a_protocol_error(name, wher
     except ProtocolError:
         return
     assert len(frames) == 1
+
+
+def test_a_shortage_says_how_many_items_failed_and_how_many_ran():
+    (frame,) = decode(encode_shortage(32, 5), slabs=True)
+    assert (frame.kind, read_shortage(frame)) == (Kind.SHORTAGE, (32, 5))
+    (frame,) = decode(encode_slab_note(Kind.SHORTAGE, b"1234"), slabs=True)
+    with pytest.raises(ProtocolError, match="two numbers"):
+        read_shortage(frame)
 
 
 # -- what is taken back -----------------------------------------------------------------------------------------------

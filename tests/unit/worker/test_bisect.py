@@ -247,3 +247,79 @@ def test_the_inputs_of_a_batch_that_failed_are_let_go_of_at_once(n):
         assert [ref for ref in made if ref() is not None] == []
     finally:
         gc.enable()
+
+
+# -- want of memory ---------------------------------------------------------------------------------------------------
+
+
+class Small:
+    """A model that has memory for `fits` items at once; `bad` raise whatever there is."""
+
+    def __init__(self, fits, bad=()):
+        self.fits, self.bad = fits, set(bad)
+        self.sizes = []
+        self.held = []
+
+    def __call__(self, xs):
+        assert [held() for held in self.held] == [None] * len(self.held), "what a failed call held is let go of"
+        self.sizes.append(len(xs))
+        tensor = Tensor()
+        if len(xs) > self.fits:
+            self.held.append(weakref.ref(tensor))
+            raise MemoryError
+        found = sorted(self.bad.intersection(xs))
+        if found:
+            raise ValueError(f"cannot take {found}")
+        return [x * 10 for x in xs]
+
+
+class Tensor:
+    pass
+
+
+@each("enabled", [True, False])
+@each(("n", "fits", "most_ran"), [(32, 5, 4), (32, 2, 2), (32, 1, 1), (33, 16, 16), (2, 1, 1)])
+def test_where_memory_is_short_halves_run_until_each_item_has_run(enabled, n, fits, most_ran):
+    model = Small(fits)
+    bisection = Bisection(model, enabled=enabled)
+    items = Items(n, lambda _: False)
+    values = list(range(n))
+    bisection.run(list(range(n)), values, items)
+    assert items.results == [10 * i for i in range(n)]
+    assert (bisection.short_of_memory, bisection.most_ran, values) == (n, most_ran, [])
+
+
+@each("enabled", [True, False])
+def test_an_item_that_has_no_memory_alone_fails_alone(enabled):
+    bisection = Bisection(Small(0), enabled=enabled)
+    items = Items(5, lambda _: False)
+    bisection.run(list(range(5)), list(range(5)), items)
+    assert [type(result.error) for result in items.results] == [MemoryError] * 5
+    assert (bisection.short_of_memory, bisection.most_ran) == (5, 0)
+    alone = Bisection(Small(0), enabled=enabled)
+    alone.run([0], [0], Items(1, lambda _: False))
+    assert (alone.short_of_memory, alone.calls) == (0, 1)
+
+
+@each(("enabled", "failed"), [(True, [3]), (False, [0, 1, 2, 3])])
+def test_a_half_that_fails_for_another_reason_is_bisected_where_that_is_on(enabled, failed):
+    bisection = Bisection(Small(4, bad=[3]), enabled=enabled)
+    items = Items(8, lambda _: False)
+    bisection.run(list(range(8)), list(range(8)), items)
+    assert [i for i, result in enumerate(items.results) if isinstance(result, Failed)] == failed
+    assert str(items.results[3].error).startswith("cannot take [3]")
+
+
+def test_a_half_that_has_no_memory_runs_to_its_end_though_the_batch_failed_for_another_reason():
+    class Model(Small):
+        def __call__(self, xs):
+            if 63 in xs:
+                raise ValueError("bad")
+            return super().__call__(xs)
+
+    bisection = Bisection(Model(1), enabled=True)
+    items = Items(64, lambda _: False)
+    bisection.run(list(range(64)), list(range(64)), items)
+    assert items.results[:32] == [10 * i for i in range(32)]
+    assert bisection.calls > call_limit(64)
+    assert str(items.results[63].error) == "bad"

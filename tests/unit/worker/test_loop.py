@@ -14,8 +14,17 @@ import pytest
 from penstock.codec.formats import Codec
 from penstock.config import LogOptions, StageOptions
 from penstock.errors import ProtocolError
-from penstock.transport.framing import SLAB_VERSION, FrameDecoder, Kind, Status, encode_batch, encode_control
-from penstock.transport.messages import Hello, Launch, Problem, StageRef, pack, unpack
+from penstock.transport.framing import (
+    SLAB_VERSION,
+    FrameDecoder,
+    Kind,
+    Status,
+    encode_batch,
+    encode_control,
+    encode_slab_note,
+    read_shortage,
+)
+from penstock.transport.messages import Hello, Launch, Lost, Problem, StageRef, pack, unpack
 from penstock.worker.loop import work
 from penstock.worker.stage import Stage, WorkerInfo
 
@@ -24,14 +33,14 @@ class ScriptedEnd:
     """A worker's end that reads what the test wrote down and remembers what was sent."""
 
     def __init__(self, *wires):
-        self._frames = FrameDecoder().feed(b"".join(b"".join(wire) for wire in wires))
+        self._frames = FrameDecoder(slabs=True).feed(b"".join(b"".join(wire) for wire in wires))
         self.sent = []
 
     def receive(self):
         return self._frames.pop(0) if self._frames else None
 
     def send(self, buffers):
-        self.sent += FrameDecoder().feed(b"".join(buffers))
+        self.sent += FrameDecoder(slabs=True).feed(b"".join(buffers))
 
 
 def launch(*, setup=None, batched=False, ref=None, **fields):
@@ -414,3 +423,41 @@ def test_a_worker_tells_what_its_health_raised_and_works_on(log, error):
     problem = unpack(end.sent[2].payloads[0], Problem)
     assert problem.message == "the lamp is out"
     assert "raise error" in problem.traceback
+
+
+# -- its device -------------------------------------------------------------------------------------------------------
+
+
+class Fragile(Recorded):
+    examples = (1,)
+
+    def predict(self, x):
+        if any(entry == ("predict", "poison") for entry in self.log):
+            raise OSError("no device")
+        return super().predict(x)
+
+
+def test_a_worker_whose_device_is_lost_says_so_with_its_answer_and_ends_without_teardown(log):
+    suspect = [encode_slab_note(Kind.SUSPECT, b"")]
+    end = ScriptedEnd(launch(), batch(7, "poison"), suspect, batch(8, 2), batch(9, 3))
+    work(end, target=Fragile, examines=True)
+    assert kinds(end) == [Kind.HELLO, Kind.READY, Kind.ANSWERS, Kind.LOST, Kind.ANSWERS]
+    assert unpack(end.sent[3].payloads[0], Lost).problem.message == "no device"
+    assert (end.sent[4].frame_id, end.sent[4].statuses) == (8, (Status.FAILED,))
+    assert ("teardown",) not in log
+
+
+class Tight(Stage):
+    examples = (1,)
+
+    def predict(self, xs):
+        if len(xs) > 1:
+            raise MemoryError
+        return xs
+
+
+def test_a_worker_tells_for_how_many_items_it_had_no_memory_before_it_is_ready_and_before_its_answer(log):
+    end = ScriptedEnd(launch(batched=True, max_size=3), batch(7, 1, 2))
+    work(end, target=Tight)
+    assert kinds(end) == [Kind.HELLO, Kind.SHORTAGE, Kind.SHORTAGE, Kind.READY, Kind.SHORTAGE, Kind.ANSWERS]
+    assert [read_shortage(frame) for frame in end.sent if frame.kind is Kind.SHORTAGE] == [(3, 2), (2, 1), (2, 1)]

@@ -21,7 +21,7 @@ from penstock.config import StageOptions
 from penstock.errors import InvalidItem
 from penstock.transport.framing import FrameDecoder, Kind, Status, encode_batch
 from penstock.transport.messages import Problem, unpack
-from penstock.worker.runner import Runner
+from penstock.worker.runner import MOST_WELL_BYTES, Runner
 from penstock.worker.stage import Stage, make_stage
 from rows import each
 
@@ -844,3 +844,146 @@ def test_a_failure_is_written_as_whoever_reads_it_wants_it():
     frame = through(told.run(frame_of([b"0", b"1"])))
     assert list(map(bytes, frame.payloads)) == [b"bad", b"no"]
     assert frame.statuses == (Status.FAILED, Status.INVALID)
+
+
+# -- whether the device is lost ---------------------------------------------------------------------------------------
+
+
+class Device(Stage):
+    """Doubles while it is not lost; "poison" loses it, and "bad" fails."""
+
+    def __init__(self):
+        self.lost = False
+        self.calls = []
+
+    def predict(self, x):
+        self.calls.append(x)
+        self.lost = self.lost or x == "poison"
+        if self.lost or x == "bad":
+            raise OSError("no device")
+        return x * 2
+
+
+class DeviceForAll(Device):
+    def predict(self, xs):
+        return [super(DeviceForAll, self).predict(x) for x in xs]
+
+
+class Examined:
+    """A runner that examines its device, and the stage of it."""
+
+    def __init__(self, target=Device, *, examples=(), well=None, **options):
+        self.clock = Clock()
+        self.stage = make_stage(target)
+        self.stage.examples = list(examples)
+        self.runner = Runner(
+            self.stage,
+            name="embed",
+            batched=target is DeviceForAll,
+            options=StageOptions(**options),
+            decoder=ItemDecoder(Any),
+            encoder=ItemEncoder(Any),
+            now=self.clock,
+            examines=True,
+            well=well,
+        )
+        self.runner.warm_up(self.stage.examples, 1)
+        self.stage.calls.clear()
+
+    def run(self, *items, suspect=False):
+        """Run a batch: what the stage was called with, and why the device is lost."""
+        self.runner.suspect = suspect
+        self.runner.run(frame_of([msgspec.json.encode(item) for item in items]))
+        called, self.stage.calls = self.stage.calls, []
+        return called, self.runner.lost and self.runner.lost.message
+
+
+def test_a_batch_of_which_nothing_ends_well_is_followed_by_the_first_example():
+    tried = Examined(DeviceForAll, examples=[7, 8])
+    assert tried.run("bad", "bad") == (["bad", "bad", "bad", 7], None)
+    assert tried.run("bad", 1) == (["bad", "bad", 1], None)
+    assert tried.run("poison", 1) == (["poison", "poison", 1, 7], "no device")
+
+
+def test_an_item_that_fails_alone_is_followed_by_an_example_the_second_time_once_a_second():
+    tried = Examined(examples=[7])
+    assert [len(tried.run("bad")[0]) for _ in range(3)] == [1, 2, 1]
+    tried.clock.time += 1.0
+    assert tried.run("bad") == (["bad", 7], None)
+    assert tried.run(1) == ([1], None)
+    tried.clock.time += 1.0
+    assert tried.run("bad") == (["bad"], None)
+    assert tried.run("bad", suspect=True) == (["bad", 7], None)
+    assert tried.run("poison") == (["poison", 7], "no device")
+
+
+def test_without_examples_it_is_the_item_that_ended_well_last():
+    tried = Examined(DeviceForAll)
+    assert tried.run("bad", "bad") == (["bad", "bad", "bad"], None)
+    assert tried.run("bad", 3) == (["bad", "bad", 3], None)
+    assert tried.run(4) == ([4], None)
+    assert tried.run("bad", "bad") == (["bad", "bad", "bad", 3], None)  # a new one is kept once a second
+    tried.clock.time += 1.0
+    tried.run(4)
+    assert tried.run("poison", "bad") == (["poison", "poison", "bad", 4], "no device")
+    assert (bytes(tried.runner.well.payload), tried.runner.well.codec) == (b"4", Codec.JSON)
+    follower = Examined(DeviceForAll, well=tried.runner.well)
+    assert follower.run("bad", suspect=True) == (["bad", 4], None)
+
+
+@each("options", [{"retry": False}, {"bisect": False}])
+def test_no_item_is_run_twice_to_examine_a_device_where_none_may_be(options):
+    tried = Examined(DeviceForAll, **options)
+    tried.run(3)
+    assert tried.runner.well is None
+    assert tried.run("poison", 3)[1] is None
+
+
+def test_an_item_of_more_than_a_mebibyte_is_not_kept():
+    tried = Examined()
+    tried.run("x" * MOST_WELL_BYTES)
+    assert tried.runner.well is None
+    tried.run("x" * (MOST_WELL_BYTES - 2))
+    assert len(tried.runner.well.payload) == MOST_WELL_BYTES
+
+
+class Cuda(Stage):
+    def predict(self, xs):
+        if "poison" in xs and len(xs) <= self.lost_from:
+            raise RuntimeError("CUDA error: misaligned address\nand more")
+        if "poison" in xs:
+            raise ValueError("bad")
+        return xs
+
+
+@each(("lost_from", "calls", "statuses"), [(4, 1, [2, 2, 2, 2]), (2, 3, [0, 0, 2, 2])])
+def test_words_that_say_that_the_device_is_lost_end_the_batch_and_need_no_example(lost_from, calls, statuses):
+    tried = runner(Cuda, batched=True, examines=True)
+    tried._stage.lost_from = lost_from
+    back = through(tried.run(frame_of([b"1", b"2", b'"poison"', b"4"])))
+    assert (back.calls, list(back.statuses)) == (calls, statuses)
+    assert tried.lost.message.startswith("CUDA error: misaligned address")
+    assert through(tried.run(frame_of([b"1"]))).statuses == (Status.OK,)
+    assert tried.lost is None
+
+
+# -- want of memory ---------------------------------------------------------------------------------------------------
+
+
+class Fits(Stage):
+    def predict(self, xs):
+        if len(xs) > 3:
+            raise MemoryError
+        return xs
+
+
+def test_what_there_was_no_memory_for_is_told_with_what_ran():
+    tried = runner(Fits, batched=True, bisect=False)
+    back = through(tried.run(frame_of([b"%d" % i for i in range(9)])))
+    assert back.statuses == (Status.OK,) * 9
+    assert tried.shortages == [(9, 3)]
+    tried.shortages.clear()
+    tried.warm_up([1, 2], max_size=9)
+    assert tried.shortages == [(9, 5), (5, 3)]
+    with pytest.raises(ValueError, match="a bad one"):
+        runner(DoubleAll, batched=True).warm_up(["bad"], max_size=4)

@@ -90,6 +90,8 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
             "echo": {
                 "queued": 3,
                 "in_flight": 2,
+                "max_size": 32,
+                "devices_lost": 0,
                 "progress_age_seconds": 0.0,
                 "retry_in_seconds": None,
                 "workers": [
