@@ -217,8 +217,8 @@ def test_an_error_of_the_module_is_one_object_under_json(folder):
 @pytest.mark.parametrize(
     ("workers", "status", "words"),
     [
-        ("0", 2, "workers must be at least 1, got '0'"),
-        ("many", 2, "workers takes a number, as in 2, or numbers by stage, as in embed=4,rank=1; got 'many'"),
+        ("0", 2, "--workers (or PENSTOCK_WORKERS) must be at least 1, got '0'"),
+        ("many", 2, "--workers (or PENSTOCK_WORKERS) takes a number, as in 2, or numbers by stage, as in"),
         ("N=2", 1, "workers: there is no stage 'N'; there are M"),
     ],
 )

@@ -290,7 +290,7 @@ def test_under_json_every_line_is_an_object(queue):
 @pytest.mark.parametrize(
     ("words", "status", "sentence"),
     [
-        (["models:double", "--lease", "0.5"], 2, "lease must be at least 1"),
+        (["models:double", "--lease", "0.5"], 2, "--lease (or PENSTOCK_LEASE) must be at least 1"),
         (["models:double", "--queue", "memory://"], 2, "--http HOST:PORT"),
         (["models:double", "--queue", "nothing://x"], 2, "nothing"),
         (["models:double", "--queue", "sqlite:////nowhere/at/all/q.db"], 1, "/nowhere/at/all"),
