@@ -10,6 +10,7 @@ else is a fault of the code that reads it.
 from __future__ import annotations
 
 import ast
+import codecs
 import enum
 import re
 import sys
@@ -28,6 +29,7 @@ _LOCATION = re.compile(r"(?s)(.*) - at (`key` in )?`(\$.*)`")
 _OPENINGS = ("Expected ", "Object ", "Number ", "Invalid ", "Integer ", "Input data ", "Array ")
 _TRUNCATED = "input data was truncated"
 _NO_MEMBER = re.compile(r"Invalid enum value (-?\d+|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
+_NO_JSON_AT_ALL = "JSON is malformed: invalid character (byte 0)"
 _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*+\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u|\\?\Z)")
 """The first half of a pair, without the second: msgspec then finds the end of the text too early."""
 
@@ -104,6 +106,8 @@ def invalid_item(exc: BaseException, payload: Buffer) -> InvalidItem:
     reason, path = explain(exc)
     if reason == _TRUNCATED:
         reason = _why_truncated(payload)
+    elif reason == _NO_JSON_AT_ALL and bytes(payload[:3]) == codecs.BOM_UTF8:
+        reason = "the body begins with a UTF-8 byte order mark (BOM): leave it out"
     return InvalidItem(reason, path=path)
 
 

@@ -23,6 +23,7 @@ import msgspec
 from penstock.codec.annotations import is_array
 from penstock.codec.custom import write_custom
 from penstock.codec.formats import MEDIA_TYPES, Codec
+from penstock.codec.invalid import invalid_item
 from penstock.codec.media_types import content_codec
 from penstock.core.payload import join_payload
 from penstock.errors import ConfigError, InvalidItem
@@ -182,7 +183,7 @@ def _as_given(body: bytes, content_type: str | None) -> InputBody:
         try:
             reader(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidItem(f"the input is not {content_type}: {error}") from None
+            raise InvalidItem(f"the input is not {content_type}: {invalid_item(error, body)}") from None
     return InputBody(body, content_type)
 
 

@@ -52,6 +52,7 @@ from penstock.server.pages.health import JSON, Health
 from penstock.server.pages.metrics import Metrics
 from penstock.server.pages.openapi import openapi
 from penstock.server.pages.scale import Scale
+from penstock.server.path_pattern import without_needless_escapes
 from penstock.server.protocols.health_route import HealthRoute
 from penstock.server.protocols.job_routes import job_routes
 from penstock.server.protocols.route import PageRoute, Route, ServiceRoute, Traffic
@@ -177,7 +178,7 @@ class App:
             request.id = given
         route = self._routes.get(request.path)
         if route is None:
-            route = self._table.with_variables(request.path)
+            route = self._other_route(request)
             if route is None:
                 return self._preflight(request) or self._to_page(request, self._no_route(request))
         if request.method != route.method or self._asks_who or self._page_bytes > self._page_bytes_limit:
@@ -191,6 +192,15 @@ class App:
                 return self._to_page(request, refusal)
         refused = route.admit(request)
         return None if refused is None else self._completed(request, refused)
+
+    def _other_route(self, request: HttpRequest) -> Route | None:
+        """The route of a path that is in the table of fixed ones not as it came, or of one with variables."""
+        if b"%" in request.path:
+            request.path = without_needless_escapes(request.path)
+            route = self._routes.get(request.path)
+            if route is not None:
+                return route
+        return self._table.with_variables(request.path)
 
     def waits_until(self, request: HttpRequest) -> float | None:
         """Until when a request may wait for its service to start: a call, by its deadline.

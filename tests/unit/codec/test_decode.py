@@ -428,9 +428,14 @@ def test_a_pickle_payload_with_damage_gives_a_value_or_an_invalid_item(damage, a
         (rb'"\\ud83d', "input data was truncated"),
         (rb'"\ud800"', "text with half of a surrogate pair, which is no character"),
         (rb'"\\\uDBFF\n"', "text with half of a surrogate pair, which is no character"),
+        (
+            b'\xef\xbb\xbf"abc"',
+            "the body begins with a UTF-8 byte order mark (BOM): leave it out",
+        ),
+        (b'\xef\xbb"abc"', "JSON is malformed: invalid character (byte 0)"),
     ],
 )
-def test_what_ends_too_early_is_told_by_why_it_does(payload, reason):
+def test_what_is_no_json_is_told_by_why_it_is_none(payload, reason):
     for kind in (bytes, memoryview):
         with pytest.raises(InvalidItem) as refused:
             ItemDecoder(str).decode(Codec.JSON, kind(payload))

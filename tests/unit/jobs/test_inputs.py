@@ -120,6 +120,11 @@ def test_bytes_that_are_not_what_they_are_called_are_told(body, content_type):
         encode_input(body, content_type)
 
 
+def test_an_input_that_begins_with_a_byte_order_mark_is_told_so():
+    with pytest.raises(InvalidItem, match="the input is not application/json: the body begins with a UTF-8"):
+        encode_input(b"\xef\xbb\xbf{}", "application/json")
+
+
 def test_an_object_is_not_written_as_any_other_type():
     for content_type in ("application/octet-stream", "application/x-npy"):
         with pytest.raises(ConfigError, match=f"give bytes for '{content_type}'"):

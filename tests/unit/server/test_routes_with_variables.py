@@ -58,6 +58,7 @@ def app(fakes):
         ("POST", "/jobs/result/retry", b"POST result"),
         ("POST", "/v2/models/m/versions/3/infer", b"POST m 3"),
         ("GET", "/jobs/all", b"GET"),
+        ("GET", "/%6Aob%73/a%2d1%2E_%42", b"GET a-1._B"),
         ("GET", "/jobs/" + "x" * 128, b"GET " + b"x" * 128),
     ],
 )
@@ -69,7 +70,8 @@ def test_a_route_is_found_by_path_and_method(fakes, app, method, path, said):
 @pytest.mark.parametrize(
     "path",
     [
-        "/jobs/", "/jobs//", "/jobs/a/b", "/jobs//result", "/jobs/a%2Fb", "/jobs/a%41", "/jobs/a b", "/jobs/\u00e4",
+        "/jobs/", "/jobs//", "/jobs/a/b", "/jobs//result", "/jobs/a%2Fb", "/jobs/a b", "/jobs/\u00e4",
+        "/jobs/a%4", "/jobs/a%C3%A4", "/jobs%2Fa", "/jobs/%7B",
         "/jobs/" + "x" * 129, "/job/a", "/jobs/a/result/b", "/JOBS/a", "jobs/a", "/" * 8000, "/jobs/a\n",
     ],
 )  # fmt: skip
@@ -98,6 +100,13 @@ def test_another_method_is_405_with_every_method_of_the_path(fakes, app, path, a
 def test_a_slash_too_much_leads_to_the_path_that_is_meant(fakes, app):
     call = fakes.call(app, "GET", "/jobs/a/?wait=3")
     assert (call.status, call.headers[b"location"]) == (308, b"../a?wait=3")
+
+
+def test_a_letter_that_is_escaped_is_that_letter(fakes, app):
+    call = fakes.call(app, path="/%70redict")
+    assert (call.refused, call.request.route.path, call.request.path) == (False, "/predict", b"/predict")
+    moved = fakes.call(app, path="/predic%74/")
+    assert (moved.status, moved.headers[b"location"]) == (308, b"../predict")
 
 
 def test_paths_with_variables_ask_for_the_api_key(fakes, tmp_path):
