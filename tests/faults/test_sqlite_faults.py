@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -209,6 +211,136 @@ def test_a_fork_whose_parent_has_the_queue_open_cannot_open_it(path):
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     """
     assert run(path, body) == []
+
+
+SMALL_DISK = """
+    import resource
+    from penstock.jobs.store import Renewed, StoreFull
+    from penstock.jobs.stores.sqlite_store import SqliteStore
+
+    def fill(folder):
+        block = b"x" * 65536
+        with open(f"{folder}/hog", "ab", buffering=0) as hog:
+            while block:
+                try:
+                    hog.write(block)
+                except OSError:
+                    block = block[: len(block) // 2]
+        found = os.statvfs(folder)
+        assert found.f_bavail * found.f_frsize < 4096
+
+    def submit_until_full(store, nbytes):
+        for n in range(100_000):
+            try:
+                store.submit([NewJob(f"{nbytes}-{n}-{m}", bytes(nbytes)) for m in range(10)])
+            except StoreFull as error:
+                return 10 * n
+
+    def release(store, jobs):
+        return store.end_attempts([AttemptEnd(job.hold, JobState.WAITING) for job in jobs])
+
+    os.mkdir(path)
+    assert os.system(f"mount -t tmpfs -o size=24m none {path}") == 0
+    file = f"{path}/q.db"
+"""
+
+
+@pytest.fixture
+def on_small_disk(tmp_path):
+    """Runs a program that has a disk of 24 MiB to itself, where this user may mount one in a name space of his own."""
+    alone = ["unshare", "--user", "--map-root-user", "--mount"]
+    try:
+        mounts = subprocess.run([*alone, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        mounts = False
+    if not mounts:
+        pytest.skip("no file system can be mounted in a name space of this user's own: unshare --user --mount")
+
+    def run_there(body):
+        program = PROGRAMS.preamble + textwrap.dedent(SMALL_DISK) + textwrap.dedent(body)
+        done = subprocess.run(
+            [*alone, sys.executable, "-c", program, str(tmp_path / "disk")], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.split()
+
+    return run_there
+
+
+@pytest.mark.parametrize("nbytes", [100, 40_000])
+def test_a_queue_on_a_disk_without_a_free_byte_can_be_worked_and_emptied(on_small_disk, nbytes):
+    body = f"""
+        store = SqliteStore(file, reserve=6 << 20)
+        store.submit([NewJob(f"first-{{n}}", b"1") for n in range(20)])
+        held = claim(store, 20, lease=3600.0)
+        assert submit_until_full(store, {nbytes}) > 100
+        found = os.statvfs(path)
+        assert found.f_bavail * found.f_frsize >= 5 << 20
+        assert store.submit([NewJob("first-0", b"1")])[0].id == "first-0"  # it is there, and takes nothing
+        fill(path)
+        assert os.path.exists(file + "-spare")
+        for n in range(30):  # renewals for an hour
+            assert set(store.renew([job.hold for job in held], 3600.0)) == {{Renewed("ok")}}
+        assert set(succeed(store, held[:8])) == {{"ok"}}
+        assert set(release(store, held[8:16])) == {{"ok"}}
+        for n in range(10):
+            jobs = claim(store, 8)
+            assert len(jobs) == 8
+            assert set(succeed(store, jobs)) == {{"ok"}}
+            fill(path)
+        try:
+            store.submit([NewJob("late")])
+        except StoreFull:
+            say("refused")
+        say(store.purge(JobState.SUCCEEDED, 0.0))
+        waiting = store.stats().waiting
+        assert store.purge(JobState.WAITING, 0.0) == waiting
+        assert set(succeed(store, held[16:])) == {{"ok"}}
+        os.unlink(f"{{path}}/hog")
+        store.tend(keep=1e9, keep_dead=1e9, seconds_per_job=None)
+        assert os.path.getsize(file + "-spare") == 2 << 20
+        assert store.submit([NewJob("late")])
+        assert store._read(lambda connection, _: connection.execute("PRAGMA integrity_check").fetchone()) == ("ok",)
+        store.close()
+    """
+    assert on_small_disk(body) == ["refused", "88"]
+
+
+def test_a_program_that_is_started_on_a_full_disk_can_empty_the_queue(on_small_disk):
+    body = """
+        store = SqliteStore(file)
+        submitted = submit_until_full(store, 100)
+        store.close()
+        fill(path)
+        store = SqliteStore(file)
+        assert store.purge(JobState.WAITING, 0.0) == submitted
+        store.close()
+    """
+    assert on_small_disk(body) == []
+
+
+def test_results_that_find_no_room_wait_and_what_is_small_goes_on(on_small_disk):
+    body = """
+        store = SqliteStore(file)
+        store.submit([NewJob(f"{n}") for n in range(20)])
+        held = claim(store)
+        fill(path)
+        results = [bytes(200_000 if n % 2 else 10) for n in range(20)]
+        ends = [
+            AttemptEnd(job.hold, JobState.SUCCEEDED, result=result) for job, result in zip(held, results, strict=True)
+        ]
+        answers = store.end_attempts(ends)
+        assert answers[::2] == ["ok"] * 10
+        assert answers.count("unknown") >= 7
+        left = [end for end, answer in zip(ends, answers) if answer == "unknown"]
+        assert store.end_attempts(left)[-1] == "unknown"
+        assert set(store.renew([end.hold for end in left], 3600.0)) == {Renewed("ok")}
+        assert store.purge(JobState.SUCCEEDED, 0.0) == 20 - len(left)
+        os.unlink(f"{path}/hog")
+        assert set(store.end_attempts(left)) == {"ok"}
+        store.close()
+    """
+    assert on_small_disk(body) == []
 
 
 def test_a_fork_that_outlives_its_parents_connection_removes_no_log(path):

@@ -9,6 +9,7 @@ Contract
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,7 +78,8 @@ def _look(connection: sqlite3.Connection) -> tuple[int, int, int]:
     try:
         return _read(connection)
     finally:
-        connection.execute("ROLLBACK")
+        with contextlib.suppress(sqlite3.Error):  # SQLite has ended it already after some errors: they are told
+            connection.execute("ROLLBACK")
 
 
 def _read(connection: sqlite3.Connection) -> tuple[int, int, int]:

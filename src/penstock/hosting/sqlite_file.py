@@ -13,6 +13,7 @@ Contract
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -73,6 +74,11 @@ def fork_guard() -> AbstractContextManager[Any]:
 def code_of(error: sqlite3.Error) -> str:
     """The primary result code of SQLite, as ``SQLITE_FULL``, or "" where the error is not SQLite's own."""
     return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
+
+
+def is_full(error: sqlite3.Error) -> bool:
+    """Whether the disk has no room; what was to be written was not."""
+    return getattr(error, "sqlite_errorname", "") in ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")
 
 
 def begin_writing(connection: sqlite3.Connection) -> None:
@@ -164,6 +170,31 @@ class SqliteFile:
             return None
         reason = REASONS.get(code, "SQLite refuses")
         return self._kind.unavailable(f"{self.path}: {reason} ({error.sqlite_errorname}: {error})")
+
+    def growth(self, connection: sqlite3.Connection) -> int:
+        """How many bytes the file will grow by when what lies in its log is written to it."""
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        return max(0, int(pages * size) - os.stat(self.path).st_size)  # noqa: PTH116  # as in `check_there`
+
+    @staticmethod
+    def inside(connection: sqlite3.Connection) -> int:
+        """How many bytes of the file are free: what was removed has left them, and they are used before it grows."""
+        (pages,) = connection.execute("PRAGMA freelist_count").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        return int(pages * size)
+
+    def extend_log(self, nbytes: int) -> None:
+        """Have the log beside the file take room for so many bytes, before others do; harmless where that fails.
+
+        SQLite writes over what lies behind its last frame, and reads nothing of it.
+        """
+        with contextlib.suppress(OSError):
+            log = os.open(f"{self.path}-wal", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fallocate(log, 0, nbytes)
+            finally:
+                os.close(log)
 
     def leave(self) -> None:
         """Take note that the connections were closed."""

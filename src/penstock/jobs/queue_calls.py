@@ -17,6 +17,7 @@ from typing import Final, TypeVar
 
 from penstock.errors import Overloaded, StoreUnavailable
 from penstock.jobs.call_threads import CallThreads
+from penstock.jobs.store import StoreFull
 from penstock.jobs.submitting import JobQueue
 
 T = TypeVar("T")
@@ -84,6 +85,8 @@ class QueueCalls:
         self._check_up()
         try:
             return call(self._connected())
+        except StoreFull:  # it answers, and whatever takes no room goes on
+            raise
         except StoreUnavailable as error:
             self._why = str(error)
             self._down_until = self._now() + REST_SECONDS

@@ -26,6 +26,8 @@ Contract
   latest.
 * The end of a run leaves a `Delivery` where the job has an `output` and the run was claimed at all; so does a purge of
   such a job whose run has not ended.
+* A store that is full refuses new jobs, as `StoreFull`, before there is no room left for what holders say and for what
+  is removed.
 * Leases and rests are measured on a clock that nobody sets, as far as the store has one.
 
 A store is opened by `stores.opening.open_store`, and is a connection of its own: who must not wait behind others opens
@@ -53,6 +55,10 @@ STORE_TROUBLE = (StoreUnavailable, ConfigError)
 
 A holder goes on with what it has, and asks again.
 """
+
+
+class StoreFull(StoreUnavailable):
+    """The store has no room: nothing was done.  Jobs that are held and calls that remove jobs go on."""
 
 
 class Hold(NamedTuple):
@@ -201,6 +207,7 @@ class Store(Protocol):
 
         Raises:
             JobConflict: a job with the same key or id has another digest, or the key is one job's and the id another's.
+            StoreFull: there is no room for those that are new.
             ConfigError: they are more than the store takes at a time, which is 10 000 at least.
         """
 

@@ -6,6 +6,7 @@ from fake_work import InlineThreads
 from penstock.errors import ConfigError, JobNotFound, Overloaded, StoreUnavailable
 from penstock.jobs import queue_calls
 from penstock.jobs.queue_calls import QueueCalls
+from penstock.jobs.store import StoreFull
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.jobs.submitting import JobQueue
 
@@ -50,6 +51,15 @@ def calls(connecting, now):
 
 def unavailable(queue):
     raise StoreUnavailable("gone")
+
+
+async def test_a_store_that_is_full_is_asked_for_everything_else(calls):
+    def full(queue):
+        raise StoreFull("the disk is full")
+
+    with pytest.raises(StoreFull):
+        await calls.run(full)
+    assert (await calls.run(lambda queue: queue.stats())).waiting == 0
 
 
 async def test_calls_share_one_connection(calls, connecting):

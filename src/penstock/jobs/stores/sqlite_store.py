@@ -20,17 +20,20 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from penstock.config import MIB
 from penstock.errors import ConfigError, JobConflict, StoreUnavailable
+from penstock.hosting.disk_room import RESERVE_BYTES, DiskRoom, free_bytes
 from penstock.hosting.host_clock import HostClock, Reading
 from penstock.hosting.mounts import MOUNTINFO
 from penstock.hosting.sqlite_file import BUSY_SECONDS, SqliteFile
 from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
-from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed
+from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed, StoreFull
 from penstock.jobs.stores import sqlite_claims, sqlite_endings, sqlite_submitters
 from penstock.jobs.stores.sqlite_advice import advise_on_file
 from penstock.jobs.stores.sqlite_passing import catch_up, is_due
@@ -42,15 +45,18 @@ from penstock.jobs.stores.urls import DEFAULT_QUEUE, SYNCHRONOUS, StoreUrl
 
 T = TypeVar("T")
 
+KIB: Final = 1024
 PURGED_AT_ONCE: Final = 1000
 """The most jobs that one transaction forgets: others write between two."""
+SMALL_RESULT: Final = 4 * KIB
+"""A result of so many bytes is stored as long as SQLite finds room at all: the job that ends has left some."""
 SAME_SPEED: Final = 0.05
 """By what part the seconds for a job must differ from those in the file to be written there."""
 
 
 def open_sqlite_store(place: StoreUrl) -> SqliteStore:
     """The store that a URL names; see `SqliteStore`."""
-    return SqliteStore(place.path, place.queue, synchronous=place.synchronous)
+    return SqliteStore(place.path, place.queue, synchronous=place.synchronous, reserve=place.reserve)
 
 
 class SqliteStore:
@@ -62,6 +68,8 @@ class SqliteStore:
         synchronous: FULL, or NORMAL, which is faster; see above for what a power cut may lose then.
         clock: the clocks of this host.
         mountinfo: the file that tells the mounted file systems.
+        reserve: how many bytes of the file system new jobs must leave free; with 0 there is no spare file either.
+        free: how many bytes the file system of a folder has.
 
     Raises:
         ConfigError: the file is damaged, somebody else's, of a newer version or on a network file system; the folder is
@@ -77,6 +85,8 @@ class SqliteStore:
         synchronous: str = SYNCHRONOUS[0],
         clock: HostClock | None = None,
         mountinfo: Path = MOUNTINFO,
+        reserve: int = RESERVE_BYTES,
+        free: Callable[[str], int] = free_bytes,
     ) -> None:
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(f"synchronous is {' or '.join(SYNCHRONOUS)}, got {synchronous!r}")
@@ -85,8 +95,12 @@ class SqliteStore:
         self._process = os.getpid()
         self._file = SqliteFile(path, QUEUE_FILE, synchronous=synchronous, mountinfo=mountinfo)
         self._synchronous = synchronous
-        self._writer = SqliteWriter(self._file)
+        self._room = DiskRoom(self._file.path, reserve, free=free)
+        self._taken = (0, 0)
+        """The number of a transaction, and how many bytes newcomers take in it."""
+        self._writer = SqliteWriter(self._file, self._room)
         try:
+            self._room.make_spare()
             self._number = self._writer.run(self._enter)
             self._reader = self._file.open_for_reading()
         except BaseException:
@@ -101,8 +115,27 @@ class SqliteStore:
     def submit(self, jobs: Sequence[NewJob]) -> list[Job]:
         """See `Store`."""
         return self._write(
-            lambda connection, now: sqlite_submitters.submit_jobs(connection, self._number, self.queue, jobs, now)
+            lambda connection, now: sqlite_submitters.submit_jobs(
+                connection, self._number, self.queue, jobs, now, partial(self._admit, connection)
+            ),
+            takes=True,
         )
+
+    def _admit(self, connection: sqlite3.Connection, new: Sequence[NewJob]) -> None:
+        """Raise StoreFull where `new`, with what this transaction has taken already, would not leave the reserve."""
+        if not self._room.reserve:
+            return
+        # A body is written to the log, and then to the file; a row and its indexes take less than a KiB besides texts.
+        taken = sum([2 * (len(job.body) + len(job.input_url or "") + len(job.output or "") + KIB) for job in new])
+        number, before = self._taken
+        taken += before if number == self._writer.transactions else 0
+        if not self._room.leaves_reserve(taken + self._file.growth(connection), self._file.inside(connection)):
+            raise StoreFull(
+                f"{self._file.path}: the disk has {self._room.free() / MIB:.1f} MiB free, and "
+                f"{self._room.reserve / MIB:g} MiB are kept for jobs to end and to be purged (reserve); "
+                "make room, or purge what has ended"
+            )
+        self._taken = self._writer.transactions, taken
 
     def kept_inputs(self, jobs: Sequence[NewJob]) -> list[KeptInput | None]:
         """See `Store`."""
@@ -197,12 +230,31 @@ class SqliteStore:
 
     def end_attempts(self, ends: Sequence[AttemptEnd]) -> list[Answer]:
         """See `Store`."""
-        return self._write(lambda connection, now: sqlite_endings.end_held(connection, self._number, ends, now))
+        return self._write(lambda connection, now: self._end_attempts(connection, ends, now))
+
+    def _end_attempts(self, connection: sqlite3.Connection, ends: Sequence[AttemptEnd], now: Reading) -> list[Answer]:
+        """End those for whose results there is room; the others are told once more, and there may be some then."""
+        nbytes = sum([len(end.result) for end in ends])
+        if not nbytes or self._room.free() >= self._room.reserve + 2 * nbytes:
+            return sqlite_endings.end_held(connection, self._number, ends, now)
+        left = self._room.left_for_results(self._file.growth(connection))
+        fitting: list[AttemptEnd] = []
+        places: list[int] = []
+        for place, end in enumerate(ends):
+            if 2 * len(end.result) <= left or len(end.result) <= SMALL_RESULT:
+                left -= 2 * len(end.result)
+                fitting.append(end)
+                places.append(place)
+        answers = [Answer.UNKNOWN] * len(ends)
+        for place, answer in zip(places, sqlite_endings.end_held(connection, self._number, fitting, now), strict=True):
+            answers[place] = answer
+        return answers
 
     # -- whoever is there -------------------------------------------------------------------------------------------
 
     def tend(self, *, keep: float, keep_dead: float, seconds_per_job: float | None) -> None:
         """See `Store`."""
+        self._room.make_spare()
         self._catch_up()
         for state in STATES:
             if state in ENDED:
@@ -249,7 +301,8 @@ class SqliteStore:
 
     def advice(self) -> list[Advice]:
         """See `penstock.jobs.advice.Advisable`."""
-        return advise_on_file(self._file.path, self._file.file_system(), self._synchronous)
+        room = None if not self._room.reserve else (self._room.free(), self._room.reserve, self._room.has_spare())
+        return advise_on_file(self._file.path, self._file.file_system(), self._synchronous, room)
 
     def close(self) -> None:
         """See `Store.close`; in a fork it does nothing."""
@@ -274,10 +327,10 @@ class SqliteStore:
     def _now(self) -> Reading:
         return self._clock.read()
 
-    def _write(self, work: Callable[[sqlite3.Connection, Reading], T]) -> T:
+    def _write(self, work: Callable[[sqlite3.Connection, Reading], T], *, takes: bool = False) -> T:
         """What `work` returns, once it is durable; it is told the time at which its turn has come."""
         self._check()
-        return self._writer.run(lambda connection: work(connection, self._now()))
+        return self._writer.run(lambda connection: work(connection, self._now()), takes=takes)
 
     def _read(self, work: Callable[[sqlite3.Connection, Reading], T]) -> T:
         """What `work` returns: all its queries see the same jobs."""
@@ -328,13 +381,16 @@ class SqliteStore:
         """
         before = self._clock.wall() - older_than if older_than > 0 else math.inf
         found = self._read(lambda connection, _: purgeable(connection, self._number, state, before, 1))
-        forgotten, more = 0, bool(found)
+        forgotten, more, most = 0, bool(found), PURGED_AT_ONCE
         while more:
-            count = self._write(
-                lambda connection, _: sqlite_submitters.forget_jobs(
-                    connection, self._number, state, before, PURGED_AT_ONCE
-                )
-            )
+            forget = partial(sqlite_submitters.forget_jobs, queue=self._number, state=state, before=before, limit=most)
+            try:
+                count = self._write(lambda connection, _, forget=forget: forget(connection))  # type: ignore[misc]
+            except StoreFull:
+                if most == 1:
+                    raise
+                most = max(1, most // 8)  # to forget takes room, too, and gives it back afterwards
+                continue
             forgotten += count
-            more = count == PURGED_AT_ONCE
+            more = count == most
         return forgotten

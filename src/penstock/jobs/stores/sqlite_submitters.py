@@ -6,7 +6,7 @@ Each function is part of one transaction, which its caller has begun.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from penstock.errors import JobConflict, JobNotFound
@@ -25,13 +25,19 @@ _INSERT: Final = (
 
 
 def submit_jobs(
-    connection: sqlite3.Connection, queue: int, name: str, jobs: Sequence[NewJob], now: Reading
+    connection: sqlite3.Connection,
+    queue: int,
+    name: str,
+    jobs: Sequence[NewJob],
+    now: Reading,
+    admit: Callable[[Sequence[NewJob]], None],
 ) -> list[Job]:
-    """See `Store.submit`."""
+    """See `Store.submit`; `admit` raises where there is no room for the jobs that are new."""
     catch_up(connection, queue, now)
     known = _known(connection, queue, jobs)
     (first_fence,) = connection.execute("SELECT first_fence FROM queues WHERE number = ?", (queue,)).fetchone()
     seq = connection.execute("SELECT ifnull(max(seq), 0) FROM jobs").fetchone()[0]
+    new: list[NewJob] = []
     rows: list[tuple[Any, ...]] = []
     bodies: list[tuple[int, bytes]] = []
     seqs: list[int] = []
@@ -43,10 +49,13 @@ def submit_jobs(
             known[0, job.id] = there
             if job.key is not None:
                 known[1, job.key] = there
+            new.append(job)
             rows.append(_row(seq, queue, job, first_fence, now))
             if job.body:
                 bodies.append((seq, job.body))
         seqs.append(there[0])
+    if new:
+        admit(new)
     connection.executemany(_INSERT, rows)
     connection.executemany("INSERT OR REPLACE INTO bodies VALUES (?, ?)", bodies)
     found = _jobs_by(connection, name, "seq", seqs)

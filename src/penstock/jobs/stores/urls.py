@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from penstock.errors import ConfigError
+from penstock.hosting.disk_room import RESERVE_BYTES
 from penstock.spelling import nearest
 
 DEFAULT_QUEUE: Final = "default"
@@ -28,13 +29,14 @@ SYNCHRONOUS: Final = ("FULL", "NORMAL")
 _TLS_PARAMETERS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _PARAMETERS: Final = {
     MEMORY: (),
-    SQLITE: ("synchronous",),
+    SQLITE: ("synchronous", "reserve"),
     "redis": (),
     "rediss": _TLS_PARAMETERS,
     "unix": ("db",),
     "redis+unix": ("db",),
 }
 """What may stand behind the question mark besides `queue`."""
+_MOST_DIGITS: Final = 18
 _LIKELY_SCHEME: Final = 0.7
 """How alike a wrong scheme must be to one that there is: `sqlite3` and `sqlite` have 0.92."""
 _CREDENTIALS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:/*)?(?:([^:@/?#]*:))?.*@", re.DOTALL)
@@ -56,6 +58,8 @@ class StoreUrl:
     """The file, with `SQLITE`; a relative one lies below the current folder."""
     synchronous: str = SYNCHRONOUS[0]
     """How SQLite writes; one of `SYNCHRONOUS`."""
+    reserve: int = RESERVE_BYTES
+    """How many bytes of its file system new jobs leave free, with `SQLITE`."""
     server: str = field(default="", repr=False)
     """The URL of the server as its library takes it, with its password and without our own parameters."""
 
@@ -95,7 +99,14 @@ def read_store_url(url: str) -> StoreUrl:
     if parts.scheme == MEMORY:
         return StoreUrl(MEMORY, queue, shown, name=_memory_name(parts, shown))
     if parts.scheme == SQLITE:
-        return StoreUrl(SQLITE, queue, shown, path=_sqlite_path(parts, shown), synchronous=_synchronous(given, shown))
+        return StoreUrl(
+            SQLITE,
+            queue,
+            shown,
+            path=_sqlite_path(parts, shown),
+            synchronous=_synchronous(given, shown),
+            reserve=_whole_number("reserve", given, shown, RESERVE_BYTES),
+        )
     if port == 0:
         raise ConfigError(f"{shown}: port 0 is none that a server listens on")
     return StoreUrl(parts.scheme, queue, shown, server=_server_url(parts, given, shown))
@@ -154,6 +165,13 @@ def _synchronous(given: dict[str, str], shown: str) -> str:
     if synchronous.upper() not in SYNCHRONOUS:
         raise ConfigError(f"{shown}: synchronous is {' or '.join(SYNCHRONOUS)}, got {synchronous!r}")
     return synchronous.upper()
+
+
+def _whole_number(name: str, given: dict[str, str], shown: str, default: int) -> int:
+    text = given.pop(name, str(default))
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+        raise ConfigError(f"{shown}: {name} is a whole number of at least 0, got {text!r}")
+    return int(text)
 
 
 def _server_url(parts: SplitResult, given: dict[str, str], shown: str) -> str:

@@ -9,12 +9,13 @@ import stat
 
 import pytest
 
+from penstock.config import MIB
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.hosting import sqlite_file
 from penstock.hosting.host_clock import HostClock
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd, NewJob
-from penstock.jobs.stores import sqlite_writer
+from penstock.jobs.store import AttemptEnd, NewJob, StoreFull
+from penstock.jobs.stores import sqlite_submitters, sqlite_writer
 from penstock.jobs.stores.opening import open_store as open_by_url
 from penstock.jobs.stores.sqlite_schema import QUEUE_FILE
 
@@ -275,6 +276,60 @@ def test_a_full_disk_is_told_and_costs_nothing_that_was_kept(store):
     limit_pages(store, 1000)
     assert store.submit([NewJob("large", b"x" * 100_000)])
     assert store.result("kept").body == b"2"
+
+
+def test_new_jobs_leave_the_reserve_of_the_disk_and_what_is_there_goes_on(open_store):
+    free = [8 * MIB + 600_000]
+    store = open_store(free=lambda folder: free[0])
+    (job,) = store.submit([NewJob("a", bytes(100_000), key="k")])
+    with pytest.raises(StoreFull, match=r"the disk has 8.6 MiB free, and 8 MiB are kept .* \(reserve\)"):
+        store.submit([NewJob(f"{n}", bytes(100_000)) for n in range(4)])
+    free[0] = 0
+    with pytest.raises(StoreFull):
+        store.submit([NewJob("b")])
+    assert store.submit([NewJob("c", key="k")])[0] == job  # it is there already
+    (claimed,) = store.claim("me", lease=30, limit=1, max_bytes=9, services=())
+    large = AttemptEnd(claimed.hold, JobState.SUCCEEDED, result=bytes(700_000))
+    assert store.end_attempts([large]) == ["unknown"]
+    assert store.end_attempts([AttemptEnd(claimed.hold, JobState.SUCCEEDED, result=b"2")]) == ["ok"]
+    assert store.purge(None, 0.0) == 1
+    unbounded = open_store(reserve=0, free=lambda folder: 0)
+    assert unbounded.submit([NewJob("b")])
+
+
+def test_what_several_submit_in_one_transaction_leaves_the_reserve_together(open_store):
+    store = open_store(free=lambda folder: 8 * MIB + 150_000)
+    writer = store._writer
+
+    def submit(job_id):
+        new = [NewJob(job_id, bytes(30_000))]
+        return sqlite_writer._Unit(lambda connection: store._admit(connection, new), takes=True)
+
+    units = [submit("a"), submit("b"), submit("c")]
+    writer._units.put(None)  # ends the thread, so that this one may write
+    writer._thread.join(20)
+    writer._connection = store._file.open_for_writing()
+    writer._write(units)
+    assert [type(unit.error) for unit in units] == [type(None), type(None), StoreFull]
+    writer._write([units[2]])
+    writer._connection.close()
+    assert [type(unit.error) for unit in units] == [type(None), type(None), StoreFull]
+
+
+def test_many_jobs_are_forgotten_in_smaller_parts_where_the_disk_is_full(store, monkeypatch):
+    store.submit([NewJob(f"{n}") for n in range(20)])
+    asked = []
+    forget = sqlite_submitters.forget_jobs
+
+    def forget_few(connection, *, limit, **how):
+        asked.append(limit)
+        if limit > 20:
+            raise StoreFull("the disk is full")
+        return forget(connection, limit=limit, **how)
+
+    monkeypatch.setattr(sqlite_submitters, "forget_jobs", forget_few)
+    assert store.purge(JobState.WAITING, 0.0) == 20
+    assert asked == [1000, 125, 15, 15]
 
 
 def test_what_waits_beside_a_unit_too_large_for_the_disk_is_kept(store):

@@ -25,7 +25,8 @@ def test_three_slashes_are_relative_and_four_absolute(url, path):
 
 def test_a_url_names_the_queue_and_how_sqlite_writes():
     place = read_store_url("sqlite:///q.db?queue=Films-2.a_b&synchronous=normal")
-    assert (place.queue, place.synchronous) == ("Films-2.a_b", "NORMAL")
+    assert (place.queue, place.synchronous, place.reserve) == ("Films-2.a_b", "NORMAL", 8 << 20)
+    assert read_store_url("sqlite:///q.db?reserve=0").reserve == 0
 
 
 def test_a_store_in_memory_may_have_a_name():
@@ -67,7 +68,9 @@ def test_the_library_of_redis_gets_the_url_without_our_parameters(url, server):
         ("sqlite:///a%00b", "null character"),
         ("sqlite:///a#b", "written as %23"),
         ("sqlite:///q.db?queu=a", "sqlite:// has no parameter 'queu': did you mean queue?"),
-        ("sqlite:///q.db?sync=FULL", "no parameter 'sync'; there are queue, synchronous"),
+        ("sqlite:///q.db?sync=FULL", "no parameter 'sync'; there are queue, synchronous, reserve"),
+        ("sqlite:///q.db?reserve=8MiB", "reserve is a whole number of at least 0, got '8MiB'"),
+        ("sqlite:///q.db?reserve=-1", "reserve is a whole number of at least 0, got '-1'"),
         ("sqlite:///q.db?synchronous=OFF", "synchronous is FULL or NORMAL, got 'OFF'"),
         ("sqlite:///q.db?queue=a&queue=b", "the parameter 'queue' is there twice"),
         ("sqlite:///q.db?queue=", "1 to 64 of A-Z a-z 0-9 . _ -, got ''"),
