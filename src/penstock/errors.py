@@ -279,6 +279,12 @@ class JobTooLarge(JobError):
     """The input is larger than a store takes; put it into a file or a bucket, and submit its URL."""
 
 
+class QueueFull(JobError):
+    """As many jobs wait in the queue as may; nothing was kept, and the caller can retry later."""
+
+    retryable = True
+
+
 class EndedWithoutResult(JobError):
     """The job ended, and has no result.
 

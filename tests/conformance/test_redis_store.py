@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.jobs.rules.waiting_bounds import WaitingBounds
 from penstock.jobs.store import NewJob
 from penstock.jobs.stores.redis_store import MOST_SUBMITTED
 from penstock.testing.stores import StoreSuite
@@ -41,3 +42,6 @@ class TestRedisStore(StoreSuite):
 
     def open_again(self, store):
         return self.connect(store.queue)
+
+    def open_bounded(self, store, *, max_waiting, max_waiting_bytes):
+        return self.connect(store.queue, bounds=WaitingBounds(max_waiting, max_waiting_bytes))

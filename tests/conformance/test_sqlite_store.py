@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 
 from penstock.hosting.host_clock import HostClock
+from penstock.jobs.rules.waiting_bounds import WaitingBounds
 from penstock.jobs.stores.sqlite_store import SqliteStore
 from penstock.testing.stores import StoreSuite
 
@@ -27,6 +28,10 @@ class TestSqliteStoreOnTheHostsClocks(StoreSuite):
 
     def open_again(self, store):
         return SqliteStore(self.path, synchronous=self.synchronous, clock=self.clock())
+
+    def open_bounded(self, store, *, max_waiting, max_waiting_bytes):
+        bounds = WaitingBounds(max_waiting, max_waiting_bytes)
+        return SqliteStore(self.path, synchronous=self.synchronous, clock=self.clock(), bounds=bounds)
 
 
 class TestSqliteStore(TestSqliteStoreOnTheHostsClocks):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.jobs.rules.waiting_bounds import WaitingBounds
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.testing.stores import StoreSuite
 
@@ -14,6 +15,10 @@ class TestMemoryStore(StoreSuite):
     def open_again(self, store):
         return store
 
+    def open_bounded(self, store, *, max_waiting, max_waiting_bytes):
+        store.bounds = WaitingBounds(max_waiting, max_waiting_bytes)
+        return store
+
     def pass_time(self, seconds):
         self.passed += seconds
 
@@ -23,4 +28,8 @@ class TestMemoryStoreOnTheMachinesClocks(StoreSuite):
         return MemoryStore()
 
     def open_again(self, store):
+        return store
+
+    def open_bounded(self, store, *, max_waiting, max_waiting_bytes):
+        store.bounds = WaitingBounds(max_waiting, max_waiting_bytes)
         return store

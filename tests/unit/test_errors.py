@@ -58,7 +58,9 @@ TREE = {
         "StageFailed", "WorkerLost", "NotReady", "Cancelled", "ServerError", "ConnectionFailed",
     },
     EndedWithoutResult: ENDED,
-    JobError: {"JobNotFound", "JobConflict", "JobTooLarge", "StoreUnavailable", "EndedWithoutResult", *ENDED},
+    JobError: {
+        "JobNotFound", "JobConflict", "JobTooLarge", "QueueFull", "StoreUnavailable", "EndedWithoutResult", *ENDED,
+    },
     TransferError: {"TransferFailed", "TransferRefused", "TransferStopped"},
     ExportError: {"ArtifactInvalid", "ExportRefused", "PublishFailed"},
     TrainingError: {"RunFailed", "LeaseLost", "RunUnavailable"},
@@ -86,7 +88,7 @@ def test_a_job_that_ended_badly_shows_the_remote_traceback():
 def test_only_what_may_succeed_later_is_retryable():
     assert names(kind for kind in EVERY if kind.retryable) == {
         "Overloaded", "QuotaExceeded", "DeadlineExceeded", "NotReady", "ServerError", "ConnectionFailed",
-        "StoreUnavailable", "TransferFailed", "TransferStopped", "PublishFailed", "RunUnavailable",
+        "QueueFull", "StoreUnavailable", "TransferFailed", "TransferStopped", "PublishFailed", "RunUnavailable",
     }  # fmt: skip
 
 

@@ -22,6 +22,12 @@ export class JobTooLarge extends JobError {
   override name = "JobTooLarge";
 }
 
+/** As many jobs wait in the queue as may; nothing was kept, and the caller can retry later. */
+export class QueueFull extends JobError {
+  override name = "QueueFull";
+  override retryable = true;
+}
+
 /** The job ended, and has no result. */
 export class EndedWithoutResult extends JobError {
   override name = "EndedWithoutResult";

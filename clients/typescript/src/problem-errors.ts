@@ -139,6 +139,8 @@ function make(problem: Problem, status: number): PenstockError {
       return new jobErrors.JobConflict(detail);
     case "job-too-large":
       return new jobErrors.JobTooLarge(detail);
+    case "queue-full":
+      return new jobErrors.QueueFull(detail);
     case "job-failed":
       return new jobErrors.JobFailed(detail, text(problem, "id"), status === BY_INPUT_STATUS ? "input" : "");
     case "job-cancelled":

@@ -26,6 +26,7 @@ const kinds: [kind: string, told: object, name: string, retryable: boolean, begu
   ["job-not-found", {}, "JobNotFound", false, undefined],
   ["job-conflict", {}, "JobConflict", false, undefined],
   ["job-too-large", {}, "JobTooLarge", false, undefined],
+  ["queue-full", WAIT, "QueueFull", true, undefined],
   ["job-failed", {}, "JobFailed", false, undefined],
   ["job-cancelled", {}, "JobCancelled", false, undefined],
   ["job-expired", {}, "JobExpired", false, undefined],

@@ -16,6 +16,7 @@ from penstock.errors import (
     JobFailed,
     JobNotFound,
     JobTooLarge,
+    QueueFull,
     StoreUnavailable,
 )
 
@@ -36,6 +37,7 @@ __all__ = [
     "JobNotFound",
     "JobQueue",
     "JobTooLarge",
+    "QueueFull",
     "StoreUnavailable",
     "connect",
     "connect_async",

@@ -208,6 +208,7 @@ class Store(Protocol):
         Raises:
             JobConflict: a job with the same key or id has another digest, or the key is one job's and the id another's.
             StoreFull: there is no room for those that are new.
+            QueueFull: more would wait than this store lets wait.
             ConfigError: they are more than the store takes at a time, which is 10 000 at least.
         """
 

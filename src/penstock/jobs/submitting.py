@@ -151,6 +151,7 @@ class JobQueue:
             InvalidItem: `input` cannot be written; `path` says where.
             JobTooLarge: `input` has more bytes than a store takes.
             JobConflict: another job has the same key or id, and another input or other options.
+            QueueFull: as many jobs wait as may.
             StoreUnavailable: it is not known whether the job is kept.  With a `key` it may be submitted once more.
         """
         options = JobOptions(
@@ -176,7 +177,7 @@ class JobQueue:
 
         Raises:
             ConfigError, InvalidItem, JobTooLarge: as `submit`; the message says which entry, from 0 on.
-            JobConflict, StoreUnavailable: as `submit`.
+            JobConflict, QueueFull, StoreUnavailable: as `submit`.
         """
         store = self._store()
         return _submit(store, [self._entry(place, entry) for place, entry in enumerate(entries)])

@@ -40,6 +40,7 @@ from penstock.errors import (
     NotReady,
     Overloaded,
     PenstockError,
+    QueueFull,
     QuotaExceeded,
     RequestError,
     StageFailed,
@@ -74,6 +75,7 @@ JOB_KINDS: dict[type[PenstockError], tuple[str, str, int]] = {
     JobNotFound: ("job-not-found", "No such job", 404),
     JobConflict: ("job-conflict", "Job conflict", 409),
     JobTooLarge: ("job-too-large", "Input too large", 413),
+    QueueFull: ("queue-full", "Queue full", 429),
     JobFailed: ("job-failed", "Job failed", 500),  # 422 where its input was at fault
     JobCancelled: ("job-cancelled", "Job cancelled", 410),
     JobExpired: ("job-expired", "Job expired", 410),

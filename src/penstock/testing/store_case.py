@@ -39,6 +39,10 @@ class StoreCase:
         """Another connection to the jobs of `store`."""
         raise NotImplementedError
 
+    def open_bounded(self, store: Store, *, max_waiting: int | None, max_waiting_bytes: int | None) -> Store:
+        """Another connection to the jobs of `store`, which lets so much wait."""
+        raise NotImplementedError
+
     def pass_time(self, seconds: float) -> None:
         """Let `seconds` pass, on the store's clocks."""
         time.sleep(seconds)
@@ -51,6 +55,15 @@ class StoreCase:
             yield store
         finally:
             store.close()
+
+    @contextmanager
+    def bounded(self, store: Store, jobs: int | None = None, nbytes: int | None = None) -> Iterator[Store]:
+        """Another connection to the jobs of `store`, which lets so much wait; closed at the end."""
+        other = self.open_bounded(store, max_waiting=jobs, max_waiting_bytes=nbytes)
+        try:
+            yield other
+        finally:
+            other.close()
 
     @contextmanager
     def opened_again(self, store: Store) -> Iterator[Store]:

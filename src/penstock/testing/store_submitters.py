@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from penstock.errors import JobConflict, JobNotFound
+from penstock.errors import JobConflict, JobNotFound, QueueFull
 from penstock.jobs.job import Job, StoredResult
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import Answer, KeptInput, NewJob
@@ -100,6 +100,46 @@ class SubmitterTests(StoreCase):
             jobs = store.submit([NewJob("a", key="k"), NewJob("b", key="k"), NewJob("a")])
             assert ids(jobs) == ["a", "a", "a"]
             assert ids(store.list_jobs(None, 10, None)) == ["a"]
+
+    def test_no_more_jobs_wait_than_may(self) -> None:
+        """Waiting or scheduled; all or none is taken, and a job that is there already is no new one."""
+        with self.opened() as store, self.bounded(store, jobs=3) as bounded:
+            bounded.submit([NewJob("a"), NewJob("b", delay=LONG)])
+            assert refused(QueueFull, lambda: bounded.submit([NewJob("c"), NewJob("d")]))
+            assert ids(bounded.submit([NewJob("a"), NewJob("c"), NewJob("b")])) == ["a", "c", "b"]
+            assert refused(QueueFull, lambda: put(bounded, "d"))
+            assert ids(store.list_jobs(None, 10, None)) == ["a", "b", "c"]
+            assert put(bounded, "a").id == "a"
+
+    def test_no_more_bytes_of_inputs_wait_than_may(self) -> None:
+        """They count from their submission until their job is claimed."""
+        with self.opened() as store, self.bounded(store, nbytes=10) as bounded:
+            put(bounded, "a", body=b"123456")
+            assert refused(QueueFull, lambda: put(bounded, "b", body=b"12345"))
+            put(bounded, "b", body=b"1234")
+            assert refused(QueueFull, lambda: put(bounded, "c", body=b"1"))
+            put(bounded, "c")
+            take(store, limit=1)
+            put(bounded, "d", body=b"123456")
+
+    def test_there_is_room_for_a_job_once_another_waits_no_more(self) -> None:
+        """It was claimed, cancelled, purged, or has expired.  Whatever goes back waits beyond the bound."""
+        with self.opened() as store, self.bounded(store, jobs=2, nbytes=10) as bounded:
+            wall = wall_of(store)
+            bounded.submit([NewJob("a", b"12345"), NewJob("b", b"12345", deadline=wall + SHORT)])
+            (held,) = take(store, limit=1)
+            put(bounded, "c")
+            self.pass_time(2 * SHORT)
+            self.until(lambda: see(store, "b").state is JobState.EXPIRED)
+            put(bounded, "d", body=b"12345")
+            store.end_attempts([handed_back(held.hold)])
+            assert refused(QueueFull, lambda: put(bounded, "e"))
+            store.cancel("c")
+            assert refused(QueueFull, lambda: put(bounded, "e"))
+            store.purge(JobState.WAITING, 0.0)
+            bounded.submit([NewJob("e", b"12345"), NewJob("f", b"12345")])
+            store.retry("b")
+            assert store.stats().waiting == 3
 
     # -- results ----------------------------------------------------------------------------------------------------
 

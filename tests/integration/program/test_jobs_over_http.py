@@ -170,6 +170,23 @@ def test_bad_input_is_refused_at_submit(idle, query, body, headers, status):
 
 
 @pytest.mark.smoke
+def test_a_queue_that_is_full_says_when_to_come_again_and_a_disk_that_is_full_stops_only_submissions(farm):
+    farm.url += "?max_waiting=1&reserve=0"
+    server = farm.serve()
+    job = submit(server, {"value": 1.0})
+    full = server.http.post("/jobs", json={"value": 2.0})
+    assert (full.status_code, full.json()["type"]) == (429, "urn:penstock:problem:queue-full")
+    assert int(full.headers["retry-after"]) > 0
+    server.http.delete(f"/jobs/{job['id']}")
+    submit(server, {"value": 2.0})
+    farm.url = f"sqlite:///{farm.folder}/q.db?reserve={1 << 59}"
+    server = farm.serve()
+    full = server.http.post("/jobs", json={"value": 2.0})
+    assert (full.status_code, full.json()["type"]) == (503, "urn:penstock:problem:store-unavailable")
+    assert int(full.headers["retry-after"]) > 0
+    assert server.http.get(f"/jobs/{job['id']}").json()["state"] == "cancelled"
+
+
 def test_a_job_with_files_says_where_its_output_is(working):
     server, folder = working, working.folder
     (folder / "in").mkdir()

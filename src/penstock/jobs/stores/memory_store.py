@@ -16,6 +16,7 @@ from penstock.hosting.host_clock import boot_seconds
 from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
+from penstock.jobs.rules.waiting_bounds import NO_BOUNDS, WaitingBounds
 from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed
 from penstock.jobs.stores.memory_job import MemoryJob, Moment
 from penstock.jobs.stores.urls import StoreUrl
@@ -28,10 +29,16 @@ class MemoryStore:
         queue: the name of the queue.
         now: the seconds on a clock that nobody sets; by default those since the machine was started.
         wall: the time in Unix seconds; by default the system's.
+        bounds: how much may wait.
     """
 
     def __init__(
-        self, queue: str = "default", *, now: Callable[[], float] = boot_seconds, wall: Callable[[], float] = time.time
+        self,
+        queue: str = "default",
+        *,
+        now: Callable[[], float] = boot_seconds,
+        wall: Callable[[], float] = time.time,
+        bounds: WaitingBounds = NO_BOUNDS,
     ) -> None:
         self.queue = queue
         self._now = now
@@ -47,6 +54,8 @@ class MemoryStore:
         """Until when a delivery is somebody's to make."""
         self._paused = False
         self._seconds_per_job = 0.0
+        self.bounds = bounds
+        """How much may wait here, whoever submits it."""
 
     @staticmethod
     def named(name: str, queue: str = "default") -> MemoryStore:
@@ -82,11 +91,24 @@ class MemoryStore:
                     if new.key is not None:
                         added_ids[new.key] = new.id
                 found.append(job)
+            if added and self.bounds.any:
+                self._check_bounds(at, added.values())
             self._jobs |= added
             self._ids |= added_ids
             for job in found:
                 job.see_time(at)
             return [job.shown() for job in found]
+
+    def _check_bounds(self, at: Moment, added: Collection[MemoryJob]) -> None:
+        self._see_time(at)
+        waiting = [job for job in self._jobs.values() if job.state in (JobState.SCHEDULED, JobState.WAITING)]
+        self.bounds.check(
+            self.queue,
+            waiting=len(waiting),
+            waiting_bytes=sum([len(job.new.body) for job in waiting]),
+            new=len(added),
+            new_bytes=sum([len(job.new.body) for job in added]),
+        )
 
     def _same_job(self, new: NewJob, ids: Mapping[str, str], jobs: Mapping[str, MemoryJob]) -> MemoryJob | None:
         by_key = jobs[ids[new.key]] if new.key is not None and new.key in ids else None
@@ -278,7 +300,10 @@ class MemoryStore:
 
 def open_memory_store(place: StoreUrl) -> MemoryStore:
     """The store of this process that `place` names."""
-    return MemoryStore.named(place.name, place.queue)
+    store = MemoryStore.named(place.name, place.queue)
+    if place.bounds.any:
+        store.bounds = place.bounds
+    return store
 
 
 _naming = threading.Lock()

@@ -23,6 +23,7 @@ from redis.retry import Retry
 from penstock.core.leases import LONGEST_CALL_SECONDS
 from penstock.errors import ConfigError, PenstockError, StoreUnavailable
 from penstock.jobs.advice import Advice
+from penstock.jobs.rules.waiting_bounds import NO_BOUNDS, WaitingBounds
 from penstock.jobs.stores.redis_advice import LEAST_VERSION, advise, read_version
 from penstock.jobs.stores.redis_refusals import explain_refusal
 from penstock.jobs.stores.redis_scripts import read_scripts
@@ -48,15 +49,22 @@ def open_redis_store(place: StoreUrl, *, timeout: float = LONGEST_CALL_SECONDS) 
         parts["unix_socket_path"] = parts.pop("path")
     if parts.pop("connection_class", None) is SSLConnection:
         parts["ssl"] = True
-    return connect_redis(place.queue, timeout=timeout, **parts)
+    return connect_redis(place.queue, timeout=timeout, bounds=place.bounds, **parts)
 
 
-def connect_redis(queue: str = "default", *, timeout: float = LONGEST_CALL_SECONDS, **server: Any) -> RedisStore:
+def connect_redis(
+    queue: str = "default",
+    *,
+    timeout: float = LONGEST_CALL_SECONDS,
+    bounds: WaitingBounds = NO_BOUNDS,
+    **server: Any,
+) -> RedisStore:
     """A store of the queue `queue` on the Redis server that `server` says.
 
     Args:
         queue: the name of the queue.
         timeout: the seconds that it may take to connect, and to answer.
+        bounds: how much may wait in the queue when this store submits.
         server: as `redis.Redis` takes it: `host`, `port`, `db`, `username`, `password`, `ssl`, `ssl_ca_certs`,
             `ssl_certfile`, `ssl_keyfile`, or `unix_socket_path`.
 
@@ -72,7 +80,7 @@ def connect_redis(queue: str = "default", *, timeout: float = LONGEST_CALL_SECON
     except PenstockError:
         connected.close()
         raise
-    return RedisStore(connected, queue)
+    return RedisStore(connected, queue, bounds)
 
 
 class _Parser(DefaultParser):  # type: ignore[misc, valid-type]  # it has no types
@@ -171,7 +179,8 @@ class RedisServer:
         return {str(name): str(value) for each in found for name, value in each.items()}
 
     def _not_now(self, error: RedisError) -> StoreUnavailable:
-        return StoreUnavailable(str(self._explained(error)))
+        explained = self._explained(error)
+        return explained if isinstance(explained, StoreUnavailable) else StoreUnavailable(str(explained))
 
     def _explained(self, error: RedisError) -> PenstockError:
         return explain_refusal(repr(self), type(error).__name__, str(error), self._timeout)

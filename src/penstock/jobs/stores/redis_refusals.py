@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from penstock.errors import ConfigError, PenstockError, StoreUnavailable
+from penstock.jobs.store import StoreFull
 
 _NOT_ALLOWED: Final = {
     "AuthenticationError": "refuses the user or the password",
@@ -28,8 +29,6 @@ _NOT_NOW: Final = {
     "LOADING": "is reading its data from disk",
     "ReadOnlyError": "is a replica, which takes no changes",
     "READONLY": "is a replica, which takes no changes",
-    "OutOfMemoryError": "has no memory left: maxmemory is reached",
-    "OOM": "has no memory left: maxmemory is reached",
     "MISCONF": "cannot write to its disk, and so takes no changes",
     "NOREPLICAS": "has too few replicas, and so takes no changes",
     "MasterDownError": "is a replica that has lost its master",
@@ -40,6 +39,8 @@ _NOT_NOW: Final = {
     "TRYAGAIN": "is moving this queue to another node of its cluster",
     "BUSY": "is busy with somebody's script",
 }
+_FULL: Final = dict.fromkeys(("OutOfMemoryError", "OOM"), "has no memory left: maxmemory is reached")
+"""Refusals of what is new, while all else goes on."""
 _WORD = re.compile(r"\b[A-Z]{3,12}\b")
 
 
@@ -57,6 +58,8 @@ def explain_refusal(server: str, kind: str, text: str, timeout: float) -> Pensto
         if word in _NOT_ALLOWED:
             return ConfigError(f"{server} {_NOT_ALLOWED[word]}")
     for word in words:
+        if word in _FULL:
+            return StoreFull(f"{server} {_FULL[word]}")
         if word in _NOT_NOW:
             return StoreUnavailable(f"{server} {_NOT_NOW[word]}")
     if kind == "TimeoutError":

@@ -25,6 +25,7 @@ from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause
 from penstock.jobs.rules.job_states import ENDED, JobState
+from penstock.jobs.rules.waiting_bounds import NO_BOUNDS, WaitingBounds
 from penstock.jobs.store import (
     LEASE_RAN_OUT,
     Answer,
@@ -77,8 +78,9 @@ class ScriptServer(Protocol):
 class RedisStore:
     """A queue in Redis 6.2 or later; `redis_.connect_redis` makes one."""
 
-    def __init__(self, server: ScriptServer, queue: str) -> None:
+    def __init__(self, server: ScriptServer, queue: str, bounds: WaitingBounds = NO_BOUNDS) -> None:
         self.queue = queue
+        self._bounds = bounds
         self._server = server
         process = secrets.token_hex(8)
         self._tokens = (f"{process}-{number}" for number in itertools.count())
@@ -98,7 +100,9 @@ class RedisStore:
             raise ConfigError(
                 f"one call submits at most {MOST_SUBMITTED} jobs to Redis, this one {len(jobs)}: split it"
             )
-        found = self._server.run("submit", *itertools.chain.from_iterable(map(records.submission_words, jobs)))
+        bounds = ["" if bound is None else bound for bound in (self._bounds.jobs, self._bounds.nbytes)]
+        words = itertools.chain.from_iterable(map(records.submission_words, jobs))
+        found = self._server.run("submit", *bounds, *words)
         if isinstance(found, int):
             new = jobs[found - 1]
             raise JobConflict(
@@ -106,6 +110,9 @@ class RedisStore:
                 + (f" or the key {new.key}" if new.key is not None else "")
                 + ", and another input or other options"
             )
+        if isinstance(found[0], int):  # it has no room: what waits, and what is new
+            waiting, waiting_bytes, new, new_bytes = found
+            self._bounds.check(self.queue, waiting=waiting, waiting_bytes=waiting_bytes, new=new, new_bytes=new_bytes)
         return [self._shown(answer)[1] for answer in found]
 
     def kept_inputs(self, jobs: Sequence[NewJob]) -> list[KeptInput | None]:

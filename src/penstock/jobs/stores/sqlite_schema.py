@@ -50,6 +50,21 @@ FIRST: Final = (
         PRIMARY KEY (queue, job_id, last_fence)) WITHOUT ROWID""",
     "CREATE INDEX undelivered ON deliveries (queue, lease_until)",
 )
+COUNT_WAITING: Final = (
+    # For a queue in which only so much may wait: how many jobs are scheduled or waiting, and the bytes of their inputs.
+    # Who bounds a queue makes these for the file; triggers cost each write a little, so nobody else does.
+    """CREATE TABLE IF NOT EXISTS waiting_totals (
+        queue INTEGER PRIMARY KEY, jobs INTEGER NOT NULL, bytes INTEGER NOT NULL)""",
+    """CREATE TRIGGER IF NOT EXISTS waits AFTER INSERT ON jobs WHEN new.state < 2 BEGIN
+        UPDATE waiting_totals SET jobs = jobs + 1, bytes = bytes + new.size WHERE queue = new.queue; END""",
+    """CREATE TRIGGER IF NOT EXISTS waits_again AFTER UPDATE OF state ON jobs WHEN new.state < 2 AND old.state > 1 BEGIN
+        UPDATE waiting_totals SET jobs = jobs + 1, bytes = bytes + new.size WHERE queue = new.queue; END""",
+    """CREATE TRIGGER IF NOT EXISTS waits_no_more AFTER UPDATE OF state ON jobs
+        WHEN new.state > 1 AND old.state < 2 BEGIN
+        UPDATE waiting_totals SET jobs = jobs - 1, bytes = bytes - old.size WHERE queue = old.queue; END""",
+    """CREATE TRIGGER IF NOT EXISTS forgotten AFTER DELETE ON jobs WHEN old.state < 2 BEGIN
+        UPDATE waiting_totals SET jobs = jobs - 1, bytes = bytes - old.size WHERE queue = old.queue; END""",
+)
 QUEUE_FILE: Final = FileKind(
     what="queue",
     contents="jobs",

@@ -33,12 +33,13 @@ from penstock.hosting.sqlite_file import BUSY_SECONDS, SqliteFile
 from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
+from penstock.jobs.rules.waiting_bounds import NO_BOUNDS, WaitingBounds
 from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed, StoreFull
 from penstock.jobs.stores import sqlite_claims, sqlite_endings, sqlite_submitters
 from penstock.jobs.stores.sqlite_advice import advise_on_file
 from penstock.jobs.stores.sqlite_passing import catch_up, is_due
 from penstock.jobs.stores.sqlite_rows import STATES
-from penstock.jobs.stores.sqlite_schema import QUEUE_FILE
+from penstock.jobs.stores.sqlite_schema import COUNT_WAITING, QUEUE_FILE
 from penstock.jobs.stores.sqlite_submitters import purgeable
 from penstock.jobs.stores.sqlite_writer import SqliteWriter
 from penstock.jobs.stores.urls import DEFAULT_QUEUE, SYNCHRONOUS, StoreUrl
@@ -56,7 +57,9 @@ SAME_SPEED: Final = 0.05
 
 def open_sqlite_store(place: StoreUrl) -> SqliteStore:
     """The store that a URL names; see `SqliteStore`."""
-    return SqliteStore(place.path, place.queue, synchronous=place.synchronous, reserve=place.reserve)
+    return SqliteStore(
+        place.path, place.queue, synchronous=place.synchronous, reserve=place.reserve, bounds=place.bounds
+    )
 
 
 class SqliteStore:
@@ -70,6 +73,7 @@ class SqliteStore:
         mountinfo: the file that tells the mounted file systems.
         reserve: how many bytes of the file system new jobs must leave free; with 0 there is no spare file either.
         free: how many bytes the file system of a folder has.
+        bounds: how much may wait in the queue when this store submits.
 
     Raises:
         ConfigError: the file is damaged, somebody else's, of a newer version or on a network file system; the folder is
@@ -87,6 +91,7 @@ class SqliteStore:
         mountinfo: Path = MOUNTINFO,
         reserve: int = RESERVE_BYTES,
         free: Callable[[str], int] = free_bytes,
+        bounds: WaitingBounds = NO_BOUNDS,
     ) -> None:
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(f"synchronous is {' or '.join(SYNCHRONOUS)}, got {synchronous!r}")
@@ -95,6 +100,7 @@ class SqliteStore:
         self._process = os.getpid()
         self._file = SqliteFile(path, QUEUE_FILE, synchronous=synchronous, mountinfo=mountinfo)
         self._synchronous = synchronous
+        self._bounds = bounds
         self._room = DiskRoom(self._file.path, reserve, free=free)
         self._taken = (0, 0)
         """The number of a transaction, and how many bytes newcomers take in it."""
@@ -122,7 +128,18 @@ class SqliteStore:
         )
 
     def _admit(self, connection: sqlite3.Connection, new: Sequence[NewJob]) -> None:
-        """Raise StoreFull where `new`, with what this transaction has taken already, would not leave the reserve."""
+        """Raise where more would wait with `new` than may, or where the disk would not keep its reserve.
+
+        Others of this transaction have taken some of it already.
+        """
+        if self._bounds.any:
+            waiting, waiting_bytes = connection.execute(
+                "SELECT jobs, bytes FROM waiting_totals WHERE queue = ?", (self._number,)
+            ).fetchone()
+            new_bytes = sum([len(job.body) for job in new])
+            self._bounds.check(
+                self.queue, waiting=waiting, waiting_bytes=waiting_bytes, new=len(new), new_bytes=new_bytes
+            )
         if not self._room.reserve:
             return
         # A body is written to the log, and then to the file; a row and its indexes take less than a KiB besides texts.
@@ -365,6 +382,14 @@ class SqliteStore:
             connection.execute("UPDATE deliveries SET lease_until = -1.0")
         connection.execute("INSERT OR IGNORE INTO queues (name) VALUES (?)", (self.queue,))
         (number,) = connection.execute("SELECT number FROM queues WHERE name = ?", (self.queue,)).fetchone()
+        if self._bounds.any:
+            for statement in COUNT_WAITING:
+                connection.execute(statement)
+            connection.execute(
+                "INSERT OR REPLACE INTO waiting_totals SELECT ?1, count(*), ifnull(sum(size), 0) FROM jobs "
+                "WHERE queue = ?1 AND state < 2",
+                (number,),
+            )
         return int(number)
 
     def _set_paused(self, paused: int) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 
 from penstock.errors import ConfigError
 from penstock.hosting.disk_room import RESERVE_BYTES
+from penstock.jobs.rules.waiting_bounds import NO_BOUNDS, WaitingBounds
 from penstock.spelling import nearest
 
 DEFAULT_QUEUE: Final = "default"
@@ -35,7 +36,7 @@ _PARAMETERS: Final = {
     "unix": ("db",),
     "redis+unix": ("db",),
 }
-"""What may stand behind the question mark besides `queue`."""
+"""Parameters behind the question mark, besides those of all schemes."""
 _MOST_DIGITS: Final = 18
 _LIKELY_SCHEME: Final = 0.7
 """How alike a wrong scheme must be to one that there is: `sqlite3` and `sqlite` have 0.92."""
@@ -52,6 +53,8 @@ class StoreUrl:
     queue: str
     shown: str
     """The URL as it may be shown: without its password."""
+    bounds: WaitingBounds = NO_BOUNDS
+    """How much may wait in the queue, for submissions over this URL."""
     name: str = ""
     """Which store of this process, with `MEMORY`."""
     path: str = ""
@@ -94,22 +97,26 @@ def read_store_url(url: str) -> StoreUrl:
         raise ConfigError(f"{shown} has a # in it; in a name or a path it is written as %23")
     given = _parameters(parts, shown)
     queue = given.pop("queue", DEFAULT_QUEUE)
+    bounds = WaitingBounds(
+        _whole_number("max_waiting", given, shown, None), _whole_number("max_waiting_bytes", given, shown, None)
+    )
     if QUEUE_NAME.fullmatch(queue) is None:
         raise ConfigError(f"{shown}: the name of a queue has 1 to 64 of A-Z a-z 0-9 . _ -, got {queue!r}")
     if parts.scheme == MEMORY:
-        return StoreUrl(MEMORY, queue, shown, name=_memory_name(parts, shown))
+        return StoreUrl(MEMORY, queue, shown, bounds, name=_memory_name(parts, shown))
     if parts.scheme == SQLITE:
         return StoreUrl(
             SQLITE,
             queue,
             shown,
+            bounds,
             path=_sqlite_path(parts, shown),
             synchronous=_synchronous(given, shown),
-            reserve=_whole_number("reserve", given, shown, RESERVE_BYTES),
+            reserve=_whole_number("reserve", given, shown, RESERVE_BYTES) or 0,
         )
     if port == 0:
         raise ConfigError(f"{shown}: port 0 is none that a server listens on")
-    return StoreUrl(parts.scheme, queue, shown, server=_server_url(parts, given, shown))
+    return StoreUrl(parts.scheme, queue, shown, bounds, server=_server_url(parts, given, shown))
 
 
 def _check_scheme(scheme: str, shown: str) -> None:
@@ -125,7 +132,7 @@ def _check_scheme(scheme: str, shown: str) -> None:
 
 def _parameters(parts: SplitResult, shown: str) -> dict[str, str]:
     """What stands behind the question mark; each name once, and only those that this scheme knows."""
-    known = ("queue", *_PARAMETERS[parts.scheme])
+    known = ("queue", "max_waiting", "max_waiting_bytes", *_PARAMETERS[parts.scheme])
     found: dict[str, str] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
@@ -167,8 +174,10 @@ def _synchronous(given: dict[str, str], shown: str) -> str:
     return synchronous.upper()
 
 
-def _whole_number(name: str, given: dict[str, str], shown: str, default: int) -> int:
-    text = given.pop(name, str(default))
+def _whole_number(name: str, given: dict[str, str], shown: str, default: int | None) -> int | None:
+    text = given.pop(name, None)
+    if text is None:
+        return default
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
         raise ConfigError(f"{shown}: {name} is a whole number of at least 0, got {text!r}")
     return int(text)

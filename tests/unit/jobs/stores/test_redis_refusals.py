@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ConfigError, StoreUnavailable
+from penstock.jobs.store import StoreFull
 from penstock.jobs.stores.redis_refusals import explain_refusal
 
 IN_A_SCRIPT = "Error running script (call to f_ab): @user_script:31: -{} used memory > 'maxmemory'."
@@ -28,12 +29,19 @@ def test_what_waiting_does_not_mend_is_an_error_of_the_configuration(kind, text,
 
 
 @pytest.mark.parametrize(
+    ("kind", "text"), [("OutOfMemoryError", "command not allowed"), ("ResponseError", IN_A_SCRIPT.format("OOM"))]
+)
+def test_a_server_without_memory_is_full_and_has_done_nothing(kind, text):
+    error = explain_refusal("Redis at h:1", kind, text, 5.0)
+    assert type(error) is StoreFull
+    assert "has no memory left" in str(error)
+
+
+@pytest.mark.parametrize(
     ("kind", "text", "means"),
     [
         ("BusyLoadingError", "Redis is loading the dataset in memory", "is reading its data from disk"),
         ("ReadOnlyError", "You can't write against a read only replica.", "is a replica, which takes no changes"),
-        ("OutOfMemoryError", "command not allowed", "has no memory left"),
-        ("ResponseError", IN_A_SCRIPT.format("OOM"), "has no memory left"),
         ("ResponseError", IN_A_SCRIPT.format("READONLY"), "is a replica"),
         ("ResponseError", "MISCONF Redis is configured to save RDB snapshots, but", "cannot write to its disk"),
         ("ResponseError", "NOREPLICAS Not enough good replicas to write.", "has too few replicas"),

@@ -2,7 +2,9 @@ import importlib.util
 
 import pytest
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, QueueFull
+from penstock.jobs.rules.waiting_bounds import WaitingBounds
+from penstock.jobs.store import NewJob
 from penstock.jobs.stores.opening import open_store
 from penstock.jobs.stores.urls import masked, read_store_url
 from rows import each
@@ -27,6 +29,22 @@ def test_a_url_names_the_queue_and_how_sqlite_writes():
     place = read_store_url("sqlite:///q.db?queue=Films-2.a_b&synchronous=normal")
     assert (place.queue, place.synchronous, place.reserve) == ("Films-2.a_b", "NORMAL", 8 << 20)
     assert read_store_url("sqlite:///q.db?reserve=0").reserve == 0
+
+
+@pytest.mark.parametrize("url", ["memory://n?", "sqlite:///q.db?", "redis://host/0?queue=a&", "unix:///r.sock?"])
+def test_every_url_may_bound_what_waits(url):
+    assert read_store_url(f"{url}max_waiting=7").bounds == WaitingBounds(7, None)
+    found = read_store_url(f"{url}max_waiting=0&max_waiting_bytes=1000")
+    assert found.bounds == WaitingBounds(0, 1000)
+    assert "max_waiting" not in found.server
+
+
+def test_a_store_in_memory_keeps_the_bounds_that_somebody_has_named():
+    store = open_store("memory://bounded?max_waiting=1")
+    assert open_store("memory://bounded") is store
+    store.submit([NewJob("a")])
+    with pytest.raises(QueueFull, match=r"queue default is full: 1 jobs wait, 1 more .* at most 1 may \(max_waiting\)"):
+        store.submit([NewJob("b")])
 
 
 def test_a_store_in_memory_may_have_a_name():
@@ -68,8 +86,12 @@ def test_the_library_of_redis_gets_the_url_without_our_parameters(url, server):
         ("sqlite:///a%00b", "null character"),
         ("sqlite:///a#b", "written as %23"),
         ("sqlite:///q.db?queu=a", "sqlite:// has no parameter 'queu': did you mean queue?"),
-        ("sqlite:///q.db?sync=FULL", "no parameter 'sync'; there are queue, synchronous, reserve"),
+        (
+            "sqlite:///q.db?sync=FULL",
+            "no parameter 'sync'; there are queue, max_waiting, max_waiting_bytes, synchronous, reserve",
+        ),
         ("sqlite:///q.db?reserve=8MiB", "reserve is a whole number of at least 0, got '8MiB'"),
+        ("redis://host?max_waiting=many", "max_waiting is a whole number of at least 0, got 'many'"),
         ("sqlite:///q.db?reserve=-1", "reserve is a whole number of at least 0, got '-1'"),
         ("sqlite:///q.db?synchronous=OFF", "synchronous is FULL or NORMAL, got 'OFF'"),
         ("sqlite:///q.db?queue=a&queue=b", "the parameter 'queue' is there twice"),

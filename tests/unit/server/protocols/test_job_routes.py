@@ -7,7 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.errors import ConfigError, FormatNotTaken, JobConflict, JobFailed, JobNotFound, StoreUnavailable
+from penstock.errors import (
+    ConfigError,
+    FormatNotTaken,
+    JobConflict,
+    JobFailed,
+    JobNotFound,
+    QueueFull,
+    StoreUnavailable,
+)
 from penstock.jobs.job import Job
 from penstock.jobs.rules.job_states import JobState
 from penstock.server.pages import jobs_document
@@ -217,7 +225,8 @@ async def test_a_retried_job_is_accepted(ask):
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(JobNotFound(), 404), (JobConflict(), 409), (StoreUnavailable("gone"), 503)]
+    ("error", "status"),
+    [(JobNotFound(), 404), (JobConflict(), 409), (QueueFull("full"), 429), (StoreUnavailable("gone"), 503)],
 )
 async def test_an_error_of_the_queue_is_a_problem(ask, error, status):
     for name, method, path in (
@@ -230,7 +239,7 @@ async def test_an_error_of_the_queue_is_a_problem(ask, error, status):
     ):
         call = await ask(FakePort(**{name: error}), method, path)
         assert call.status == status
-        assert (b"retry-after" in call.headers) is (status == 503)
+        assert (b"retry-after" in call.headers) is (status in (429, 503))
 
 
 async def test_a_mistake_of_ours_is_answered_too(ask, caplog):

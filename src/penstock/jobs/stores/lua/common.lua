@@ -14,7 +14,8 @@
 --   outbox, deliveries what is left to deliver, and from when on somebody may do it
 --   claim:TOKEN        what a claim has claimed, for a while: its answer may have been lost
 --   unreadable:ID      what was found where a record should be
---   meta               `schema`, `generation`, `server`, `sequence`, `forgotten_fence`, `paused`, `seconds_per_job`
+--   meta               `schema`, `generation`, `server`, `sequence`, `forgotten_fence`, `paused`, `seconds_per_job`,
+--                      `waiting_bytes`: of the inputs of those that are scheduled or waiting
 --
 -- A script reads first; the indexes are written at its end, by `write_indexes`.
 
@@ -31,6 +32,7 @@ local now = time[1] + time[2] / 1e6
 
 -- -- indexes ----------------------------------------------------------------------------------------------------------
 
+local waiting_bytes = 0  -- by how much this script changes those of `meta`
 local changes = {}  -- for each index, the new score of a member, or false where it goes; the last one counts
 
 local function put(index, score, member)
@@ -73,6 +75,8 @@ local function write_indexes()
     call_in_slices('ZADD', PREFIX .. index, added)
   end
   changes = {}
+  if waiting_bytes ~= 0 then call('HINCRBY', META, 'waiting_bytes', string.format('%.0f', waiting_bytes)) end
+  waiting_bytes = 0
 end
 
 -- The ids, or members, of an index whose score is at most `score`, lowest first.
@@ -103,6 +107,7 @@ local function leave_indexes(job)
     job.ran_out = nil
     return
   end
+  waiting_bytes = waiting_bytes - (job.size or 0)
   if job.deadline then drop('deadlines', id) end
   if state == 'waiting' then
     drop('waiting:' .. job.service, place(job))
@@ -124,6 +129,7 @@ local function enter_indexes(job, lease_end)
     put('leased', lease_end, id)
     return
   end
+  waiting_bytes = waiting_bytes + (job.size or 0)
   if job.deadline then put('deadlines', job.deadline, id) end
   if state == 'waiting' then
     put('waiting:' .. job.service, -job.priority, place(job))
@@ -148,7 +154,7 @@ local MUST = {
 local MAY = {
   deadline = 'number', due = 'number', ended = 'number', first_fence = 'number', holder = 'string', claimed = 'number',
   attempts = 'table', alone = 'boolean', cancel = 'boolean', ran_out = 'boolean', told = 'string', output = 'string',
-  retried = 'string',
+  retried = 'string', size = 'number',
 }
 local ALSO = {  -- what a state needs besides
   scheduled = {'due'}, waiting = {}, leased = {'holder', 'claimed'},
