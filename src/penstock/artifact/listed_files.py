@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from penstock.artifact.manifest import FileEntry
 from penstock.artifact.manifest_json import parents_of
@@ -26,6 +26,19 @@ FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer must not block
 
 
+class FileStamp(NamedTuple):
+    """The parts of a file's state that change with its content.
+
+    The last one cannot be put back by somebody who may only write to the file.
+    """
+
+    device: int
+    inode: int
+    bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+
 def read_small(folder: int, path: str, *, limit: int) -> bytes:
     """The content of a file of at most `limit` bytes."""
     with _opened(folder, path) as file:
@@ -35,20 +48,38 @@ def read_small(folder: int, path: str, *, limit: int) -> bytes:
     return content
 
 
-def read_listed(folder: int, path: str, entry: FileEntry) -> bytes:
-    """The content of a file that the manifest lists, after its size and sha256 were found right."""
+def read_listed(folder: int, path: str, entry: FileEntry, *, stamp: FileStamp | None = None) -> bytes:
+    """The content of a file that the manifest lists, after its size and sha256 were found right.
+
+    It is not hashed where its stamp is `stamp`: that is the one with which its sha256 was right.
+    """
     with _opened(folder, path) as file:
         _check_size(file, path, entry)
+        before = _stamp_of(file)
         content = file.read(entry.bytes + 1)
-    _check_content(path, entry, len(content), sha256(content).hexdigest())
+        same = before == _stamp_of(file) == stamp
+    if not same or len(content) != entry.bytes:
+        _check_content(path, entry, len(content), sha256(content).hexdigest())
     return content
 
 
-def check_listed(folder: int, files: Mapping[str, FileEntry], *, besides: Iterable[str]) -> None:
-    """Check that the folder holds `files` and `besides`, nothing else, and that each of `files` is as listed."""
+def check_listed(folder: int, files: Mapping[str, FileEntry], *, besides: Iterable[str]) -> dict[str, FileStamp]:
+    """Check that the folder holds `files` and `besides`, nothing else, and that each of `files` is as listed.
+
+    Returns the stamp of each of `files`, from before it was read.
+    """
     check_listing(folder, files, besides=besides)
-    for path, entry in files.items():
-        copy_listed(folder, path, entry, None)
+    return {path: copy_listed(folder, path, entry, None) for path, entry in files.items()}
+
+
+def read_stamps(folder: int, files: Iterable[str], *, besides: Iterable[str]) -> dict[str, FileStamp]:
+    """The stamp of each of `files`, after the folder was found to hold them and `besides`, and nothing else."""
+    check_listing(folder, files, besides=besides)
+    found: dict[str, FileStamp] = {}
+    for path in files:
+        with _opened(folder, path) as file:
+            found[path] = _stamp_of(file)
+    return found
 
 
 def check_listing(folder: int, files: Iterable[str], *, besides: Iterable[str]) -> None:
@@ -67,8 +98,10 @@ def check_listing(folder: int, files: Iterable[str], *, besides: Iterable[str]) 
         raise _invalid(path, "is missing")
 
 
-def copy_listed(folder: int, path: str, entry: FileEntry, target: BinaryIO | None) -> None:
+def copy_listed(folder: int, path: str, entry: FileEntry, target: BinaryIO | None) -> FileStamp:
     """Write the content of a file to `target`, and check that it is as listed; None: check it alone.
+
+    Returns the file's stamp from before it was read.
 
     Raises:
         OSError: it cannot be written.
@@ -76,6 +109,7 @@ def copy_listed(folder: int, path: str, entry: FileEntry, target: BinaryIO | Non
     digest, size = sha256(), 0
     with _opened(folder, path) as file:
         _check_size(file, path, entry)
+        stamp = _stamp_of(file)
         while chunk := file.read(CHUNK):
             digest.update(chunk)
             size += len(chunk)
@@ -84,6 +118,12 @@ def copy_listed(folder: int, path: str, entry: FileEntry, target: BinaryIO | Non
             if target is not None:
                 target.write(chunk)
     _check_content(path, entry, size, digest.hexdigest())
+    return stamp
+
+
+def _stamp_of(file: BinaryIO) -> FileStamp:
+    found = os.fstat(file.fileno())
+    return FileStamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _check_size(file: BinaryIO, path: str, entry: FileEntry) -> None:

@@ -5,20 +5,30 @@ Contract
 * The path is resolved once.  What was opened stays the artifact it was, whatever a link on the way leads to later.
 * Before anything in it is interpreted, `DIGEST` was the manifest's sha256, each listed file was of its size and
   sha256, and there was nothing else: else `ArtifactInvalid`, with the file's path.
-* `read` checks a file again.  A graph that can be opened from bytes is opened from the bytes that were checked.
+* Files that another process of this service has checked, and that have the same stamps still, are not hashed again.
+* `read` checks a file again, unless its stamp is still that with which it was checked.  A graph that can be opened from
+  bytes is opened from these bytes.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.artifact.listed_files import FOLDER_FLAGS, check_listed, read_listed, read_small
+from penstock.artifact.listed_files import (
+    FOLDER_FLAGS,
+    FileStamp,
+    check_listed,
+    read_listed,
+    read_small,
+    read_stamps,
+)
 from penstock.artifact.manifest import DIGEST, FEATURES, MANIFEST, FileEntry, GraphEntry, Manifest
 from penstock.artifact.manifest_json import SHA256, manifest_from_json
 from penstock.artifact.probes import read_recorded, read_rows
@@ -29,6 +39,8 @@ from penstock.features.feature_spec import Features
 
 LARGEST_MANIFEST = 16 << 20
 """Bytes.  A manifest of ten thousand files has about 2 MiB."""
+SETTLED_SECONDS = 2.0
+"""Age of a file from which on each later write gives it another time: those of some file systems are that coarse."""
 DIGEST_FILE = re.compile(rb"[0-9a-f]{64}\n")
 
 T = TypeVar("T")
@@ -46,6 +58,16 @@ class Artifact:
     features: Features
     pinned: bool
     """Whether whoever opened it named this digest."""
+    stamps: Mapping[str, FileStamp] = field(default_factory=dict, repr=False, compare=False)
+    """The files that were checked, with the stamps by which a later change is seen."""
+
+    @property
+    def seen(self) -> str:
+        """A word for the checked files and their stamps, for `open_artifact` in another process; "" where one is young.
+
+        A file that was written just before it was checked may be written once more without another time.
+        """
+        return _seen(self.digest, self.stamps) if self.stamps.keys() == self.manifest.files.keys() else ""
 
     def graph(self, format: str | None = None) -> GraphEntry:  # noqa: A002  # the word users know
         """The entry of a format; of the first, where `format` is None.
@@ -65,7 +87,8 @@ class Artifact:
         Raises:
             ArtifactInvalid: it is no longer what it was.
         """
-        return _in_folder(self.path, lambda folder: read_listed(folder, path, self._listed(path)))
+        entry, stamp = self._listed(path), self.stamps.get(path)
+        return _in_folder(self.path, lambda folder: read_listed(folder, path, entry, stamp=stamp))
 
     def probes(self) -> Recorded:
         """The rows that ship in the artifact, and what the model answered to them.
@@ -91,7 +114,9 @@ class Artifact:
         return entry
 
 
-def open_artifact(path: str | os.PathLike[str], *, digest: str | None = None, check_files: bool = True) -> Artifact:
+def open_artifact(
+    path: str | os.PathLike[str], *, digest: str | None = None, check_files: bool = True, seen: str = ""
+) -> Artifact:
     """The artifact in the folder `path`, which may be reached through links; nothing inside may be one.
 
     Args:
@@ -99,6 +124,7 @@ def open_artifact(path: str | os.PathLike[str], *, digest: str | None = None, ch
         digest: what the artifact's digest has to be; None: whatever it is.
         check_files: whether every file is checked now; without, only what is read, when it is read.  It is for those
             who open no graph.
+        seen: `Artifact.seen` of the process that has checked them: files that are still so are not hashed again.
 
     Raises:
         ArtifactInvalid: it is no artifact, or not as it was when it was saved, or has another digest.
@@ -114,7 +140,7 @@ def open_artifact(path: str | os.PathLike[str], *, digest: str | None = None, ch
     if not resolved.is_dir():
         raise ArtifactInvalid(f"{printable(str(path))} is no artifact: it is no folder")
     try:
-        return _in_folder(resolved, lambda folder: _open(folder, resolved, digest, check_files=check_files))
+        return _in_folder(resolved, lambda folder: _open(folder, resolved, digest, seen, check_files=check_files))
     except ArtifactInvalid as error:
         raise ArtifactInvalid(
             f"{printable(str(path))} is no artifact that can be used: {error}", file=error.file
@@ -135,16 +161,32 @@ def _check_digest(digest: str | None) -> None:
         raise ConfigError(f"digest must be the 64 hexadecimal digits of a file {DIGEST}, in lower case; got {digest!r}")
 
 
-def _open(folder: int, path: Path, expected: str | None, *, check_files: bool) -> Artifact:
+def _open(folder: int, path: Path, expected: str | None, seen: str, *, check_files: bool) -> Artifact:
     manifest, digest = _read_manifest(folder)
     if expected not in (None, digest):
         raise ArtifactInvalid(f"its digest is {digest}, and {expected} is expected", file=DIGEST)
-    if check_files:
-        check_listed(folder, manifest.files, besides=(MANIFEST, DIGEST))
-    text = read_listed(folder, FEATURES, manifest.files[FEATURES])
+    stamps = _checked(folder, manifest, digest, seen) if check_files else {}
+    text = read_listed(folder, FEATURES, manifest.files[FEATURES], stamp=stamps.get(FEATURES))
     features = _read_features(text)
     _check_inputs(manifest, features)
-    return Artifact(path, manifest, digest, features, pinned=expected is not None)
+    return Artifact(path, manifest, digest, features, pinned=expected is not None, stamps=stamps)
+
+
+def _checked(folder: int, manifest: Manifest, digest: str, seen: str) -> dict[str, FileStamp]:
+    """Check every file, and return the stamps of those that are old enough."""
+    besides = (MANIFEST, DIGEST)
+    if seen:
+        found = read_stamps(folder, manifest.files, besides=besides)
+        if _seen(digest, found) == seen:
+            return found
+    settled = (time.time() - SETTLED_SECONDS) * 1e9
+    checked = check_listed(folder, manifest.files, besides=besides)
+    return {path: stamp for path, stamp in checked.items() if stamp.mtime_ns <= settled}
+
+
+def _seen(digest: str, stamps: Mapping[str, FileStamp]) -> str:
+    told = [digest, *(f"{path} {' '.join(map(str, stamp))}" for path, stamp in sorted(stamps.items()))]
+    return sha256("\n".join(told).encode(errors="surrogatepass")).hexdigest()
 
 
 def _read_manifest(folder: int) -> tuple[Manifest, str]:

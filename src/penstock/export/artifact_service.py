@@ -28,7 +28,8 @@ def load(
 ) -> Service:
     """The service of the trained model in the folder `path`, as `penstock serve PATH` serves it; not started.
 
-    The folder is looked at once: a worker that is restarted loads the same artifact, or fails.
+    The folder is looked at once: a worker that is restarted loads the same artifact, or fails.  Files are hashed here,
+    and in workers only those that are not as they were then.
 
     Args:
         path: the artifact; or a model directory, whose current version is served as long as this service lives.
@@ -60,6 +61,7 @@ def load(
             "path": str(artifact.path),
             "digest": artifact.digest,
             "format": entry.format,
+            "seen": artifact.seen,
             "trust": True,  # it was checked above, and the digest holds the workers to what was
         },
         workers=workers,

@@ -283,6 +283,94 @@ def test_what_is_changed_after_it_was_opened_is_found_when_it_is_read(artifact):
         found.read("manifest.json")
 
 
+# -- what was checked before ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settled(artifact):
+    """An artifact that was written an hour ago."""
+    for path in artifact.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    return artifact
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """How many bytes of listed files were hashed, each time that it is asked."""
+    counted = []
+
+    class Counting:
+        def __init__(self, content=b""):
+            self.digest = sha256()
+            self.update(content)
+
+        def update(self, content):
+            counted.append(len(content))
+            self.digest.update(content)
+
+        def hexdigest(self):
+            return self.digest.hexdigest()
+
+    def count():
+        total = sum(counted)
+        counted.clear()
+        return total
+
+    monkeypatch.setattr(listed_files, "sha256", Counting)
+    return count
+
+
+def test_files_that_another_process_has_checked_are_not_hashed_again(settled, hashed):
+    found = open_artifact(settled)
+    assert hashed() == sum(entry.bytes for entry in found.manifest.files.values()), "each once"
+    again = open_artifact(settled, digest=found.digest, seen=found.seen)
+    assert again.read("model.onnx") == found.read("model.onnx") == (settled / "model.onnx").read_bytes()
+    assert again.probes().rows == ROWS
+    assert (again.seen, hashed()) == (found.seen, 0)
+
+
+def rewritten(path):
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+    os.utime(path, (1e9, 1e9))
+
+
+def replaced(path):
+    path.with_name("other").write_bytes(path.read_bytes()[:-1] + b"!")
+    os.utime(path.with_name("other"), (1e9, 1e9))
+    path.with_name("other").rename(path)
+
+
+@pytest.mark.parametrize("alter", [rewritten, replaced])
+def test_a_file_of_another_content_is_hashed_whatever_its_time_says(settled, alter):
+    found = open_artifact(settled)
+    alter(settled / "model.onnx")
+    with pytest.raises(ArtifactInvalid, match=r"model.onnx is not as it was saved"):
+        found.read("model.onnx")
+    assert "model.onnx is not as it was saved" in refusal(settled, "model.onnx", digest=found.digest, seen=found.seen)
+
+
+def test_a_copy_of_what_was_checked_is_hashed_and_opened(settled, hashed, tmp_path):
+    found = open_artifact(settled)
+    copy = shutil.copytree(settled, tmp_path / "copy")
+    hashed()
+    assert open_artifact(copy, digest=found.digest, seen=found.seen).digest == found.digest
+    assert hashed() >= sum(entry.bytes for entry in found.manifest.files.values())
+
+
+def test_a_file_that_is_not_listed_is_refused_also_where_all_others_were_checked(settled):
+    found = open_artifact(settled)
+    (settled / "more").write_bytes(b"")
+    assert "more is a file that the manifest does not list" in refusal(settled, "more", seen=found.seen)
+
+
+def test_a_file_that_was_just_written_is_hashed_again(settled, hashed):
+    (settled / "model.onnx").touch()
+    found = open_artifact(settled)
+    assert (found.seen, "model.onnx" in found.stamps) == ("", False)
+    hashed()
+    assert len(found.read("model.onnx")) == hashed()
+
+
 @pytest.mark.parametrize("link", ["probes/rows.json", "probes"])
 def test_a_link_that_appears_after_it_was_opened_is_not_followed(artifact, link, tmp_path):
     found = open_artifact(artifact)

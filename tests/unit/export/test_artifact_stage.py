@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 import penstock as ps
+from penstock.artifact import listed_files
 from penstock.artifact.publishing import publish_artifact, roll_back
 from penstock.export import artifact_service
 from penstock.export.artifact_stage import ArtifactStage, threads_given
@@ -92,6 +93,18 @@ def test_a_service_is_loaded_with_the_digest_as_its_version(saved):
     assert service.stages[0].batch == ps.Batch(max_size=3)
     assert service.stages[0].workers == 2
     assert ps.export.load(saved["path"], name="mine").name == "mine"
+
+
+def test_a_worker_hashes_nothing_that_its_service_has_hashed(tmp_path, monkeypatch):
+    write_artifact(tmp_path / "affairs")
+    for path in (tmp_path / "affairs").rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    (spec,) = ps.export.load(tmp_path / "affairs").stages
+    monkeypatch.setattr(listed_files, "sha256", None)
+    worker = ArtifactStage()
+    worker.setup(**spec.setup)
+    assert worker.predict(ROWS) == expected()
+    worker.teardown()
 
 
 def test_cores_and_environment_are_those_of_the_stage(saved):
