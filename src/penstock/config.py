@@ -40,7 +40,9 @@ LONGEST_SOCKET_PATH = 107
 """In bytes: the kernel has 108 for the path of a Unix socket, with the null byte at its end."""
 
 SERVICE_NAME = re.compile(r"[A-Za-z0-9._-]+")
-"""What a service's name is: a part of a path, the same in a request, a log line and a process list."""
+"""What the name of a service is: a part of a path, the same in a request, a log line and a process list.  A stage's
+stands in the same lines, in metrics and in flags.
+"""
 
 STAGE_ARGUMENTS = (
     "name",
@@ -70,8 +72,17 @@ FORMATS = ("onnx", "pt2", "saved_model")
 
 def check_service_name(name: object) -> None:
     """Raise ConfigError for a name that no service can have."""
+    _check_name("service", name)
+
+
+def check_stage_name(name: object, hint: str = "") -> None:
+    """Raise ConfigError for a name that no stage can have; `hint` says what to do."""
+    _check_name("stage", name, hint)
+
+
+def _check_name(owner: str, name: object, hint: str = "") -> None:
     if not isinstance(name, str) or not SERVICE_NAME.fullmatch(name) or name in {".", ".."}:
-        raise ConfigError(f"a service's name is of letters, digits and `._-`, and not `.` or `..`, got {name!r}")
+        raise ConfigError(f"a {owner}'s name is of letters, digits and `._-`, and not `.` or `..`, got {name!r}{hint}")
 
 
 def check_keywords(owner: str, given: Iterable[str], own: Collection[str]) -> None:
@@ -261,7 +272,7 @@ class ServiceOptions:
         "who goes first of one tenant and urgency: who came first, or whose deadline is the earliest",
         choices=("arrival", "deadline"),
     )
-    tenants: str | None = option(None, "TOML file of tenants: keys, weights, rates and bounds of each")
+    tenants: str | None = option(None, "TOML file of tenants: keys, weights, rates and bounds of each", path=True)
     min_free_memory: int = option(
         0, "newcomers are refused while fewer bytes of memory are available; 0: never looked at", minimum=0
     )
@@ -283,7 +294,7 @@ class ServiceOptions:
         None, "one more path beside /predict, for clients that cannot be changed: /inference"
     )
     external_workers: str | None = option(
-        None, "path of a Unix socket at which workers of `penstock.external` stages attach"
+        None, "path of a Unix socket at which workers of `penstock.external` stages attach", path=True
     )
     external_workers_mode: int = option(0o600, "permissions of that socket", minimum=0)
     max_external_workers: int = option(64, "most workers attached to one external stage", minimum=1)
@@ -299,10 +310,6 @@ class ServiceOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        for name in ("tenants", "external_workers"):
-            path = getattr(self, name)
-            if path is not None and (not isinstance(path, str) or "\0" in path):
-                raise ConfigError(f"{name} must be the path of a file as text, got {path!r}")
         nbytes = len((self.external_workers or "").encode(errors="replace"))
         if nbytes > LONGEST_SOCKET_PATH:
             raise ConfigError(
@@ -348,12 +355,14 @@ class ServerOptions:
         repeated=True,
     )
     port: int = option(8000, "port to listen on; 0 takes a free one and prints it", minimum=0, maximum=65535)
-    uds: str | None = option(None, "path of a Unix socket to listen on, alone or besides host")
+    uds: str | None = option(None, "path of a Unix socket to listen on, alone or besides host", path=True)
     uds_mode: int = option(0o600, "permissions of the Unix socket", minimum=0)
-    tls_cert: str | None = option(None, "PEM file with the certificate chain; needs tls_key")
-    tls_key: str | None = option(None, "PEM file with the private key; needs tls_cert")
+    tls_cert: str | None = option(None, "PEM file with the certificate chain; needs tls_key", path=True)
+    tls_key: str | None = option(None, "PEM file with the private key; needs tls_cert", path=True)
     api_key_file: str | None = option(
-        None, "file of accepted API keys, one a line; sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
+        None,
+        "file of accepted API keys, one a line; sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`",
+        path=True,
     )
     cors_origin: str | Sequence[str] = option(
         (),
@@ -435,11 +444,9 @@ class ServerOptions:
         for proxy in as_texts("trusted_proxies", self.trusted_proxies):
             if proxy != UNIX_PEER:
                 read_network(proxy)
-        named = [("host", host) for host in as_texts("host", self.host or ())]
-        named += [(name, getattr(self, name) or "") for name in ("uds", "tls_cert", "tls_key", "api_key_file")]
-        for name, text in named:
-            if "\0" in text:
-                raise ConfigError(f"{name} must not hold a null character, got {text!r}")
+        for host in as_texts("host", self.host or ()):
+            if "\0" in host:
+                raise ConfigError(f"host must not hold a null character, got {host!r}")
 
 
 DIGEST_DIGITS = 64

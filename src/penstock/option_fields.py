@@ -72,6 +72,7 @@ def option(
     kind: type | None = None,
     unit: str | None = None,
     repeated: bool = False,
+    path: bool = False,
 ) -> Any:
     """A dataclass field that carries its explanation and its limits.
 
@@ -79,7 +80,7 @@ def option(
     with a `minimum`, and else str.  Where it is not int, `inf` is admitted above `maximum` too.  `unit` is what the
     command line calls the value; without it an integer is N, and a float SECONDS.  A `repeated` one is a text or
     several: its flag may be repeated, and in a flag or a variable commas stand between them.  Each of `words` may stand
-    for a number.
+    for a number.  A `path` may be given as anything that `os.fspath` takes, and is a text then.
     """
     if kind is None:
         kind = type(default)
@@ -95,14 +96,18 @@ def option(
         "kind": kind,
         "unit": unit,
         "repeated": repeated,
+        "path": path,
     }
     return field(default=default, metadata=metadata)
 
 
 def check_options(owner: Any) -> None:
-    """Raise ConfigError for the first field of `owner` outside the limits its `option` names."""
+    """Raise ConfigError for the first field of `owner` outside the limits its `option` names; paths become texts."""
     for f in fields(owner):
-        check_option(f, getattr(owner, f.name))
+        value = getattr(owner, f.name)
+        check_option(f, value)
+        if f.metadata.get("path") and value is not None:
+            object.__setattr__(owner, f.name, _path_text(f.name, value))  # the class may be frozen
 
 
 def check_option(f: Field[Any], value: Any) -> None:
@@ -122,6 +127,19 @@ def check_option(f: Field[Any], value: Any) -> None:
         raise ConfigError(f"{f.name} must be true or false, got {value!r}")
     if f.metadata.get("minimum") is not None:
         _check_number(f, value, f.metadata["minimum"])
+
+
+def _path_text(name: str, value: Any) -> str:
+    """The path `value` as a text; ConfigError where it is none."""
+    as_path = getattr(type(value), "__fspath__", None)  # as `os.fspath` does; nothing of the system is asked here
+    text = value if as_path is None else as_path(value)
+    if as_path is not None and isinstance(text, bytes):
+        text = text.decode(errors="surrogateescape")
+    if not isinstance(text, str):
+        raise ConfigError(f"{name} must be the path of a file, as text or as a `pathlib.Path`, got {value!r}")
+    if "\0" in text:
+        raise ConfigError(f"{name} must not hold a null character, got {text!r}")
+    return text
 
 
 def _check_number(f: Field[Any], value: Any, minimum: float) -> None:

@@ -29,18 +29,18 @@ async def test_workers_are_direct_children_that_lead_process_groups_of_their_own
 
 
 async def test_the_process_list_names_service_stage_and_index():
-    async with ps.Service(ps.stage(stages.Act, name="my stage", workers=2), name="my-service") as service:
+    async with ps.Service(ps.stage(stages.Act, name="my.stage", workers=2), name="my-service") as service:
         lines = [
             Path(f"/proc/{worker.pid}/cmdline").read_bytes().split(b"\0")[:-1]
             for worker in service.engine.stages[0].workers
         ]
     assert [line[3] for line in lines] == [b"penstock.worker"] * 2
-    assert [line[-4:] for line in lines] == [[b"--", b"my-service", b"my stage", index] for index in (b"0", b"1")]
+    assert [line[-4:] for line in lines] == [[b"--", b"my-service", b"my.stage", index] for index in (b"0", b"1")]
 
 
-@pytest.mark.parametrize("name", ["--", "--fd=0"])
+@pytest.mark.parametrize("name", ["--", "--fd"])
 async def test_names_may_look_like_options(name):
-    async with ps.Service(ps.stage(stages.Act, name=name), name=name.replace("=", "-")) as service:
+    async with ps.Service(ps.stage(stages.Act, name=name), name=name) as service:
         assert await service.predict(1) == 1
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import inspect
 import math
+import os
 import pickle
 import re
 import socket
@@ -24,6 +25,8 @@ from penstock.runtime.spec import stage
 from penstock.server_names import listening_hosts
 from penstock.service import Service
 from rows import each
+
+PATHS = ["uds", "tls_cert", "tls_key", "api_key_file", "tenants", "external_workers"]
 
 OWNERS = [Batch, StageOptions, ServiceOptions, ServerOptions]
 OPTIONS = [(owner, f) for owner in OWNERS for f in dataclasses.fields(owner)]
@@ -165,10 +168,10 @@ def test_a_policy_that_does_not_is_taken(policy):
     assert {name: getattr(Batch(**policy), name) for name in policy} == policy
 
 
-@pytest.mark.parametrize("name", ["host", "uds", "tls_cert", "tls_key", "api_key_file"])
+@pytest.mark.parametrize("name", ["host", *PATHS])
 def test_a_path_holds_no_null_character(name):
     with pytest.raises(ConfigError, match=rf"^{name} must not hold a null character, got 'a\\x00b'$"):
-        ServerOptions(**{name: "a\0b"})
+        (ServiceOptions if name in ("tenants", "external_workers") else ServerOptions)(**{name: "a\0b"})
 
 
 # -- hosts and origins ------------------------------------------------------------------------------------------------
@@ -280,12 +283,30 @@ def test_a_socket_for_workers_has_a_path_that_the_kernel_takes(tmp_path):
         sock.bind(str(tmp_path).ljust(108, "x"))
 
 
-@pytest.mark.parametrize("path", [7, "a\0b", b"bytes"])
-def test_a_socket_for_workers_is_named_by_a_text(path):
-    with pytest.raises(
-        ConfigError, match=f"^external_workers must be the path of a file as text, got {re.escape(repr(path))}$"
-    ):
-        ServiceOptions(external_workers=path)
+class Tree(os.PathLike):
+    def __fspath__(self):
+        return b"tree/\xff"
+
+
+@each("name", PATHS)
+def test_a_path_may_be_any_path_and_is_a_text_then(name):
+    kind = ServerOptions if name in {f.name for f in dataclasses.fields(ServerOptions)} else ServiceOptions
+    pair = {"tls_cert": "a", "tls_key": "a"} if name.startswith("tls") else {}
+    for given, text in ((Path("b"), "b"), (Tree(), "tree/\udcff"), ("c", "c")):
+        options = kind(**{**pair, name: given})
+        assert getattr(options, name) == text
+        assert hash(options) == hash(kind(**{**pair, name: text}))
+
+
+@each("path", [7, True, b"bytes", ["a"]])
+def test_what_is_no_path_is_refused(path):
+    for kind, name in ((ServerOptions, "uds"), (ServiceOptions, "external_workers"), (ServiceOptions, "tenants")):
+        with pytest.raises(ConfigError) as refused:
+            kind(**{name: path})
+        words = f"{name} must be the path of a file, as text or as a `pathlib.Path`, got {path!r}"
+        assert str(refused.value) == words
+    with pytest.raises(ConfigError, match="tenants must not hold a null character, got 'a"):
+        ServiceOptions(tenants=Path("a\0b"))
 
 
 @pytest.mark.parametrize("one", ["tls_cert", "tls_key"])

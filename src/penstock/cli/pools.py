@@ -31,7 +31,7 @@ def parse_pools(text: str | None) -> Pools:
         return Pools(each=_number(text, text))
     named: dict[str, int] = {}
     for part in text.split(","):
-        stage, _, number = part.rpartition("=")  # a stage's name may have `=` in it
+        stage, _, number = part.partition("=")
         if not stage.strip():
             raise _unreadable(text)
         if stage.strip() in named:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from penstock.codec.formats import CODEC_NAMES, Codec
 from penstock.codec.schema import accepts as formats_of
 from penstock.codec.schema import type_name
-from penstock.config import Batch, checked_keywords
+from penstock.config import Batch, check_stage_name, checked_keywords
 from penstock.errors import ConfigError
 from penstock.runtime.spec import External, StageSpec, batch_policy, stage_options
 from penstock.runtime.stage_check import checked_examples
@@ -53,8 +53,7 @@ def external(
         ConfigError: an argument has a value it cannot have.
     """
     given = locals()  # first, so that it has only the arguments; the options are looked up in it by name
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"a stage's name is a string that is not empty, got {name!r}")
+    check_stage_name(name)
     policy = batch_policy(name, None, batch)
     for what, kind in (("item", item), ("result", result)):
         _check_type(name, what, kind)

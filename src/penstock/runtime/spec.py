@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from penstock.codec.annotations import Signature
 from penstock.codec.formats import Codec
 from penstock.codec.schema import accepts, offers
-from penstock.config import Batch, StageOptions, checked_keywords
+from penstock.config import Batch, StageOptions, check_stage_name, checked_keywords
 from penstock.errors import ConfigError
 from penstock.option_fields import whole_number
 from penstock.runtime.gpus import VARIABLE, Gpus, check_environments, read_gpus, variable_of
@@ -171,7 +171,7 @@ def stage(
     policy = batch_policy(label, target, declared.batch if batch is None else batch)
     check_calls(label, target, batched=policy is not None)
     check_hooks(label, target, batched=policy is not None)
-    pinned = None if cpus is None else tuple(_cores(label, entry) for entry in cpus)
+    pinned = _pinned(label, cpus)
     given_gpus = read_gpus(label, gpus)
     count = _count(label, workers, {"gpus": given_gpus or None, "cpus": pinned})
     environments = _environments(label, env, count)
@@ -229,11 +229,10 @@ def with_timeout(spec: StageSpec, seconds: float) -> StageSpec:
 def _label(target: Any, name: Any) -> str:
     """The stage's name: `name`, or that of `target`."""
     label = getattr(target, "__name__", "") if name is None else name
-    if not isinstance(label, str):
-        raise ConfigError(f"a stage's name is a string, got {label!r}")
-    if not label:
+    if name is None and not label:
         raise ConfigError(f"stage {target!r} has no name of its own: give it one with name=")
-    return label
+    check_stage_name(label, ": give it one with name=" if name is None else "")
+    return str(label)
 
 
 def _count(label: str, workers: int | None, lists: Mapping[str, Sequence[Any] | None]) -> int:
@@ -278,25 +277,39 @@ def stage_options(label: str, given: Mapping[str, Any]) -> StageOptions:
         raise ConfigError(f"stage {label!r}: {error}") from None
 
 
-def _cores(label: str, entry: int | Sequence[int] | None) -> Cores:
+def _pinned(label: str, cpus: Any) -> tuple[Cores, ...] | None:
+    """The cores of each worker; None where nothing is said about them."""
+    if cpus is None:
+        return None
+    if not isinstance(cpus, Iterable) or isinstance(cpus, (str, bytes, Mapping)):
+        raise ConfigError(f"stage {label!r}: cpus takes a list with an entry for each worker, got {cpus!r}")
+    return tuple(_cores(label, entry) for entry in cpus)
+
+
+def _cores(label: str, entry: Any) -> Cores:
     if entry is None:
         return None
-    cores = frozenset([entry] if isinstance(entry, int) else entry)
-    if not cores or not all(isinstance(core, int) and core >= 0 for core in cores):
+    cores = tuple(entry) if isinstance(entry, Iterable) else (entry,)
+    if not cores or not all(isinstance(core, int) and not isinstance(core, bool) and core >= 0 for core in cores):
         raise ConfigError(f"stage {label!r}: cpus takes core numbers, lists of them, or None, got {entry!r}")
-    return cores
+    return frozenset(cores)
 
 
-def _environments(
-    label: str, env: Mapping[str, str] | Sequence[Mapping[str, str]] | None, count: int
-) -> tuple[Mapping[str, str], ...]:
+def _environments(label: str, env: Any, count: int) -> tuple[Mapping[str, str], ...]:
     if env is None:
         return ()
-    each = (env,) * count if isinstance(env, Mapping) else tuple(env)
+    each = (env,) * count if isinstance(env, Mapping) else tuple(env) if isinstance(env, Iterable) else (env,)
+    if not all(isinstance(mapping, Mapping) for mapping in each):
+        raise ConfigError(
+            f"stage {label!r}: env takes a dict for every worker, as env={{'OMP_NUM_THREADS': '1'}}, or a list with "
+            f"one for each, got {env!r}"
+        )
     if len(each) != count:
         raise ConfigError(f"stage {label!r}: {count} workers but env has {len(each)} entries, one for each worker")
     for mapping in each:
         for key, value in mapping.items():
             if not isinstance(key, str) or not isinstance(value, str):
                 raise ConfigError(f"stage {label!r}: env takes strings, got {key!r}: {value!r}")
+            if not key or "=" in key or "\0" in key + value:  # no process can be started with it
+                raise ConfigError(f"stage {label!r}: env has no variable such as {key!r}: {value!r}")
     return tuple(dict(mapping) for mapping in each)

@@ -46,7 +46,7 @@ def test_what_can_be_served_is_tried_well_and_nothing_of_it_is_set_up(tmp_path):
         ("x +* 1", "SyntaxError: invalid syntax"),
         ("import nothing_there", "No module named 'nothing_there'"),
         ("raise SystemExit(0)", "ends the program with 0 while it is imported"),
-        ("service = ps.Service(lambda x: x)", "a worker process cannot import it"),
+        ("service = ps.Service(ps.stage(lambda x: x, name='f'))", "a worker process cannot import it"),
         ("del service", "has no service"),
     ],
 )

@@ -81,6 +81,8 @@ def test_a_description_keeps_its_own_copy_of_what_it_was_given():
 
 
 def test_a_function_without_a_name_of_its_own_needs_one():
+    with pytest.raises(ConfigError, match=r"name is of letters, .*, got '<lambda>': give it one with name="):
+        stage(lambda x: x)
     with pytest.raises(ConfigError, match="has no name of its own: give it one with name="):
         stage(functools.partial(count))
     assert stage(functools.partial(count), name="count").name == "count"
@@ -127,10 +129,15 @@ def test_what_is_no_stage_is_refused(target, reason):
         ({"cpus": []}, "workers must be a whole number of at least 1, got 0"),
         ({"cpus": [[]]}, r"cpus takes core numbers, lists of them, or None, got \[\]"),
         ({"cpus": [-1]}, "cpus takes core numbers, lists of them, or None, got -1"),
+        ({"cpus": [1.5]}, r"cpus takes core numbers, lists of them, or None, got 1\.5"),
+        ({"cpus": [True]}, "cpus takes core numbers, lists of them, or None, got True"),
         ({"cpus": [["0"]]}, r"cpus takes core numbers, lists of them, or None, got \['0'\]"),
         ({"env": [{}, {}]}, "1 workers but env has 2 entries, one for each worker"),
         ({"env": {"THREADS": 4}}, "env takes strings, got 'THREADS': 4"),
         ({"env": {4: "x"}}, "env takes strings, got 4: 'x'"),
+        ({"env": {"A=B": "x"}}, "env has no variable such as 'A=B': 'x'"),
+        ({"env": {"": "x"}}, "env has no variable such as '': 'x'"),
+        ({"env": {"A": "x\0"}}, r"env has no variable such as 'A': 'x.x00'"),
         ({"setup": {"a": 1}}, r"has no setup method to take \['a'\]"),
     ],
 )
@@ -153,7 +160,17 @@ def test_an_argument_at_its_limit_is_taken(arguments):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"name": 5}, "a stage's name is a string, got 5"),
+        ({"name": 5}, "a stage's name is of letters, digits and `._-`, and not `.` or `..`, got 5"),
+        ({"name": ""}, "a stage's name is of letters, digits and `._-`, and not `.` or `..`, got ''"),
+        ({"name": "a b"}, "a stage's name is of letters, digits and `._-`, and not `.` or `..`, got 'a b'"),
+        ({"name": "a\n"}, "and not `.` or `..`, got 'a\\n'"),
+        ({"name": ".."}, "and not `.` or `..`, got '..'"),
+        ({"cpus": 2}, "stage 'len': cpus takes a list with an entry for each worker, got 2"),
+        ({"cpus": "01"}, "stage 'len': cpus takes a list with an entry for each worker, got '01'"),
+        ({"cpus": {0: 1}}, "stage 'len': cpus takes a list with an entry for each worker, got {0: 1}"),
+        ({"env": 5}, "stage 'len': env takes a dict for every worker, as env={'OMP_NUM_THREADS': '1'}, or a list with"),
+        ({"env": ["A=1"]}, "or a list with one for each, got ['A=1']"),
+        ({"env": "A=1"}, "or a list with one for each, got 'A=1'"),
         ({"batch": 16}, "batch takes a penstock.Batch, got 16: write penstock.Batch(max_size=16)"),
         ({"batch": True}, "batch takes a penstock.Batch, got True: write penstock.Batch(max_size=32)"),
         ({"setup": "model.joblib"}, "setup takes a dict with the arguments of setup, as in setup={'path': ...}, got"),

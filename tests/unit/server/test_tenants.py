@@ -142,12 +142,6 @@ def test_what_is_no_field_cannot_name_the_tenant(name):
     assert ServerOptions(tenant_header="x" * 256).tenant_header
 
 
-@pytest.mark.parametrize("path", [5, "a\0b"])
-def test_a_file_of_tenants_is_a_path(path):
-    with pytest.raises(ConfigError, match="tenants must be the path of a file"):
-        ServiceOptions(tenants=path)
-
-
 # -- what answers say of a rate ---------------------------------------------------------------------------------------
 
 
