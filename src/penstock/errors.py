@@ -81,7 +81,8 @@ class InvalidItem(RequestError):
 
     The codecs raise it, and so may user code: ``raise ps.InvalidItem("too long")``, or returned in an item's place.  It
     is the caller's fault, and never logged as a fault of the service.  It is bisected only where `predict` raises it
-    for a whole batch.  `path` says where in the item, as ``$.x[3]``, or is "".
+    for a whole batch.  `path` says where in the item, as ``$.x[3]``, or is "".  Where several things are wrong, the
+    reason has the path of each, and `path` is the first.
     """
 
     def __init__(self, reason: str = "", *, path: str = "") -> None:
@@ -90,7 +91,8 @@ class InvalidItem(RequestError):
         self.path = path
 
     def __str__(self) -> str:
-        return f"{self.reason} at `{self.path}`" if self.path else self.reason
+        where = f" at `{self.path}`"
+        return self.reason if not self.path or where in self.reason else self.reason + where
 
 
 class FormatNotTaken(InvalidItem):

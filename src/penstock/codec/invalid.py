@@ -14,7 +14,7 @@ import codecs
 import enum
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -41,14 +41,30 @@ CALLERS_FAULTS: Final = (InvalidItem, ValueError, TypeError, AssertionError)
 class UnreadablePart(ValueError):
     """Part of an item cannot be read.
 
-    `path` leads from that part (``$``) to what is wrong in it.  The error is a ValueError, which msgspec lets a hook
-    raise; msgspec adds the path to the part itself.
+    `path` leads from that part (``$``) to what is wrong in it; `more` has what else is wrong, each with its path, and
+    `untold` is how much there is besides.  The error is a ValueError, which msgspec lets a hook raise; msgspec adds the
+    path to the part itself.
     """
 
-    def __init__(self, reason: str, path: str = "") -> None:
+    def __init__(self, reason: str, path: str = "", more: Sequence[tuple[str, str]] = (), untold: int = 0) -> None:
         super().__init__(reason)
         self.reason = reason
         self.path = path
+        self.more = more
+        self.untold = untold
+
+    def within(self, outer: str) -> tuple[str, str]:
+        """The reason and the path where the part is at `outer` in the item.
+
+        Where more than one thing is wrong, the reason tells all of them, each with its path.  The path is that of the
+        first.
+        """
+        path = join_paths(outer, self.path)
+        if not self.more:
+            return self.reason, path
+        all_ = [(self.reason, path), *((reason, join_paths(outer, inner)) for reason, inner in self.more)]
+        told = "; ".join(f"{reason} at `{where or '$'}`" for reason, where in all_)
+        return told + (f"; and {self.untold} more" if self.untold else ""), path
 
 
 def is_callers_fault(exc: BaseException) -> bool:
@@ -114,7 +130,7 @@ def invalid_item(exc: BaseException, payload: Buffer) -> InvalidItem:
 def explain(exc: BaseException) -> tuple[str, str]:
     """The reason and the path behind `exc`; the path is "" where the whole item is meant."""
     if isinstance(exc, UnreadablePart):
-        return exc.reason, exc.path
+        return exc.within("")
     if isinstance(exc, msgspec.MsgspecError):
         return _from_msgspec(exc)
     if isinstance(exc, RecursionError):
@@ -135,7 +151,7 @@ def _from_msgspec(exc: msgspec.MsgspecError) -> tuple[str, str]:
             text += " as a key"
     cause = exc.__cause__
     if isinstance(cause, UnreadablePart):
-        text, path = cause.reason, join_paths(path, cause.path)
+        text, path = cause.within(path)
     elif cause is None and text.startswith(_OPENINGS):
         text = text[0].lower() + text[1:]
     return text, "" if path == "$" else path

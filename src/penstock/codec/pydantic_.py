@@ -12,6 +12,8 @@ import pydantic
 from penstock.codec.invalid import UnreadablePart
 from penstock.core.payload import Buffer
 
+MOST_ERRORS = 20
+"""Most errors of one item that its caller is told."""
 _SYNTAX = msgspec.json.Decoder()
 
 
@@ -85,7 +87,12 @@ def model_schema(type_: Any, ref_template: str) -> tuple[dict[str, Any], dict[st
 
 
 def _refused(exc: pydantic.ValidationError) -> UnreadablePart:
-    """What the first of pydantic's errors says, and where."""
-    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-    location = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-    return UnreadablePart(first["msg"], f"${location}" if location else "")
+    """What pydantic's errors say, and where; of many the first."""
+    errors = exc.errors(include_url=False, include_context=False, include_input=False)
+    told = [(error["msg"], _path(error["loc"])) for error in errors[:MOST_ERRORS]]
+    return UnreadablePart(*told[0], told[1:], len(errors) - len(told))
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return f"${path}" if path else ""

@@ -96,8 +96,8 @@ def test_models_may_stand_anywhere_in_the_annotation(type_, text, value):
     assert ItemDecoder(type_).decode(Codec.JSON, text) == value
 
 
-def test_a_refusal_names_pydantics_first_reason_and_the_path():
-    found = refusal(Order, Codec.JSON, b'{"a": [{"b": "x"}, {}]}')
+def test_a_refusal_names_pydantics_reason_and_the_path():
+    found = refusal(Order, Codec.JSON, b'{"a": [{"b": "x"}]}')
     assert found.reason.startswith("Input should be a valid integer")
     assert found.path == "$.a[0].b"
     found = refusal(Order, Codec.MSGPACK, msgspec.msgpack.encode({"a": [{}]}))
@@ -107,6 +107,24 @@ def test_a_refusal_names_pydantics_first_reason_and_the_path():
 def test_the_path_goes_through_structs_into_models():
     found = refusal(list[Mixed], Codec.JSON, b'[{}, {"order": {"a": [{}]}}]')
     assert str(found) == "Field required at `$[1].order.a[0].b`"
+
+
+def test_a_refusal_tells_all_that_is_wrong_and_where_up_to_twenty():
+    found = refusal(list[Mixed], Codec.JSON, b'[{"order": {"a": [{"b": null}, {}], "date": "x"}}]')
+    assert found.path == "$[0].order.a[0].b"
+    told = found.reason.split("; ")
+    assert told[:2] == [
+        "Input should be a valid integer at `$[0].order.a[0].b`",
+        "Field required at `$[0].order.a[1].b`",
+    ]
+    assert told[2].startswith("Input should be a valid date")
+    assert told[2].endswith(" at `$[0].order.date`")
+    assert str(found) == found.reason
+    found = refusal(list[Part], Codec.JSON, b"[" + b",".join([b"{}"] * 20) + b"]")
+    assert found.reason.endswith("; Field required at `$[19].b`")
+    found = refusal(list[Part], Codec.MSGPACK, msgspec.msgpack.encode([{}] * 25))
+    assert found.reason.count("Field required at") == 20
+    assert found.reason.endswith("; Field required at `$[19].b`; and 5 more")
 
 
 def test_the_whole_item_has_no_path():
