@@ -7,6 +7,7 @@ numpy scalars count as numbers.
 from __future__ import annotations
 
 import dataclasses
+from enum import Enum
 from typing import Any
 
 import msgspec
@@ -100,6 +101,8 @@ def _builtins(value: Any, *, arrays_as_lists: bool, open_objects: bool = True) -
         return [again(inner) for inner in value]
     if isinstance(value, dict):
         return {again(key): again(inner) for key, inner in value.items()}
+    if issubclass(kind, Enum):
+        return value.value  # msgspec takes members whose values are texts, and none whose values are numbers
     if is_numpy_scalar(kind):
         return write_custom(value)
     if is_array(kind) and arrays_as_lists:

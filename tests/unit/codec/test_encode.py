@@ -59,6 +59,10 @@ class Loose(msgspec.Struct):
     anything: Any
 
 
+class Level(Enum):
+    LOW = 1
+
+
 class Colour(Enum):
     RED = "red"
 
@@ -224,6 +228,8 @@ GOOD = [
     (Box, Box(1)),
     (Pair, Pair(1, "r")),
     (Colour, Colour.RED),
+    (Level, Level.LOW),
+    (dict[Level, list[Level]], {Level.LOW: [Level.LOW]}),
     (set[int], {1, 2}),
     (bytes, b"x"),
     (str | None, None),
@@ -293,6 +299,7 @@ def test_a_checked_item_becomes_what_it_would_be_over_http():
 
 
 def test_a_checked_item_that_is_right_is_left_as_it_is():
+    assert checked(list[Level], [Level.LOW]) == [Level.LOW]
     value = Loose({"box": Box(1), "score": Score("a", 1.0)})
     assert checked(Loose, value) == value
     assert checked(dict[str, Any], {"b": Box(1)}) == {"b": Box(1)}
