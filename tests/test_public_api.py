@@ -14,7 +14,7 @@ from penstock.blocking import BlockingService
 
 NAMES = {
     "ArtifactInvalid", "Batch", "Cancelled", "ConfigError", "ConnectionFailed", "DeadlineExceeded", "Declaration",
-    "ExportRefused", "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError",
+    "Example", "ExportRefused", "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError",
     "PublishFailed", "QuotaExceeded", "RequestError", "RunFailed", "RunUnavailable", "ServerError", "ServerOptions",
     "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed", "State", "WorkerInfo", "WorkerLost", "asgi",
     "current_requests", "export", "external", "features", "stage", "training", "wsgi",
@@ -41,6 +41,7 @@ SIGNATURES = {
     "ConnectionFailed": "(message='', *, sent=False)",
     "DeadlineExceeded": "(message='', *, ran=False)",
     "Declaration": "(item=None, result=None, examples=None, batch=None)",
+    "Example": "(input, output, tolerance=None)",
     "ExportRefused": "(message='', *, format='', output='', row=None, expected=None, got=None)",
     "Features": "(kinds, *, join=None)",
     "Features.encode": "(table)",

@@ -32,6 +32,7 @@ from penstock.worker.stage import Stage, WorkerInfo
 
 if TYPE_CHECKING:
     from penstock import export, features, training
+    from penstock.codec.example import Example
     from penstock.features.feature_spec import Features
     from penstock.runtime.external_spec import external
     from penstock.runtime.spec import stage
@@ -51,6 +52,7 @@ __all__ = [
     "ConnectionFailed",
     "DeadlineExceeded",
     "Declaration",
+    "Example",
     "ExportRefused",
     "Features",
     "InvalidItem",
@@ -87,6 +89,7 @@ __all__ = [
 # lives in builds a service.
 _LATER = {
     "Declaration": "penstock.worker.declaration",
+    "Example": "penstock.codec.example",
     "Features": "penstock.features.feature_spec",
     "Service": "penstock.service",
     "asgi": "penstock.server.asgi",

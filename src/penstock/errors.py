@@ -150,6 +150,7 @@ class DeadlineExceeded(RequestError):
 RETURNED = {
     "penstock.codec.encode.EncodeFailed": "returned a result that cannot be encoded",
     "penstock.codec.encode.ResultMismatch": "returned a result that is not of its declared type",
+    "penstock.codec.example.WrongAnswer": "answered an example wrongly",
     "penstock.worker.problems.WrongLength": "returned another number of results than it was given items",
 }
 """What a stage did that raised nothing, by the name of our error that says so."""

@@ -26,12 +26,13 @@ from penstock.cli.lifeline import begin_below
 from penstock.cli.user_errors import UserCodeFailed
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
+from penstock.codec.example import Example, difference, input_of
 from penstock.codec.fitting import cannot_fit
 from penstock.codec.formats import Codec
-from penstock.codec.pickle_ import dumps
+from penstock.codec.pickle_ import dumps, loads
 from penstock.codec.schema import Signature, type_name
 from penstock.config import ArtifactOptions, ServerOptions
-from penstock.core.outcome import Failure, Outcome
+from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
 from penstock.hosting.breakpoints import refuse_breakpoints
@@ -193,7 +194,9 @@ async def _run(service: Service, tell: Tell) -> None:
             note = f"stage {name} has none, so nothing was run through the service: set `examples = [...]` on it"
             tell(Finding("examples", note=note, skipped=True))
         for index, example in enumerate(examples):
-            await _run_example(rehearsal, f"examples[{index}]", example, tell)
+            await _run_example(rehearsal, f"examples[{index}]", input_of(example), tell)
+            if type(example) is Example and len(service.stages) == 1:
+                await _run_answer(rehearsal, f"examples[{index}] and its answer", example, tell)
     finally:
         tell(Step("teardown"))
         await rehearsal.stop()
@@ -226,6 +229,15 @@ async def _run_example(service: Service, what: str, example: object, tell: Tell)
             tell(finding)
     tell(Step(f"{what} in process"))
     tell(_finding(f"{what} in process", await _submit(service, dumps(example), Codec.PICKLE, Codec.PICKLE)))
+
+
+async def _run_answer(service: Service, what: str, example: Example, tell: Tell) -> None:
+    tell(Step(what))
+    outcome = await _submit(service, dumps(example.input), Codec.PICKLE, Codec.PICKLE)
+    if not isinstance(outcome, Result):
+        return  # it was told as an error of the example
+    words = difference(example.output, loads(join_payload(outcome.payload)), example.tolerance)
+    tell(Finding(what, words, note="" if words else "as wanted"))
 
 
 def _as_sent(codec: Codec, example: object, types: Signature) -> bytes:

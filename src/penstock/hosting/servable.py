@@ -237,11 +237,14 @@ class HostedEngine(Protocol):
         Overloaded without accepting anything.
         """
 
-    def submit_probe(self, example: Any, deadline: float, done: Callable[[list[Outcome]], None]) -> None:
+    def submit_probe(
+        self, example: Any, deadline: float, done: Callable[[list[Outcome]], None], codec_out: Codec | None = None
+    ) -> None:
         """Accept one item that tries the service, of no tenant and with the best urgency; else as `submit`.
 
-        It is written as an item of a caller in process.  Its place counts in the bound, and it waits before whoever is
-        not as urgent.  It has no quota and no share, is let in on room alone, displaces nobody and is not displaced.
+        It is written as an item of a caller in process, and so is its result, or in `codec_out`.  Its place counts in
+        the bound, and it waits before whoever is not as urgent.  It has no quota and no share, is let in on room alone,
+        displaces nobody and is not displaced.
         Raises NotReady or Overloaded, and InvalidItem where `example` cannot be written.
         """
 

@@ -290,8 +290,10 @@ class Engine:
             alone=alone,
         )
 
-    def submit_probe(self, example: Any, deadline: float, done: Done) -> None:  # see `HostedEngine`
-        self._flow.submit_probe(example, deadline, done)
+    def submit_probe(  # see `HostedEngine`
+        self, example: Any, deadline: float, done: Done, codec_out: Codec | None = None
+    ) -> None:
+        self._flow.submit_probe(example, deadline, done, codec_out)
 
     def cancel(self, request: Request) -> None:
         """Settle the rest of `request` as Cancelled: its caller has left.

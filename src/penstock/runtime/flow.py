@@ -269,7 +269,7 @@ class Flow:
         self.wake()
         return request
 
-    def submit_probe(self, example: Any, deadline: float, done: Done) -> None:
+    def submit_probe(self, example: Any, deadline: float, done: Done, codec_out: Codec | None = None) -> None:
         """See `HostedEngine.submit_probe`.  It takes no token and no slot, and displaces nobody."""
         payload = self._formats.pack(example)
         if isinstance(payload, InvalidItem):
@@ -283,7 +283,7 @@ class Flow:
         request = Request(
             (payload,),
             self._formats.codec_in,
-            self._formats.codec_out,
+            self._formats.codec_out if codec_out is None else codec_out,
             deadline,
             done,
             Lane.SINGLE,

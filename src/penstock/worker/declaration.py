@@ -21,6 +21,6 @@ class Declaration:
     result: Any = None
     """The type of one result."""
     examples: Sequence[Any] | None = None
-    """Inputs of the stage."""
+    """Inputs of the stage, plain or as an `Example`."""
     batch: Batch | None = None
     """The batch policy; one that is given to `penstock.stage` wins."""

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder
+from penstock.codec.example import check_answer, input_of
 from penstock.codec.formats import Codec
 from penstock.codec.text import cut_middle
 from penstock.config import StageOptions
@@ -227,7 +228,8 @@ class Runner:
         try:
             examples = list(self._stage.examples[:1])
             if examples:
-                self._rehearse([_copy(examples[0])])
+                (result,) = self._rehearse([_copy(input_of(examples[0]))])
+                check_answer(examples[0], result, "examples[0]")
             elif self.well is not None:
                 self._rehearse([self._decode(self.well.codec, memoryview(self.well.payload))])
         except USER_ERRORS as error:
@@ -242,12 +244,14 @@ class Runner:
         cannot carry it, one sentence for each example of which that is true.
 
         Raises:
+            WrongAnswer: an example has another answer than it must, alone or in the batch.
             EncodeFailed: a result can be written in none of `formats`.
         """
         self._keeps_well = self._examines and not examples and self._options.retry and self._options.bisect
         troubles = []
         for index, example in enumerate(examples):
-            (result,) = self._rehearse([_copy(example)])
+            (result,) = self._rehearse([_copy(input_of(example))])
+            check_answer(example, result, f"examples[{index}]")
             trouble = self._try_formats(f"examples[{index}]", result, formats)
             if trouble:
                 troubles.append(trouble)
@@ -258,13 +262,16 @@ class Runner:
     def _rehearse_full(self, examples: list[Any], size: int) -> None:
         """Run `size` of the examples at once, or half as many, and so on, where there is no memory for more."""
         while size > 1:
+            places = [i % len(examples) for i in range(size)]
             try:
-                self._rehearse([_copy(examples[i % len(examples)]) for i in range(size)])
+                results = self._rehearse([_copy(input_of(examples[place])) for place in places])
             except USER_ERRORS as error:
                 if not ran_out_of_memory(error):
                     raise
                 shortage = error
             else:
+                for place, result in zip(places, results, strict=True):
+                    check_answer(examples[place], result, f"examples[{place}] in a batch of {size}")
                 return
             let_go(shortage)
             del shortage

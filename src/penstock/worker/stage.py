@@ -59,7 +59,8 @@ class Stage:
     batch: ClassVar[Batch | None] = None
     """How items are gathered; None: `predict` gets them one by one."""
     examples: ClassVar[Sequence[Any]] = ()
-    """Inputs of this stage: each worker runs them, alone and as a full batch, before it is ready."""
+    """Inputs of this stage, plain or as an `Example`: each worker runs them, alone and as a full batch, before it is
+    ready, and is not ready where one that is an `Example` has another output."""
     worker: WorkerInfo
     """Which worker this is, and what time its items have left; set before `setup` is called."""
 

@@ -9,6 +9,7 @@ import gc
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.codec.example import inputs_of
 from penstock.codec.formats import Codec
 from penstock.codec.schema import type_name
 from penstock.codec.type_check import misfit
@@ -38,7 +39,7 @@ def warm_up_stage(
     """
     examples = list(stage.examples)
     if tells:
-        _tell_misfit(name, item, examples, batched=batched)
+        _tell_misfit(name, item, inputs_of(examples), batched=batched)
     troubles = runner.warm_up(examples, max_size, formats)
     if troubles and tells:
         others = f" (and {len(troubles) - 1} more of its examples)" if len(troubles) > 1 else ""

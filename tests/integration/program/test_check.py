@@ -286,6 +286,46 @@ def test_a_fault_in_a_check_of_the_items_type_is_a_finding(module):
     assert re.search(words, output)
 
 
+ANSWERED = """
+import itertools
+import penstock as ps
+
+numbers = itertools.count()
+
+class Next(ps.Stage):
+    examples = [ps.Example(5, {first})]
+
+    def predict(self, x: int) -> int:
+        return next(numbers)
+
+service = ps.Service(Next, name="next")
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (
+            1,
+            "wrong │ setup and warm-up │ worker 0 of stage 'Next' failed on its examples: examples[0]: wanted 1, ",
+        ),
+        (0, "wrong │ examples[0] and its answer │ wanted 0, came "),
+    ],
+    ids=["at once", "later"],
+)
+def test_an_answer_that_is_not_the_one_of_its_example_is_a_finding(module, first, words):
+    status, output = found(module(ANSWERED.format(first=first)))
+    assert status == 1
+    assert words in output
+
+
+def test_an_answer_that_is_the_one_of_its_example_is_well(module):
+    right = ANSWERED.format(first=10).replace("next(numbers)", "2 * x")
+    status, output = found(module(right))
+    assert status == 0
+    assert "ok │ examples[0] and its answer │ as wanted" in output
+
+
 def test_a_name_that_cannot_be_served_is_a_finding(module):
     status, output = found(module(pair(name="docs")))
     assert status == 1

@@ -29,10 +29,10 @@ def make(make_rig, tmp_path):
     return start
 
 
-async def probe(rig, within=5.0):
+async def probe(rig, within=5.0, codec_out=None):
     """What the probe is told, in a list that is empty until then."""
     told = []
-    rig.engine.submit_probe(EXAMPLE, rig.clock.now() + within, told.append)
+    rig.engine.submit_probe(EXAMPLE, rig.clock.now() + within, told.append, codec_out)
     await rest()
     return told
 
@@ -75,6 +75,14 @@ async def test_it_is_sent_as_pickled_and_wants_its_result_so(make):
     assert (request.codec_in, request.codec_out, request.urgency) == (Codec.PICKLE, Codec.PICKLE, 0)
     await answer_all(rig)
     assert len(told) == 1
+
+
+async def test_its_result_is_asked_for_as_by_a_caller_in_process_or_in_the_format_that_is_named(make):
+    rig = await make()
+    for codec_out, asked in ((None, Codec.PICKLE), (Codec.MSGPACK, Codec.MSGPACK)):
+        await probe(rig, codec_out=codec_out)
+        assert [frame.codecs_out for frame in rig.workers[0].frames] == [(asked,)]
+        await answer_all(rig)
 
 
 async def test_an_example_that_cannot_be_written_is_refused_before_anything_is_counted(make):

@@ -117,13 +117,13 @@ class FakeEngine:
             ticket.settle(*(self.answer(payload) for payload in payloads))
         return ticket
 
-    def submit_probe(self, example, deadline, done):
+    def submit_probe(self, example, deadline, done, codec_out=None):
         if self.full is not None:
             raise self.full
         payload = pack_item(example)
         if isinstance(payload, InvalidItem):
             raise payload
-        ticket = Submission([payload], Codec.PICKLE, Codec.PICKLE, deadline, done, Lane.SINGLE)
+        ticket = Submission([payload], Codec.PICKLE, codec_out or Codec.PICKLE, deadline, done, Lane.SINGLE)
         self.submissions.append(ticket)
         if self.answer is not None:
             ticket.settle(self.answer(payload))

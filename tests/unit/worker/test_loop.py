@@ -11,6 +11,7 @@ import sys
 import msgspec
 import pytest
 
+from penstock.codec.example import Example
 from penstock.codec.formats import Codec
 from penstock.config import LogOptions, StageOptions
 from penstock.errors import ProtocolError
@@ -142,6 +143,15 @@ def test_a_worker_runs_its_examples_before_it_is_ready():
     work(end, target=Warm)
     assert kinds(end) == [Kind.HELLO, Kind.READY]
     assert seen == [[1], [2], [3], [1, 2, 3, 1]]
+
+
+def test_a_worker_that_answers_an_example_wrongly_is_not_ready_and_says_which_what_was_wanted_and_what_came():
+    kept = {"examples": [1, Example({"x": 1}, {"x": 2})], "predict": lambda self, x: x}
+    end = ScriptedEnd(launch())
+    work(end, target=type("Wrong", (Stage,), kept))
+    assert kinds(end) == [Kind.HELLO, Kind.FAILED]
+    problem = unpack(end.sent[1].payloads[0], Problem)
+    assert (problem.message, problem.on_examples) == ("examples[1]: wanted 2, came 1 at `$.x`", True)
 
 
 def fails(where):

@@ -16,6 +16,7 @@ import pytest
 from penstock.codec import pickle_
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder
+from penstock.codec.example import Example, WrongAnswer
 from penstock.codec.formats import Codec
 from penstock.config import StageOptions
 from penstock.errors import InvalidItem
@@ -612,6 +613,21 @@ def test_an_example_that_cannot_be_copied_is_used_itself():
     seen, examples = [], [Unpicklable(), lambda: 1]
     runner(lambda xs: seen.extend(xs) or xs, batched=True).warm_up(examples, 2)
     assert seen == examples * 2
+
+
+def test_warm_up_fails_where_an_example_has_another_answer_than_it_must():
+    examples = [1, Example(2, 4.0), Example([1.0], [1.0, 1.0], tolerance=0.1)]
+    runner(lambda x: x * 2).warm_up(examples, 8)
+    with pytest.raises(WrongAnswer, match=r"^examples\[1\]: wanted 4.0, came 6; floats may differ by 1e-05 of "):
+        runner(lambda x: x * 3).warm_up(examples, 8)
+
+
+def test_warm_up_fails_where_an_answer_is_wrong_only_in_a_full_batch():
+    def predict(xs):
+        return [x * 2 for x in xs] if len(xs) == 1 else [0 for x in xs]
+
+    with pytest.raises(WrongAnswer, match=r"^examples\[0\] in a batch of 4: wanted 4, came 0$"):
+        runner(predict, batched=True).warm_up([Example(2, 4)], 4)
 
 
 def test_without_examples_there_is_no_warm_up():

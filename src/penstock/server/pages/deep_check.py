@@ -6,26 +6,38 @@ Contract
   It is a probe: of no tenant, so that it costs none of them a token or a place; a full service refuses it.
 * One check is under way at a time.  Who asks meanwhile is told what it finds, and so is who asks within a second after.
 * Everybody who asks is told exactly once, perhaps before `ask` returns.  Who has left meanwhile is told, too.
-* All is well only if every service gave a result; else the error is that of the first one that ended without.
+* All is well only if every service gave a result, and of one stage that is the one which its example wants; else the
+  error is that of the first service of which this is not so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
+from penstock.codec.encode import ItemEncoder
+from penstock.codec.example import Example, WrongAnswer, difference, input_of
+from penstock.codec.formats import Codec
 from penstock.codec.text import one_line
 from penstock.core.clock import Clock
 from penstock.core.outcome import Outcome, Result
+from penstock.core.payload import Buffer, Payload, join_payload
 from penstock.core.state import State
 from penstock.errors import NotReady, RequestError
-from penstock.hosting.servable import Servable
+from penstock.hosting.servable import Servable, StageDescription
 
 LIMIT_SECONDS: Final = 5.0
 """How long an example may take through the whole service."""
 SHARED_SECONDS: Final = 1.0
 """For how long what was found is told again: who asks more often does not load the service."""
+
+_READERS: Final[Mapping[Codec, Callable[[Buffer], Any]]] = {
+    Codec.MSGPACK: msgspec.msgpack.decode,  # first: it has bytes, NaN and whole floats
+    Codec.JSON: msgspec.json.decode,
+}
 
 Tell = Callable[[dict[str, Any]], None]
 """Takes what was found: `ok`, `seconds`, and `error`, which is "" where all is well."""
@@ -73,11 +85,21 @@ class DeepCheck:
         engine = service.engine
         if engine is None:
             raise NotReady(state=State.STARTING)
-        engine.submit_probe(service.stages[0].examples[0], self._began + LIMIT_SECONDS, partial(self._done, service))
+        first, *others = service.stages
+        example = first.examples[0]
+        codec = None if others or type(example) is not Example else _readable(first)
+        done = partial(self._done, service, None if codec is None else example, codec)
+        engine.submit_probe(input_of(example), self._began + LIMIT_SECONDS, done, codec)
 
-    def _done(self, service: Servable, outcomes: list[Outcome]) -> None:
+    def _done(self, service: Servable, example: Example | None, codec: Codec | None, outcomes: list[Outcome]) -> None:
         outcome = outcomes[0]
-        self._heard_of(service, None if isinstance(outcome, Result) else outcome.error)
+        if not isinstance(outcome, Result):
+            self._heard_of(service, outcome.error)
+        elif example is None or codec is None:
+            self._heard_of(service, None)
+        else:
+            words = _wrong(example, service.stages[0], codec, outcome.payload)
+            self._heard_of(service, WrongAnswer(f"examples[0]: {words}") if words else None)
 
     def _heard_of(self, service: Servable, error: Exception | None) -> None:
         if error is not None and not self._error:
@@ -92,3 +114,19 @@ class DeepCheck:
         waiting, self._waiting = self._waiting, []
         for tell in waiting:
             tell(self._found)
+
+
+def _readable(stage: StageDescription) -> Codec | None:
+    """A format in which the results of `stage` can be read here, where its user's libraries are not loaded."""
+    offered = stage.offers()
+    return next((codec for codec in _READERS if codec in offered), None)
+
+
+def _wrong(example: Example, stage: StageDescription, codec: Codec, payload: Payload) -> str:
+    """How the answer of `stage` to `example` differs from the one that is wanted; "" where it does not."""
+    read = _READERS[codec]
+    try:
+        wanted = read(join_payload(ItemEncoder(stage.signature().result).encode(codec, example.output)))
+    except Exception:  # noqa: BLE001  # the user's own encoding: what cannot be written was compared in the workers
+        return ""
+    return difference(wanted, read(join_payload(payload)), example.tolerance)

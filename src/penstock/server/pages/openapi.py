@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from penstock.codec.encode import ItemEncoder
+from penstock.codec.example import Example, inputs_of
 from penstock.codec.formats import MEDIA_TYPES, Codec
 from penstock.codec.schema import json_schema
 from penstock.config import ServerOptions
@@ -246,7 +247,13 @@ class ServiceTypes:
         item = first.signature().item
         self.item = _add_schema(item, schemas, prefix)
         self.result = _add_schema(last.signature().result, schemas, prefix)
-        self.examples = list(_examples(item, first.examples))
+        self.examples = list(_as_json(item, inputs_of(first.examples)))
+        given = [example for example in first.examples if type(example) is Example]
+        self.answers: list[Any] = []
+        """The answers to the examples, where each has one and there is one stage: else they are not the service's."""
+        if first is last and len(given) == len(first.examples):
+            answers = list(_as_json(first.signature().result, [example.output for example in given]))
+            self.answers = answers if len(answers) == len(self.examples) else []
 
 
 def _add_schema(kind: Any, schemas: Json, prefix: str) -> Json:
@@ -262,12 +269,12 @@ def _add_schema(kind: Any, schemas: Json, prefix: str) -> Json:
     raise AssertionError("count() does not end")
 
 
-def _examples(kind: Any, examples: Iterable[Any]) -> Iterable[Any]:
-    """The examples as JSON values; one that JSON cannot carry is left out."""
+def _as_json(kind: Any, values: Iterable[Any]) -> Iterable[Any]:
+    """The values of type `kind` as JSON; one that JSON cannot carry is left out."""
     encoder = ItemEncoder(kind)
-    for example in examples:
+    for value in values:
         try:
-            encoded = encoder.encode(Codec.JSON, example)
+            encoded = encoder.encode(Codec.JSON, value)
         except Exception:  # noqa: BLE001, S112  # runs the user's own encoding; the document leaves the example out
             continue
         yield msgspec.json.decode(join_payload(encoded))
@@ -279,7 +286,8 @@ def _call(route: ServiceRoute, types: ServiceTypes, refusals: Mapping[int, str],
     item = {"type": "array", "items": types.item} if many else types.item
     result = _outcomes(types.result) if many else types.result
     examples = [types.examples] if many and types.examples else [] if many else types.examples
-    answers: Json = {"200": _answer("Every item has a result." if many else "The result.", route, result)}
+    given = [{"outcomes": [{"result": each} for each in types.answers]}] if many and types.answers else types.answers
+    answers: Json = {"200": _answer("Every item has a result." if many else "The result.", route, result, given)}
     if many:
         answers["207"] = _answer("Some items have no result: look at each outcome.", route, result)
     for status in sorted(refusals):
@@ -309,8 +317,8 @@ def _content(codecs: Iterable[Codec], schema: Json, examples: Sequence[Any] = ()
     return content
 
 
-def _answer(words: str, route: ServiceRoute, schema: Json) -> Json:
-    return {"description": words, "headers": _id_header(), "content": _content(route.offers, schema)}
+def _answer(words: str, route: ServiceRoute, schema: Json, examples: Sequence[Any] = ()) -> Json:
+    return {"description": words, "headers": _id_header(), "content": _content(route.offers, schema, examples)}
 
 
 def _outcomes(result: Json) -> Json:

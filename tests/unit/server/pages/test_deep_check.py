@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pickle
 
+import msgspec
 import pytest
 
+from penstock.codec.example import Example
+from penstock.codec.formats import Codec
 from penstock.core.state import State
 from penstock.errors import NotReady, Overloaded, StageFailed
+from penstock.runtime.external_spec import external
 
 
 @pytest.fixture
@@ -40,6 +44,47 @@ def test_the_first_example_goes_through_the_service_as_a_pickled_probe(fakes, ap
     assert (call.status, call.json["deep"]) == (200, {"ok": True, "seconds": 0.25, "error": ""})
     assert call.json["services"]["echo"]["state"] == "ready"
     assert call.headers[b"cache-control"] == b"no-store"
+
+
+RIGHT = msgspec.msgpack.encode([2.0, 4.0])
+WRONG = msgspec.msgpack.encode([2.0, 4.5])
+WORDS = "examples[0]: wanted 4.0, came 4.5 at `$[1]`; floats may differ by 1e-05 of their value, and "
+
+
+@pytest.mark.parametrize(("payload", "status", "words"), [(RIGHT, 200, ""), (WRONG, 503, WORDS)])
+def test_an_answer_that_is_not_the_one_of_the_example_is_503(fakes, payload, status, words):
+    service = fakes.Service(examples=[Example([1.0, 2.0], [2.0, 4.0])])
+    call = ask(fakes, fakes.app(service))
+    (sent,) = service.engine.submissions
+    assert (pickle.loads(sent.payloads[0]), sent.codec_out) == ([1.0, 2.0], Codec.MSGPACK)
+    sent.settle(payload)
+    assert call.status == status
+    assert call.json["deep"]["error"].startswith(words)
+    assert call.json["deep"]["ok"] is (status == 200)
+
+
+def test_of_several_stages_and_of_an_answer_that_cannot_be_written_any_answer_is_well(fakes):
+    unwritable = fakes.Service(examples=[Example([1.0], lambda: None)])
+    several = fakes.Service(examples=[Example([1.0], [2.0])])
+    several.stages = [*several.stages, *several.stages]
+    for service in (unwritable, several):
+        call = ask(fakes, fakes.app(service))
+        service.engine.submissions[0].settle(WRONG)
+        assert call.status == 200
+
+
+@pytest.mark.parametrize(
+    ("accepts", "codec", "status"), [(("json",), Codec.JSON, 503), (("raw",), Codec.PICKLE, 200)], ids=["json", "raw"]
+)
+def test_an_answer_from_outside_is_compared_where_its_format_can_be_read(fakes, accepts, codec, status):
+    stage = external("e", item=bytes, result=bytes, accepts=accepts, examples=[Example(b"a", b"b")])
+    service = fakes.Service(examples=[1])
+    service.stages = [stage]
+    call = ask(fakes, fakes.app(service))
+    (sent,) = service.engine.submissions
+    assert sent.codec_out is codec
+    sent.settle(b'"Yw=="')
+    assert call.status == status
 
 
 def test_what_fails_is_503_with_the_first_line_of_the_error(fakes, app, service):

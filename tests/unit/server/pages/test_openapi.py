@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.codec.example import Example
 from penstock.config import Batch
 from penstock.hosting.service_health import version
 from penstock.runtime.spec import stage
@@ -154,6 +155,26 @@ def test_the_examples_of_the_first_stage_are_its_examples(fakes):
     assert values == [{"x": 1.0, "tags": []}, {"x": 2.0, "tags": ["a"]}]
     content = doc["paths"]["/batch"]["post"]["requestBody"]["content"]["application/json"]
     assert [example["value"] for example in content["examples"].values()] == [values]
+
+
+def test_the_answers_of_the_examples_stand_with_the_result(fakes):
+    examples = [Example(Point(1.0), 3), Example(Point(2.0), 4)]
+    doc = document(fakes, fakes.Service(Length, batch=Batch(), examples=examples))
+    content = doc["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]
+    assert [example["value"]["x"] for example in content["examples"].values()] == [1.0, 2.0]
+    content = doc["paths"]["/predict"]["post"]["responses"]["200"]["content"]["application/json"]
+    assert {name: example["value"] for name, example in content["examples"].items()} == {"example1": 3, "example2": 4}
+    content = doc["paths"]["/batch"]["post"]["responses"]["200"]["content"]["application/json"]
+    outcomes = [{"result": 3}, {"result": 4}]
+    assert content["examples"] == {"example1": {"value": {"outcomes": outcomes}}}
+    check(doc)
+
+
+@pytest.mark.parametrize("others", [[Point(2.0)], [Example(Point(2.0), object())]], ids=["none", "no JSON"])
+def test_where_an_example_has_no_answer_the_document_has_none(fakes, others):
+    doc = document(fakes, fakes.Service(Length, examples=[Example(Point(1.0), 3), *others]))
+    content = doc["paths"]["/predict"]["post"]["responses"]["200"]["content"]["application/json"]
+    assert "examples" not in content
 
 
 @pytest.mark.parametrize("path", ["/predict", "/batch"])
