@@ -6,13 +6,14 @@ numpy scalars count as numbers.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from enum import Enum
 from typing import Any
 
 import msgspec
 
-from penstock.codec.annotations import alternatives, is_array, is_numpy_scalar, type_name
+from penstock.codec.annotations import alternatives, is_array, is_numpy_scalar, is_pydantic, type_name
 from penstock.codec.custom import model_reader, read_custom, write_custom
 from penstock.codec.invalid import UnreadablePart, explain
 from penstock.codec.type_cache import fill_type_cache
@@ -139,6 +140,53 @@ def _open_struct(value: Any, again: Any) -> Any:
         return [*tag, *map(again, opened.values())]
     tagged = {} if config.tag is None else {config.tag_field: config.tag}
     return tagged | {name: again(inner) for name, inner in opened.items() if inner is not msgspec.UNSET}
+
+
+class ResultWatch:
+    """Looks at the first results of a stage, and says once where one is not of the declared type.
+
+    It refuses nothing, and is `over` once it has said so or has seen `most` results, or where nothing can be checked.
+    An object of a class without fields is of its type, whatever it holds.
+    """
+
+    def __init__(self, type_: Any, most: int) -> None:
+        self._type = type_
+        self._left = most
+        self._classes = [kind for kind in alternatives(type_) if isinstance(kind, type) and not _has_fields(kind)]
+        self._check: TypeCheck | None = None
+        if type_ is not Any:
+            with contextlib.suppress(ConfigError):
+                self._check = TypeCheck(type_)
+
+    @property
+    def over(self) -> bool:
+        """Whether it looks at nothing more."""
+        return self._check is None
+
+    def look(self, value: Any, *, counts: bool = True) -> str:
+        """Why `value` is not of the type; "" where it is, or nobody can tell.  It is one of `most` if it `counts`."""
+        words = self._misfit(value)
+        self._left -= counts
+        if words or self._left <= 0:
+            self._check = None
+        return words
+
+    def _misfit(self, value: Any) -> str:
+        if self._check is None or any(kind in type(value).__mro__ for kind in self._classes):
+            return ""
+        try:
+            self._check.result(value)
+        except (msgspec.ValidationError, ValueError) as error:
+            reason, path = explain(error)
+            where = f" at `{path}`" if path else ""
+            return f"a result is not `{type_name(self._type)}`: {reason}{where}"
+        except BaseException:  # noqa: BLE001  # of a type's own checks: there is nothing to say of the value
+            return ""
+        return ""
+
+
+def _has_fields(kind: type) -> bool:
+    return issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind) or is_pydantic(kind)
 
 
 def misfit(type_: Any, value: Any) -> str:

@@ -21,6 +21,7 @@ from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.formats import CODEC_NAMES, Codec
 from penstock.codec.schema import accepts
 from penstock.codec.text import cut_middle, one_line
+from penstock.codec.type_check import ResultWatch
 from penstock.config import StageOptions
 from penstock.core.abandonment import Abandonment
 from penstock.core.payload import payload_size
@@ -42,7 +43,7 @@ from penstock.worker.current_call import CurrentCall, announce
 from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.leaving import AttachedPhase, Leaving
 from penstock.worker.problems import USER_ERRORS, describe_error
-from penstock.worker.runner import Runner
+from penstock.worker.runner import WATCHED_RESULTS, Runner
 from penstock.worker.stage import WorkerInfo, has_health, make_stage
 from penstock.worker.stage_life import check_health, freeze_model, tear_down, warm_up_stage
 
@@ -250,6 +251,7 @@ class AttachedWorker:
             current=self._current,
             write=write_failure,
             examines=True,
+            watch=None if launch.validate_results else ResultWatch(types.result, WATCHED_RESULTS),
         )
         if self._stage is None:
             begun = time.monotonic()

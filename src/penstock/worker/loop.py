@@ -18,6 +18,7 @@ from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
 from penstock.codec.schema import Signature, offers
+from penstock.codec.type_check import ResultWatch
 from penstock.errors import ProtocolError
 from penstock.transport.channel import WorkerEnd
 from penstock.transport.framing import Frame, Kind, encode_control, encode_shortage, encode_slab_note
@@ -26,7 +27,7 @@ from penstock.worker.current_call import CurrentCall, announce
 from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.loading import import_target
 from penstock.worker.problems import USER_ERRORS, describe_error
-from penstock.worker.runner import Runner
+from penstock.worker.runner import WATCHED_RESULTS, Runner
 from penstock.worker.stage import WorkerInfo, make_stage
 from penstock.worker.stage_life import check_health, tear_down, warm_up_stage
 from penstock.worker.worker_slabs import WorkerSlabs
@@ -133,6 +134,7 @@ def _prepare(
         validates=launch.validate and launch.first,
         behind=launch.behind,
         current=current,
+        watch=None if launch.validate_results and launch.last else ResultWatch(types.result, WATCHED_RESULTS),
         place=slabs.put,
         place_from=0 if launch.slabs is None else launch.slabs.least,
         examines=examines,

@@ -15,9 +15,11 @@ from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.example import check_answer, input_of
 from penstock.codec.formats import Codec
 from penstock.codec.text import cut_middle
+from penstock.codec.type_check import ResultWatch
 from penstock.config import StageOptions
-from penstock.core.payload import Handle, Payload, any_large, join_payload, payload_size
+from penstock.core.payload import Buffer, Handle, Payload, any_large, join_payload, payload_size
 from penstock.errors import InvalidItem
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.framing import Frame, Status, encode_answers
 from penstock.transport.messages import MESSAGE_BYTES, Problem, Well, pack
 from penstock.worker.bisect import Bisection
@@ -32,6 +34,11 @@ from penstock.worker.problems import (
     note_single_item,
 )
 from penstock.worker.stage import wants_pre
+
+log = guarded_logger("penstock.worker")
+
+WATCHED_RESULTS: Final = 100
+"""How many results of each worker are looked at for their type."""
 
 PlaceResults: TypeAlias = Callable[[Payload, int], Handle | None]
 """Puts a result of so many bytes into a slab; None where there is no room."""
@@ -113,6 +120,7 @@ class Runner:
         place_from: int = 0,
         examines: bool = False,
         well: Well | None = None,
+        watch: ResultWatch | None = None,
     ) -> None:
         # `write` makes the payload of an answer that failed.
         self.current = CurrentCall(now) if current is None else current
@@ -144,6 +152,8 @@ class Runner:
         """For how many items at once there was no memory in the last call, and for how many there was."""
         self._place_from = place_from
         """The size from which on a result is large, in bytes."""
+        self._watch = watch
+        """Looks at the first results; None once it is over."""
         self._behind = behind
         """The external stage whose results are the items; "" where there is none."""
         self._preprocess: Callable[..., Any] | None = getattr(stage, "preprocess", None)
@@ -236,12 +246,15 @@ class Runner:
             return describe_error(error)
         return None
 
-    def warm_up(self, examples: list[Any], max_size: int, formats: Sequence[Codec] = ()) -> list[str]:
+    def warm_up(
+        self, examples: list[Any], max_size: int, formats: Sequence[Codec] = (), *, tells: bool = True
+    ) -> list[str]:
         """Run `examples` one by one and, for a batched stage, as a full batch; raises what the stage raises.
 
         Each run gets copies of the examples, where they can be copied, because a stage may change its input.  What
         each example gave alone is also written in each of `formats`, and dropped.  The answer is why some of them
-        cannot carry it, one sentence for each example of which that is true.
+        cannot carry it, one sentence for each example of which that is true.  With `tells`, the log says of a result
+        that is not of its declared type.
 
         Raises:
             WrongAnswer: an example has another answer than it must, alone or in the batch.
@@ -252,6 +265,7 @@ class Runner:
         for index, example in enumerate(examples):
             (result,) = self._rehearse([_copy(input_of(example))])
             check_answer(example, result, f"examples[{index}]")
+            self._look_at(result, tells=tells, counts=False)
             trouble = self._try_formats(f"examples[{index}]", result, formats)
             if trouble:
                 troubles.append(trouble)
@@ -345,7 +359,7 @@ class Runner:
         An encoded array stays in the stage's own memory until the frame is sent.  It is copied if the stage is called
         again before that, for another part of the batch or to postprocess another item: such a call may overwrite it.
         """
-        encode = self._encode
+        encode = self._encode if self._watch is None else self._encode_watched
         codecs = work.frame.codecs_out
         postprocesses = self._postprocess is not None
         shared = last and (not postprocesses or len(places) == 1)
@@ -367,6 +381,21 @@ class Runner:
                 work.end(i, error)
                 continue
             work.payloads[i] = payload if shared else join_payload(payload)
+
+    def _encode_watched(self, codec: int, value: Any) -> bytes | list[Buffer]:
+        """As the encoder; a result that is not of its declared type is told besides."""
+        self._look_at(value, tells=True, counts=True)
+        return self._encode(codec, value)
+
+    def _look_at(self, value: Any, *, tells: bool, counts: bool) -> None:
+        """Look at one of the first results; with `tells`, the log says where it is not of its declared type."""
+        watch = self._watch
+        if watch is not None:
+            words = watch.look(value, counts=counts)
+            if words and tells:
+                log.warning("stage %r: %s; nothing fails by it, and it is told once", self._name, words)
+            if watch.over:
+                self._watch = None
 
     def _finish(self, result: Any, pre: Any) -> Any:
         """What `postprocess` makes of `result`, which `predict` made of `pre`; `result` where there is none."""

@@ -40,7 +40,7 @@ def warm_up_stage(
     examples = list(stage.examples)
     if tells:
         _tell_misfit(name, item, inputs_of(examples), batched=batched)
-    troubles = runner.warm_up(examples, max_size, formats)
+    troubles = runner.warm_up(examples, max_size, formats, tells=tells)
     if troubles and tells:
         others = f" (and {len(troubles) - 1} more of its examples)" if len(troubles) > 1 else ""
         log.warning("stage %r: not every caller can get the result of %s%s", name, troubles[0], others)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Annotated, Any, Protocol, TypedDict
 
 import msgspec
 import numpy as np
 import pydantic
 import pytest
+from numpy.typing import NDArray
 
-from penstock.codec.type_check import misfit
+from penstock.codec.type_check import ResultWatch, misfit
 from rows import each
 
 
@@ -96,3 +99,75 @@ def test_what_pydantic_says_is_told():
 )
 def test_an_object_that_can_be_an_item_is_left_alone(type_, value):
     assert misfit(type_, value) == ""
+
+
+class Level(Enum):
+    LOW = 1
+
+
+class Named(OrderedDict):
+    pass
+
+
+class Strange(msgspec.Struct):
+    x: int
+
+    def __post_init__(self):
+        raise KeyboardInterrupt
+
+
+def watched(type_, value):
+    return ResultWatch(type_, 100).look(value)
+
+
+@each(
+    ("type_", "value"),
+    [
+        (Any, "x"),
+        (float, 1),
+        (float, np.float32(1)),
+        (str | None, None),
+        (list[float], np.zeros(2)),
+        (np.ndarray, np.zeros(2)),
+        (NDArray[np.float32], np.zeros(2, np.float32)),
+        (Point, Point(1)),
+        (Model, Model(x=1)),
+        (Model, {"x": 1}),
+        (Level, Level.LOW),
+        (list[Level], [Level.LOW]),
+        (Named, Named()),
+        (list[int] | list[str], ["x"]),  # nothing can be checked against it
+        (Strange, {"x": 1}),  # what its own check raises says nothing of the value
+    ],
+)
+def test_a_result_that_is_as_declared_or_of_which_nobody_can_tell_is_no_misfit(type_, value):
+    assert watched(type_, value) == ""
+
+
+@each(
+    ("type_", "value", "words"),
+    [
+        (float, "x", "a result is not `float`: expected `float`, got `str`"),
+        (list[float], [1.0, "x"], "a result is not `list[float]`: expected `float`, got `str` at `$[1]`"),
+        (Point, Point("x"), "a result is not `Point`: expected `int`, got `str` at `$.x`"),
+        (NDArray[np.float32], np.zeros(2), "expected an array of `float32`, got `float64`"),
+        (Level, 7, "a result is not `Level`: invalid enum value 7"),
+    ],
+)
+def test_a_result_that_is_not_as_declared_is_told_with_its_place(type_, value, words):
+    assert watched(type_, value).endswith(words)
+
+
+def test_a_watch_is_over_when_it_has_told_or_seen_enough_or_can_check_nothing():
+    assert ResultWatch(Any, 3).over
+    assert ResultWatch(list[int] | list[str], 3).over
+    watch = ResultWatch(float, 2)
+    watch.look(1.0, counts=False)
+    watch.look(1.0)
+    assert not watch.over
+    watch.look(1.0)
+    assert watch.over
+    assert watch.look("x") == ""
+    watch = ResultWatch(float, 2)
+    assert watch.look("x") != ""
+    assert watch.over

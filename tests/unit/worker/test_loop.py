@@ -286,6 +286,20 @@ def test_the_first_worker_warns_of_a_result_that_some_callers_cannot_get(caplog)
     assert warned(caplog, giving(1.0), index=0) == (Kind.READY, [])
 
 
+def test_a_worker_looks_at_its_first_results_unless_it_checks_them_all(caplog):
+    def mistaken(self, x) -> float:
+        return "high"
+
+    def lines(**fields):
+        caplog.clear()
+        work(ScriptedEnd(launch(**fields), batch(7, 1), batch(8, 2)), target=type("M", (Stage,), {"predict": mistaken}))
+        return [text.partition(";")[0] for text in caplog.messages]
+
+    words = "stage 'embed': a result is not `float`: expected `float`, got `str`"
+    assert lines() == lines(index=1) == lines(validate_results=True, last=False) == [words]
+    assert lines(validate_results=True) == []
+
+
 def taking(item, *examples):
     def predict(self, x):
         return "well"

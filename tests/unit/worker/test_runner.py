@@ -18,6 +18,7 @@ from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder
 from penstock.codec.example import Example, WrongAnswer
 from penstock.codec.formats import Codec
+from penstock.codec.type_check import ResultWatch
 from penstock.config import StageOptions
 from penstock.errors import InvalidItem
 from penstock.transport.framing import FrameDecoder, Kind, Status, encode_batch
@@ -628,6 +629,48 @@ def test_warm_up_fails_where_an_answer_is_wrong_only_in_a_full_batch():
 
     with pytest.raises(WrongAnswer, match=r"^examples\[0\] in a batch of 4: wanted 4, came 0$"):
         runner(predict, batched=True).warm_up([Example(2, 4)], 4)
+
+
+def watched(type_, target, **more):
+    """A runner that looks at its first three results."""
+    return runner(target, watch=ResultWatch(type_, 3), encoder=ItemEncoder(type_), **more)
+
+
+TOLD = "stage 'embed': a result is not `dict[str, float]`: expected `float`, got `str` at `$[...]`; nothing fails by it"
+
+
+def test_a_first_result_that_is_not_as_declared_is_told_once_and_sent_all_the_same(caplog):
+    made = watched(dict[str, float], lambda x: {"score": x})
+    frame = through(made.run(frame_of([b"1.0", b'"high"', b'"low"'])))
+    assert list(map(bytes, frame.payloads)) == [b'{"score":1.0}', b'{"score":"high"}', b'{"score":"low"}']
+    made.run(frame_of([b'"low"']))
+    (line,) = caplog.messages
+    assert line.startswith(TOLD)
+
+
+def test_after_so_many_results_no_further_one_is_looked_at(caplog):
+    made = watched(float, lambda x: x)
+    for payload in (b"1.0", b"2.0", b"3.0", b'"high"'):
+        made.run(frame_of([payload]))
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_what_the_warm_up_gave_is_told_by_the_worker_that_tells_and_looked_at_no_more_by_all(caplog, tells):
+    made = watched(float, lambda x: str(x))
+    made.warm_up([1, 2], 1, tells=tells)
+    made.run(frame_of([b"3"]))
+    words = (
+        "stage 'embed': a result is not `float`: expected `float`, got `str`; nothing fails by it, and it is told once"
+    )
+    assert caplog.messages == [words] * tells
+
+
+def test_results_of_the_warm_up_are_none_of_the_first_ones(caplog):
+    made = watched(float, lambda x: x)
+    made.warm_up([1.0] * 5, 1)
+    made.run(frame_of([b'"high"']))
+    assert len(caplog.messages) == 1
 
 
 def test_without_examples_there_is_no_warm_up():
