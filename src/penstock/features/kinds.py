@@ -154,6 +154,8 @@ class Vocabulary:
         if (self.values is None) == (self.max_size is None):
             raise ConfigError("give either values= or max_size=")
         if self.values is not None:
+            if self.min_count != 1:
+                raise ConfigError("min_count= needs max_size=: values that are given are not counted")
             store(self, values=checked_vocabulary(self.values))
         else:
             store(self, max_size=checked_count("max_size", self.max_size))
@@ -196,6 +198,8 @@ class Crossed:
         keys = tuple(checked_name("keys", key) for key in checked_items("keys", self.keys))
         if len(keys) < 2:
             raise ConfigError(f"keys must name at least two features, got {shown_value(keys)}")
+        if len(set(keys)) < len(keys):
+            raise ConfigError(f"keys must name each feature once, got {shown_value(keys)}")
         store(
             self,
             keys=keys,

@@ -62,6 +62,8 @@ WRONG = [
     (lambda: f.Vocabulary([None]), "values must be a value, and None is a missing one"),
     (lambda: f.Vocabulary(max_size=0), "max_size must be an integer of at least 1"),
     (lambda: f.Vocabulary(max_size=1, min_count=0), "min_count must be an integer of at least 1"),
+    (lambda: f.Vocabulary(("a",), min_count=5), "min_count= needs max_size=: values that are given are not counted"),
+    (lambda: f.Crossed(("a", "a"), 10), "keys must name each feature once, got ('a', 'a')"),
     (lambda: f.Vocabulary(max_size=1, oov_buckets=-1), "oov_buckets must be an integer of at least 0"),
     (lambda: f.Vocabulary(["a"], unknown="a"), "unknown= needs oov_buckets=0"),
     (lambda: f.Vocabulary(["a"], oov_buckets=0, unknown="b"), "unknown must be one of the values, got 'b'"),
