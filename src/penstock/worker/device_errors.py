@@ -19,8 +19,11 @@ _TEXT_CHARACTERS: Final = 4096
 """How much of a message is looked at."""
 _FRAMEWORKS: Final = frozenset(("cupy", "cupy_backends", "jax", "jaxlib", "onnxruntime", "tensorflow", "torch"))
 _OUT_OF_MEMORY_CLASSES: Final = frozenset((("torch", "OutOfMemoryError"), ("tensorflow", "ResourceExhaustedError")))
-_OUT_OF_MEMORY_TEXT: Final = re.compile(r"RESOURCE_EXHAUSTED|CUDA out of memory|Failed to allocate memory")
-"""As JAX, PyTorch before 2.5 and onnxruntime word it."""
+_OUT_OF_MEMORY_TEXT: Final = re.compile(
+    r"RESOURCE_EXHAUSTED|CUDA out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory"
+    r"|Failed to allocate memory"
+)
+"""As JAX, PyTorch for what has no class of its own, and onnxruntime word it."""
 _LASTING_TEXT: Final = re.compile(
     r"an illegal (memory access|instruction) was encountered|device-side assert triggered|unspecified launch failure"
     r"|uncorrectable ECC error encountered|misaligned address"
@@ -30,7 +33,7 @@ _LASTING_TEXT: Final = re.compile(
 
 Others may last too, and do not have to: an invalid argument, an invalid configuration, INTERNAL of JAX.
 """
-_RUNTIME_ERROR_TEXT: Final = re.compile(r"CUDA (error|out of memory)")
+_RUNTIME_ERROR_TEXT: Final = re.compile(r"CUDA (error|out of memory)|\[enforce fail at alloc_cpu")
 """How a plain RuntimeError of PyTorch begins that is about the device."""
 
 _module_of: Final[Callable[[type], Any]] = type.__dict__["__module__"].__get__

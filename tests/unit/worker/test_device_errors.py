@@ -29,6 +29,7 @@ SHORT = [
     Bigger(),
     made("torch", "OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB", RuntimeError),
     RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried"),
     made("tensorflow.python.framework.errors_impl", "ResourceExhaustedError", "OOM when allocating tensor"),
     made(
         "jaxlib.xla_extension", "XlaRuntimeError", "RESOURCE_EXHAUSTED: Out of memory allocating 1 byte", RuntimeError
