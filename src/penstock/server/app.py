@@ -60,7 +60,7 @@ from penstock.server.protocols.route_table import RouteTable
 from penstock.server.protocols.service_routes import KINDS, path_in_use, routes_of
 from penstock.server.rate_limit_fields import rate_limit_fields
 from penstock.server.request_terms import read_time_limit
-from penstock.server.status import Problems
+from penstock.server.status import Problems, in_messagepack
 from penstock.server.trusted_proxies import TrustedProxies
 
 _PROPER_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
@@ -218,6 +218,9 @@ class App:
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answer a request that was admitted and whose body is complete: `reply` is called exactly once."""
         route: Route = request.route
+        accept = request.headers.get(b"accept")
+        if accept is not None and b"msgpack" in accept.lower():
+            reply = partial(_reply_in_messagepack, reply, accept)
         if self._adds_fields:
             reply = self._completing(request, reply)
         if self._chaos is not None and isinstance(route, ServiceRoute):
@@ -240,6 +243,9 @@ class App:
         return self._to_page(request, response)
 
     def _to_page(self, request: HttpRequest, response: Response) -> Response:
+        accept = request.headers.get(b"accept")
+        if accept is not None and b"msgpack" in accept.lower():
+            response = in_messagepack(response, accept)
         return response if self._cors is None else self._cors.add(request, response)
 
     def _preflight(self, request: HttpRequest) -> Response | None:
@@ -476,6 +482,10 @@ def _read_identities(services: Sequence[Servable], options: ServerOptions) -> Id
     rules = {service.name: read_tenants(service.options.tenants) for service in services}
     keys = None if options.api_key_file is None else read_keys(options.api_key_file)
     return Identities(rules, options.tenant_header, keys)
+
+
+def _reply_in_messagepack(reply: Reply, accept: bytes, response: Response) -> None:
+    reply(in_messagepack(response, accept))
 
 
 def _check_names(names: Sequence[str], own: Iterable[Route]) -> None:

@@ -22,8 +22,11 @@ from typing import Any
 
 import msgspec
 
+from penstock.codec.formats import Codec
+from penstock.codec.media_types import answer_codec, too_long
 from penstock.codec.text import one_line
 from penstock.config import ServerOptions
+from penstock.core.payload import join_payload
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -52,6 +55,8 @@ from penstock.hosting.fault_log import FaultLog
 from penstock.server.application import HttpRequest, Response
 
 PROBLEM_JSON = b"application/problem+json"
+_PROBLEM_CODECS = (Codec.JSON, Codec.MSGPACK)
+"""The formats of problems, the usual one first."""
 CLIENT_LEFT = 499
 """The status in logs and metrics of a request whose client left before its answer; it is never sent."""
 
@@ -236,6 +241,20 @@ def respond(problem: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...] = 
         )
     headers = (*headers, _SHOULD_RETRY if retry and status != 504 else _SHOULD_NOT_RETRY)
     return Response(status, PROBLEM_JSON, msgspec.json.encode(problem), headers)
+
+
+def in_messagepack(response: Response, accept: bytes) -> Response:
+    """`response`, if it is a problem in MessagePack where the client's Accept prefers that, by the name that it used.
+
+    A client that names `PROBLEM_JSON` gets that.
+    """
+    if response.content_type != PROBLEM_JSON or too_long(accept) or PROBLEM_JSON in accept.lower():
+        return response
+    chosen = answer_codec(accept, _PROBLEM_CODECS)
+    if chosen is None or chosen[0] is not Codec.MSGPACK:
+        return response
+    problem = msgspec.json.decode(join_payload(response.body))
+    return Response(response.status, chosen[1], msgspec.msgpack.encode(problem), response.headers)
 
 
 def _say_when(problem: dict[str, Any], error: PenstockError | None = None) -> None:

@@ -8,6 +8,7 @@ import math
 import re
 import weakref
 
+import msgspec
 import pytest
 
 from penstock.codec.formats import Codec
@@ -27,6 +28,7 @@ from penstock.errors import (
 )
 from penstock.server.application import PROBES
 from penstock.server.protocols import route
+from rows import each
 
 
 class Thumbnail:
@@ -193,6 +195,34 @@ def test_the_answer_bears_the_name_that_the_client_used(fakes):
     call = fakes.call(fakes.app(service), accept="application/x-msgpack")
     service.engine.submissions[0].settle(b"\x90")
     assert call.response.content_type == b"application/x-msgpack"
+
+
+@each(
+    ("accept", "media"),
+    [
+        ("application/msgpack", "application/msgpack"),
+        ("application/x-MsgPack, application/json;q=0.5", "application/x-msgpack"),
+        ("application/vnd.msgpack, */*;q=0.1", "application/vnd.msgpack"),
+        ("application/msgpack, application/problem+json", "application/problem+json"),
+        ("application/msgpack, application/json", "application/problem+json"),
+        ("application/msgpack;q=0, */*", "application/problem+json"),
+        ("*/*", "application/problem+json"),
+        ("application/msgpack" + ", a/b" * 101, "application/problem+json"),
+    ],
+)
+def test_an_error_is_messagepack_where_the_client_prefers_that(fakes, accept, media):
+    service = fakes.Service()
+    app = fakes.app(service)
+    invalid = fakes.call(app, accept=accept)
+    for submission in service.engine.submissions:  # none where the header is too long
+        submission.settle(InvalidItem("no"))
+    service.engine.full = Overloaded()
+    full = fakes.call(app, accept=accept)
+    decode = msgspec.json.decode if media.endswith("json") else msgspec.msgpack.decode
+    for call in (invalid, full, fakes.call(app, path="/nowhere", accept=accept)):
+        assert call.response.content_type == media.encode()
+        problem = decode(call.response.body)
+        assert (problem["status"], problem["request_id"]) == (call.status, call.request.id.decode())
 
 
 def test_inventing_format_headers_does_not_grow_the_table_without_end(fakes):
