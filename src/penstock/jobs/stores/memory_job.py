@@ -58,6 +58,8 @@ class MemoryJob:
     fence: int
     outbox: list[Delivery]
     """Where it puts what is left to deliver."""
+    seq: int = 0
+    """Its place in the order of submission."""
     state: JobState = JobState.WAITING
     run: int = 1
     first_fence: int = 0
@@ -71,6 +73,10 @@ class MemoryJob:
     """When it falls due, while it is scheduled."""
     waits_since: float = 0.0
     lease_ends: float = 0.0
+    lapsed: bool = False
+    """Whether its store has seen that the lease ran out: it stands among those that may be claimed."""
+    forgotten: bool = False
+    """Whether its store has it no more."""
     told: JobState | None = None
     """How the holder of the newest fence told that its attempt ended; None where it has not."""
     ended: Moment | None = None
@@ -174,6 +180,7 @@ class MemoryJob:
         self.fence += 1
         self.first_fence = self.first_fence or self.fence
         self.lease_ends = at.now + lease
+        self.lapsed = False
         self.told = None
         self.history.append(Attempt(run=self.run, fence=self.fence, holder=holder, claimed=at.wall))
         del self.history[:-MOST_HISTORY]
@@ -197,6 +204,7 @@ class MemoryJob:
         if not self.is_held_by(fence):
             return Renewed(Answer.LOST)
         self.lease_ends = at.now + lease
+        self.lapsed = False
         return Renewed(Answer.OK, self.to_be_cancelled)
 
     def is_held_by(self, fence: int) -> bool:
@@ -250,6 +258,7 @@ class MemoryJob:
 
     def forget(self) -> None:
         """Its store forgets it."""
+        self.forgotten = True
         if self.state not in ENDED:
             self._leave_delivery()
 

@@ -1,15 +1,20 @@
 """Keep jobs in the memory of this process: for tests, and for `penstock work` with its own HTTP server.
 
 It is the plainest store that keeps the contract of `jobs.store`: one lock, dicts, and a look at every job for most
-questions.  Other stores are compared with it.  The jobs are gone with the process.
+questions that people ask.  A claim looks at no more jobs than it takes, however many wait.  Other stores are compared
+with this one.  The jobs are gone with the process.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import math
 import threading
 import time
-from collections import ChainMap
+from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
 from penstock.errors import JobConflict, JobNotFound
 from penstock.hosting.host_clock import boot_seconds
@@ -20,6 +25,77 @@ from penstock.jobs.rules.waiting_bounds import NO_BOUNDS, WaitingBounds
 from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed
 from penstock.jobs.stores.memory_job import MemoryJob, Moment
 from penstock.jobs.stores.urls import StoreUrl
+
+WAITS: Final = frozenset((JobState.SCHEDULED, JobState.WAITING))
+MOST_LEFT_OVER: Final = 64
+
+
+class JobHeap:
+    """Jobs in the order of a key, and then of their submission.
+
+    A job's key may change while it stands here, and be None where it belongs here no more.  That is noticed when it
+    comes first, or where a job is put here again.
+    """
+
+    def __init__(self, key: Callable[[MemoryJob], float | None]) -> None:
+        self._key = key
+        self._heap: list[tuple[float, int, MemoryJob]] = []
+        self._keys: dict[int, float] = {}
+        """For each job, the key by which it stands here; an entry with another one is left over."""
+
+    def put(self, job: MemoryJob) -> None:
+        """Have `job` stand here, if its key says so."""
+        key = self._key(job)
+        if key is not None and key < self._keys.get(job.seq, math.inf):
+            self._keys[job.seq] = key
+            heapq.heappush(self._heap, (key, job.seq, job))
+
+    def first(self) -> tuple[float, int, MemoryJob] | None:
+        """The first job, behind its key and its place; None where there is none."""
+        while self._heap:
+            key, seq, job = self._heap[0]
+            if self._keys.get(seq) == key and self._key(job) == key:
+                return self._heap[0]
+            heapq.heappop(self._heap)
+            if self._keys.get(seq) == key:
+                del self._keys[seq]
+                self.put(job)
+        return None
+
+    def take(self, until: float = math.inf) -> MemoryJob | None:
+        """The first job, which stands here no more; None where there is none whose key is at most `until`."""
+        first = self.first()
+        if first is None or first[0] > until:
+            return None
+        heapq.heappop(self._heap)
+        del self._keys[first[1]]
+        return first[2]
+
+    def forget(self, job: MemoryJob) -> None:
+        """Hold `job` no more; what is left over of those that were forgotten is bounded by those that are here."""
+        self._keys.pop(job.seq, None)
+        if len(self._heap) > 2 * len(self._keys) + MOST_LEFT_OVER:
+            self._heap = [entry for entry in self._heap if self._keys.get(entry[1]) == entry[0]]
+            heapq.heapify(self._heap)
+
+
+def _rank(job: MemoryJob) -> float | None:
+    """The key of what may be claimed: the smallest comes first."""
+    open_ = job.state is JobState.WAITING or (job.state is JobState.LEASED and job.lapsed)
+    return -job.new.priority if open_ and not job.forgotten else None
+
+
+def _due(job: MemoryJob) -> float | None:
+    there = job.state is JobState.SCHEDULED and not job.forgotten
+    return job.due.now if there and job.due is not None else None
+
+
+def _deadline(job: MemoryJob) -> float | None:
+    return job.deadline if job.state in WAITS and not job.forgotten else None
+
+
+def _lease_end(job: MemoryJob) -> float | None:
+    return job.lease_ends if job.state is JobState.LEASED and not job.lapsed and not job.forgotten else None
 
 
 class MemoryStore:
@@ -48,6 +124,15 @@ class MemoryStore:
         """By id, in the order in which they were submitted."""
         self._ids: dict[str, str] = {}
         """The ids of the jobs by their keys."""
+        self._numbers = itertools.count()
+        self._waiting: dict[str, JobHeap] = {}
+        """For each service, the jobs that may be claimed."""
+        self._scheduled = JobHeap(_due)
+        self._deadlines = JobHeap(_deadline)
+        self._leases = JobHeap(_lease_end)
+        self._waits: dict[int, int] = {}
+        """For each job that is scheduled or waiting, the bytes of its input."""
+        self._waiting_bytes = 0
         self._highest_forgotten_fence = 0
         self._outbox: list[Delivery] = []
         self._lent: dict[Delivery, float] = {}
@@ -72,7 +157,25 @@ class MemoryStore:
         if job is None:
             raise JobNotFound(f"queue {self.queue} has no job {job_id}")
         job.see_time(at)
+        self._place(job)
         return job
+
+    def _place(self, job: MemoryJob) -> None:
+        """Have a job that has changed stand where it is looked for."""
+        if job.state in WAITS and not job.forgotten:
+            if job.seq not in self._waits:
+                self._waits[job.seq] = len(job.new.body)
+                self._waiting_bytes += len(job.new.body)
+            if job.deadline is not None:
+                self._deadlines.put(job)
+        elif job.seq in self._waits:
+            self._waiting_bytes -= self._waits.pop(job.seq)
+        if job.state is JobState.SCHEDULED:
+            self._scheduled.put(job)
+        elif job.state is JobState.WAITING or (job.state is JobState.LEASED and job.lapsed):
+            self._waiting.setdefault(job.new.service, JobHeap(_rank)).put(job)
+        elif job.state is JobState.LEASED:
+            self._leases.put(job)
 
     # -- submitters -------------------------------------------------------------------------------------------------
 
@@ -86,7 +189,8 @@ class MemoryStore:
             for new in jobs:
                 job = self._same_job(new, ChainMap(added_ids, self._ids), ChainMap(added, self._jobs))
                 if job is None:
-                    job = MemoryJob(self.queue, new, at, self._highest_forgotten_fence, self._outbox)
+                    fence, seq = self._highest_forgotten_fence, next(self._numbers)
+                    job = MemoryJob(self.queue, new, at, fence, self._outbox, seq)
                     added[new.id] = job
                     if new.key is not None:
                         added_ids[new.key] = new.id
@@ -97,15 +201,15 @@ class MemoryStore:
             self._ids |= added_ids
             for job in found:
                 job.see_time(at)
+                self._place(job)
             return [job.shown() for job in found]
 
     def _check_bounds(self, at: Moment, added: Collection[MemoryJob]) -> None:
         self._see_time(at)
-        waiting = [job for job in self._jobs.values() if job.state in (JobState.SCHEDULED, JobState.WAITING)]
         self.bounds.check(
             self.queue,
-            waiting=len(waiting),
-            waiting_bytes=sum([len(job.new.body) for job in waiting]),
+            waiting=len(self._waits),
+            waiting_bytes=self._waiting_bytes,
             new=len(added),
             new_bytes=sum([len(job.new.body) for job in added]),
         )
@@ -146,6 +250,7 @@ class MemoryStore:
             at = self._at()
             job = self._find(job_id, at)
             job.cancel(at)
+            self._place(job)
             return job.shown()
 
     def retry(self, job_id: str) -> Job:
@@ -154,6 +259,7 @@ class MemoryStore:
             at = self._at()
             job = self._find(job_id, at)
             job.retry(at)
+            self._place(job)
             return job.shown()
 
     def list_jobs(self, state: JobState | None, limit: int, after: str | None) -> list[Job]:
@@ -182,6 +288,10 @@ class MemoryStore:
     def _forget(self, jobs: Collection[MemoryJob]) -> None:
         for job in jobs:
             job.forget()
+            self._place(job)
+            lane = self._waiting.get(job.new.service)
+            for heap in (self._scheduled, self._deadlines, self._leases, *([] if lane is None else [lane])):
+                heap.forget(job)
             del self._jobs[job.new.id]
             if job.new.key is not None:
                 self._ids.pop(job.new.key, None)
@@ -202,10 +312,10 @@ class MemoryStore:
         with self._lock:
             at = self._at()
             self._see_time(at)
-            states = [job.state for job in self._jobs.values()]
+            states = Counter([job.state for job in self._jobs.values()])
             waits = [at.now - job.waits_since for job in self._jobs.values() if job.state is JobState.WAITING]
             return Stats(
-                **{str(state): states.count(state) for state in JobState},
+                **{str(state): states[state] for state in JobState},
                 oldest_waiting=max(waits, default=0.0),
                 backlog_seconds=len(waits) * self._seconds_per_job,
                 undelivered=len(self._outbox),
@@ -213,8 +323,14 @@ class MemoryStore:
             )
 
     def _see_time(self, at: Moment) -> None:
-        for job in self._jobs.values():
-            job.see_time(at)
+        """Move what time has moved."""
+        for heap, moment in ((self._scheduled, at.now), (self._deadlines, at.wall)):
+            while (job := heap.take(moment)) is not None:
+                job.see_time(at)
+                self._place(job)
+        while (job := self._leases.take(at.now)) is not None:
+            job.lapsed = True
+            self._place(job)
 
     # -- holders ----------------------------------------------------------------------------------------------------
 
@@ -227,38 +343,54 @@ class MemoryStore:
             self._see_time(at)
             if self._paused:
                 return []
-            jobs = [job for job in self._jobs.values() if job.new.service in {"", *services}]
-            open_jobs = [job for job in jobs if job.state is JobState.WAITING or job.lease_ran_out(at)]
+            heaps = [self._waiting[service] for service in {"", *services} if service in self._waiting]
             claimed: list[ClaimedJob] = []
             size = 0
-            for job in sorted(open_jobs, key=lambda job: -job.new.priority):  # stable: the oldest first
-                size += len(job.new.body)
-                if len(claimed) == limit or (claimed and size > max_bytes):
+            while len(claimed) < limit:
+                firsts = [(first, heap) for heap in heaps if (first := heap.first()) is not None]
+                if not firsts:
                     break
-                if job.lease_ran_out(at):
+                (_, _, job), heap = min(firsts, key=lambda each: each[0][:2])
+                size += len(job.new.body)
+                if claimed and size > max_bytes:
+                    break
+                heap.take()
+                if job.state is JobState.LEASED:
                     job.lose(at)
                 if job.state in ENDED:
                     size -= len(job.new.body)
                 else:
                     claimed.append(job.claim(holder, lease, at))
+                self._place(job)
             return claimed
 
     def renew(self, holds: Sequence[Hold], lease: float) -> list[Renewed]:
         """See `Store`."""
         with self._lock:
             at = self._at()
-            jobs = [self._jobs.get(hold.job_id) for hold in holds]
-            return [
-                Renewed(Answer.LOST) if job is None else job.renew(hold.fence, lease, at)
-                for hold, job in zip(holds, jobs, strict=True)
-            ]
+            return [self._renew(hold, lease, at) for hold in holds]
+
+    def _renew(self, hold: Hold, lease: float, at: Moment) -> Renewed:
+        job = self._jobs.get(hold.job_id)
+        if job is None:
+            return Renewed(Answer.LOST)
+        renewed = job.renew(hold.fence, lease, at)
+        self._place(job)
+        return renewed
 
     def end_attempts(self, ends: Sequence[AttemptEnd]) -> list[Answer]:
         """See `Store`."""
         with self._lock:
             at = self._at()
-            jobs = [self._jobs.get(end.hold.job_id) for end in ends]
-            return [Answer.LOST if job is None else job.end(end, at) for end, job in zip(ends, jobs, strict=True)]
+            return [self._end(end, at) for end in ends]
+
+    def _end(self, end: AttemptEnd, at: Moment) -> Answer:
+        job = self._jobs.get(end.hold.job_id)
+        if job is None:
+            return Answer.LOST
+        answer = job.end(end, at)
+        self._place(job)
+        return answer
 
     # -- whoever is there -------------------------------------------------------------------------------------------
 

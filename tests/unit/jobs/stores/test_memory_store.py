@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import NewJob, Store
-from penstock.jobs.stores.memory_store import MemoryStore
+from penstock.jobs.store import AttemptEnd, NewJob, Store
+from penstock.jobs.stores import memory_store
+from penstock.jobs.stores.memory_job import MemoryJob
+from penstock.jobs.stores.memory_store import MOST_LEFT_OVER, MemoryStore
 from penstock.jobs.stores.opening import open_store
 
 
@@ -59,3 +64,93 @@ def test_the_url_of_a_store_in_memory_names_the_same_jobs_each_time(named):
     named("jobs", "q").submit([NewJob("a")])
     assert open_store("memory://jobs?queue=q").get(["a"]) != [None]
     assert open_store("memory://jobs").get(["a"]) == [None]
+
+
+def claim(store, limit=1, lease=30.0, services=()):
+    return store.claim("h", lease=lease, limit=limit, max_bytes=1 << 30, services=services)
+
+
+def test_a_claim_looks_at_few_jobs_however_many_wait(monkeypatch):
+    looks = []
+    rank, see_time = memory_store._rank, MemoryJob.see_time
+    monkeypatch.setattr(memory_store, "_rank", lambda job: looks.append(job) or rank(job))
+    monkeypatch.setattr(MemoryJob, "see_time", lambda job, at: looks.append(job) or see_time(job, at))
+    store = MemoryStore()
+    store.submit([NewJob(f"{n}", priority=n % 7) for n in range(5000)])
+    store.submit([NewJob(f"later-{n}", delay=3600.0, deadline=9e9) for n in range(5000)])
+    held = claim(store, limit=10)
+    looks.clear()
+    claim(store, limit=10)
+    store.renew([job.hold for job in held], 30.0)
+    store.end_attempts([AttemptEnd(job.hold, JobState.SUCCEEDED) for job in held])
+    assert 0 < len(looks) < 100
+
+
+def test_forgotten_jobs_are_not_held():
+    store = MemoryStore()
+    for _ in range(5):
+        store.submit([NewJob(f"{n}", delay=3600.0 * (n % 2), deadline=9e9) for n in range(1000)])
+        held = claim(store, limit=100)
+        assert store.purge(None, 0.0) == 900
+        store.end_attempts([AttemptEnd(job.hold, JobState.CANCELLED) for job in held])
+        assert store.purge(None, 0.0) == 100
+    heaps = [store._scheduled, store._deadlines, store._leases, *store._waiting.values()]
+    assert max(len(heap._heap) for heap in heaps) <= MOST_LEFT_OVER
+    assert (store._waits, store._waiting_bytes) == ({}, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_claims_come_in_the_order_of_a_look_at_all_jobs(seed):
+    """Jobs go and come back by every way there is; each claim is compared with the jobs as they are listed."""
+    draw = random.Random(seed)
+    times = [1000.0]
+    store = MemoryStore(now=lambda: times[0], wall=lambda: times[0])
+    numbers, held, claims = iter(range(10**6)), {}, 0
+    for _ in range(600):
+        times[0] += draw.choice((0.0, 0.1, 1.0, 4.0))
+        what = draw.randrange(8)
+        jobs = store.list_jobs(None, 10**6, None)
+        some = draw.choice(jobs).id if jobs else ""
+        if what < 2:
+            for _ in range(draw.randrange(4)):
+                delay, deadline = draw.choice((0.0, 0.0, 2.0)), draw.choice((None, None, times[0] + 5.0))
+                service = draw.choice(("", "a", "b"))
+                more = {"delay": delay, "deadline": deadline, "service": service}
+                store.submit([NewJob(f"{next(numbers)}", priority=draw.randrange(3), **more)])
+        elif what < 4:
+            services = draw.choice(((), ("a",), ("a", "b")))
+            lapsed = {job_id for job_id, (_, until) in held.items() if until <= times[0]}
+            found = [
+                job
+                for job in jobs
+                if job.service in ("", *services) and (job.state is JobState.WAITING or job.id in lapsed)
+            ]
+            found.sort(key=lambda job: -job.priority)
+            ended = [job.id for job in found if job.id in lapsed and (job.deadline or times[0] + 1) <= times[0]]
+            ended += [job.id for job in found if job.id in lapsed and job.attempts.get("lost", 0) == 4]
+            limit, lease = draw.randrange(1, 4), draw.choice((1.0, 3.0, 30.0))
+            claimed = claim(store, limit, lease, services)
+            assert [job.id for job in claimed] == [job.id for job in found if job.id not in ended][:limit]
+            claims += len(claimed)
+            held.update({job.id: (job.hold, times[0] + lease) for job in claimed})
+        elif what == 4 and held:
+            hold, _ = draw.choice(list(held.values()))
+            to = draw.choice((JobState.WAITING, JobState.SCHEDULED, JobState.SUCCEEDED, JobState.DEAD))
+            cause = Cause.RELEASED if to is JobState.WAITING else None
+            store.end_attempts([AttemptEnd(hold, to, cause=cause, rest=2.0)])
+        elif what == 5 and held:
+            hold, _ = draw.choice(list(held.values()))
+            lease = draw.choice((1.0, 10.0))
+            if store.renew([hold], lease)[0].answer == "ok":
+                held[hold.job_id] = (hold, times[0] + lease)
+        elif what == 6 and some and some not in held:
+            (job,) = store.get([some])
+            if not job.has_ended:
+                store.cancel(some)
+            elif job.state is not JobState.SUCCEEDED:
+                store.retry(some)
+        elif what == 7 and draw.random() < 0.1:
+            store.purge(draw.choice((JobState.CANCELLED, JobState.WAITING, JobState.SUCCEEDED)), 0.0)
+        leased = {job.id for job in store.list_jobs(JobState.LEASED, 10**6, None)}
+        held = {job_id: each for job_id, each in held.items() if job_id in leased}
+    assert claims > 50
