@@ -11,8 +11,8 @@ GROW_AFTER_SECONDS: Final = 60.0
 class MemoryLimit:
     """The most items of a batch, `size`, at most `max_size`.
 
-    One shortage halves it at most: a single giant item costs smaller batches for a while, and no more.  After each
-    minute without another the size doubles.
+    A shortage halves it at most: a single giant item costs smaller batches for a while, and no more.  After each minute
+    without another the size doubles.
     """
 
     def __init__(self, max_size: int) -> None:

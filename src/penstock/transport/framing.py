@@ -102,10 +102,8 @@ class Kind(IntEnum):
     RECALL = 15
     """Coordinator to worker: leave out these items of a batch that it has not begun; their places, as u32."""
     SHORTAGE = 16
-    """Worker to coordinator, before an ANSWERS or READY: two u32.
-
-    There was no memory for so many items at once, and there was for so many.
-    """
+    """Worker to coordinator, before an ANSWERS or READY: the number of items that memory was short for at once, and the
+    number that ran; two u32."""
     LOST = 17
     """Worker to coordinator, before an ANSWERS, after which it ends: its device is lost; a `Lost`."""
     SUSPECT = 18

@@ -106,7 +106,7 @@ class Launch(msgspec.Struct, frozen=True):
     slabs: SlabOrder | None = None
     """None where everything travels in frames."""
     well: Well | None = None
-    """What ended well before a worker of the stage lost its device."""
+    """An item that ended well before a worker of the stage lost its device."""
 
 
 class Released(msgspec.Struct, frozen=True):
