@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -29,6 +30,7 @@ LONGEST_URL: Final = 8192
 URL_SCHEMES: Final = ("file", "s3", "http", "https")
 """Where an input may be read and an output be written."""
 _LIKELY_NAME: Final = 0.7
+_PLAIN_NUMBERS: Final = frozenset((int, float, bool, type(None)))
 _ANY_CODEC: Final = tuple(MEDIA_TYPES)
 
 
@@ -58,6 +60,10 @@ class JobOptions:
     """The media types that its result may have, as the header `Accept` names them; None is what the service prefers."""
 
     def __post_init__(self) -> None:
+        for name in ("priority", "delay", "deadline"):
+            value = getattr(self, name)
+            if type(value) not in _PLAIN_NUMBERS:
+                object.__setattr__(self, name, _as_plain(value))
         _check_priority(self.priority)
         _check_delay(self.delay)
         if self.deadline is not None and not _is_number(self.deadline):
@@ -89,6 +95,13 @@ def read_job_options(given: Mapping[str, Any], besides: tuple[str, ...] = ()) ->
             hint = f": did you mean {near!r}?" if near else f"; there are {', '.join(known)}"
             raise ConfigError(f"a job has no {name!r}{hint}")
     return JobOptions(**{name: value for name, value in given.items() if name not in besides})
+
+
+def _as_plain(value: object) -> object:
+    """A number of numpy or of another library as one of Python's; whatever is no number stays as it is."""
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 def _is_number(value: object) -> bool:

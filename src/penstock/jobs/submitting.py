@@ -177,9 +177,12 @@ class JobQueue:
 
         Raises:
             ConfigError, InvalidItem, JobTooLarge: as `submit`; the message says which entry, from 0 on.
+            ConfigError: `entries` is no list of mappings.
             JobConflict, QueueFull, StoreUnavailable: as `submit`.
         """
         store = self._store()
+        if not isinstance(entries, Iterable) or isinstance(entries, (str, bytes, Mapping)):
+            raise ConfigError(f"submit_many takes a list of mappings such as [{{'input': 1}}], got {entries!r:.200}")
         return _submit(store, [self._entry(place, entry) for place, entry in enumerate(entries)])
 
     def _entry(self, place: int, entry: object) -> Submission:

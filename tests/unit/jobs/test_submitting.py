@@ -178,6 +178,26 @@ def test_one_wrong_entry_is_told_with_its_place_and_none_is_kept(q, entry, kind,
     assert q.list() == []
 
 
+@pytest.mark.parametrize("entries", [5, None, "abc", b"abc", {"input": 1}])
+def test_what_is_no_list_of_entries_is_told_in_a_sentence(q, entries):
+    with pytest.raises(ConfigError, match=r"submit_many takes a list of mappings such as \[\{'input': 1\}\], got "):
+        q.submit_many(entries)
+    assert q.submit_many(iter([{"input": 1}]))
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int64, np.uint16])
+def test_numbers_of_numpy_are_taken_as_numbers(q, kind):
+    job = q.submit(1, key="k", priority=kind(3), delay=kind(2))
+    assert (job.priority, type(job.priority)) == (3, int)
+    assert q.submit(1, key="k", priority=3, delay=np.float32(2)) == job
+    assert q.submit(1, deadline=np.float64(9e9)).deadline == 9e9
+    for wrong in (np.float64(3), np.bool_(True), np.int64(2_000_000_000)):
+        with pytest.raises(ConfigError, match="priority must be a whole number"):
+            q.submit(1, priority=wrong)
+    with pytest.raises(ConfigError, match="delay must be seconds"):
+        q.submit(1, delay=np.bool_(True))
+
+
 def test_the_largest_input_may_be_chosen():
     with jobs.connect("memory://tiny", max_inline=2) as q:
         q.submit(10)
