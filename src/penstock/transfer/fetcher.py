@@ -4,6 +4,8 @@ Contract
 --------
 * Each connection goes to an address that was judged, at the first request and at each redirect.  The name stays in the
   header `Host` and in TLS.  No proxy is asked, whatever the environment says: it would choose the address.
+* A redirect of a PUT leads to the host that was named, or to one with a public address.  A network that is allowed
+  besides is so for those who name a URL, and not for a server that is told to keep an output.
 * No answer is decoded and none is larger than its limit.  One that is not whole is a failure.
 * TransferRefused is what trying again cannot help: an address that is not allowed, 404 and its like, too many bytes.
   TransferFailed is the rest: a server that is slow, is cut off, is not there, or answers 408, 425, 429 or 5xx.
@@ -25,7 +27,7 @@ from typing import Final, cast
 from penstock.errors import TransferFailed, TransferRefused
 from penstock.transfer.addresses import Network
 from penstock.transfer.connecting import TimedConnection, connected
-from penstock.transfer.lookups import Resolve, ask_the_system, checked_addresses
+from penstock.transfer.lookups import ALLOWED_BY, Resolve, ask_the_system, checked_addresses
 from penstock.transfer.outgoing import Outgoing
 from penstock.transfer.places import WebPlace
 from penstock.transfer.time_limit import TimeLimit
@@ -92,7 +94,9 @@ class Fetcher:
         here = place
         followed = REDIRECTS if outgoing is None else SAME_METHOD
         for _ in range(MOST_REDIRECTS + 1):
-            addresses = checked_addresses(here, self.resolve, self.allowed_nets, limit)
+            named = outgoing is None or here.authority == place.authority
+            nets, how = (self.allowed_nets, ALLOWED_BY) if named else ((), f"a PUT to {place} was redirected there")
+            addresses = checked_addresses(here, self.resolve, nets, limit, how)
             with connected(addresses, limit, self.stall) as connection:
                 if here.scheme == "https":
                     connection.encrypt(self.tls, here.host)

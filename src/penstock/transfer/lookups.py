@@ -30,6 +30,7 @@ class Resolved(NamedTuple):
 
 Resolve: TypeAlias = Callable[[str, int], list[Resolved]]
 
+ALLOWED_BY = "--allow-net allows networks"
 NO_SUCH_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
@@ -40,9 +41,11 @@ def ask_the_system(host: str, port: int) -> list[Resolved]:
 
 
 def checked_addresses(
-    place: WebPlace, resolve: Resolve, allowed: tuple[Network, ...], limit: TimeLimit
+    place: WebPlace, resolve: Resolve, allowed: tuple[Network, ...], limit: TimeLimit, how: str = ALLOWED_BY
 ) -> list[Resolved]:
     """The addresses of the place's host, at least one, each of which may be connected to.
+
+    `how` is said beside a refusal.
 
     Raises:
         TransferRefused: one of them may not, or there is no such name.
@@ -54,7 +57,7 @@ def checked_addresses(
         text = address.sockaddr[0]
         reason = why_refused(f"{text}%{scoped}" if scoped and "%" not in text else text, allowed)
         if reason:
-            raise TransferRefused(f"{place}: {reason}; --allow-net allows networks")
+            raise TransferRefused(f"{place}: {reason}; {how}")
     if not found:
         raise TransferRefused(f"{place}: {place.host} has no address")
     return found

@@ -380,6 +380,24 @@ def test_a_put_leads_to_no_address_that_is_not_public():
         put(server.url)
 
 
+def test_a_put_is_not_led_to_another_host_of_an_allowed_network_and_a_get_is():
+    def take(asked: Asked) -> None:
+        asked.body()
+        asked.answer(body=b"inside")
+
+    with web_server(take) as inside:
+
+        def lead(asked: Asked) -> None:
+            asked.body()
+            asked.answer(307, Location=f"{inside.url}/admin")
+
+        with web_server(lead) as server:
+            with pytest.raises(TransferRefused, match=r"is not a public address; a PUT to .* was redirected there"):
+                put(server.url)
+            assert inside.asked == []
+            assert fetch(server.url) == b"inside"
+
+
 def test_an_early_answer_to_a_put_is_heard_although_the_body_is_not_read():
     def answer(asked: Asked) -> None:
         asked.answer(413)
