@@ -343,6 +343,25 @@ def test_results_that_find_no_room_wait_and_what_is_small_goes_on(on_small_disk)
     assert on_small_disk(body) == []
 
 
+def test_a_run_on_a_full_disk_says_so_and_has_all_its_tasks_when_there_is_room(on_small_disk):
+    body = """
+        import penstock as ps
+        import penstock.training
+        run = ps.training.Run(f"{path}/run")
+        run.plan(train=[1, 2, 3])
+        fill(path)
+        try:
+            ps.training.Run(f"{path}/run").results("train")
+        except ps.RunUnavailable as error:
+            assert "run.db: the disk is full" in str(error), error
+            say("full")
+        os.unlink(f"{path}/hog")
+        run.work(train=lambda n: 2 * n)
+        assert run.results("train") == [2, 4, 6]
+    """
+    assert on_small_disk(body) == ["full"]
+
+
 def test_a_fork_that_outlives_its_parents_connection_removes_no_log(path):
     """Others have written to a log of the same name since."""
     body = """

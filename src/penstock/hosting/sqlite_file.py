@@ -168,7 +168,7 @@ class SqliteFile:
         code = code_of(error)
         if not code or code in OUR_FAULTS:
             return None
-        reason = REASONS.get(code, "SQLite refuses")
+        reason = REASONS["SQLITE_FULL"] if is_full(error) else REASONS.get(code, "SQLite refuses")
         return self._kind.unavailable(f"{self.path}: {reason} ({error.sqlite_errorname}: {error})")
 
     def growth(self, connection: sqlite3.Connection) -> int:

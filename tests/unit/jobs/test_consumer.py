@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 
 import msgspec
 import pytest
@@ -561,6 +562,25 @@ async def test_a_results_memory_is_the_spools_while_the_store_is_gone(bench, tmp
     await work.turn(20.0)
     assert work.transfers.outputs == {"file:///out/a": b"six"}
     assert list((tmp_path / "spool").glob("*/*.result")) == []
+
+
+async def test_a_result_for_which_the_disk_of_the_spool_has_no_room_stays_in_memory(bench, tmp_path, caplog):
+    """The limit of a file's size stands for the disk; beyond it the system refuses to write."""
+    work = await bench(spool=str(tmp_path / "spool"))
+    work.submit(output="file:///out/a")
+    await work.turn()
+    work.transfers.errors = [TransferFailed("slow")]
+    work.engine.of("a").settle(b"six")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2, hard))
+    try:
+        await work.turn(0.01)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "the spool took nothing: [Errno 27] File too large; the result stays in memory" in caplog.text
+    assert (list((tmp_path / "spool").glob("*/*.result")), work.consumer.spool.nbytes) == ([], 0)
+    await work.turn(20.0)
+    assert work.transfers.outputs == {"file:///out/a": b"six"}
 
 
 async def test_a_result_that_the_spool_has_lost_is_computed_again(one_job, tmp_path, caplog):
