@@ -54,7 +54,9 @@ def _make(common: Path) -> tuple[Path, int]:
     """
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=common))
+        path.chmod(0o700)  # whatever the umask has left of it
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(lock, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock).st_nlink:
             return path, lock

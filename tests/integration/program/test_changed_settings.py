@@ -21,7 +21,7 @@ import penstock as ps
 socket.setdefaulttimeout(0.01)
 os.umask(0o777)
 warnings.simplefilter("error")
-tempfile.tempdir = "/nowhere"
+tempfile.tempdir = os.path.join(os.path.dirname(os.path.abspath(__file__)), "temporary")
 sys.setswitchinterval(1e-6)
 threading.stack_size(256 * 1024)
 gc.disable()
@@ -53,6 +53,7 @@ if __name__ == "__main__":
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "temporary").mkdir()
     return tmp_path
 
 
