@@ -14,6 +14,8 @@ from processes import in_group, running, with_variable
 from waiting import until
 
 import penstock as ps
+from penstock.runtime import process
+from penstock.runtime.group_reaper import GroupReaper
 
 
 async def family(service: ps.Service) -> tuple[int, list[int]]:
@@ -86,6 +88,7 @@ async def test_what_only_a_tracker_gives_back_is_gone_after_its_worker_and_so_is
 
 async def test_a_reaper_that_was_killed_is_replaced_and_meanwhile_a_group_ends_with_its_worker(monkeypatch, tmp_path):
     monkeypatch.setenv("TEST_MARK", str(tmp_path))
+    monkeypatch.setattr(process, "reaper", made := GroupReaper())
     async with ps.Service(ps.stage(stages.Act, retry=False)) as service:
         (reaper,) = reapers(tmp_path)
         os.kill(reaper, signal.SIGKILL)
@@ -96,7 +99,8 @@ async def test_a_reaper_that_was_killed_is_replaced_and_meanwhile_a_group_ends_w
             await none_left(pid, relatives)
             await until(lambda: service.engine.stages[0].live_workers, "the next worker")
         await until(lambda: len(reapers(tmp_path)) == 1, "one reaper, which has no group to end")
-    await until(lambda: not reapers(tmp_path), "the reaper to end with its last worker")
+    os.close(made.pipe)
+    await until(lambda: not reapers(tmp_path), "the reaper to end with the process that it is of")
 
 
 async def test_a_failing_start_ends_what_setup_started(tmp_path):

@@ -162,12 +162,6 @@ async def test_a_program_that_ends_before_it_says_a_word_fails_the_start(monkeyp
     assert service.state is ps.State.STOPPED
 
 
-async def test_an_environment_the_system_refuses_fails_the_start():
-    spec = ps.stage(stages.Double, env={"NO=NAME": "1"})
-    with pytest.raises((ps.StartFailed, ps.ConfigError), match="environment"):
-        await asyncio.wait_for(ps.Service(spec).start(), 20)
-
-
 def drop_a_started_service() -> list[int]:
     """Start a service, forget it; the pids of its workers."""
 

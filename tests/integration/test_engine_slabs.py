@@ -338,7 +338,7 @@ def outside(tmp_path):
 @pytest.mark.parametrize("order", ["oeo", "e"])
 async def test_workers_from_outside_get_and_give_everything_inline(outside, order):
     turn = ps.external("turn", accepts=("raw",), item=bytes, result=bytes)
-    made = [turn if kind == "e" else ps.stage(back, name=f"ours {i}") for i, kind in enumerate(order)]
+    made = [turn if kind == "e" else ps.stage(back, name=f"ours-{i}") for i, kind in enumerate(order)]
     running = ps.Service(*made, external_workers=outside.socket, slab_bytes=16 * MEGABYTE)
     await running.start()
     outside()
@@ -346,7 +346,7 @@ async def test_workers_from_outside_get_and_give_everything_inline(outside, orde
     data = bytes(body(1))
     assert await running.predict_many([data] * 3) == [data[::-1]] * 3
     names = [one.name for one in running.engine.slabs]
-    assert names == (["arrivals"] if order[0] == "o" else []) + [f"ours {i}" for i, k in enumerate(order) if k == "o"]
+    assert names == (["arrivals"] if order[0] == "o" else []) + [f"ours-{i}" for i, k in enumerate(order) if k == "o"]
     assert names == [] or await held(running) == []
     await running.stop()
 

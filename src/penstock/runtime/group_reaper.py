@@ -62,7 +62,10 @@ wait
 
 
 class GroupReaper:
-    """The reaper of this process's workers, from its first one to its last.  Any thread may call it."""
+    """The reaper of this process's workers.  Any thread may call it.
+
+    It is started with the first worker and kept until this process ends, as Python keeps a resource tracker.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -70,6 +73,11 @@ class GroupReaper:
         self._pipe = -1
         self._owner = 0
         """The process that started the shell: a fork of it tells it nothing."""
+
+    @property
+    def pipe(self) -> int:
+        """The descriptor by which the shell is told; -1 where there is none."""
+        return self._pipe
 
     def own_descriptors(self) -> list[int]:
         """The pipe: the shell waits for the end of it, and a fork must not keep it open."""
@@ -101,10 +109,7 @@ class GroupReaper:
     def _leave(self, what: str, group: int) -> bool:
         with self._lock:
             self._groups.discard(group)
-            told = self._tell(f"{what} {group}")
-            if not self._groups:
-                self._close()
-            return told
+            return self._tell(f"{what} {group}")
 
     def _start(self) -> bool:
         try:
@@ -137,14 +142,10 @@ class GroupReaper:
         try:
             os.write(self._pipe, f"{order}\n".encode())
         except OSError:  # somebody has killed the shell
-            self._close()
+            pipe, self._pipe = self._pipe, -1
+            os.close(pipe)
             return False
         return True
-
-    def _close(self) -> None:
-        pipe, self._pipe = self._pipe, -1
-        if pipe >= 0:
-            os.close(pipe)
 
 
 reaper: Final = GroupReaper()

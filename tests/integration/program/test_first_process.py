@@ -19,7 +19,9 @@ WAYS = (("unshare", *NAMESPACE), ("unshare", "--user", "--map-root-user", *NAMES
 
 
 def children(pid: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    """The children of process `pid`, but for the reaper of its workers' groups."""
+    found = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    return [child for child in found if b"penstock-reaper" not in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def states_of_children(pid: int) -> list[str]:
