@@ -285,6 +285,21 @@ class ChannelSuite:
             await asyncio.sleep(0)
             assert len(sink.ends) == 1
 
+    async def test_the_last_frame_of_a_worker_that_has_gone_comes_though_more_is_sent_to_it(self) -> None:
+        """It was not read before that, and the worker had not read all that it was sent."""
+        async with self.opened() as (channel, worker, sink):
+            for frame_id in (1, 2):
+                channel.send(batch(frame_id, [b"x"]))
+            await in_thread(worker.receive)
+            channel.send(batch(3, [b"x"]))
+            for _ in range(3):  # an event loop may write only at the end of its turn
+                await asyncio.sleep(0)
+            worker.send(answers(1, [b"bye"]))  # not in a thread: the loop must not read it before the next is sent
+            worker.close()
+            channel.send(batch(4, [b"x"]))
+            await sink.until(lambda: sink.ends)
+            assert list(map(said, sink.frames)) == [(1, [b"bye"])]
+
     async def test_an_aborted_channel_ends_once_and_delivers_nothing_more(self) -> None:
         """Neither what is unread nor what is sent later is delivered."""
         async with self.opened() as (channel, worker, sink):

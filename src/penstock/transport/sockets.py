@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from typing import Any, cast
 
@@ -83,7 +84,10 @@ class SocketChannel(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = self._sock = None
+        sock, self._transport, self._sock = self._sock, None, None
+        # That of a worker from outside is what an event loop gives as its socket: it may be closed already.
+        if isinstance(sock, socket.socket) and isinstance(exc, OSError):
+            self._read_rest(sock)
         if self._error is None:
             try:
                 self._decoder.end()
@@ -97,6 +101,12 @@ class SocketChannel(asyncio.BufferedProtocol):
         sink = self._sink
         self.let_go()
         sink.channel_ended(ended)
+
+    def _read_rest(self, sock: socket.socket) -> None:
+        """Read what the other end wrote before it went: a write to it that failed has ended the reading."""
+        with contextlib.suppress(OSError):  # also where nothing is left
+            while self._error is None and (n := sock.recv_into(self._decoder.get_buffer())):
+                self.buffer_updated(n)
 
     def let_go(self) -> None:
         """Refer to the owner no more."""
