@@ -43,10 +43,15 @@ async def test_the_mates_of_what_loses_the_device_are_right_and_it_has_its_own_e
         assert stage.counters.devices_lost == stage.counters.restarts in (1, 2)
         assert (stage.counters.recycled, stage.health.resting) == (0, False)
         assert await service.predict(7) == 14
-    assert (
-        f"device lost: of a batch nothing ended well, and what ran before fails too, with RuntimeError: {words}"
-        in caplog.text
-    )
+    assert f"device lost: a batch failed, and what ran well before fails too, with RuntimeError: {words}" in caplog.text
+
+
+@pytest.mark.parametrize("target", [stages.FragileWithExample, stages.Fragile])
+async def test_the_mates_of_what_loses_the_device_are_right_though_some_ended_well_before(target):
+    async with ps.Service(ps.stage(target, setup={"fits": 1})) as service:
+        found = await service.predict_many([1, 2, "poison", 3, 4, 5], return_exceptions=True)
+        assert found.pop(2).message == "no device"
+        assert found == [2, 4, 6, 8, 10]
 
 
 async def test_without_a_retry_all_of_the_batch_have_the_error_and_the_next_is_right():

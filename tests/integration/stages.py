@@ -369,12 +369,12 @@ class Fragile(ps.Stage):
         self.words = words
 
     def predict(self, xs: list[Any]) -> list[Any]:
+        if not Fragile.lost and (len(xs) > self.fits or ("giant" in xs and len(xs) > 1)):
+            raise MemoryError
         if "poison" in xs:
             Fragile.lost = True
         if Fragile.lost:
             raise RuntimeError(self.words)
-        if len(xs) > self.fits or ("giant" in xs and len(xs) > 1):
-            raise MemoryError
         return [2 * x for x in xs]
 
 

@@ -254,7 +254,7 @@ _STAGE_COUNTERS = {
     "retried": ("penstock_stage_retried_items", "Items run again because a worker died under them."),
     "devices_lost": (
         "penstock_stage_devices_lost",
-        "Workers ended because their device was lost: of a batch nothing ended well, and what ran before failed too.",
+        "Workers ended because their device was lost: a batch failed, and what ran well before failed too.",
     ),
     "shortages": (
         "penstock_stage_out_of_memory",

@@ -511,8 +511,8 @@ class StageDriver:
         error = short_reason(lost.problem)
         worker.reason = f"{DEVICE_LOST}: {error}"
         log.error(
-            "%s: device lost: of a batch nothing ended well, and what ran before fails too, with %s; the worker is "
-            "restarted, and the items of the batch run alone\n%s",
+            "%s: device lost: a batch failed, and what ran well before fails too, with %s; the worker is "
+            "restarted, and the items that failed run alone\n%s",
             worker,
             error,
             lost.problem.traceback,

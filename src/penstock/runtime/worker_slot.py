@@ -222,6 +222,8 @@ class WorkerSlot(FrameHolder):
         """Cause: this incarnation sent what no worker sends; whatever it sends after that is ignored."""
         self._lost = False
         """Cause: the device of this incarnation is lost."""
+        self._lost_before = False
+        """Cause: it was lost before the batch that the worker was to begin."""
         self._detached = False
         """History: whether this incarnation has said that it wants to leave."""
 
@@ -388,6 +390,7 @@ class WorkerSlot(FrameHolder):
             elif frame.kind is Kind.LOST and self.frames:
                 lost = unpack(frame.payloads[0], Lost)
                 self._lost = self._state in AT_WORK  # else it is being ended, and its answers are all there will be
+                self._lost_before = not lost.begun
                 self._owner.device_lost(self, lost)
             elif frame.kind is Kind.SHORTAGE:
                 self._owner.ran_out_of_memory(self, *read_shortage(frame))
@@ -415,6 +418,9 @@ class WorkerSlot(FrameHolder):
             self._read_results(frame)
         if self._lost and self._state in AT_WORK:
             sent.answers = frame
+            if self._lost_before:
+                for item in sent.items:
+                    item.suspect = False  # its other try was not begun
             self._end_incarnation("its device is lost")
             return
         now = self._finish_first()

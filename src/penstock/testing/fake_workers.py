@@ -203,12 +203,17 @@ class FakeIncarnation:
         self._deliver([encode_shortage(failed, ran)])
 
     def lose_device(
-        self, payloads: Sequence[Payload] | None = None, statuses: Sequence[int] | None = None, well: bytes = b""
+        self,
+        payloads: Sequence[Payload] | None = None,
+        statuses: Sequence[int] | None = None,
+        well: bytes = b"",
+        *,
+        begun: bool = True,
     ) -> None:
         """Say that the device is lost, and answer the oldest batch: by default each item failed."""
         problem = Problem("torch.Error", ("torch.Error",), "no device", "Traceback:\nno device")
         known = Well(well, 0) if well else None
-        self._deliver([encode_slab_note(Kind.LOST, pack(Lost(problem, known)))])
+        self._deliver([encode_slab_note(Kind.LOST, pack(Lost(problem, known, begun)))])
         if statuses is None:
             self.fail("own error")
         else:

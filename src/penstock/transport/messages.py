@@ -148,11 +148,13 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """A worker's device is lost: after a batch of which nothing ended well, what ran before fails too."""
+    """A worker's device is lost: after a batch that failed, what ran well before fails too."""
 
     problem: Problem
     """Why."""
     well: Well | None = None
+    begun: bool = True
+    """Whether anything of the batch was run: not where an item before it had lost the device."""
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -52,7 +52,7 @@ def call_limit(n: int) -> int:
 
 
 class Bisection:
-    """Runs one batch; `calls` counts the calls of `predict`.
+    """Runs one batch; `calls` counts the calls of `predict`, `failed_last` those that failed since one returned.
 
     `short_of_memory` is how many items the batch had where there was no memory for them at once, else 0; `most_ran` is
     then the most items of one call that returned.
@@ -62,6 +62,7 @@ class Bisection:
         self._predict = predict
         self._enabled = enabled
         self.calls = 0
+        self.failed_last = 0
         self.short_of_memory = 0
         self.most_ran = 0
 
@@ -138,6 +139,7 @@ class Bisection:
     def call(self, values: list[Any]) -> list[Any]:
         """One call of `predict`; raises what it raises, or WrongLength."""
         self.calls += 1
+        self.failed_last += 1
         # The stage gets a copy of the list, because it may change it, and the list is still needed here.
         results = self._predict(values.copy())
         try:
@@ -149,6 +151,7 @@ class Bisection:
         each = list(results)
         if len(each) != len(values):
             raise WrongLength(f"predict returned {len(each)} results for {len(values)} items")
+        self.failed_last = 0
         return each
 
 

@@ -82,7 +82,7 @@ def work(
         frame = None  # and with it its views: those that are left are the stage's
         _tell_shortages(end, runner)
         if runner.lost is not None:
-            end.send([encode_slab_note(Kind.LOST, pack(Lost(runner.lost, runner.well)))])
+            end.send([encode_slab_note(Kind.LOST, pack(Lost(runner.lost, runner.well, runner.begun)))])
         if named or slabs.keeps:
             # First: a result that is a view of an input is none that the stage keeps.
             answers = [b"".join(answers)]

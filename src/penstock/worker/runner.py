@@ -138,6 +138,8 @@ class Runner:
         """Puts large results where they are named and not sent; None where all are sent."""
         self.lost: Problem | None = None
         """Why the device is lost, as far as the last batch has shown that; then its answers are of no use."""
+        self.begun = True
+        """Whether anything of the last batch was run: False only where the device was lost before it."""
         self.well = well
         """An item that ended well, where the stage has no examples to be examined by."""
         self.suspect = False
@@ -147,6 +149,8 @@ class Runner:
         self._keeps_well = False
         self._well_kept_at = -math.inf
         self._failed_in_a_row = 0
+        self._in_doubt = False
+        """Whether an item failed since the device was seen to be well: it may have lost it."""
         self._examine_from = -math.inf
         self.shortages: list[tuple[int, int]] = []
         """For how many items at once there was no memory in the last call, and for how many there was."""
@@ -162,21 +166,25 @@ class Runner:
 
     def run(self, frame: Frame) -> list[Any]:
         """The buffers of the ANSWERS to a BATCH frame: one answer for each item, in order."""
+        self.lost = None
+        if self.suspect and self._in_doubt:
+            self.lost = self.examine()
+            if self.lost is not None:
+                return self._not_begun(frame, self.lost)
         started = self._now()
         work = _Work(self, frame)
         self.current.frame = frame
-        self.lost = None
         rows: Iterable[tuple[int, memoryview, int, float]] = zip(
             range(len(frame.ids)), frame.payloads, frame.codecs_in, work.deadlines, strict=True
         )
         if frame.recalled:
             rows = work.leave_out_recalled(rows)
         places, values = self._read(work, rows, started)
-        calls = 0
+        calls = failed_last = 0
         if places and self._batched:
             bisection = Bisection(self._stage.predict, enabled=self._options.bisect)
             bisection.run(places, values, work)
-            calls = bisection.calls
+            calls, failed_last = bisection.calls, bisection.failed_last
             if bisection.short_of_memory:
                 self.shortages.append((bisection.short_of_memory, bisection.most_ran))
         elif places:
@@ -186,7 +194,7 @@ class Runner:
         ended = self._now()
         seconds = ended - started
         if self._examines:
-            self._look_at_device(work, ended)
+            self._look_at_device(work, failed_last, ended)
         lengths = [payload_size(payload) for payload in work.payloads]
         handles = None
         if self._place is not None and any_large(lengths, self._place_from):
@@ -204,24 +212,37 @@ class Runner:
                     work.payloads[i] = b""
         return handles
 
-    def _look_at_device(self, work: _Work, now: float) -> None:
-        """Examine the device where nothing of `work` has ended well, before that is answered.
+    def _not_begun(self, frame: Frame, problem: Problem) -> list[Any]:
+        """The answers to `frame`, of which nothing is run, because an item before it has lost the device."""
+        self.begun = False
+        n = len(frame.ids)
+        return encode_answers(frame.frame_id, 0.0, 0, frame.ids, [self._write(problem)] * n, [Status.FAILED] * n)
 
-        A caller's item that fails alone costs no example each time: only the second such in a row, once a second.
+    def _look_at_device(self, work: _Work, failed_last: int, now: float) -> None:
+        """Examine the device where nothing of `work`, or of its last `failed_last` calls, has ended well.
+
+        That is done before `work` is answered.  A single call that fails after others that returned says nothing: an
+        item at fault ends alone.  A caller's item that fails alone costs no example each time: only the second such in
+        a row, once a second.
         """
         suspect, self.suspect = self.suspect, False
         statuses = work.statuses
+        self._in_doubt = Status.FAILED in statuses
         if Status.OK in statuses:
             self._failed_in_a_row = 0
             if self._keeps_well:
                 self._keep_well(work, now)
-        elif self.lost is None and Status.FAILED in statuses:
+            if failed_last < 2:
+                return
+        elif self._in_doubt:
             self._failed_in_a_row += 1
+        if self.lost is None and self._in_doubt:
             if len(statuses) == 1 and not suspect:
                 if self._failed_in_a_row == 1 or now < self._examine_from:
                     return
                 self._examine_from = now + EXAMINATION_INTERVAL_SECONDS
             self.lost = self.examine()
+            self._in_doubt = False
 
     def _keep_well(self, work: _Work, now: float) -> None:
         """Keep an item of `work` that has ended well; a new one once a second, because it is copied."""

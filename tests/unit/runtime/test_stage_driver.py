@@ -680,8 +680,22 @@ async def test_where_a_device_is_lost_the_batch_runs_alone_in_a_new_worker_and_t
     driver = rig.engine.stages[0]
     assert (driver.counters.devices_lost, driver.counters.restarts, driver.counters.recycled) == (2, 2, 0)
     assert driver.workers[0].reason == ""
-    assert "device lost: of a batch nothing ended well" in caplog.text
+    assert "device lost: a batch failed" in caplog.text
     assert "ended: its device was lost (signal SIGKILL)" in caplog.text
+
+
+async def test_a_suspect_that_was_not_begun_because_the_device_was_lost_before_runs_alone_in_another_worker(make_rig):
+    rig = await make_rig().start()
+    call = await rig.call()
+    rig.workers[0].lose_device()
+    worker = await next_life(rig, 1)
+    worker.lose_device(begun=False)
+    await rest()
+    await rig.clock.advance(0.1)  # the second delay is twice the first
+    worker = await next_life(rig, 2)
+    assert (worker.suspects, call.done) == (1, False)
+    worker.answer()
+    assert call.ends == [b"1"]
 
 
 async def test_what_had_ended_before_the_device_was_lost_has_ended(make_rig):

@@ -952,7 +952,7 @@ class Examined:
     def run(self, *items, suspect=False):
         """Run a batch: what the stage was called with, and why the device is lost."""
         self.runner.suspect = suspect
-        self.runner.run(frame_of([msgspec.json.encode(item) for item in items]))
+        self.back = through(self.runner.run(frame_of([msgspec.json.encode(item) for item in items])))
         called, self.stage.calls = self.stage.calls, []
         return called, self.runner.lost and self.runner.lost.message
 
@@ -964,6 +964,17 @@ def test_a_batch_of_which_nothing_ends_well_is_followed_by_the_first_example():
     assert tried.run("poison", 1) == (["poison", "poison", 1, 7], "no device")
 
 
+def test_a_batch_whose_last_calls_fail_is_followed_by_the_first_example_though_others_ended_well():
+    tried = Examined(DeviceForAll, examples=[7])
+    batch = ["bad", 0, 1, "poison", 2, 3, 4, 5]
+    called = ["bad", "bad", 2, 3, 4, 5, "bad", 1, "poison", "bad", 0, 1, "poison", 7]
+    assert tried.run(*batch) == (called, "no device")
+    well = Examined(DeviceForAll, examples=[7])
+    assert well.run(1, "bad", 2, "bad") == ([1, "bad", 1, "bad", 2, "bad", 1, "bad", 2, "bad"], None)
+    assert well.run(1, 2, 3, "bad") == ([1, 2, 3, "bad", 1, 2, 3, "bad", 3, "bad"], None)
+    assert well.run(1, 2, "bad", "bad")[0][-3:] == ["bad", "bad", 7]
+
+
 def test_an_item_that_fails_alone_is_followed_by_an_example_the_second_time_once_a_second():
     tried = Examined(examples=[7])
     assert [len(tried.run("bad")[0]) for _ in range(3)] == [1, 2, 1]
@@ -972,8 +983,19 @@ def test_an_item_that_fails_alone_is_followed_by_an_example_the_second_time_once
     assert tried.run(1) == ([1], None)
     tried.clock.time += 1.0
     assert tried.run("bad") == (["bad"], None)
-    assert tried.run("bad", suspect=True) == (["bad", 7], None)
+    assert tried.run("bad", suspect=True) == ([7, "bad", 7], None)
     assert tried.run("poison") == (["poison", 7], "no device")
+
+
+def test_a_suspect_is_not_begun_where_an_item_before_it_has_lost_the_device():
+    tried = Examined(examples=[7])
+    assert tried.run("bad") == (["bad"], None)
+    assert tried.run(1, suspect=True) == ([7, 1], None)
+    assert tried.run(2, suspect=True) == ([2], None)
+    assert tried.run("poison") == (["poison"], None)
+    assert tried.run(3, suspect=True) == ([7], "no device")
+    assert tried.back.statuses == (Status.FAILED,)
+    assert tried.runner.begun is False
 
 
 def test_without_examples_it_is_the_item_that_ended_well_last():
