@@ -68,6 +68,17 @@ async def test_a_hung_worker_takes_its_children_with_it():
         await none_left(pid, relatives)
 
 
+async def test_what_a_worker_started_is_ended_also_where_a_module_has_the_system_keep_no_status():
+    async with ps.Service(ps.stage(stages.Act, retry=False)) as service:
+        pid, relatives = await family(service)
+        before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            await none_left(pid, relatives)
+        finally:
+            signal.signal(signal.SIGCHLD, before)
+
+
 @pytest.mark.parametrize("end", ["crash", "time limit", "stop"])
 async def test_what_only_a_tracker_gives_back_is_gone_after_its_worker_and_so_is_what_ignores_a_gentle_end(end):
     service = ps.Service(ps.stage(stages.Shares, timeout=0.5, retry=False))

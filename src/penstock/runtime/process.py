@@ -202,14 +202,25 @@ class WorkerProcess:
         """The exit status of the process, which has ended or will at once; then its group is ended too.
 
         `ours` says whether it is still to be waited for.  Where it is not, its number may be that of another, or of
-        another's group.
+        another's group, unless others of its own group are left.
         """
         status = self._popen.wait()
-        if self._reaped and not ours:
+        if not ours and not self._group_is_left():
             reaper.forget(self.pid)
-        elif self._reaped and not reaper.end(self.pid):  # somebody has killed it
+        elif not reaper.end(self.pid) if self._reaped else not ours:  # somebody has killed it, or there is none
             _kill_group(self.pid)
         return status
+
+    def _group_is_left(self) -> bool:
+        """Whether the group with the number of this process, which has ended, has processes and no leader.
+
+        The system gives the number to no other process while it is that of a group.
+        """
+        try:
+            os.killpg(self.pid, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return sys.platform == "linux" and self.exiting  # elsewhere nothing says whether there is a leader
 
     def _cut_lifeline(self) -> None:
         fd, self._lifeline = self._lifeline, None

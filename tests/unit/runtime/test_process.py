@@ -120,6 +120,8 @@ class System:
         self.exited = 0
         self.end = (os.CLD_KILLED, signal.SIGKILL)
         self.status_taken = False
+        self.group_left = False
+        """Whether others of its group are there when it has ended."""
         self._pidfd = -1
         self._pidfd_writer: int | None = None
         self._leader_left_group = False
@@ -165,6 +167,10 @@ class System:
         return SimpleNamespace(si_code=code, si_status=status)
 
     def _signal(self, call: str, pid: int, number: int) -> None:
+        if (call, pid, number) == ("killpg", PID, 0) and self.group_left:
+            return
+        if number == 0:
+            raise self.answer
         assert (pid, number) == (PID, signal.SIGKILL)
         self.asked.append((call,))
         raise self.answer  # by default as if it were gone: never an error
@@ -352,6 +358,27 @@ async def test_an_abandoned_process_that_somebody_else_waited_for_gets_no_signal
     worker = start(system, channel)
     system.status_taken = True
     worker.abandon()
+    assert system.asked == [("wait",), ("forget the group",)]
+
+
+@pytest.mark.parametrize("reaped", [True, False])
+async def test_what_is_left_of_the_group_of_a_process_that_somebody_else_waited_for_is_ended(system, channel, reaped):
+    system.reaper.there = reaped
+    start(system, channel)
+    system.status_taken = system.group_left = True
+    system.end_process()
+    await rest()
+    assert system.asked == [("wait",), ("end the group",) if reaped else ("killpg",)]
+
+
+async def test_a_group_that_has_a_leader_is_anothers_where_somebody_else_waited_for_its_process(
+    system, channel, monkeypatch
+):
+    start(system, channel)
+    system.status_taken = system.group_left = True
+    monkeypatch.setattr(WorkerProcess, "exiting", False)
+    system.end_process()
+    await rest()
     assert system.asked == [("wait",), ("forget the group",)]
 
 
