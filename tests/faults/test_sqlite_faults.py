@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from file_programs import LIMIT, FilePrograms
+from file_programs import LIMIT, FilePrograms, fill, mounting_alone
 
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, NewJob
@@ -218,17 +219,6 @@ SMALL_DISK = """
     from penstock.jobs.store import Renewed, StoreFull
     from penstock.jobs.stores.sqlite_store import SqliteStore
 
-    def fill(folder):
-        block = b"x" * 65536
-        with open(f"{folder}/hog", "ab", buffering=0) as hog:
-            while block:
-                try:
-                    hog.write(block)
-                except OSError:
-                    block = block[: len(block) // 2]
-        found = os.statvfs(folder)
-        assert found.f_bavail * found.f_frsize < 4096
-
     def submit_until_full(store, nbytes):
         for n in range(100_000):
             try:
@@ -248,16 +238,10 @@ SMALL_DISK = """
 @pytest.fixture
 def on_small_disk(tmp_path):
     """Runs a program that has a disk of 24 MiB to itself, where this user may mount one in a name space of his own."""
-    alone = ["unshare", "--user", "--map-root-user", "--mount"]
-    try:
-        mounts = subprocess.run([*alone, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0
-    except FileNotFoundError:
-        mounts = False
-    if not mounts:
-        pytest.skip("no file system can be mounted in a name space of this user's own: unshare --user --mount")
+    alone = mounting_alone()
 
     def run_there(body):
-        program = PROGRAMS.preamble + textwrap.dedent(SMALL_DISK) + textwrap.dedent(body)
+        program = PROGRAMS.preamble + inspect.getsource(fill) + textwrap.dedent(SMALL_DISK) + textwrap.dedent(body)
         done = subprocess.run(
             [*alone, sys.executable, "-c", program, str(tmp_path / "disk")], capture_output=True, text=True, timeout=120
         )
@@ -277,7 +261,7 @@ def test_a_queue_on_a_disk_without_a_free_byte_can_be_worked_and_emptied(on_smal
         found = os.statvfs(path)
         assert found.f_bavail * found.f_frsize >= 5 << 20
         assert store.submit([NewJob("first-0", b"1")])[0].id == "first-0"  # it is there, and takes nothing
-        fill(path)
+        assert fill(path) < 4096
         assert os.path.exists(file + "-spare")
         for n in range(30):  # renewals for an hour
             assert set(store.renew([job.hold for job in held], 3600.0)) == {{Renewed("ok")}}
@@ -287,7 +271,7 @@ def test_a_queue_on_a_disk_without_a_free_byte_can_be_worked_and_emptied(on_smal
             jobs = claim(store, 8)
             assert len(jobs) == 8
             assert set(succeed(store, jobs)) == {{"ok"}}
-            fill(path)
+            assert fill(path) < 4096
         try:
             store.submit([NewJob("late")])
         except StoreFull:
@@ -311,7 +295,7 @@ def test_a_program_that_is_started_on_a_full_disk_can_empty_the_queue(on_small_d
         store = SqliteStore(file)
         submitted = submit_until_full(store, 100)
         store.close()
-        fill(path)
+        assert fill(path) < 4096
         store = SqliteStore(file)
         assert store.purge(JobState.WAITING, 0.0) == submitted
         store.close()
@@ -324,7 +308,7 @@ def test_results_that_find_no_room_wait_and_what_is_small_goes_on(on_small_disk)
         store = SqliteStore(file)
         store.submit([NewJob(f"{n}") for n in range(20)])
         held = claim(store)
-        fill(path)
+        assert fill(path) < 4096
         results = [bytes(200_000 if n % 2 else 10) for n in range(20)]
         ends = [
             AttemptEnd(job.hold, JobState.SUCCEEDED, result=result) for job, result in zip(held, results, strict=True)

@@ -1,13 +1,16 @@
-"""Programs of a few lines that open one file, each a process of its own."""
+"""Programs of a few lines that open one file, each a process of its own; and disks that are small, and full."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+
+import pytest
 
 LIMIT: Final = 30
 """Seconds until such a program must have ended."""
@@ -46,3 +49,28 @@ class FilePrograms:
         assert process.returncode == 0, said + complaints
         assert complaints == ""
         return said.split()
+
+
+def mounting_alone() -> tuple[str, ...]:
+    """The first words of a command that may mount file systems, for itself; where nobody may, a test is skipped."""
+    alone = ("unshare", "--user", "--map-root-user", "--mount")
+    try:
+        mounts = subprocess.run([*alone, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        mounts = False
+    if not mounts:
+        pytest.skip("no file system can be mounted in a name space of this user's own: unshare --user --mount")
+    return alone
+
+
+def fill(folder: str) -> int:
+    """Leave no byte of the file system of `folder` to others; how many are free all the same."""
+    block = b"x" * 65536
+    with open(f"{folder}/hog", "ab", buffering=0) as hog:  # noqa: PTH123  # where it is copied to has no Path
+        while block:
+            try:
+                hog.write(block)
+            except OSError:
+                block = block[: len(block) // 2]
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
