@@ -11,10 +11,11 @@ import time
 from collections import deque
 from typing import Any, Final
 
-from penstock.transport.framing import MAX_BODY_BYTES, MAX_ITEMS, Frame, FrameDecoder, queue_frames
+from penstock.transport.framing import MAX_BODY_BYTES, MAX_ITEMS, Frame, FrameDecoder, Kind, queue_frames
 
 MAX_BUFFERS = 1024
 """Most buffers that one sendmsg takes: IOV_MAX on Linux and macOS."""
+RECALL: Final = Kind.RECALL
 LOOK_AGAIN_SECONDS: Final = 0.001
 """How long after its last read a worker looks whether more has come, before it begins a batch that it has read already.
 
@@ -35,27 +36,33 @@ class SocketWorkerEnd:
         self._decoder = FrameDecoder(max_body=max_body, readonly=True, slabs=slabs)
         self._frames: deque[Frame] = deque()
         self._read_at = 0.0
-        """When the socket was read last, if that brought more than one frame."""
+        """When the socket was read last, if frames were left of that."""
         self.ended = False
         """Whether the end of the stream was read, be it inside a frame."""
 
     def receive(self) -> Frame | None:
         frames = self._frames
-        full = bool(frames) and time.monotonic() - self._read_at >= LOOK_AGAIN_SECONDS
-        while not frames:
+        if frames:
+            if time.monotonic() - self._read_at >= LOOK_AGAIN_SECONDS:
+                self._look_again()
+            return frames.popleft()
+        while True:
             buffer = self._decoder.get_buffer()
             n = self._sock.recv_into(buffer)
             if n == 0:
                 self.ended = True
                 self._decoder.end()
                 return None
+            found = self._decoder.advance(n)
             full = n == len(buffer)
-            queue_frames(frames, self._decoder.advance(n))
-            if len(frames) > 1:
+            if len(found) == 1 and not full and found[0].kind is not RECALL:  # as mostly
+                return found[0]
+            queue_frames(frames, found)
+            if frames:
+                if full:
+                    self._look_again()
                 self._read_at = time.monotonic()
-        if full:
-            self._look_again()
-        return frames.popleft()
+                return frames.popleft()
 
     def _look_again(self) -> None:
         """Read what has come meanwhile, without waiting: it may take back what is to begin next."""

@@ -80,15 +80,17 @@ def work(
             slabs.open(frame)
         answers = runner.run(frame)
         frame = None  # and with it its views: those that are left are the stage's
-        _tell_shortages(end, runner)
-        if runner.lost is not None:
-            end.send([encode_slab_note(Kind.LOST, pack(Lost(runner.lost, runner.well, runner.begun)))])
+        if runner.shortages:
+            _tell_shortages(end, runner)
+        lost = runner.lost
+        if lost is not None:
+            end.send([encode_slab_note(Kind.LOST, pack(Lost(lost, runner.well, runner.begun)))])
         if named or slabs.keeps:
             # First: a result that is a view of an input is none that the stage keeps.
             answers = [b"".join(answers)]
             answers = [*slabs.tell(), *answers]
         end.send(answers)
-        if runner.lost is not None:
+        if lost is not None:
             return  # without `teardown`, which would need the device
     tear_down(stage, launch.stage)
 
