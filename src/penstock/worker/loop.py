@@ -91,6 +91,9 @@ def work(
             answers = [*slabs.tell(), *answers]
         end.send(answers)
         if lost is not None:
+            # A write to a closed channel fails, and with it what is not read yet: the coordinator ends it.
+            while end.receive() is not None:
+                pass
             return  # without `teardown`, which would need the device
     tear_down(stage, launch.stage)
 
