@@ -32,6 +32,24 @@ PENSTOCK = (sys.executable, "-m", "penstock")
 START_LIMIT = 40.0
 PATIENCE_SECONDS = 20.0
 """Seconds; only a broken test waits this long."""
+CHANGED_SETTINGS = """
+import faulthandler, gc, multiprocessing, os, signal, socket, sys, tempfile, threading, warnings
+
+socket.setdefaulttimeout(0.01)
+tempfile.tempdir = os.path.join(os.path.dirname(os.path.abspath(__file__)), "temporary")
+os.makedirs(tempfile.tempdir, exist_ok=True)
+os.umask(0o777)
+warnings.simplefilter("error")
+sys.setswitchinterval(1e-6)
+threading.stack_size(256 * 1024)
+gc.disable()
+faulthandler.enable()
+multiprocessing.set_start_method("fork")
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+"""
+"""What a user's module may change for its whole process and what may reach what is ours, but for `LAST_SETTING`."""
+LAST_SETTING = "sys.setrecursionlimit(90)"
+"""So few that nothing is imported after it."""
 
 
 class Program(MarkedProgram):

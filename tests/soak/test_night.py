@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -18,22 +19,36 @@ import threading
 import time
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
+import msgspec
 import pytest
+import stages
+from attaching import Peer
+from notes_and_gates import notes
 from processes import descriptors, resident, running
-from served import PATIENCE_SECONDS, Server, Wire, request, write_module
+from served import CHANGED_SETTINGS, LAST_SETTING, PATIENCE_SECONDS, Server, Wire, request, write_module
+from waiting import until_now
+
+from penstock.codec.formats import Codec
+from penstock.transport.framing import Kind, encode_answers
 
 SECONDS = float(os.environ.get("PENSTOCK_NIGHT_SECONDS", "600"))
 SEED = int(os.environ.get("PENSTOCK_NIGHT_SEED") or random.SystemRandom().randrange(10**6))
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 300)]
 
-SOURCE = """
+SOURCE = f"""
+import dataclasses
 import threading
+import sys
 import time
 
 import penstock as ps
 
+sys.path.append({str(Path(stages.__file__).parent)!r})
+import stages
+{CHANGED_SETTINGS}
 lock = threading.Lock()
 lock.acquire()
 
@@ -59,11 +74,60 @@ class Shaky(ps.Stage):
                 raise ValueError("y" * -x)
         return [x + 1 for x in xs]
 
+@dataclasses.dataclass
+class House:
+    rooms: int
+    garden: float = 10.0
+    colours: list[str] = dataclasses.field(default_factory=lambda: ["white"])
+    area: float = dataclasses.field(init=False, default=0.0)
+
+    def __post_init__(self):
+        if self.rooms == 0:
+            raise KeyError("a secret")
+        if self.rooms < 0:
+            raise ValueError("a house has rooms")
+        self.area = 20.0 * self.rooms
+
+class Houses(ps.Stage):
+    batch = ps.Batch(max_size=8)
+
+    def predict(self, xs: list[House]) -> list[House]:
+        for x in xs:
+            made = House(x.rooms, x.garden, x.colours)
+            assert (x, vars(x)) == (made, vars(made)), vars(x)
+        return xs
+
+class Sharing(stages.Shares):
+    def setup(self) -> None:
+        # Its tracker warns of what it cleans up, and has half a second for it: less than the log lies unread.
+        os.environ["PYTHONWARNINGS"] = "ignore"
+        super().setup()
+        stages.note("shared", super().predict("told"))
+
+    def predict(self, x: int) -> int:
+        return x + 3
+
 sound = ps.Service(ps.stage(Twice, workers=2), ps.stage(swell, workers=2), name="sound")
 shaky = ps.Service(ps.stage(Shaky, workers=2, abandon_after=1.0), name="shaky")
+fragile = ps.Service(ps.stage(stages.FragileWithExample, workers=2, setup=dict(fits=4)), name="fragile")
+houses = ps.Service(Houses, name="houses")
+sharing = ps.Service(Sharing, name="sharing")
+outside = ps.Service(ps.external("add", item=int, result=int), name="outside", external_workers="outside.sock")
+{LAST_SETTING}
 """
-ANSWERS = {"sound": lambda x: x * 2, "shaky": lambda x: x + 1}
-WORKERS = 6
+ANSWERS = {
+    "sound": lambda x: x * 2,
+    "shaky": lambda x: x + 1,
+    "fragile": lambda x: x * 2,
+    "sharing": lambda x: x + 3,
+    "outside": lambda x: x + 4,
+}
+SERVICES = (*ANSWERS, "houses")
+MAY_BE_LATE = ("shaky", "fragile")
+UNHARMED = ("fragile", "outside")
+"""Those whose workers nobody kills."""
+WORKERS = 10
+"""Of ours, of all services."""
 MAX_CONNECTIONS = 48
 OPTIONS = (
     *("--port", "0", "--access-log", "--timeout", "15", "--unread-timeout", "2"),
@@ -88,6 +152,9 @@ WANTED = {
     "refused renewals": ("SIGHUP: the old stays in use",),
     "reports": ("SIGUSR1: health:",),
     "abandoned": ("the worker is killed",),
+    "lost devices": ("device lost",),
+    "shortages": ("out of memory with",),
+    "bugs of validators": ("raised builtins.KeyError",),
     "tracebacks": ("Traceback (most recent call last)",),
 }
 """What is counted in the log."""
@@ -119,7 +186,7 @@ class NightServer(Server):
         self.write_keys()
         self.make_pair()
         files = ("--tls-cert", str(self.cert), "--tls-key", str(self.private), "--api-key-file", str(self.keys))
-        super().__init__(folder, "model:sound", "model:shaky", *OPTIONS, *files)
+        super().__init__(folder, *(f"model:{name}" for name in SERVICES), *OPTIONS, *files)
 
     def write_keys(self):
         self.keys.write_text("\n".join(["admin", *self.accepted]))
@@ -254,7 +321,9 @@ class Behaved(Guest):
     """A client that does everything right.
 
     Each answer must come, and be right. It accepts 503 with Retry-After: no room, no place, no worker in time. Of
-    "shaky", whose batches hang, it also accepts 504: somebody else's item hung in its batch.
+    "shaky", whose batches hang, it also accepts 504: somebody else's item hung in its batch; likewise of "fragile",
+    whose workers lose their device. Of "outside" it accepts that two workers which came and went have had its item, or
+    one, and no other came.
     """
 
     def __init__(self, night, number):
@@ -263,7 +332,7 @@ class Behaved(Guest):
         self.used = 0.0
 
     def turn(self):
-        service = self.chance.choice(["sound", "sound", "shaky"])
+        service = self.chance.choice(["sound", "sound", "shaky", "fragile", "sharing", "outside"])
         numbers = [self.chance.randrange(1, 10_000) for _ in range(self.chance.choice([1, 1, 1, 4]))]
         began = time.monotonic()
         if self.wire is None or began - self.used > 0.5 or self.chance.random() < 0.2:
@@ -278,7 +347,7 @@ class Behaved(Guest):
         self.pause(0.0, 0.02)
 
     def asked(self, service, number):
-        options = {"X_Request_Timeout": "3"} if service == "shaky" else {}
+        options = {"X_Request_Timeout": "3"} if service in MAY_BE_LATE else {}
         return self.server.post(f"/{service}/predict", number, **options)
 
     def right(self, service, number, answer):
@@ -291,7 +360,10 @@ class Behaved(Guest):
                 assert int(answer.headers["retry-after"]) >= 1, answer
                 self.night.count(f"{service}: {answer.json()['detail'][:60]}")
             case 504:
-                assert service == "shaky", answer
+                assert service in MAY_BE_LATE, answer
+            case 500:
+                assert service == "outside", answer
+                assert answer.json()["type"].rpartition(":")[2] in ("worker-lost", "not-ready"), answer
             case _:
                 raise AssertionError(answer)
         if answer.headers.get("connection") == "close":
@@ -491,6 +563,103 @@ class Many(Guest):
             assert outcome["error"]["status"] in (503, 504) or number < 0, (number, outcome)
 
 
+class Poisoning(Guest):
+    """Sends what loses the device for good, or has no room beside others, among numbers; each other one is right."""
+
+    def turn(self):
+        items = [self.chance.randrange(1, 10_000) for _ in range(self.chance.randrange(1, 40))]
+        items.insert(self.chance.randrange(len(items)), self.chance.choice(["giant", "poison"]))
+        with contextlib.closing(self.server.wire()) as wire:
+            wire.send(self.server.post("/fragile/batch", items, X_Request_Timeout="10"))
+            answer = self.answered(wire, 200, 207, 503)
+        if answer.status != 503:
+            for item, outcome in zip(items, answer.json()["outcomes"], strict=True):
+                self.check(item, outcome)
+        self.pause(0.5, 5.0)
+
+    def check(self, item, outcome):
+        of = item if isinstance(item, str) else "number"
+        if "result" in outcome:
+            assert of != "poison"
+            assert outcome["result"] == item * 2, (item, outcome)
+            self.night.count(f"Poisoning: {of} is right")
+        else:
+            status = outcome["error"]["status"]
+            self.night.count(f"Poisoning: {of} has {status}")
+            if status not in (503, 504):
+                assert (of, outcome["error"]["type"]) == ("poison", "urn:penstock:problem:stage-failed"), outcome
+
+
+class Building(Guest):
+    """Sends dataclasses with and without what has a default, and what their check refuses, and finds a bug in."""
+
+    def turn(self):
+        houses = [self.house() for _ in range(self.chance.randrange(1, 30))]
+        with contextlib.closing(self.server.wire()) as wire:
+            wire.send(self.server.post("/houses/batch", houses))
+            answer = self.answered(wire, 200, 207, 503)
+        if answer.status != 503:
+            assert b"secret" not in answer.body, answer
+            for house, outcome in zip(houses, answer.json()["outcomes"], strict=True):
+                self.check(house, outcome)
+        self.pause(0.0, 0.2)
+
+    def house(self):
+        rooms = self.chance.choice([0, -1, *range(1, 9)])
+        return {"rooms": rooms} | self.chance.choice([{}, {"garden": 0.5}, {"colours": []}])
+
+    def check(self, house, outcome):
+        rooms = house["rooms"]
+        if "result" in outcome:
+            whole = {"garden": 10.0, "colours": ["white"], **house, "area": 20.0 * rooms}
+            assert rooms > 0
+            assert outcome["result"] == whole, (house, outcome)
+        else:
+            status = outcome["error"]["status"]
+            assert status == 503 or status == {0: 500, -1: 422}.get(rooms), (house, outcome)
+            self.night.count(f"Building: item {status}")
+
+
+class Passing(Guest):
+    """Attaches as a worker, works for a moment, and leaves, one way or another."""
+
+    def turn(self):
+        with contextlib.closing(Peer(socket.socket(socket.AF_UNIX))) as peer:
+            peer.sock.connect(str(self.server.folder / "outside.sock"))
+            peer.control(Kind.HELLO, {"codecs": ["json", "msgpack"]})
+            peer.message(Kind.LAUNCH)
+            peer.control(Kind.READY)
+            self.night.count("workers attached")
+            peer.sock.settimeout(0.1)
+            with contextlib.suppress(TimeoutError):
+                for _ in range(self.chance.randrange(5)):
+                    self.work(peer, peer.frame())
+            peer.sock.settimeout(PATIENCE_SECONDS)
+            self.leave(peer)
+
+    def work(self, peer, batch):
+        assert batch.kind is Kind.BATCH, batch.kind
+        kinds = {Codec.JSON: msgspec.json, Codec.MSGPACK: msgspec.msgpack}
+        results = [
+            kinds[out].encode(ANSWERS["outside"](kinds[codec].decode(payload)))
+            for payload, codec, out in zip(batch.payloads, batch.codecs_in, batch.codecs_out, strict=True)
+        ]
+        peer.send(encode_answers(batch.frame_id, 0.0, len(results), batch.ids, results, [0] * len(results)))
+
+    def leave(self, peer):
+        match self.chance.randrange(4):
+            case 0:
+                peer.sock.sendall(b"junk" * 16)
+                while (frame := peer.frame()) and frame.kind is not Kind.FAILED:
+                    continue
+            case 1:
+                pass
+            case _:
+                peer.control(Kind.DETACH)
+                while batch := peer.frame():
+                    self.work(peer, batch)
+
+
 class Crowd(Guest):
     """Opens more connections than there may be, and says nothing, or half of something."""
 
@@ -518,7 +687,10 @@ class Leaving(Guest):
 
 
 class Killer(Guest):
-    """Kills a worker that is up, as the kernel does when memory runs out."""
+    """Kills a worker that is up, as the kernel does when memory runs out.
+
+    It leaves those of "fragile" to what loses their devices: who dies of it may not die once more.
+    """
 
     def turn(self):
         self.pause(2.0, 6.0)
@@ -526,7 +698,8 @@ class Killer(Guest):
             health = self.answered(wire.send(self.server.get("/health")), 200, 503)
         if health.status == 503:  # there is no place for it
             return
-        stages = [stage for service in health.json()["services"].values() for stage in service["stages"].values()]
+        name = self.chance.choice([name for name in SERVICES if name not in UNHARMED])
+        stages = health.json()["services"][name]["stages"].values()
         up = [worker["pid"] for stage in stages for worker in stage["workers"] if worker["state"] in ("idle", "busy")]
         if up:
             with contextlib.suppress(ProcessLookupError):
@@ -547,6 +720,9 @@ GUESTS = {
     Unread: 2,
     Pipelining: 1,
     Many: 1,
+    Poisoning: 1,
+    Building: 1,
+    Passing: 2,
     Crowd: 1,
     Leaving: 1,
     Killer: 1,
@@ -561,24 +737,38 @@ class Rest:
         for name in ("penstock_items_in_hand", "penstock_held_bytes", "penstock_unread_answer_bytes"):
             server.until(lambda name=name: server.metric(name) == 0, f"{name} to be 0", limit=60)
         server.until(lambda: server.metric("penstock_stage_workers_up") == WORKERS, "all workers to be up", limit=60)
-        for service in ANSWERS:
+        for service in SERVICES:
             accepted = server.metric("penstock_items_accepted_total", service=service)
             assert accepted == server.metric("penstock_items_ended_total", service=service)
         self.accepted = server.metric("penstock_items_accepted_total")
         self.restarts = server.metric("penstock_stage_worker_restarts_total")
         self.abandoned = server.metric("penstock_stage_abandoned_total")
+        self.devices_lost = server.metric("penstock_stage_devices_lost_total")
+        self.shortages = server.metric("penstock_stage_out_of_memory_total")
+        self.bugs, self.invalid = (
+            server.metric("penstock_items_ended_total", service="houses", ending=ending)
+            for ending in ("failed", "invalid")
+        )
+        what = "what dead workers shared to be given back"
+        until_now(lambda: len(shared(server.folder)) <= 3, what, 60, lambda: str(notes(server.folder / "shared")))
         self.dropped = server.metric("penstock_log_lines_dropped_total")
+        server.hang_up()
+        self.files = self.settled_files(server)
+        # By now those that hung alone have been abandoned.
+        server.until(lambda: server.metric("penstock_stage_workers_up") == WORKERS, "all workers to be up", limit=60)
         self.workers = server.workers()
         self.files_of_workers = [descriptors(pid) for pid in self.workers]
         server.hang_up()
-        self.files = self.settled_files(server)
         self.peak = resident(server.pid)
         server.until(lambda: resident(server.pid) < at_start + GROWTH, "the memory to be given back", limit=120)
         self.memory = resident(server.pid)
 
     @staticmethod
     def settled_files(server):
-        """The open files of the coordinator once no connection is left."""
+        """The open files of the coordinator by their kinds, once no connection is left.
+
+        Each service opens a timer the first time that it needs one, and keeps it.
+        """
         found = []
 
         def steady():
@@ -587,17 +777,48 @@ class Rest:
             return len(found) > 20 and len(set(found[-20:])) == 1
 
         server.until(steady, "the descriptors to be given back", limit=60)
-        return found[-1]
+        links = [path.readlink() for path in Path(f"/proc/{server.pid}/fd").iterdir()]
+        return Counter(re.sub(r"\d+", "", str(link)) for link in links if "timerfd" not in str(link))
+
+
+def shared(folder):
+    """Of all that the workers of "sharing" have had: the shared memory that is there, and the children that run."""
+    told = notes(folder / "shared")
+    memories = [memory for memory, *_ in told if Path(memory).exists()]
+    return memories + [child for _, *children in told for child in children if running(child)]
+
+
+def stop_with_a_signal_that_comes_twice(server):
+    """End the server as `timeout` does, while a worker has a request: that is answered."""
+    with (
+        contextlib.closing(server.wire()) as wire,
+        contextlib.closing(Peer(socket.socket(socket.AF_UNIX))) as peer,
+    ):
+        peer.sock.connect(str(server.folder / "outside.sock"))
+        peer.control(Kind.HELLO, {"codecs": ["json", "msgpack"]})
+        peer.message(Kind.LAUNCH)
+        peer.control(Kind.READY)
+        wire.send(server.post("/outside/predict", 1))
+        batch = peer.expect(Kind.BATCH)
+        server.signal(signal.SIGTERM)
+        server.signal(signal.SIGTERM)
+        server.wait_for("draining")
+        peer.send(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"5"], [0]))
+        answer = wire.answer()
+        assert (answer.status, answer.json()) == (200, 5), answer
+    assert server.wait() == 0, server.output
 
 
 @contextlib.contextmanager
 def serving_at_night(folder):
     write_module(folder, SOURCE)
+    (folder / "shared").touch()  # here, since the module's umask gives nobody a right to what is made there
     server = NightServer(folder)
     try:
         yield server.ready()
         server.hang_up()
-        server.stop()
+        stop_with_a_signal_that_comes_twice(server)
+        assert shared(folder) == []
     finally:
         server.awake.set()
         server.hang_up()
@@ -614,10 +835,14 @@ def figures(nights, rests, seconds, server):
     lines = [f"seed {SEED}, {seconds:.0f} s; slowest: " + ", ".join(f"{k} {v:.2f} s" for k, v in slowest.items())]
     lines += [f"  {what}: {number}" for what, number in sorted(seen.items())]
     lines += [
+        f"{end.devices_lost:.0f} devices lost, {end.shortages:.0f} shortages of memory",
+        f"{end.bugs:.0f} bugs of a check, {end.invalid:.0f} refused by it",
+        f"{len(notes(server.folder / 'shared'))} workers had shared memory",
         f"log: {dict(server.logged)}, {end.dropped:.0f} dropped; broken: {server.broken}",
         f"{end.accepted:.0f} items accepted and ended, {end.restarts:.0f} restarts, {end.abandoned:.0f} abandoned",
         "coordinator, MiB: " + ", ".join(f"{rest.peak / 2**20:.1f} -> {rest.memory / 2**20:.1f}" for rest in rests),
-        f"descriptors: {[rest.files for rest in rests]}, of workers {[rest.files_of_workers for rest in rests]}",
+        f"descriptors: {[rest.files.total() for rest in rests]}",
+        f"of workers: {[rest.files_of_workers for rest in rests]}",
     ]
     return seen, slowest, "\n".join(lines)
 
@@ -641,9 +866,14 @@ def test_a_night_of_all_troubles_at_once_leaves_everybody_answered_and_nothing_b
         assert seen["sound: 200"] > SECONDS
         assert seen["probe: 200"] > SECONDS
         assert slowest["probe"] < SLOWEST_PROBE_SECONDS
-        assert end.restarts >= seen["kills"] * 0.9
+        assert all(seen[f"{service}: 200"] > SECONDS / 10 for service in ANSWERS)
+        assert end.restarts - end.devices_lost >= seen["kills"] * 0.9
+        assert end.bugs == seen["Building: item 500"] > 0 < seen["Building: item 422"] == end.invalid
+        assert seen["Poisoning: poison has 500"] > 0 < end.devices_lost
+        assert seen["Poisoning: giant is right"] > 0 < end.shortages
+        assert seen["workers attached"] > SECONDS
         assert seen["kills"] > 0 < end.abandoned
         assert server.broken == []
         assert end.files == warm.files
-        assert max(end.files_of_workers) <= max(warm.files_of_workers)
+        assert end.files_of_workers == warm.files_of_workers
     assert not any(map(running, end.workers))

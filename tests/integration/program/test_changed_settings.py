@@ -9,26 +9,13 @@ import sys
 
 import httpx
 import pytest
-from served import PENSTOCK, Program
+from served import CHANGED_SETTINGS, LAST_SETTING, PENSTOCK, Program
 
 from penstock import jobs
 
-APP = """
-import faulthandler, gc, multiprocessing, os, signal, socket, sys, tempfile, threading, warnings
-
+APP = f"""
 import penstock as ps
-
-socket.setdefaulttimeout(0.01)
-os.umask(0o777)
-warnings.simplefilter("error")
-tempfile.tempdir = os.path.join(os.path.dirname(os.path.abspath(__file__)), "temporary")
-sys.setswitchinterval(1e-6)
-threading.stack_size(256 * 1024)
-gc.disable()
-faulthandler.enable()
-multiprocessing.set_start_method("fork")
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-
+{CHANGED_SETTINGS}
 
 class Double(ps.Stage):
     def predict(self, x: int) -> int:
@@ -42,7 +29,7 @@ class Next(ps.Stage):
 
 service = ps.Service(Double, name="double")
 chain = ps.Service(Double, ps.external("next", item=int, result=int), name="chain", external_workers="workers.sock")
-sys.setrecursionlimit(90)
+{LAST_SETTING}
 
 if __name__ == "__main__":
     with service.blocking() as s:
@@ -53,7 +40,6 @@ if __name__ == "__main__":
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "app.py").write_text(APP)
-    (tmp_path / "temporary").mkdir()
     return tmp_path
 
 
