@@ -1,16 +1,19 @@
 """Tell from an error whether there was not enough memory for a batch, or whether the device is lost for good.
 
 The frameworks are not imported here: an error is known by its class's module and name, and by its text.  The text alone
-says nothing, because a message may have an item in it, which a caller has written.
+says nothing, because a message may have an item in it, which a caller has written.  A plain RuntimeError, by which
+older versions of PyTorch speak, is believed only where no `raise` of Python has raised it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dis
 import gc
 import re
 import sys
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Final
 
 _MOST_CHAINED: Final = 16
@@ -37,6 +40,8 @@ _RUNTIME_ERROR_TEXT: Final = re.compile(r"CUDA (error|out of memory)|\[enforce f
 """How a plain RuntimeError of PyTorch begins that is about the device."""
 
 _module_of: Final[Callable[[type], Any]] = type.__dict__["__module__"].__get__
+_trace_of: Final[Callable[[BaseException], TracebackType | None]] = BaseException.__dict__["__traceback__"].__get__
+_RAISE: Final = dis.opmap["RAISE_VARARGS"]
 _set_trace: Final[Callable[[BaseException, None], None]] = BaseException.__dict__["__traceback__"].__set__
 
 
@@ -57,7 +62,7 @@ def device_is_lost(error: BaseException) -> bool:
 def _says(error: BaseException, words: re.Pattern[str]) -> bool:
     """Whether a framework wrote `words` in the message of `error`."""
     kind = type(error)
-    if kind is not RuntimeError and _root(kind) not in _FRAMEWORKS:
+    if _raised_by_python(error) if kind is RuntimeError else _root(kind) not in _FRAMEWORKS:
         return False
     try:
         text = str(error)[:_TEXT_CHARACTERS]
@@ -66,6 +71,16 @@ def _says(error: BaseException, words: re.Pattern[str]) -> bool:
     if kind is RuntimeError and not _RUNTIME_ERROR_TEXT.match(text):
         return False
     return words.search(text) is not None
+
+
+def _raised_by_python(error: BaseException) -> bool:
+    """Whether a `raise` statement has raised `error`, as the user's code does, and no function of a library in C."""
+    trace = _trace_of(error)
+    if trace is None:
+        return True
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
 
 
 def _root(kind: type) -> str:

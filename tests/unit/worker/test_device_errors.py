@@ -6,6 +6,8 @@ import sys
 import weakref
 from types import SimpleNamespace
 
+import pytest
+
 from penstock.worker.device_errors import device_is_lost, let_go, ran_out_of_memory
 from rows import each
 
@@ -13,6 +15,14 @@ from rows import each
 def made(module, name, text, *bases):
     """An error of a class of that module and name."""
     return type(name, bases or (Exception,), {"__module__": module})(text)
+
+
+def natively(error):
+    """`error` as a function in C raises it, without a `raise`."""
+    try:
+        (_ for _ in ()).throw(error)
+    except BaseException as caught:
+        return caught
 
 
 class Unreadable(RuntimeError):
@@ -53,12 +63,12 @@ NOT_SHORT = [
 
 @each("error", SHORT)
 def test_want_of_memory_is_known_by_the_class_and_by_the_words_of_its_framework(error):
-    assert ran_out_of_memory(error)
+    assert ran_out_of_memory(natively(error))
 
 
 @each("error", NOT_SHORT)
 def test_no_other_error_is_taken_for_it_whatever_its_text_says(error):
-    assert not ran_out_of_memory(error)
+    assert not ran_out_of_memory(natively(error))
 
 
 LASTING = [
@@ -80,11 +90,20 @@ NOT_LASTING = [
 
 @each("error", LASTING)
 def test_a_device_is_lost_by_the_errors_that_leave_its_process_unusable(error):
-    assert device_is_lost(error)
+    assert device_is_lost(natively(error))
 
 
 @each("error", NOT_LASTING)
 def test_by_other_errors_it_need_not_be_lost(error):
+    assert not device_is_lost(natively(error))
+
+
+@each("raises", [True, False])
+def test_no_words_of_a_client_are_taken_for_those_of_a_library(raises):
+    error = RuntimeError("CUDA error: misaligned address")  # of a stage that says what it was sent
+    if raises:
+        with pytest.raises(RuntimeError):
+            raise error
     assert not device_is_lost(error)
 
 

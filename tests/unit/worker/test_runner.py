@@ -1031,7 +1031,7 @@ def test_an_item_of_more_than_a_mebibyte_is_not_kept():
 class Cuda(Stage):
     def predict(self, xs):
         if "poison" in xs and len(xs) <= self.lost_from:
-            raise RuntimeError("CUDA error: misaligned address\nand more")
+            (x for x in xs).throw(RuntimeError("CUDA error: misaligned address\nand more"))  # without a `raise`
         if "poison" in xs:
             raise ValueError("bad")
         return xs
