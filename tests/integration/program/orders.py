@@ -20,7 +20,9 @@ import penstock as ps
 class Order(msgspec.Struct):
     """What to do with this item, and what to answer."""
 
-    do: Literal["answer", "hold", "raise", "refuse", "die", "die once", "burn", "spin", "nap"] = "answer"
+    do: Literal["answer", "hold", "raise", "raise elsewhere", "refuse", "die", "die once", "burn", "spin", "nap"] = (
+        "answer"
+    )
     value: float = 0.0
     seconds: float = 0.0
 
@@ -33,6 +35,8 @@ def obey(order: Order) -> float:
             wait_for(Path("open"))
         case "raise":
             raise RuntimeError("the secret of row 7")
+        case "raise elsewhere":  # of another kind: the log of a shared server has not told of it yet
+            raise RuntimeError("the secret of row 8")
         case "refuse":
             raise ps.InvalidItem("not today")
         case "die":

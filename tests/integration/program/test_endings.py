@@ -132,10 +132,10 @@ def test_an_item_whose_deadline_passes_while_it_runs_is_504_at_that_moment(share
 
 
 def test_what_predict_raises_is_500_with_an_id_and_the_traceback_only_in_the_log(shared):
-    found = problem(shared.wire().post("/predict", {"do": "raise"}).answer(), 500, "stage-failed")
+    found = problem(shared.wire().post("/predict", {"do": "raise elsewhere"}).answer(), 500, "stage-failed")
     assert "secret" not in str(found)
     assert found["id"] == found["request_id"]
-    logged = shared.wait_for(rf"(?m)^.* ERROR .*{found['id']}(.*\n)+?.*RuntimeError: the secret of row 7\n")[0]
+    logged = shared.wait_for(rf"(?m)^.* ERROR .*{found['id']}(.*\n)+?.*RuntimeError: the secret of row 8\n")[0]
     assert "Traceback (most recent call last)" in logged
     assert "orders.py" in logged
 
