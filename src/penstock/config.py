@@ -40,8 +40,8 @@ LONGEST_SOCKET_PATH = 107
 """In bytes: the kernel has 108 for the path of a Unix socket, with the null byte at its end."""
 
 SERVICE_NAME = re.compile(r"[A-Za-z0-9._-]+")
-"""What the name of a service is: a part of a path, the same in a request, a log line and a process list.  A stage's
-stands in the same lines, in metrics and in flags.
+"""The name of a service: a part of a path, the same in a request, a log line and a process list.  A stage's stands in
+the same lines, in metrics and in flags.
 """
 
 STAGE_ARGUMENTS = (

@@ -67,7 +67,7 @@ def check_origin(text: str) -> None:
 
 
 _PATH = re.compile(r"/|(/(?!\.{1,2}(/|$))[A-Za-z0-9._~:-]+)+")
-"""What a path of the user's is: the same in a request line, after a proxy, and under a mount point."""
+"""A path of the user's: the same in a request line, after a proxy, and under a mount point."""
 
 
 def check_path(name: str, path: object, example: str) -> None:

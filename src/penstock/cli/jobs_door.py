@@ -1,7 +1,7 @@
 """Open a queue to those who come over HTTP: which queue, and whether this address may have it.
 
-Who may submit jobs may have this host read and write what the options allow, and fill a disk.  So a queue is open to
-others than those on this host only to those with a key: of the API key file, or of a tenant.
+A submitter of jobs may have this host read and write what the options allow, and fill a disk.  A queue is therefore
+open from other hosts only to those with a key: of the API key file, or of a tenant.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def model_schema(type_: Any, ref_template: str) -> tuple[dict[str, Any], dict[st
 
 
 def _refused(exc: pydantic.ValidationError) -> UnreadablePart:
-    """What pydantic's errors say, and where; of many the first."""
+    """The errors of pydantic, each with its place; of many the first."""
     errors = exc.errors(include_url=False, include_context=False, include_input=False)
     told = [(error["msg"], _path(error["loc"])) for error in errors[:MOST_ERRORS]]
     return UnreadablePart(*told[0], told[1:], len(errors) - len(told))

@@ -1,6 +1,6 @@
-"""What a consumer does for its queue beside its jobs and their outputs: forget what is old, count.
+"""Upkeep of a queue by a consumer, beside its jobs and their outputs: forget what is old, count.
 
-Every consumer does it, and none is needed.
+Every consumer does it, and the queue needs none to.
 """
 
 from __future__ import annotations

@@ -305,9 +305,9 @@ class Engine:
     def recall(self, request: Request) -> None:
         """Take back the items of `request` that no worker has begun.
 
-        A queued one is Cancelled at once.  One that was sent ahead is so when its worker has said that it left it out;
-        where that was too late, it has the outcome of its run.  What has begun, and what a worker from outside has,
-        ends as if nobody had asked.
+        A queued item is Cancelled at once.  An item that was sent ahead is so when its worker has said that it left it
+        out; where that was too late, it has the outcome of its run.  Items that have begun, and those that a worker
+        from outside has, end as if nobody had asked.
         """
         self._flow.recall(request)
 
