@@ -191,7 +191,8 @@ def is_our_reaper(pid: int) -> bool:
     from penstock.runtime import group_reaper  # here, because this file is also read over what is no whole build
 
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/fd/0").readlink() == Path(f"/proc/self/fd/{group_reaper.reaper.pipe}").readlink()
+        told_by = Path(f"/proc/{pid}/fd/0").readlink()
+        return any(told_by == Path(f"/proc/self/fd/{fd}").readlink() for fd in group_reaper.reaper.own_descriptors())
     return False
 
 

@@ -110,7 +110,8 @@ async def test_a_reaper_that_was_killed_is_replaced_and_meanwhile_a_group_ends_w
             await none_left(pid, relatives)
             await until(lambda: service.engine.stages[0].live_workers, "the next worker")
         await until(lambda: len(reapers(tmp_path)) == 1, "one reaper, which has no group to end")
-    os.close(made.pipe)
+    (pipe,) = made.own_descriptors()
+    os.close(pipe)
     await until(lambda: not reapers(tmp_path), "the reaper to end with the process that it is of")
 
 

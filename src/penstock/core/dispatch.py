@@ -63,11 +63,11 @@ class SentFrame:
     def settled(self) -> None:
         """Count one more of its items as settled, and tell its holder if nobody waits for it now."""
         self.unsettled -= 1
-        if self.unsettled == 0 and self.holder.frames:
-            if self.holder.frames[0] is self:
+        if self.unsettled == 0:
+            if self.running:
                 self.holder.deserted()
             elif self.sent_ahead:
-                self.holder.unwanted(self)
+                self.holder.recall(self, range(len(self.items)))
 
     @property
     def sent_ahead(self) -> bool:
@@ -103,8 +103,8 @@ class FrameHolder:
     def deserted(self) -> None:
         """The last item of the frame that runs was settled without its answer: it expired, or its caller left."""
 
-    def unwanted(self, frame: SentFrame) -> None:
-        """The last item of a frame that was sent ahead was settled: it need not begin."""
+    def recall(self, sent: SentFrame, places: Sequence[int]) -> None:
+        """Leave out the items at `places` of a frame that was sent ahead, if it has not begun."""
 
 
 Holder = TypeVar("Holder", bound=FrameHolder)
@@ -215,7 +215,7 @@ def reclaim(frames: Sequence[SentFrame], *, innocent: bool, retry: bool) -> Recl
             if item.state is SETTLED:
                 continue
             item.ran = item.ran or position == 0
-            if frame.recalled and item in frame.recalled and (position > 0 or innocent):
+            if item in frame.recalled and (position > 0 or innocent):
                 found.recalled.append(item)
             elif position > 0 or innocent:
                 found.returned.append(item)

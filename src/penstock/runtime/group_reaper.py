@@ -74,11 +74,6 @@ class GroupReaper:
         self._owner = 0
         """The process that started the shell: a fork of it tells it nothing."""
 
-    @property
-    def pipe(self) -> int:
-        """The descriptor by which the shell is told; -1 where there is none."""
-        return self._pipe
-
     def own_descriptors(self) -> list[int]:
         """The pipe: the shell waits for the end of it, and a fork must not keep it open."""
         return [self._pipe] if self._pipe >= 0 else []

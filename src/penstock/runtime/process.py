@@ -207,7 +207,10 @@ class WorkerProcess:
         status = self._popen.wait()
         if not ours and not self._group_is_left():
             reaper.forget(self.pid)
-        elif not reaper.end(self.pid) if self._reaped else not ours:  # somebody has killed it, or there is none
+        elif self._reaped:
+            if not reaper.end(self.pid):  # somebody has killed it
+                _kill_group(self.pid)
+        elif not ours:  # else it was killed with its leader
             _kill_group(self.pid)
         return status
 

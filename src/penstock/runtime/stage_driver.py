@@ -423,10 +423,9 @@ class StageDriver:
     def recall(self, item: Item) -> None:
         """Have the worker that `item` was sent ahead to leave it out; the item settles when the worker has answered."""
         sent: SentFrame = item.frame
-        worker = sent.holder
-        if self.recalls and isinstance(worker, WorkerSlot) and item not in sent.recalled:
+        if self.recalls and item not in sent.recalled:
             sent.recalled = [*sent.recalled, item]
-            worker.recall(sent, [sent.items.index(item)])
+            sent.holder.recall(sent, [sent.items.index(item)])
 
     @property
     def kept_bytes(self) -> int:

@@ -363,13 +363,9 @@ class WorkerSlot(FrameHolder):
         assert self._incarnation is not None
         self._incarnation.send([note])
 
-    def recall(self, sent: SentFrame, places: Sequence[int]) -> None:
-        """Tell the worker to leave out the items at `places` of a batch that was sent ahead."""
+    def recall(self, sent: SentFrame, places: Sequence[int]) -> None:  # see `FrameHolder`
         if self._owner.recalls and self._incarnation is not None:
             self._incarnation.send([encode_recall(sent.frame_id, places)])
-
-    def unwanted(self, frame: SentFrame) -> None:  # see `FrameHolder`
-        self.recall(frame, range(len(frame.items)))
 
     def check(self, frame_id: int, now: float) -> None:
         """Have the worker, which is idle, run `health`."""

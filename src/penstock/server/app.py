@@ -218,8 +218,8 @@ class App:
     def handle(self, request: HttpRequest, reply: Reply) -> None:
         """Answer a request that was admitted and whose body is complete: `reply` is called exactly once."""
         route: Route = request.route
-        accept = request.headers.get(b"accept")
-        if accept is not None and b"msgpack" in accept.lower():
+        accept = _names_messagepack(request)
+        if accept:
             reply = partial(_reply_in_messagepack, reply, accept)
         if self._adds_fields:
             reply = self._completing(request, reply)
@@ -243,8 +243,8 @@ class App:
         return self._to_page(request, response)
 
     def _to_page(self, request: HttpRequest, response: Response) -> Response:
-        accept = request.headers.get(b"accept")
-        if accept is not None and b"msgpack" in accept.lower():
+        accept = _names_messagepack(request)
+        if accept:
             response = in_messagepack(response, accept)
         return response if self._cors is None else self._cors.add(request, response)
 
@@ -482,6 +482,12 @@ def _read_identities(services: Sequence[Servable], options: ServerOptions) -> Id
     rules = {service.name: read_tenants(service.options.tenants) for service in services}
     keys = None if options.api_key_file is None else read_keys(options.api_key_file)
     return Identities(rules, options.tenant_header, keys)
+
+
+def _names_messagepack(request: HttpRequest) -> bytes:
+    """The Accept of a client that may prefer problems in MessagePack, or b""."""
+    accept = request.headers.get(b"accept")
+    return accept if accept is not None and b"msgpack" in accept.lower() else b""
 
 
 def _reply_in_messagepack(reply: Reply, accept: bytes, response: Response) -> None:

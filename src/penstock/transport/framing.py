@@ -255,15 +255,14 @@ def encode_control(kind: Kind, payload: bytes, frame_id: int = 0) -> list[Any]:
     return [_HEADER.pack(MAGIC, VERSION, kind, 1, 0, frame_id, 0.0, len(payload)) + payload]
 
 
-def encode_slab_note(kind: Kind, payload: bytes) -> bytes:
-    """A frame that only our own workers know, without an id: of a kind from RELEASED on."""
-    return _HEADER.pack(MAGIC, SLAB_VERSION, kind, 1, 0, 0, 0.0, len(payload)) + payload
+def encode_slab_note(kind: Kind, payload: bytes, frame_id: int = 0) -> bytes:
+    """A frame that only our own workers know: of a kind from RELEASED on; only a RECALL has an id."""
+    return _HEADER.pack(MAGIC, SLAB_VERSION, kind, 1, 0, frame_id, 0.0, len(payload)) + payload
 
 
 def encode_recall(frame_id: int, places: Sequence[int]) -> bytes:
     """A RECALL of the items at `places` of the BATCH `frame_id`."""
-    payload = struct.pack(f"<{len(places)}I", *places)
-    return _HEADER.pack(MAGIC, SLAB_VERSION, Kind.RECALL, 1, 0, frame_id, 0.0, len(payload)) + payload
+    return encode_slab_note(Kind.RECALL, struct.pack(f"<{len(places)}I", *places), frame_id)
 
 
 def _put_handles(
