@@ -243,6 +243,11 @@ def respond(problem: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...] = 
     return Response(status, PROBLEM_JSON, msgspec.json.encode(problem), headers)
 
 
+def names_messagepack(accept: bytes | None) -> bool:
+    """Whether a client with this Accept may prefer problems in MessagePack: see `in_messagepack`."""
+    return accept is not None and b"msgpack" in accept.lower()
+
+
 def in_messagepack(response: Response, accept: bytes) -> Response:
     """`response`, if it is a problem in MessagePack where the client's Accept prefers that, by the name that it used.
 

@@ -25,7 +25,7 @@ from penstock.server.application import HttpRequest, Reply, Response
 from penstock.server.fields import judge_encoding, read_length
 from penstock.server.path_pattern import PathPattern
 from penstock.server.request_terms import malformed_limit, read_time_limit, read_urgency
-from penstock.server.status import Problems
+from penstock.server.status import Problems, names_messagepack
 
 PAGE_BODY_BYTES: Final = 4096
 """Largest body of a request for a page.  No page reads one; a client that sends a small one with every request may.
@@ -56,14 +56,18 @@ class Traffic:
 
 
 class Formats:
-    """The format of a request's body and of its answer; `media` is the answer's Content-Type."""
+    """The format of a request's body and of its answer; `media` is the answer's Content-Type.
 
-    __slots__ = ("codec_in", "codec_out", "media")
+    With `names_messagepack` the client may prefer problems in MessagePack.
+    """
 
-    def __init__(self, codec_in: Codec, codec_out: Codec, media: bytes) -> None:
+    __slots__ = ("codec_in", "codec_out", "media", "names_messagepack")
+
+    def __init__(self, codec_in: Codec, codec_out: Codec, media: bytes, names_messagepack: bool) -> None:
         self.codec_in = codec_in
         self.codec_out = codec_out
         self.media = media
+        self.names_messagepack = names_messagepack
 
 
 # Compiled, so each subclass must be in setup.py's list too: Python refuses an interpreted class below a compiled one.
@@ -260,7 +264,7 @@ class ServiceRoute(Route):
         if answer is None:
             names = media_names(self.offers)
             return self.problems.refuse(406, f"nothing in Accept can be given; this route gives: {names}", request.id)
-        formats = Formats(codec_in, *answer)
+        formats = Formats(codec_in, *answer, names_messagepack(accept))
         if len(content_type or b"") + len(accept or b"") <= _MAX_PAIR_BYTES:
             if len(self._formats) >= _MAX_PAIRS:
                 self._formats.clear()
