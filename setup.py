@@ -115,6 +115,7 @@ COMPILED = [
     "server/protocols/route_table.py",
     "transport/framing.py",
     "transport/slab_pieces.py",
+    "transport/worker_socket.py",
     "worker/bisect.py",
     "worker/current_call.py",
     "worker/runner.py",
