@@ -22,7 +22,7 @@ from penstock.transfer.places import parse_file_or_object
 
 MOST_PRIORITY: Final = 1_000_000_000
 LONGEST_DELAY_SECONDS: Final = 10 * 366 * 86400.0
-"""Ten years: more than any store is kept, and far less than a clock can count."""
+"""Ten years: more than any store is kept, and far less than a clock can count.  No deadline is further ahead either."""
 JOB_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 LONGEST_KEY: Final = 256
 SERVICE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -180,9 +180,15 @@ def _check_accept(accept: object) -> None:
 
 
 def check_deadline(deadline: float | None, now: float) -> None:
-    """Raise ConfigError where `deadline` has passed at the moment `now`."""
-    if deadline is None or deadline > now:
+    """Raise ConfigError where `deadline` has passed at the moment `now`, or is further ahead than anybody can mean."""
+    if deadline is None or now < deadline <= now + LONGEST_DELAY_SECONDS:
         return
+    if deadline > now:
+        # JavaScript and Java count moments in milliseconds.
+        hint = ": is it in milliseconds?" if deadline > 100 * now else ""
+        raise ConfigError(
+            f"deadline is a moment in Unix seconds, and {deadline:.15g} is more than ten years ahead{hint}"
+        )
     ago = now - deadline
     if ago > now / 2:  # before 1995: these are seconds from now that somebody took for a moment
         raise ConfigError(

@@ -35,7 +35,8 @@ def new_job(given: JobInput | None, options: JobOptions, *, now: float, max_inli
         max_inline: the largest input, in bytes; 0 takes only empty ones.
 
     Raises:
-        ConfigError: there is no input, or it is given twice; the deadline has passed.
+        ConfigError: there is no input, or it is given twice; the deadline has passed, or is more than ten years
+            ahead.
         JobTooLarge: the input has more bytes than `max_inline`.
     """
     if given is not None and options.input_url is not None:

@@ -108,6 +108,7 @@ def test_an_input_may_lie_elsewhere(jobs, store):
         (("hello",), "a text is written with its quotes: '\"hello\"'"),
         (("1", "--priority", "high"), "--priority: expected an integer, got 'high'"),
         (("1", "--deadline", "60"), "60 has passed: write time.time() + 60"),
+        (("1", "--deadline", "1e15"), "more than ten years ahead: is it in milliseconds?"),
         (("1", "--max-inline", "0"), "the input has 1 bytes, and a store takes at most 0"),
         (("1", "--max-inline", "x"), "--max-inline: cannot read 'x' as a number"),
         (("1", "--prioritty", "3"), "did you mean --priority?"),

@@ -2,7 +2,7 @@ import pytest
 
 from penstock.errors import ConfigError, JobTooLarge
 from penstock.jobs.inputs import JobInput, encode_job_input
-from penstock.jobs.job_options import OPTION_NAMES, JobOptions, read_job_options
+from penstock.jobs.job_options import LONGEST_DELAY_SECONDS, OPTION_NAMES, JobOptions, read_job_options
 from penstock.jobs.new_jobs import MAX_INLINE, new_job, new_job_id
 from rows import each
 
@@ -101,12 +101,18 @@ def test_a_job_has_one_input():
         (0, "write time.time() + 0"),
         (NOW, "the deadline has passed already, 0 s ago"),
         (NOW - 9.5, "the deadline has passed already, 10 s ago"),
+        ((NOW + 60) * 1000, "1700000060000 is more than ten years ahead: is it in milliseconds?"),
+        (2 * NOW, "deadline is a moment in Unix seconds, and 3400000000 is more than ten years ahead"),
     ],
 )
-def test_a_deadline_that_has_passed_is_told(deadline, words):
+def test_a_deadline_that_has_passed_or_that_nobody_can_mean_is_told(deadline, words):
     with pytest.raises(ConfigError) as caught:
         new_job(ONE, JobOptions(deadline=deadline), now=NOW)
     assert words in str(caught.value)
+
+
+def test_a_deadline_may_be_ten_years_ahead():
+    assert new_job(ONE, JobOptions(deadline=NOW + LONGEST_DELAY_SECONDS), now=NOW).deadline == NOW + 10 * 366 * 86400
 
 
 def test_an_input_may_have_as_many_bytes_as_a_store_takes_and_no_more():
