@@ -38,6 +38,7 @@ from penstock.jobs.deliveries import Deliveries
 from penstock.jobs.held_work import HeldWork, Holding, JobStep
 from penstock.jobs.job_counters import JobCounters
 from penstock.jobs.job_formats import JobTarget
+from penstock.jobs.left_jobs import LeftJobs
 from penstock.jobs.lost_jobs import LostJobs
 from penstock.jobs.renewing import Renewing
 from penstock.jobs.rules.job_states import ENDED
@@ -148,6 +149,11 @@ class Consumer:
             draw=draw,
         )
         self._lost = LostJobs(lambda ids: self._store_threads.run(lambda: self.store.get(ids)), clock)
+        self._left = LeftJobs(
+            self._targets,
+            lambda state, limit: self._store_threads.run(lambda: self.store.list_jobs(state, limit, None)),
+            clock,
+        )
         self._upkeep = Upkeep(self, list(self._targets.values()), options, self._store_threads, clock, draw)
         self._deliveries = Deliveries(
             self,
@@ -306,6 +312,7 @@ class Consumer:
             return False
         try:
             stats = await self._store_threads.run(self.store.stats)
+            await self._left.tell(stats)
         except STORE_TROUBLE:
             return False
         if stats.scheduled or stats.waiting or stats.leased:

@@ -857,13 +857,18 @@ async def test_what_a_claim_brings_during_the_drain_is_given_back_before_the_end
     assert work.engine.tickets == []
 
 
-async def test_it_ends_by_itself_when_nothing_is_left_if_it_was_told_to(bench):
+async def ends_when_empty(bench):
+    """A bench that ends when nothing is left, and claims nothing before its engine is ready."""
     service = fake_service()
     service.engine.state = State.STARTING
-    work = await bench(service, until_empty=True)
+    return await bench(service, until_empty=True)
+
+
+async def test_it_ends_by_itself_when_nothing_is_left_if_it_was_told_to(bench):
+    work = await ends_when_empty(bench)
     work.submit("a")
     work.submit("b", delay=10.0)
-    service.engine.state = State.READY
+    work.engine.state = State.READY
     finished = asyncio.ensure_future(work.consumer.finished())
     await work.turn(1.5)
     work.engine.of("a").settle(b"6")
@@ -875,17 +880,49 @@ async def test_it_ends_by_itself_when_nothing_is_left_if_it_was_told_to(bench):
     assert finished.done()
 
 
+LEFT = "this consumer ends when the queue is empty, and {} jobs are left: {}"
+
+
+async def test_it_says_once_a_minute_for_which_services_the_jobs_are_that_it_waits_for(bench, caplog):
+    work = await ends_when_empty(bench)
+    work.submit("a", service="aaa")
+    work.submit("b", service="bbb", delay=999.0)
+    work.engine.state = State.READY
+    await work.turn(59.0)
+    line = ("WARNING", LEFT.format(2, "there are jobs for services that are not here: aaa, bbb"))
+    assert told(caplog) == [line]
+    await work.turn(60.0)
+    assert told(caplog) == [line, line]
+
+
+async def test_it_says_that_it_waits_because_the_queue_is_paused(bench, caplog):
+    work = await ends_when_empty(bench)
+    work.memory.pause()
+    work.submit()
+    work.engine.state = State.READY
+    await work.turn(59.0)
+    assert told(caplog) == [("WARNING", LEFT.format(1, "the queue is paused, until `penstock jobs resume`"))]
+
+
+async def test_jobs_that_it_will_have_and_those_of_others_are_nothing_to_tell_of(bench, caplog):
+    work = await ends_when_empty(bench)
+    work.submit("a", delay=500.0, service="double")
+    work.submit("b", service="other")
+    work.memory.claim("another", lease=500.0, limit=1, max_bytes=9, services=["other"])
+    work.engine.state = State.READY
+    await work.turn(130.0)
+    assert told(caplog) == []
+
+
 async def left_by_another(bench):
     """A bench that ends when nothing is left; a consumer that was killed has committed a job, and had its delivery."""
-    service = fake_service()
-    service.engine.state = State.STARTING
-    work = await bench(service, until_empty=True)
+    work = await ends_when_empty(bench)
     work.submit(output="file:///out/a")
     (job,) = work.memory.claim("another", lease=9.0, limit=1, max_bytes=9, services=["double"])
     work.transfers.parts["file:///out/a", "a", job.fence] = b"6"
     work.memory.end_attempts([AttemptEnd(job.hold, JobState.SUCCEEDED)])
     assert len(work.memory.deliveries(limit=9, lease=20.0)) == 1
-    service.engine.state = State.READY
+    work.engine.state = State.READY
     return work, asyncio.ensure_future(work.consumer.finished())
 
 
