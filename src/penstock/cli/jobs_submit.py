@@ -10,6 +10,7 @@ Contract
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import signal
 import sys
@@ -134,7 +135,7 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
 
 
 class _Lines:
-    """The inputs in the lines of a file; blank lines are none."""
+    """The inputs in the lines of a file; blank lines are none, nor is the byte order mark that some editors write."""
 
     def __init__(self, file: str, stream: IO[bytes], max_inline: int) -> None:
         self._file = file
@@ -151,9 +152,12 @@ class _Lines:
         """
         found: list[bytes] = []
         # A longer line is not read to its end: a file without line ends would take all memory.
-        while len(found) < LINES_IN_BATCH and (line := self._stream.readline(self._max_inline + 3)):
+        most = self._max_inline + len(codecs.BOM_UTF8) + len(b"\r\n") + 1
+        while len(found) < LINES_IN_BATCH and (line := self._stream.readline(most)):
             self._number += 1
             self.read_bytes += len(line)
+            if self._number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
             if line.strip():
                 found.append(self._input(line.strip()))
         return found

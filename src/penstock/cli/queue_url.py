@@ -65,7 +65,7 @@ def needed_queue_url(url: str | None, file: str | None, environ: Mapping[str, st
 
 def _read(file: str) -> str:
     try:
-        text = Path(file).read_text(encoding="utf-8").strip()
+        text = Path(file).read_text(encoding="utf-8-sig").strip()  # some editors write the mark
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"--queue-file {file}: {reason}") from None

@@ -156,6 +156,13 @@ def test_each_line_is_a_job_and_blank_lines_are_none(jobs, store, tmp_path):
     assert {job.priority for job in found} == {4}
 
 
+def test_lines_may_begin_with_a_byte_order_mark_and_have_any_line_end(jobs, store, tmp_path):
+    (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf[1]\r\n12345\r\n")
+    status, *_ = jobs("submit", "--jsonl", str(tmp_path / "in.jsonl"), "--max-inline", "5")
+    claimed = store.claim("holder", lease=30, limit=9, max_bytes=1 << 20, services=["s"])
+    assert (status, [job.body for job in claimed]) == (0, [b"[1]", b"12345"])
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [("{x}", "the input is not application/json"), ("1" * 300_000, "more than the 262144 bytes that a store takes")],

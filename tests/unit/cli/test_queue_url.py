@@ -19,6 +19,11 @@ def test_the_flag_wins_over_the_file_and_the_file_over_the_variable(file):
     assert read_queue_url(None, None, SET) == "sqlite:///variable.db"
 
 
+def test_a_file_may_begin_with_a_byte_order_mark_and_have_any_line_end(file):
+    file.write_bytes(b"\xef\xbb\xbfredis://host/2\r\n")
+    assert read_queue_url(None, str(file), {}) == "redis://host/2"
+
+
 @pytest.mark.parametrize("environ", [{}, {"PENSTOCK_QUEUE": ""}])
 def test_no_queue_is_none_where_none_is_needed_and_else_an_error(environ):
     assert read_queue_url(None, None, environ) is None
