@@ -67,6 +67,18 @@ async def turns(count):
         await asyncio.sleep(0)
 
 
+async def test_a_server_that_speaks_no_tls_is_told_as_that():
+    async def answer(_, writer):
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        url = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        async with AsyncClient(url, max_retries=0) as c:
+            with pytest.raises(ConnectionFailed, match="it speaks no TLS: write http://"):
+                await c.predict(1)
+
+
 @pytest.mark.parametrize("connected", [False, True], ids=["connecting", "connected"])
 @pytest.mark.parametrize("cancelled", [1, 2], ids=["once", "twice"])
 async def test_a_call_that_is_cancelled_at_any_point_is_in_nobodys_way(cancelled, connected):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
+from proxies import free_port
 
 from penstock.errors import ConfigError, StoreUnavailable
 from penstock.jobs.store import NewJob
@@ -75,6 +78,27 @@ def test_a_server_that_is_not_there_is_unavailable(tmp_path):
     pytest.importorskip("redis")
     with pytest.raises(StoreUnavailable, match=r"nothing\.sock cannot be reached"):
         open_store(f"unix://{tmp_path}/nothing.sock")
+
+
+@pytest.mark.parametrize(("kind", "asked", "told"), [
+    ("tls-port", "redis", "speaks TLS: write rediss://"),
+    ("port", "rediss", "speaks no TLS: write redis://"),
+])  # fmt: skip
+def test_a_server_that_is_asked_with_tls_where_it_has_none_or_the_other_way_round_says_so(tmp_path, kind, asked, told):
+    openssl = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost")
+    subprocess.run([*openssl, "-keyout", "key.pem", "-out", "cert.pem"], cwd=tmp_path, check=True, capture_output=True)
+    tls = (
+        "--tls-cert-file",
+        f"{tmp_path}/cert.pem",
+        "--tls-key-file",
+        f"{tmp_path}/key.pem",
+        "--tls-auth-clients",
+        "no",
+    )
+    port = free_port()
+    with private_redis("--bind", "127.0.0.1", f"--{kind}", str(port), *tls, "--requirepass", PASSWORD):
+        refused = refusal(lambda: open_store(f"{asked}://:{PASSWORD}@127.0.0.1:{port}"))
+    assert refused == f"Redis at 127.0.0.1:{port} {told}"
 
 
 @pytest.mark.parametrize("queue", ["", "a b", "a}b", "x" * 65])

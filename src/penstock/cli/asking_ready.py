@@ -19,6 +19,7 @@ import threading
 
 from penstock.cli.readiness import NOT_PENSTOCK, NotPenstock, Readiness, read_readiness
 from penstock.cli.server_address import HealthAddress
+from penstock.core.tls_words import speaks_no_tls
 
 MOST_BODY_BYTES = 64 * 1024
 
@@ -53,7 +54,8 @@ def _ask(address: HealthAddress, timeout: float, found: list[Readiness | Unreach
     except TimeoutError:
         found.append(Unreachable(f"no answer within {timeout:g} s"))
     except (OSError, UnicodeError) as error:  # a name too long to be looked up is a UnicodeError
-        found.append(Unreachable(getattr(error, "strerror", None) or str(error)))
+        words = getattr(error, "strerror", None) or str(error)
+        found.append(Unreachable("it speaks no TLS: write http://" if speaks_no_tls(words) else words))
     except ValueError as error:  # a chunk of a length below 0
         found.append(_no_http(error))
 

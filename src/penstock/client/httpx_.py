@@ -26,6 +26,7 @@ import httpx
 from penstock.client.client_options import ServerAddress
 from penstock.client.replies import NoReply, Reply
 from penstock.client.wire import LARGEST_PAGE_BYTES, OutgoingRequest
+from penstock.core.tls_words import speaks_no_tls
 from penstock.errors import ConfigError
 
 KEPT_SECONDS: Final = 5.0
@@ -81,7 +82,8 @@ async def _exchange(transport: httpx.AsyncHTTPTransport, request: OutgoingReques
     try:
         response = await transport.handle_async_request(outgoing)
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        return NoReply(sent=False, detail=f"the server cannot be reached: {_words(error)}")
+        words = "it speaks no TLS: write http://" if speaks_no_tls(str(error)) else _words(error)
+        return NoReply(sent=False, detail=f"the server cannot be reached: {words}")
     except httpx.TransportError as error:
         return NoReply(sent=True, detail=f"the connection was lost before there was an answer: {_words(error)}")
     largest = request.largest if response.is_success else LARGEST_PAGE_BYTES

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
+from penstock.core.tls_words import speaks_no_tls
 from penstock.errors import TransferFailed
 from penstock.transfer.lookups import Resolved
 from penstock.transfer.time_limit import TimeLimit
@@ -146,4 +147,6 @@ def _connection_error(sock: socket.socket, limit: TimeLimit) -> int:
 def _in_words(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid: {error.verify_message}"
+    if speaks_no_tls(str(error)):
+        return "it speaks no TLS: write http://"
     return error.strerror or str(error) or type(error).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import ssl
 
@@ -35,9 +36,7 @@ def handshakes(server):
     return len(server.listener._handshakes)
 
 
-@pytest.mark.parametrize(
-    "said", [b"", GET, b"\x16\x03\x01", b"\0" * 5000], ids=["nothing", "no-tls", "half-a-hello", "zeros"]
-)
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01", b"\0" * 5000], ids=["nothing", "half-a-hello", "zeros"])
 def test_whatever_a_client_says_instead_of_tls_its_connection_is_soon_gone(serve_tls, knock, certificate, said):
     server = serve_tls(header_timeout=0.5)
     before = sockets()
@@ -50,6 +49,16 @@ def test_whatever_a_client_says_instead_of_tls_its_connection_is_soon_gone(serve
     other = knock(server, trusting(certificate[0]))
     other.send(GET)
     assert other.answer()[0] == 200
+
+
+def test_a_client_that_asks_in_plain_text_is_told_of_tls_and_its_connection_is_gone(serve_tls, knock):
+    server = serve_tls()
+    client = knock(server)
+    client.send(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n")
+    status, _, body = client.answer()
+    assert (status, json.loads(body)["detail"]) == (400, "this port speaks TLS: write https://")
+    assert client.ended()
+    assert handshakes(server) == 0
 
 
 def test_clients_that_leave_in_their_handshake_are_soon_gone(serve_tls, knock):

@@ -88,7 +88,7 @@ def test_a_certificate_that_nobody_has_signed_is_good_enough(serve, pair, tmp_pa
 def test_a_server_of_plain_http_is_unreachable_over_tls(shared):
     status, said, _ = ask(f"https://127.0.0.1:{shared.port}")
     assert status == UNREACHABLE
-    assert said.startswith(f"unreachable: https://127.0.0.1:{shared.port}: ")
+    assert said == f"unreachable: https://127.0.0.1:{shared.port}: it speaks no TLS: write http://\n"
 
 
 WAITS = """

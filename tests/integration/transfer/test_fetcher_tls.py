@@ -108,7 +108,7 @@ def test_what_speaks_no_tls_is_a_failure(fetcher):
         thread = threading.Thread(target=speak)
         thread.start()
         try:
-            with pytest.raises(TransferFailed):
+            with pytest.raises(TransferFailed, match="it speaks no TLS: write http://"):
                 fetch(fetcher, f"https://localhost:{port}/")
         finally:
             thread.join()

@@ -28,6 +28,7 @@ from penstock.jobs.stores.redis_advice import LEAST_VERSION, advise, read_versio
 from penstock.jobs.stores.redis_refusals import explain_refusal
 from penstock.jobs.stores.redis_scripts import read_scripts
 from penstock.jobs.stores.redis_store import RedisStore
+from penstock.jobs.stores.redis_tls import asked_wrongly
 from penstock.jobs.stores.urls import QUEUE_NAME, StoreUrl
 
 SCHEMA: Final = "1"
@@ -69,7 +70,8 @@ def connect_redis(
             `ssl_certfile`, `ssl_keyfile`, or `unix_socket_path`.
 
     Raises:
-        ConfigError: the server is too old, refuses us, or has a queue of another version of Penstock.
+        ConfigError: the server is too old, refuses us, has TLS where we use none or the other way round, or has a queue
+            of another version of Penstock.
         StoreUnavailable: it cannot be reached.
     """
     if QUEUE_NAME.fullmatch(queue) is None:
@@ -77,8 +79,12 @@ def connect_redis(
     connected = RedisServer(queue, timeout, server)
     try:
         connected.prepare()
-    except PenstockError:
+    except PenstockError as error:
         connected.close()
+        if isinstance(error, StoreUnavailable) and "unix_socket_path" not in server:
+            place, tls = (server.get("host", "localhost"), server.get("port", 6379)), bool(server.get("ssl"))
+            if instead := asked_wrongly(*place, tls=tls, timeout=timeout):
+                raise ConfigError(f"{connected} {instead}") from None
         raise
     return RedisStore(connected, queue, bounds)
 

@@ -28,6 +28,17 @@ TICK_SECONDS = 0.001
 QUIET_SECONDS = 10.0
 """A line in the log says why it failed, at most once in so long."""
 
+PLAIN_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\ncontent-length: %d\r\n"
+    b"connection: close\r\n\r\n%b"
+)
+PLAIN_PROBLEM = (
+    b'{"type":"about:blank","title":"Bad Request","status":400,"detail":"this port speaks TLS: write https://"}'
+)
+"""The answer to a request in plain text."""
+MOST_DROPPED_BYTES = 64 * 1024
+"""The most of such a request that is read: what is left unread may take the answer away with a reset."""
+
 log = guarded_logger("penstock.server")
 
 
@@ -141,14 +152,17 @@ class Handshakes:
                 _cut(oldest)
 
     def _hang_up(self, sock: socket.socket) -> None:
-        """End one that has said nothing, or has left."""
+        """End one that has said nothing, has left, or speaks no TLS."""
         del self._silent[sock]
         asyncio.get_running_loop().remove_reader(sock)
         sock.close()
 
     def _begin(self, sock: socket.socket) -> None:
         """The client has said something, or has left: then it counts no more, and no handshake makes way for it."""
-        if _has_left(sock):
+        first = _first_byte(sock)
+        if first.isupper():  # of a method of HTTP; TLS begins with 22
+            _answer_plainly(sock)
+        if not first or first.isupper():
             self._hang_up(sock)
             return
         loop = asyncio.get_running_loop()
@@ -173,12 +187,20 @@ class Handshakes:
                 self._empty.set()
 
 
-def _has_left(sock: socket.socket) -> bool:
-    """Whether the client of `sock`, of which something can be read, left without a word."""
+def _first_byte(sock: socket.socket) -> bytes:
+    """The first byte that the client of `sock` has sent; b"" where it left without a word."""
     try:
-        return not sock.recv(1, socket.MSG_PEEK)
+        return sock.recv(1, socket.MSG_PEEK)
     except OSError:  # a reset
-        return True
+        return b""
+
+
+def _answer_plainly(sock: socket.socket) -> None:
+    """Tell the client of `sock`, which does not block, that this port speaks TLS."""
+    with contextlib.suppress(OSError):
+        sock.send(PLAIN_ANSWER % (len(PLAIN_PROBLEM), PLAIN_PROBLEM))
+        sock.shutdown(socket.SHUT_WR)
+        sock.recv(MOST_DROPPED_BYTES)
 
 
 def _cut(sock: socket.socket) -> None:
