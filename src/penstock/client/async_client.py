@@ -14,10 +14,11 @@ from penstock.client.job_calls import submitted_options
 from penstock.client.sending import ClientStats
 from penstock.client.world import World
 from penstock.core.tenants import USUAL_URGENCY
+from penstock.hosting.one_process import OfOneProcess
 from penstock.jobs.job import Job
 
 
-class AsyncClient:
+class AsyncClient(OfOneProcess):
     """A server's services, called over HTTP: ``async with AsyncClient(url) as c: await c.predict(3)``.
 
     Args:
@@ -141,7 +142,7 @@ class AsyncClient:
         return await self._core.sender.send(self._core.maker.health())
 
 
-class AsyncClientJobs:
+class AsyncClientJobs(OfOneProcess):
     """The jobs of a server's queue."""
 
     def __init__(self, core: ClientCore) -> None:

@@ -23,6 +23,7 @@ from penstock.client.world import World
 from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import ConfigError, NotReady
 from penstock.hosting.loop_thread import LoopThread
+from penstock.hosting.one_process import OfOneProcess
 from penstock.jobs.job import Job
 
 T = TypeVar("T")
@@ -97,7 +98,7 @@ class CallingThread:
         return thread
 
 
-class Client:
+class Client(OfOneProcess):
     """A server's services, called over HTTP by any number of threads: ``with Client(url) as c: c.predict(3)``.
 
     The arguments are those of `AsyncClient`.
@@ -188,7 +189,7 @@ class Client:
         return self._thread.run(self._core.sender.send(self._core.maker.health()))
 
 
-class ClientJobs:
+class ClientJobs(OfOneProcess):
     """The jobs of a server's queue, for any thread."""
 
     def __init__(self, core: ClientCore, thread: CallingThread) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeAlias
 import msgspec
 
 from penstock.errors import ConfigError, InvalidItem, JobConflict, JobTooLarge
+from penstock.hosting.one_process import OfOneProcess
 from penstock.jobs.endings import no_such_job, refuse_without_result
 from penstock.jobs.inputs import JobInput, encode_job_input
 from penstock.jobs.job import Job, Stats, StoredResult
@@ -65,7 +66,7 @@ def check_max_inline(max_inline: object) -> None:
         raise ConfigError(f"max_inline must be a number of bytes of at least 0, got {max_inline!r}")
 
 
-class JobQueue:
+class JobQueue(OfOneProcess):
     """The jobs of one queue, as a submitter sees them.  `connect` makes one.
 
     Args:

@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, Self, TypeAlias, TypeVar
 import msgspec
 
 from penstock.errors import ConfigError
+from penstock.hosting.one_process import OfOneProcess
 from penstock.jobs.job import Job, Stats
 from penstock.jobs.new_jobs import MAX_INLINE
 from penstock.jobs.rules.job_states import JobState
@@ -45,7 +46,7 @@ def connect_async(url: str, *, max_inline: int = MAX_INLINE) -> AsyncJobQueue:
     return AsyncJobQueue(partial(connect, url, max_inline=max_inline), shown=masked(url))
 
 
-class AsyncJobQueue:
+class AsyncJobQueue(OfOneProcess):
     """The jobs of one queue, as a submitter on an event loop sees them.  `connect_async` makes one.
 
     Args:

@@ -1,0 +1,16 @@
+"""The base of what belongs to one process: connections, and threads that nobody could send elsewhere."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from penstock.errors import ConfigError
+
+
+class OfOneProcess:
+    """Cannot be pickled or copied.  A fork has its own words for its calls."""
+
+    def __reduce__(self) -> NoReturn:
+        """Raise ConfigError."""
+        name = type(self).__name__
+        raise ConfigError(f"{name} belongs to one process and cannot be pickled: make one in each process")
