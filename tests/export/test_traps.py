@@ -15,8 +15,9 @@ pandas = pytest.importorskip("pandas")
 
 import tensorflow as tf  # noqa: E402
 from sklearn.datasets import load_diabetes  # noqa: E402
+from sklearn.decomposition import PCA  # noqa: E402
 from sklearn.ensemble import RandomForestRegressor  # noqa: E402
-from sklearn.linear_model import LogisticRegression  # noqa: E402
+from sklearn.linear_model import LinearRegression, LogisticRegression  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
 from sklearn.preprocessing import OneHotEncoder, StandardScaler  # noqa: E402
 from torch import nn  # noqa: E402
@@ -39,6 +40,11 @@ class Returning(nn.Module):
 
     def forward(self, **inputs):
         return self.function(**inputs)
+
+
+class Chained(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x)
 
 
 class OfKeras(keras.Model):
@@ -103,6 +109,47 @@ def test_an_answer_that_depends_on_the_other_rows_of_the_batch_is_refused(tmp_pa
     error = refused(model, tmp_path)
     assert error.output == "output"
     assert error.format in ("onnx", "saved_model")
+
+
+def among_many(x):
+    """Whether a model is asked about several rows; a graph of Keras is traced without a number of rows."""
+    return x.shape[0] is None or x.shape[0] > 1
+
+
+def regression_that_doubles_alone():
+    model = LinearRegression().fit(FEATURES.encode(ROWS)["x"], range(8))
+    predict = model.predict
+    model.predict = lambda x: predict(x) if among_many(x) else 2 * predict(x)
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Returning(lambda x: x.sum(1) if among_many(x) else 2 * x.sum(1)),
+        OfKeras(lambda x: tf.reduce_sum(x, axis=1) if among_many(x) else 2 * tf.reduce_sum(x, axis=1)),
+        regression_that_doubles_alone(),
+    ],
+    ids=["torch", "keras", "scikit-learn"],
+)
+def test_a_model_that_answers_one_row_otherwise_than_many_is_refused(tmp_path, model):
+    """Each graph has the branch of many rows, for one row too, and the proof finds no difference."""
+    error = refused(model, tmp_path, probes=ROWS[1:], check=ROWS)
+    assert "the model answers a row otherwise in a batch of 1 than among 7 rows" in str(error)
+    assert (error.output, error.row, error.got) == ("output", 0, pytest.approx(2 * error.expected))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Chained(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.LayerNorm(3), nn.Dropout()),
+        keras.Sequential([keras.layers.Dense(3), keras.layers.BatchNormalization(), keras.layers.LayerNormalization()]),
+        make_pipeline(StandardScaler(), PCA(2)).fit(FEATURES.encode(ROWS)["x"]),
+    ],
+    ids=["torch", "keras", "scikit-learn"],
+)
+def test_what_a_model_has_learnt_of_batches_is_not_taken_for_a_dependence_on_them(tmp_path, model):
+    assert save(model, tmp_path).rows == 8
 
 
 def test_an_answer_without_its_batch_axis_for_one_row_is_refused(tmp_path):

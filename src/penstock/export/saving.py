@@ -5,6 +5,8 @@ Contract
 * Arguments are checked before the model is asked; a wrong one is a `ConfigError`.
 * This process records the encoded inputs and what the model itself answers.  A fresh process replays all of that
   through each graph, and the artifact appears at its path by one rename only after it has succeeded.
+* A graph answers a row as the model did among all rows.  The model itself is asked about some of them in small batches
+  too, and refused where it answers otherwise there.
 * Whatever happens before, also Ctrl-C, leaves nothing at the path, and the model as it was.
 """
 
@@ -14,18 +16,19 @@ import inspect
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from penstock.artifact.comparing import compare_output
+from penstock.artifact.comparing import Deviation, compare_output
 from penstock.artifact.drafting import Draft, new_artifact
 from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.manifest_json import batch_to_entry
-from penstock.artifact.proof import prove
+from penstock.artifact.proof import Proof, prove
 from penstock.artifact.recorded import Recorded
+from penstock.artifact.replaying import BATCH_SIZES
 from penstock.config import Batch, check_keywords, checked_keywords
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused, InvalidItem
 from penstock.export.exporter import GraphSignature, ModelAnswer, ModelExporter
@@ -44,8 +47,8 @@ EXAMPLE_ROWS: Final = 32
 """With how many rows at most a model is traced."""
 LARGEST: Final = 2**31
 """The default of `max_bytes`: the file format of ONNX holds no more."""
-
-
+ROWS_APART: Final = 30
+"""How many of the probes, and of the rows to check, the model itself is asked about in small batches: 40 calls."""
 ENOUGH_ROWS: Final = 300
 """Rows that leave a doubt no longer: a fault in one row of a hundred is missed by as many once in twenty times."""
 
@@ -202,7 +205,10 @@ def save_exported(
             run=options.run,
         )
         hit("synced")
-        return _prove_and_publish(draft, asked.check, progress, options.run)
+        proof = _prove(draft, asked.check, progress)
+        _ask_apart(exporter, asked, options.tolerance)  # last: where the graph is wrong too, the proof tells of it
+        hit("verified")
+        return _publish(draft, proof, progress, options.run)
 
 
 @dataclass(frozen=True)
@@ -239,13 +245,15 @@ def _ask(exporter: ModelExporter, features: Features, tables: tuple[Any, Any], o
     return _Asked(probes, check, outputs, classes)
 
 
-def _prove_and_publish(draft: Draft, check: Recorded | None, progress: Progress, run: str | None) -> ExportReport:
+def _prove(draft: Draft, check: Recorded | None, progress: Progress) -> Proof:
     progress.step("replaying all rows through what was written, in a fresh process")
     try:
-        proof = prove(draft.folder, check=check, digest=draft.digest)
+        return prove(draft.folder, check=check, digest=draft.digest)
     except ArtifactInvalid as error:  # as a graph that its own runtime cannot open
         raise ExportRefused(f"what was written cannot be used: {error}") from error
-    hit("verified")
+
+
+def _publish(draft: Draft, proof: Proof, progress: Progress, run: str | None) -> ExportReport:
     path = draft.publish()
     worst = ", ".join(f"{name} {difference:.3g}" for name, difference in proof.worst.items())
     done = f"saved {path}" if run is None else "proved the model"  # a run's stage is gone before anybody could look
@@ -357,11 +365,71 @@ def _ask_again(exporter: ModelExporter, recorded: Recorded, tolerance: tuple[flo
     for (name, before), after in zip(recorded.outputs.items(), exporter.answer(recorded.inputs).arrays, strict=True):
         found = compare_output(name, before, after, tolerance=tolerance)
         if found.problem:
-            raise ExportRefused(
-                f"the model answers a row differently when it is asked again, as one that reads a clock or draws "
+            raise _otherwise(
+                found,
+                "the model answers a row differently when it is asked again, as one that reads a clock or draws "
                 f"random numbers: output {name!r}, row {found.row}: first {found.expected!r}, then {found.got!r}",
-                output=name,
-                row=found.row,
-                expected=found.expected,
-                got=found.got,
             )
+
+
+def _ask_apart(exporter: ModelExporter, asked: _Asked, tolerance: tuple[float, float]) -> None:
+    """Refuse a model that answers a row otherwise in a small batch than among all rows: a graph has one answer to it.
+
+    PyTorch and Keras follow a branch on the size of the batch as many rows take it, and write that for every size.
+    """
+    first_row = 0
+    for recorded in filter(None, (asked.probes, asked.check)):
+        for places in small_batches(len(recorded.rows)):
+            _compare_apart(exporter, recorded, places, tolerance, first_row)
+        first_row += len(recorded.rows)
+
+
+def small_batches(rows: int) -> list[list[int]]:
+    """The batches, of so many rows, that the model itself is asked about: the places of their rows.
+
+    They have the sizes that the proof has, and rows from the first to the last, evenly spread.  Where there are fewer
+    rows than in a batch, they are repeated.
+    """
+    places = list(dict.fromkeys(place * (rows - 1) // (ROWS_APART - 1) for place in range(ROWS_APART)))
+    return [
+        [places[place % len(places)] for place in range(start, start + size)]
+        for size in BATCH_SIZES
+        for start in range(0, len(places), size)
+    ]
+
+
+def _compare_apart(
+    exporter: ModelExporter, recorded: Recorded, places: Sequence[int], tolerance: tuple[float, float], first_row: int
+) -> None:
+    answer = _answer_apart(exporter, recorded, places)
+    for (name, among_all), apart in zip(recorded.outputs.items(), answer.arrays, strict=True):
+        found = compare_output(name, among_all[places], apart, tolerance=tolerance)
+        if found.problem:
+            found = replace(found, row=first_row + places[found.row])
+            raise _otherwise(
+                found,
+                f"the model answers a row otherwise in a batch of {len(places)} than among {len(recorded.rows)} rows, "
+                f"and its graph has one answer to it: output {name!r}, row {found.row}: {found.expected!r} among all, "
+                f"and {found.got!r} in the small batch; no answer may depend on the size of the batch, or on the rows "
+                "beside it",
+            )
+
+
+def _answer_apart(exporter: ModelExporter, recorded: Recorded, places: Sequence[int]) -> ModelAnswer:
+    """The model's answer to the rows at `places`.
+
+    Raises:
+        ExportRefused: it fails on so few, or has other outputs for them.
+    """
+    sizes = f"batches of {len(recorded.rows)}, and not of {len(places)}"
+    try:
+        answer = exporter.answer({name: array[places] for name, array in recorded.inputs.items()})
+    except ConfigError as error:
+        raise ExportRefused(f"the model takes {sizes}: {error}") from error
+    if len(answer.arrays) != len(recorded.outputs) or answer.names not in {None, tuple(recorded.outputs)}:
+        raise ExportRefused(f"the model has the outputs {', '.join(recorded.outputs)} for {sizes}")
+    return answer
+
+
+def _otherwise(found: Deviation, words: str) -> ExportRefused:
+    return ExportRefused(words, output=found.output, row=found.row, expected=found.expected, got=found.got)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from penstock.errors import ConfigError, ExportRefused
 from penstock.export import saving
 from penstock.export.exporter import ModelAnswer
 from penstock.export.save_options import SaveOptions
-from penstock.export.saving import agreed_classes, save_exported, save_for_run
+from penstock.export.saving import ROWS_APART, agreed_classes, save_exported, save_for_run, small_batches
 from penstock.features.kinds import Ids
 from penstock.features.tensors import Tensor
 from tiny_artifacts import ROWS, features
@@ -153,6 +154,72 @@ def test_a_model_that_answers_otherwise_when_asked_again_is_refused(tmp_path):
     assert "reads a clock or draws random numbers" in str(error)
     assert error.output == "probability"
     assert error.got - error.expected == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "row"),
+    [
+        (4, "in a batch of 1 than among 2 rows", 0),
+        (5, "in a batch of 1 than among 2 rows", 1),
+        (6, "in a batch of 3 than among 2 rows", 0),
+        (8, "in a batch of 1 than among 4 rows", 3),
+        (11, "in a batch of 3 than among 4 rows", 2),
+    ],
+)
+def test_a_model_that_answers_a_row_otherwise_in_a_small_batch_is_refused(tmp_path, asked, told, row):
+    """Its graph answers every batch as the model answers all rows at once, so the proof finds nothing."""
+    exporter = Exporter(lambda answers, call: answers * 2 if call == asked else answers)
+    error = refusal(tmp_path, ExportRefused, exporter, probes=ROWS[:2], check=ROWS)
+    assert f"the model answers a row otherwise {told}, and its graph has one answer to it" in str(error)
+    assert (error.format, error.output, error.row, exporter.asked) == ("", "probability", row, asked)
+    assert error.got == pytest.approx(2 * error.expected)
+
+
+def test_a_model_is_asked_about_two_tables_twice_and_in_small_batches(tmp_path):
+    sizes = []
+
+    def note(answers, _):
+        sizes.append(len(answers))
+        return answers
+
+    saved(tmp_path, Exporter(note), probes=ROWS[:2], check=ROWS)
+    assert sizes == [2, 4, 2, *[1, 1, 3], *[1, 1, 1, 1, 3, 3]]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda answers: answers.reshape(()), "'float32 (1,)' among all, and 'float32 ()' in the small batch"),
+        (lambda answers: ModelAnswer([answers, answers]), "has the outputs probability for batches of 2, and not of 1"),
+        (lambda answers: ModelAnswer([answers], ("odds",)), "the outputs probability for batches of 2, and not of 1"),
+    ],
+)
+def test_a_model_with_another_kind_of_answer_for_one_row_is_refused(tmp_path, change, told):
+    exporter = Exporter(lambda answers, _: change(answers) if len(answers) == 1 else answers)
+    assert told in str(refusal(tmp_path, ExportRefused, exporter))
+
+
+def test_a_model_that_fails_on_one_row_is_refused_in_its_own_words(tmp_path):
+    def fail(answers, _):
+        if len(answers) == 1:
+            raise ConfigError("predict raised ValueError: too few")
+        return answers
+
+    error = refusal(tmp_path, ExportRefused, Exporter(fail))
+    assert str(error) == "the model takes batches of 2, and not of 1: predict raised ValueError: too few"
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, ROWS_APART - 1, ROWS_APART, ROWS_APART + 1, 1000, 10**9])
+def test_a_model_is_asked_about_rows_from_the_first_to_the_last_but_not_about_all(rows):
+    batches = small_batches(rows)
+    alone = [batch[0] for batch in batches if len(batch) == 1]
+    threes = [batch for batch in batches if len(batch) == 3]
+    assert len(alone) == len(set(alone)) == min(rows, ROWS_APART)
+    assert (alone, alone[0], alone[-1]) == (sorted(alone), 0, rows - 1)
+    assert alone + threes == [batch[0] if len(batch) == 1 else batch for batch in batches]
+    assert {place for batch in threes for place in batch} == set(alone)
+    steps = [after - before for before, after in pairwise(alone)]
+    assert max(steps, default=0) - min(steps, default=0) <= 1
 
 
 @pytest.mark.parametrize(
