@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.features.values import (
+    FLOAT_BITS,
     LARGEST_WHOLE_FLOAT,
     IdReader,
     NumberReader,
@@ -56,7 +57,7 @@ class Tokens:
 
 def read_numbers(column: Column, reader: NumberReader) -> Numbers:
     """A column of finite float64."""
-    floats = _as_floats(column, reader)
+    floats = _as_floats(column)
     if floats is None:
         return _read_each(column, reader, np.float64)
     missing = None
@@ -74,27 +75,27 @@ def read_numbers(column: Column, reader: NumberReader) -> Numbers:
     return Numbers(finite, missing if missing.any() else None, faults)
 
 
-def _as_floats(column: Column, reader: NumberReader) -> npt.NDArray[np.float64] | None:
+def _as_floats(column: Column) -> npt.NDArray[np.float64] | None:
     """The column as float64, with NaN for None; None where a value needs a closer look."""
     if isinstance(column, list):
         types = set(map(type, column))
         if not types <= {float, int, type(None)}:
             return None
         integers = [value for value in column if type(value) is int] if int in types else []
-        if integers and (max(integers) > 2**reader.bits or min(integers) < -(2**reader.bits)):
+        if integers and (max(integers) > 2**FLOAT_BITS or min(integers) < -(2**FLOAT_BITS)):
             return None
         return np.array(column, dtype=np.float64)
     if column.dtype.kind == "f" and column.dtype.itemsize <= 8:
         return column.astype(np.float64)
-    if column.dtype.kind in "iu" and (not column.size or _within(column, reader.bits)):
+    if column.dtype.kind in "iu" and (not column.size or _within(column)):
         return column.astype(np.float64)
     return None
 
 
-def _within(column: Array, bits: int) -> bool:
-    """Whether each integer lies where every integer is a float of so many bits."""
+def _within(column: Array) -> bool:
+    """Whether each integer lies where every integer is a float."""
     greatest, least = int(column.max()), int(column.min())
-    return -(1 << bits) <= least <= greatest <= 1 << bits
+    return -(1 << FLOAT_BITS) <= least <= greatest <= 1 << FLOAT_BITS
 
 
 def read_ids(column: Column, reader: IdReader) -> Numbers:

@@ -14,7 +14,7 @@ from penstock.features.kinds import EMPTY, Crossed, Numeric, Text
 from penstock.features.learnt import Statistics
 from penstock.features.tables import RawTable
 from penstock.features.tensors import Tensor
-from penstock.features.values import FLOAT32_BITS, NumberReader, TextReader
+from penstock.features.values import NumberReader, TextReader
 
 SMALLEST_FLOAT32: Final = 2.0**-126
 """A smaller float32 becomes 0 with its sign: TensorFlow makes it 0, and the spec is one and the same everywhere."""
@@ -78,7 +78,7 @@ class NumericEncoder:
         self.outputs: tuple[Tensor, ...] = (Tensor(name, "float32"),)
         self._name = name
         self._column = kind.column or name
-        self._reader = NumberReader(kind.ignore, bits=FLOAT32_BITS)
+        self._reader = NumberReader(kind.ignore)
         self._stand_in = number_stand_in(kind, statistics)
         self._offset = statistics.offset
         self._factor = 1.0 / statistics.divisor  # once, as TensorFlow's optimizer does with a constant

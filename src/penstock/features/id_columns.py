@@ -16,7 +16,7 @@ from penstock.features.columns import Array, Column, Faults, Mask, Numbers, read
 from penstock.features.hashing import Hashes, check_can_hash, hash_words
 from penstock.features.kinds import EMPTY, MEAN, SMALLEST_NORMAL, Bucketized, Hashed, Ids, StandIn, Vocabulary
 from penstock.features.learnt import Statistics
-from penstock.features.values import FLOAT64_BITS, CategoryReader, IdReader, NumberReader, shown_value
+from penstock.features.values import CategoryReader, IdReader, NumberReader, shown_value
 from penstock.features.word_places import WordPlaces
 
 IS_MISSING = "is missing"
@@ -70,7 +70,7 @@ class BucketSource:
         boundaries = kind.boundaries if kind.boundaries is not None else statistics.boundaries
         assert boundaries is not None
         self._boundaries = np.array(boundaries)
-        self._reader = NumberReader(kind.ignore, bits=FLOAT64_BITS)
+        self._reader = NumberReader(kind.ignore)
         self._stand_in = number_stand_in(kind, statistics)
         self.size: int | None = len(boundaries) + 1
 

@@ -31,7 +31,7 @@ from penstock.features.kind_checks import (
     checked_word,
     store,
 )
-from penstock.features.values import FLOAT32_BITS, FLOAT64_BITS, CategoryReader, IdReader, NumberReader, shown_value
+from penstock.features.values import CategoryReader, IdReader, NumberReader, shown_value
 
 SMALLEST_NORMAL: Final = 2.0**-1022
 """Below it TensorFlow takes a float64 for 0, so no boundary may lie there."""
@@ -56,7 +56,7 @@ EMPTY: Final = StandIn.EMPTY
 class Numeric:
     """A number, as float32; scaled in float64 and rounded once.
 
-    An integer that float32 cannot hold is refused, and so is a number that becomes infinite.
+    An integer that float64 cannot hold is refused, and so is a number that becomes infinite.
 
     Args:
         scale: None leaves the number as it is; "standard" subtracts the mean of the fitted column and divides by its
@@ -79,7 +79,7 @@ class Numeric:
             raise ConfigError("missing=EMPTY is for features with ids: a number has a stand-in, or MEAN")
         store(
             self,
-            missing=_number_stand_in(self.missing, FLOAT32_BITS),
+            missing=_number_stand_in(self.missing),
             ignore=checked_ignore(self.ignore),
             column=None if self.column is None else checked_name("column", self.column),
         )
@@ -110,7 +110,7 @@ class Bucketized:
             store(self, quantiles=checked_count("quantiles", self.quantiles, least=2, most=2**31 - 1))
         if self.missing is EMPTY:
             check_may_be_empty(self, "missing")
-        store(self, missing=_number_stand_in(self.missing, FLOAT64_BITS))
+        store(self, missing=_number_stand_in(self.missing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,10 +277,7 @@ Kind: TypeAlias = Numeric | Bucketized | Hashed | Vocabulary | Crossed | Ids | T
 
 def checked_boundaries(boundaries: Any) -> tuple[float, ...]:
     """Boundaries of buckets as floats: at least one, each above the one before."""
-    found = tuple(
-        checked_value("boundaries", one, NumberReader(bits=FLOAT64_BITS))
-        for one in checked_items("boundaries", boundaries)
-    )
+    found = tuple(checked_value("boundaries", one, NumberReader()) for one in checked_items("boundaries", boundaries))
     if not found:
         raise ConfigError("boundaries must have at least one number")
     if any(low >= high for low, high in itertools.pairwise(found)):
@@ -301,10 +298,10 @@ def checked_vocabulary(values: Any) -> tuple[str, ...]:
     return found
 
 
-def _number_stand_in(value: Any, bits: int) -> float | StandIn | None:
+def _number_stand_in(value: Any) -> float | StandIn | None:
     if value is None or isinstance(value, StandIn):
         return value
-    return checked_value("missing", value, NumberReader(bits=bits))
+    return checked_value("missing", value, NumberReader())
 
 
 def _category_stand_in(kind: Hashed | Vocabulary) -> str | StandIn | None:

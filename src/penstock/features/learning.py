@@ -14,7 +14,7 @@ from penstock.features.kinds import Bucketized, Kind, Numeric, Vocabulary
 from penstock.features.learnt import Statistics, learn_numbers, learn_values, needs_fit
 from penstock.features.lists import Lists, read_lists
 from penstock.features.tables import RawTable, read_table
-from penstock.features.values import FLOAT32_BITS, FLOAT64_BITS, CategoryReader, NumberReader
+from penstock.features.values import CategoryReader, NumberReader
 
 
 def learn(kinds: Mapping[str, Kind], table: Any) -> dict[str, Statistics]:
@@ -48,9 +48,7 @@ def _learn_feature(name: str, kind: Numeric | Bucketized | Vocabulary, table: Ra
     try:
         if isinstance(kind, Vocabulary):
             return learn_values(kind, _count(column, kind, values, lists))
-        numbers = read_numbers(
-            values, NumberReader(kind.ignore, bits=FLOAT32_BITS if isinstance(kind, Numeric) else FLOAT64_BITS)
-        )
+        numbers = read_numbers(values, NumberReader(kind.ignore))
         _raise_first(column, numbers.faults, lists)
         found = numbers.array if numbers.missing is None else numbers.array[~numbers.missing]
         return learn_numbers(kind, found)

@@ -11,7 +11,7 @@ from penstock.features.id_columns import IS_MISSING, IdSource
 from penstock.features.kinds import EMPTY, Bucketized, Hashed, Ids, Vocabulary
 from penstock.features.lists import Lists, read_lists, scatter
 from penstock.features.tensors import Tensor
-from penstock.features.values import FLOAT32_BITS, NumberReader
+from penstock.features.values import NumberReader
 
 Weights = npt.NDArray[np.float32]
 
@@ -71,7 +71,7 @@ class ListEncoder:
 
     def _read_flat(self, batch: TableBatch, given: Lists) -> Weights:
         assert self._weights is not None
-        numbers = read_numbers(given.flat, NumberReader(bits=FLOAT32_BITS))
+        numbers = read_numbers(given.flat, NumberReader())
         faults = numbers.faults
         rounded, too_large = round_once(numbers.array)
         for mask, reason in ((numbers.missing, IS_MISSING), (too_large, TOO_LARGE)):

@@ -22,10 +22,9 @@ from penstock.codec.text import cut_middle
 
 LARGEST_WHOLE_FLOAT: Final = 2.0**53
 """From here on not every integer is a float, so a larger float is no integer."""
-FLOAT32_BITS: Final = 24
-FLOAT64_BITS: Final = 53
-"""How many bits, from the first to the last that is set, an integer may have that the float holds exactly."""
-LARGEST_EXPONENT: Final = {FLOAT32_BITS: 128, FLOAT64_BITS: 1024}
+FLOAT_BITS: Final = 53
+"""How many bits, from the first to the last that is set, an integer may have that a float holds exactly."""
+LARGEST_EXPONENT: Final = 1024
 """How many bits the integer part of a float may have."""
 _DECIMAL = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
 """The one way to write an integer; no int64 has more digits."""
@@ -94,13 +93,13 @@ def is_text(value: str) -> bool:
     return True
 
 
-def fits(number: int, bits: int) -> bool:
-    """Whether a float of so many bits holds the integer exactly."""
+def fits(number: int) -> bool:
+    """Whether a float holds the integer exactly."""
     size = abs(number)
-    if size >> bits == 0:
+    if size >> FLOAT_BITS == 0:
         return True
     trailing = (size & -size).bit_length() - 1
-    return size.bit_length() - trailing <= bits and size.bit_length() <= LARGEST_EXPONENT[bits]
+    return size.bit_length() - trailing <= FLOAT_BITS and size.bit_length() <= LARGEST_EXPONENT
 
 
 def whole(value: float) -> int | None:
@@ -211,19 +210,14 @@ class IdReader(ValueReader[int]):
 
 
 class NumberReader(ValueReader[float]):
-    """Reads a finite number, as float64.  An integer must be one that a float of `bits` bits holds exactly."""
+    """Reads a finite number, as float64.  An integer must be one that a float holds exactly."""
 
     wanted = "a number"
 
-    def __init__(self, ignore: tuple[Any, ...] = (), *, bits: int = FLOAT64_BITS) -> None:
-        self.bits = bits
+    def __init__(self, ignore: tuple[Any, ...] = ()) -> None:
         super().__init__(ignore)
         self.ignored_floats = np.array(
-            [
-                float(value)
-                for value in ignore
-                if isinstance(value, float) or (isinstance(value, int) and fits(value, FLOAT64_BITS))
-            ]
+            [float(value) for value in ignore if isinstance(value, float) or (isinstance(value, int) and fits(value))]
         )
 
     def parse(self, value: Any) -> float:
@@ -233,8 +227,7 @@ class NumberReader(ValueReader[float]):
                 raise ValueRefused(f"expected a finite number, got {value!r}")
             return value
         if isinstance(value, int) and not isinstance(value, bool):
-            if not fits(value, self.bits):
-                name = "float32" if self.bits == FLOAT32_BITS else "float64"
-                raise ValueRefused(f"{shown_value(value)} cannot be held exactly as {name}")
+            if not fits(value):
+                raise ValueRefused(f"{shown_value(value)} cannot be held exactly as float64")
             return float(value)
         raise self.refuse(value)

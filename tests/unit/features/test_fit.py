@@ -126,9 +126,20 @@ def test_a_value_that_is_not_of_the_kind_is_refused_with_its_path():
 
 
 def test_an_integer_that_serving_would_refuse_is_refused_in_training():
-    with pytest.raises(InvalidItem, match=r"16777217 cannot be held exactly as float32 at `\$\[1\]\.a`"):
-        learnt(f.Numeric(scale="minmax"), [1, 2**24 + 1])
+    for kind in (f.Numeric(scale="minmax"), f.Bucketized(quantiles=2)):
+        with pytest.raises(InvalidItem, match=r"9007199254740993 cannot be held exactly as float64 at `\$\[1\]\.a`"):
+            learnt(kind, [1, 2**53 + 1])
     assert learnt(f.Bucketized(quantiles=2), [1, 2**24 + 1]).boundaries == (2.0**23 + 1,)
+
+
+@pytest.mark.parametrize(
+    "kind", [f.Numeric(scale="standard"), f.Numeric(scale="minmax", missing=f.MEAN), f.Bucketized(quantiles=4)]
+)
+def test_a_column_of_large_integers_is_fitted_as_that_of_the_same_floats(kind):
+    prices = np.array([25_000_001, 2**31 + 5, 7, 2**40 + 1, 2**53])
+    expected = learnt(kind, prices.astype(np.float64))
+    for column in (prices, prices.astype(np.uint64), prices.tolist(), list(prices), prices.astype(object)):
+        assert learnt(kind, column) == expected
 
 
 def test_only_the_columns_that_are_learnt_from_are_read():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from penstock import features as f
+from penstock.codec.decode import ItemDecoder
+from penstock.codec.formats import Codec
 from penstock.codec.schema import accepts, json_schema
 
 FEATURES = f.Features(
@@ -40,11 +43,23 @@ def test_a_request_becomes_a_row_that_is_encoded_as_its_dict_is():
 
 
 def test_an_integer_sent_for_a_number_stays_one():
-    item = read(GOOD | {"age": 2**24 + 1})
+    item = read(GOOD | {"age": 2**53 + 1})
     assert type(item.age) is int
-    assert str(FEATURES.encode_rows([item]).invalid[0]) == "16777217 cannot be held exactly as float32 at `$.age`"
+    reason = "9007199254740993 cannot be held exactly as float64 at `$.age`"
+    assert str(FEATURES.encode_rows([item]).invalid[0]) == reason
     assert read(GOOD | {"other": 2**63 - 1}).other == 2**63 - 1
     assert read(GOOD | {"age": "n/a"}).age == "n/a"
+
+
+@pytest.mark.parametrize("codec", [Codec.JSON, Codec.MSGPACK])
+def test_a_whole_number_is_taken_as_the_float_that_another_client_writes_for_it(codec):
+    features = f.Features({"price": f.Numeric(scale="minmax")}).fit({"price": np.array([25_000_000, 25_000_004])})
+    decoder = ItemDecoder(features.item_type())
+    write = msgspec.json.encode if codec is Codec.JSON else msgspec.msgpack.encode
+    items = [decoder.decode(codec, write({"price": price})) for price in (25_000_001, 25_000_001.0, 25_000_001.5)]
+    assert [type(item.price) for item in items] == [int, float, float]
+    encoded = features.encode_rows(items)
+    assert (encoded.invalid, encoded.inputs["price"].tolist()) == ({}, [0.25, 0.25, 0.375])
 
 
 @pytest.mark.parametrize(

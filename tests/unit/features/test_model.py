@@ -49,19 +49,17 @@ def integer(value: Any) -> int:
     return found
 
 
-def number(value: Any, exact: type) -> float:
+def number(value: Any) -> float:
     if type(value) not in (int, float) or (type(value) is float and math.isinf(value)):
         raise Refused
-    if type(value) is int and (abs(value) > 1e300 or int(exact(value)) != value):
+    if type(value) is int and (abs(value) > 1e300 or int(float(value)) != value):
         raise Refused
     return float(value)
 
 
 def tokens_of(kind: Any, value: Any) -> Any:
-    if isinstance(kind, f.Numeric):
-        return number(value, np.float32)
-    if isinstance(kind, f.Bucketized):
-        return number(value, np.float64)
+    if isinstance(kind, f.Numeric | f.Bucketized):
+        return number(value)
     if isinstance(kind, f.Ids):
         return integer(value)
     if isinstance(kind, f.Text):
@@ -182,11 +180,9 @@ def slow_list(name: str, kind: Any, learnt: Any, raw: Any, row: dict[str, Any], 
     if not isinstance(raw, list) or len(raw) > kind.many or len(weights) != len(raw):
         raise Refused
     ids = [id_of(kind, learnt, token(kind, learnt, value)) for value in raw]
-    live = [
-        0.0 if one is NOTHING else float32(number(plain(w), np.float32)) for one, w in zip(ids, weights, strict=True)
-    ]
+    live = [0.0 if one is NOTHING else float32(number(plain(w))) for one, w in zip(ids, weights, strict=True)]
     for weight in weights:
-        float32(number(plain(weight), np.float32))
+        float32(number(plain(weight)))
     ids = [0 if one is NOTHING else one for one in ids]
     if kind.one_hot:
         sums = [np.float32(0)] * (size or 0)

@@ -167,29 +167,45 @@ def test_an_id_outside_of_its_size_is_refused(value):
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [2**24, 2**24 + 2, -(2**24), 2**100, 3 * 2**126, 0])
-def test_an_integer_that_float32_holds_is_taken_exactly(value):
+@pytest.mark.parametrize(
+    "value", [0, 2**24, 2**24 + 1, -(2**24) - 1, 25_000_001, 2**31 + 5, 2**53 - 1, -(2**53), 2**63, 2**100, 3 * 2**126]
+)
+def test_an_integer_is_the_float_that_it_is_and_rounded_once(value):
+    expected = np.float32(float(value))
     for table in ([{"a": value}], [{"a": value}, {"a": "n/a"}], {"a": np.array([float(value)])}):
         features = f.Features({"a": f.Numeric(ignore=["n/a"], missing=0)})
-        assert int(features.encode(table)["a"][0]) == value
+        assert features.encode(table)["a"][0] == expected
     if value < 2**63:
-        assert int(f.Features({"a": f.Numeric()}).encode({"a": np.array([value])})["a"][0]) == value
+        assert one(f.Numeric(), np.int64(value)) == expected
+        assert f.Features({"a": f.Numeric()}).encode({"a": np.array([value])})["a"] == [expected]
 
 
-@pytest.mark.parametrize("value", [2**24 + 1, -(2**24) - 1, 2**31 + 5, 2**63 - 1])
-def test_an_integer_that_float32_cannot_hold_is_refused(value):
-    assert reason(f.Numeric(), value) == f"{value} cannot be held exactly as float32"
-    assert reason(f.Numeric(), np.int64(value)) == f"{value} cannot be held exactly as float32"
-    with pytest.raises(InvalidItem):
-        f.Features({"a": f.Numeric()}).encode({"a": np.array([value])})
-    assert f.Features({"a": f.Numeric()}).encode({"a": np.array([float(value)])})["a"][0] == np.float32(value)
+def test_an_integer_is_scaled_before_it_is_rounded():
+    features = f.Features({"a": f.Numeric(scale="minmax")}).fit({"a": [25_000_000, 25_000_004]})
+    for number in (int, float, np.int32, np.uint64):
+        assert features.encode([{"a": number(25_000_001)}])["a"].tolist() == [0.25]
 
 
-@pytest.mark.parametrize(("kind", "name"), [(f.Numeric(), "float32"), (f.Bucketized([0.0]), "float64")])
-def test_an_integer_beyond_every_float_is_refused(kind, name):
-    for value in (10**400, 2**1024, 2**53 + 1):
-        assert reason(kind, value).endswith(f"cannot be held exactly as {name}")
-    assert one(f.Bucketized([0.0]), 2**60) == 1
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
+def test_integers_of_every_size_are_numbers_to_their_ends(dtype):
+    info = np.iinfo(dtype)
+    ends = [number for number in (info.min, 0, info.max) if float(number) == number and number < 2**63 - 1]
+    column = np.array(ends, dtype=dtype)
+    for kind in (f.Numeric(), f.Bucketized([0.0, 200.0])):
+        features = f.Features({"a": kind})
+        expected = features.encode([{"a": float(number)} for number in ends])["a"].tolist()
+        assert features.encode({"a": column})["a"].tolist() == expected
+        assert features.encode({"a": list(column)})["a"].tolist() == expected
+
+
+@pytest.mark.parametrize("kind", [f.Numeric(), f.Bucketized([0.0])])
+def test_an_integer_that_no_float_is_is_refused(kind):
+    for value in (10**400, 2**1024, 2**53 + 1, -(2**53) - 1, 2**63 - 1):
+        assert reason(kind, value).endswith("cannot be held exactly as float64")
+    for column in (np.array([2**53 + 1]), np.array([2**64 - 1], dtype=np.uint64), [np.int64(2**53 + 1)]):
+        with pytest.raises(InvalidItem, match=r"cannot be held exactly as float64 at `\$\[0\]\.a`"):
+            f.Features({"a": kind}).encode({"a": column})
+    assert one(f.Bucketized([0.0]), 2**60) == one(f.Bucketized([0.0]), np.uint64(2**63)) == 1
 
 
 @pytest.mark.parametrize(
