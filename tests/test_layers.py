@@ -77,8 +77,18 @@ HEAVY = {
         "graphs/tensorflow_graph.py",
     },
     "keras": {"export/keras_model.py"},
-    "sklearn": {"export/sklearn_boosting.py", "export/sklearn_model.py", "export/sklearn_voting.py"},
-    "skl2onnx": {"export/sklearn_boosting.py", "export/sklearn_model.py"},
+    "sklearn": {
+        "export/sklearn_boosting.py",
+        "export/sklearn_model.py",
+        "export/sklearn_selection.py",
+        "export/sklearn_voting.py",
+    },
+    "skl2onnx": {
+        "export/sklearn_boosting.py",
+        "export/sklearn_conversion.py",
+        "export/sklearn_model.py",
+        "export/sklearn_selection.py",
+    },
     "onnx": {"export/sklearn_graph.py"},
     "pydantic": {"codec/pydantic_.py"},
     "prometheus_client": {

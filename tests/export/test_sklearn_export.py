@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin  # noq
 from sklearn.calibration import CalibratedClassifierCV  # noqa: E402
 from sklearn.cluster import KMeans  # noqa: E402
 from sklearn.compose import ColumnTransformer  # noqa: E402
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis  # noqa: E402
 from sklearn.ensemble import (  # noqa: E402
     BaggingClassifier,
     HistGradientBoostingClassifier,
@@ -22,19 +23,29 @@ from sklearn.ensemble import (  # noqa: E402
     VotingRegressor,
 )
 from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: E402
+from sklearn.feature_selection import SelectKBest  # noqa: E402
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier  # noqa: E402
 from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV  # noqa: E402
 from sklearn.multiclass import OneVsRestClassifier  # noqa: E402
 from sklearn.multioutput import MultiOutputClassifier  # noqa: E402
 from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
 from sklearn.pipeline import FeatureUnion, Pipeline, make_pipeline  # noqa: E402
-from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, OneHotEncoder, StandardScaler  # noqa: E402
+from sklearn.preprocessing import (  # noqa: E402
+    FunctionTransformer,
+    KBinsDiscretizer,
+    OneHotEncoder,
+    PolynomialFeatures,
+    PowerTransformer,
+    QuantileTransformer,
+    StandardScaler,
+)
 from sklearn.svm import SVC, LinearSVC  # noqa: E402
 
 import penstock as ps  # noqa: E402
 from penstock import features as f  # noqa: E402
 from penstock.artifact.opened_artifact import open_artifact  # noqa: E402
 from penstock.errors import ConfigError, ExportRefused  # noqa: E402
+from penstock.export import sklearn_conversion  # noqa: E402
 from penstock.export.exporter import GraphSignature  # noqa: E402
 from penstock.export.naming import describe_outputs, name_outputs  # noqa: E402
 from penstock.export.sklearn_model import sklearn_exporter  # noqa: E402
@@ -205,13 +216,68 @@ def test_labels_by_decision_values_are_refused_where_the_graph_has_them_by_proba
     assert tuple(answered) == BOTH
 
 
-@pytest.mark.parametrize(
-    "make", [LogisticRegression, LinearRegression, lambda: RandomForestRegressor(3, random_state=0)]
-)
-def test_an_estimator_that_was_fitted_on_a_frame_of_several_columns_is_saved(tmp_path, make):
+COLUMN_NAMES = ["age", "rate of/é", "kind"]
+FRAMED = {
+    "a regression": LinearRegression,
+    "trees": lambda: RandomForestRegressor(3, random_state=0),
+    "SVC": SVC,
+    "LinearSVC": LinearSVC,
+    "QDA": QuadraticDiscriminantAnalysis,
+    "polynomials": PolynomialFeatures,
+    "bins": lambda: KBinsDiscretizer(3, encode="ordinal", quantile_method="averaged_inverted_cdf"),
+    "powers": PowerTransformer,
+    "quantiles": lambda: QuantileTransformer(n_quantiles=20),
+    "a selection": lambda: make_pipeline(SelectKBest(k=2), LogisticRegression()),
+    "the first column": lambda: make_pipeline(SelectKBest(k=1), LogisticRegression()),
+    "polynomials in a pipeline": lambda: make_pipeline(PolynomialFeatures(), LogisticRegression()),
+    "LinearSVC in a pipeline": lambda: make_pipeline(StandardScaler(), LinearSVC()),
+    "a search": lambda: GridSearchCV(SVC(), {"C": [1.0]}, cv=2),
+    "a union": lambda: FeatureUnion([("polynomials", PolynomialFeatures()), ("scaled", StandardScaler())]),
+    "a vote, of which one asks for names": lambda: VotingClassifier(
+        [
+            ("named", make_pipeline(ColumnTransformer([("age", "passthrough", ["age"])]), LogisticRegression())),
+            ("all", make_pipeline(PolynomialFeatures(), LogisticRegression())),
+        ],
+        voting="soft",
+    ),
+    "each column by itself": lambda: make_pipeline(
+        ColumnTransformer([("kind", OneHotEncoder(), ["kind"])], remainder="passthrough"), SVC()
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FRAMED)
+def test_what_was_fitted_on_a_frame_of_several_columns_takes_them_together(tmp_path, kind):
     columns = ps.Features({"rate of/é": f.Numeric(column="rate"), "kind": f.Ids(), "age": f.Numeric()}).fit(ROWS)
-    frame = pandas.DataFrame(columns.encode(ROWS))[["age", "rate of/é", "kind"]]
-    ps.export.save(make().fit(frame, POSITIVE), tmp_path / "model", features=columns, probes=ROWS[:3], check=ROWS)
+    frame = pandas.DataFrame(columns.encode(ROWS))[COLUMN_NAMES]
+    answered, graph = exported(FRAMED[kind]().fit(frame, POSITIVE), columns, tmp_path)
+    for expected, array in zip(answered.values(), graph.run(columns.encode(ROWS)), strict=True):
+        np.testing.assert_allclose(array, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_estimator_that_was_fitted_on_a_frame_of_several_columns_is_saved(tmp_path):
+    columns = ps.Features({"rate of/é": f.Numeric(column="rate"), "kind": f.Ids(), "age": f.Numeric()}).fit(ROWS)
+    frame = pandas.DataFrame(columns.encode(ROWS))[COLUMN_NAMES]
+    ps.export.save(SVC().fit(frame, POSITIVE), tmp_path / "model", features=columns, probes=ROWS[:3], check=ROWS)
+
+
+def test_what_does_not_convert_in_a_frame_is_refused_by_the_first_error(tmp_path):
+    rare = OneHotEncoder(min_frequency=13, handle_unknown="infrequent_if_exist")
+    columns = ps.Features({"rate": f.Numeric(), "kind": f.Ids()}).fit(ROWS)
+    frame = pandas.DataFrame(columns.encode(ROWS))
+    model = make_pipeline(ColumnTransformer([("rare", rare, ["kind"])]), LogisticRegression()).fit(frame, POSITIVE)
+    with pytest.raises(ExportRefused, match=r"^step 'columntransformer.rare' .* Infrequent categories are not impl"):
+        exported(model, columns, tmp_path)
+
+
+def test_an_error_of_the_runtime_names_the_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(sklearn_conversion, "_joined_type", lambda operator: None)
+    frame = pandas.DataFrame(X, columns=["age", "rate"])
+    model = make_pipeline(PolynomialFeatures(), LogisticRegression()).fit(frame, POSITIVE)
+    apart = ps.Features({"age": f.Numeric(), "rate": f.Numeric()}).fit(ROWS)
+    _, graph = exported(model, apart, tmp_path)
+    with pytest.raises(Exception, match="Name:'polynomialfeatures/ArrayFeatureExtractor"):
+        graph.run(apart.encode(ROWS))
 
 
 def test_only_what_a_search_has_chosen_counts(tmp_path):

@@ -17,10 +17,9 @@ from penstock.errors import ConfigError, ExportRefused
 from penstock.export.class_names import class_names
 from penstock.export.exporter import GraphSignature, ModelAnswer
 from penstock.export.quiet import quietly
-from penstock.export.sklearn_boosting import boosting_conversions
+from penstock.export.sklearn_conversion import conversion_tables
 from penstock.export.sklearn_graph import fit_edges
 from penstock.export.sklearn_steps import deciding_part, has_trees_behind_steps, parts_of, refusal_of, told
-from penstock.export.sklearn_voting import voting_conversions
 from penstock.features.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -119,44 +118,42 @@ class SklearnExporter:
             raise ConfigError(f"{error}; to export from scikit-learn: pip install 'penstock[sklearn]'") from error
         with quietly():
             try:
-                model = self._convert_columns(signature)
+                model = self._convert(signature)
             except Exception as error:  # skl2onnx and its converters have errors of their own, and of no common kind
                 raise ExportRefused(refusal_of(self._model, error), format=format) from error
             fit_edges(model, signature.inputs, signature.outputs)
         (folder / "model.onnx").write_bytes(model.SerializeToString())
         return "model.onnx"
 
-    def _convert_columns(self, signature: GraphSignature) -> Any:
-        """The graph of the model; where skl2onnx has it take one matrix, behind a step that joins its columns."""
-        try:
-            return self._convert(self._model, signature)
-        except Exception:  # as in `write`
-            if len(signature.inputs) == 1:
-                raise
-        from sklearn.compose import ColumnTransformer
-        from sklearn.pipeline import Pipeline
-
-        joining = ColumnTransformer([("columns", "passthrough", list(self._model.feature_names_in_))])
-        joining.fit(self._rows(signature.example))
-        return self._convert(Pipeline([("joined", joining), ("model", self._model)]), signature)
-
-    def _convert(self, model: Any, signature: GraphSignature) -> Any:
+    def _convert(self, signature: GraphSignature) -> Any:
         from skl2onnx import convert_sklearn
 
-        boosting, voting = boosting_conversions(), voting_conversions()
-        return convert_sklearn(
-            model,
-            initial_types=[_initial(tensor) for tensor in signature.inputs],
-            options=self._options(model),
+        converters, shapes = conversion_tables(self._model)
+        names = [tensor.name for tensor in signature.inputs]
+        columns = list(getattr(self._model, "feature_names_in_", names))  # joined in the order of the DataFrame
+        tensors = sorted(signature.inputs, key=lambda tensor: columns.index(tensor.name))
+        model = convert_sklearn(
+            self._model,
+            initial_types=[_initial(tensor) for tensor in tensors],
+            options=self._options(),
             target_opset=OPSETS,
-            custom_conversion_functions={**boosting[0], **voting[0]},
-            custom_shape_calculators={**boosting[1], **voting[1]},
+            custom_conversion_functions=converters,
+            custom_shape_calculators=shapes,
         )
+        given = [model.graph.input[columns.index(name)] for name in names]
+        del model.graph.input[:]
+        model.graph.input.extend(given)
+        return model
 
-    def _options(self, model: Any) -> dict[int, dict[str, Any]]:
+    def _options(self) -> dict[int, dict[str, Any]]:
         """Probabilities as one matrix and not as dicts, and words that are split as scikit-learn does."""
-        found = {id(step): {"tokenexp": WORDS} for _, step in parts_of(self._model) if _splits_words(step)}
-        return {**found, id(model): {"zipmap": False}} if "predict_proba" in self._methods() else found
+        found: dict[int, dict[str, Any]] = {}
+        for _, step in parts_of(self._model):
+            if _splits_words(step):
+                found[id(step)] = {"tokenexp": WORDS}
+            if "sklearn.LinearSVC" in class_names(step):  # else a pipeline sets an option that its converter lacks
+                found[id(step)] = {"raw_scores": False}
+        return {**found, id(self._model): {"zipmap": False}} if "predict_proba" in self._methods() else found
 
     def _methods(self) -> tuple[str, ...]:
         if self.classes is not None and hasattr(self._model, "predict_proba"):
