@@ -47,8 +47,8 @@ EXAMPLE_ROWS: Final = 32
 """With how many rows at most a model is traced."""
 LARGEST: Final = 2**31
 """The default of `max_bytes`: the file format of ONNX holds no more."""
-ROWS_APART: Final = 30
-"""How many of the probes, and of the rows to check, the model itself is asked about in small batches: 40 calls."""
+ROWS_APART: Final = 12
+"""How many of the probes, and of the rows to check, the model itself is asked about in small batches: 16 calls."""
 ENOUGH_ROWS: Final = 300
 """Rows that leave a doubt no longer: a fault in one row of a hundred is missed by as many once in twenty times."""
 
