@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from penstock.artifact.answering import answer_rows
 from penstock.artifact.comparing import compare_output, mismatch
 from penstock.artifact.opened_artifact import Artifact
-from penstock.artifact.replaying import run_graph
+from penstock.artifact.replaying import graph_asked
 from penstock.graphs.graph import Graph
 
 
@@ -74,23 +75,23 @@ def find_changes(first: Artifact, second: Artifact, graph: Graph, *, format: str
     recorded = first.probes()
     columns = set(second.features.columns)
     rows = [{name: value for name, value in row.items() if name in columns} for row in recorded.rows]
-    encoded = second.features.encode_rows(rows)
+    with graph_asked(format, rows=len(rows)):
+        found = answer_rows(second.features, graph, rows)
     answers: dict[str, np.ndarray[Any, Any]] = {}
-    if encoded.kept:
-        given = run_graph(graph, encoded.inputs, format, encoded.kept[0])
-        answers = {tensor.name: array for tensor, array in zip(graph.outputs, given, strict=True)}
+    if found.kept:
+        answers = {tensor.name: array for tensor, array in zip(graph.outputs, found.outputs, strict=True)}
     outputs, missing = [], []
     for name, values in recorded.outputs.items():
-        before, after = values[encoded.kept], answers.get(name)
-        if encoded.kept and (after is None or mismatch(before, after)):
+        before, after = values[found.kept], answers.get(name)
+        if found.kept and (after is None or mismatch(before, after)):
             missing.append(name)
         elif after is not None:
-            outputs.append(_changed(name, before, after, encoded.kept, first.manifest.tolerance))
+            outputs.append(_changed(name, before, after, found.kept, first.manifest.tolerance))
     return Changes(
         before=first.digest,
         after=second.digest,
         descriptions=_changed_descriptions(first, second),
-        refused={place: str(error) for place, error in sorted(encoded.invalid.items())},
+        refused={place: str(error) for place, error in sorted(found.invalid.items())},
         outputs=outputs,
         missing=missing,
     )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from zipfile import ZipFile
 
+import msgspec
+
 from penstock.artifact.fresh_process import carry_out
 from penstock.artifact.probes import recorded_files
-from penstock.artifact.recorded import Recorded
-from penstock.artifact.replay_messages import CHECK, CheckRows, ProofOrder, Proved
+from penstock.artifact.recorded import MadeRows, Recorded, RefusedRow
+from penstock.artifact.replay_messages import CHECK, MADE, REFUSED_ROWS, CheckRows, ProofOrder, Proved
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ def prove(
     folder: str | os.PathLike[str],
     *,
     check: Recorded | None = None,
+    made: MadeRows | None = None,
     formats: tuple[str, ...] | None = None,
     trust: bool = False,
     digest: str | None = None,
@@ -40,6 +43,7 @@ def prove(
     Args:
         folder: the artifact, or the folder of a draft that is finished.
         check: more rows, which need not be in the artifact.
+        made: rows that were made for the proof; they are not counted.
         formats: the graphs to replay; None: all of them.
         trust: lets graphs be opened that can run code.
         digest: the digest that is expected, which is trust too; a draft has its own in `Draft.digest`.
@@ -52,11 +56,14 @@ def prove(
     """
     # Rows to check must not stay where this process is killed: their file has no name, and ends with the processes.
     with tempfile.TemporaryFile() as file:
-        if check is not None:
-            _write_rows(file, check)
+        more = None
+        if check is not None or made is not None:
+            answered = made.answered if made is not None else None
+            _write_rows(file, check, answered, made.refused if made is not None else ())
+            more = CheckRows(file.fileno(), len(check.rows) if check else 0, len(answered.rows) if answered else 0)
         order = ProofOrder(
             artifact=os.fspath(Path(folder).absolute()),
-            check=None if check is None else CheckRows(file.fileno(), len(check.rows)),
+            check=more,
             formats=formats,
             trust=trust,
             digest=digest,
@@ -67,8 +74,12 @@ def prove(
     return Proof(result.rows, result.worst)
 
 
-def _write_rows(file: IO[bytes], check: Recorded) -> None:
+def _write_rows(
+    file: IO[bytes], check: Recorded | None, answered: Recorded | None, refused: Sequence[RefusedRow]
+) -> None:
     with ZipFile(file, "w") as archive:
-        for path, content in recorded_files(check):
-            archive.writestr(f"{CHECK}/{path}", content)
+        for folder, recorded in ((CHECK, check), (MADE, answered)):
+            for path, content in recorded_files(recorded) if recorded is not None else ():
+                archive.writestr(f"{folder}/{path}", content)
+        archive.writestr(REFUSED_ROWS, msgspec.json.encode(refused))
     file.flush()

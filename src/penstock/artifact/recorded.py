@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from penstock.errors import ConfigError
@@ -32,3 +33,22 @@ class Recorded:
                 if rows != len(self.rows):
                     found = "a single value" if rows is None else f"{rows} rows"
                     raise ConfigError(f"{word} {name!r} has {found}, and there are {len(self.rows)} rows")
+
+
+class RefusedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A row that the model refused."""
+
+    row: dict[str, Any]
+    """The raw row, with plain Python values that JSON can carry."""
+    reason: str
+    """What the model said."""
+
+
+@dataclass(frozen=True)
+class MadeRows:
+    """Rows that were made of those that were given, for the proof alone."""
+
+    answered: Recorded | None
+    """Rows that the model answered, and a graph has to answer alike; None where there are none."""
+    refused: Sequence[RefusedRow]
+    """Rows that it refused, and a graph has to refuse."""

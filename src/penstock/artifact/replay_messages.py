@@ -11,14 +11,21 @@ from penstock.artifact.changes import Changes
 
 CHECK: Final = "check"
 """The folder with the rows to check, in the file that the order names."""
+MADE: Final = "made"
+"""The folder with rows that were made and that the model answered."""
+REFUSED_ROWS: Final = "refused.json"
+"""The file with rows that were made and that the model refused."""
 
 
 class CheckRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows besides those in the artifact."""
 
     descriptor: int
-    """A zip file without a name, with the `recorded_files` below `CHECK`; the process inherits it."""
+    """A zip file without a name, with the `recorded_files` below `CHECK` and `MADE`; the process inherits it."""
     rows: int
+    """How many are to be checked; 0: there is no folder `CHECK`."""
+    made: int = 0
+    """How many were made and answered; 0: there is no folder `MADE`."""
 
 
 class ProofOrder(msgspec.Struct, frozen=True, tag="prove", forbid_unknown_fields=True):

@@ -10,13 +10,17 @@ import sys
 from collections.abc import Callable
 from zipfile import ZipFile
 
+import msgspec
+
 from penstock.artifact.changes import find_changes
 from penstock.artifact.opened_artifact import Artifact, open_artifact
 from penstock.artifact.opened_graph import open_model
 from penstock.artifact.probes import read_recorded
-from penstock.artifact.recorded import Recorded
+from penstock.artifact.recorded import MadeRows, Recorded, RefusedRow
 from penstock.artifact.replay_messages import (
     CHECK,
+    MADE,
+    REFUSED_ROWS,
     Begun,
     CheckRows,
     Compared,
@@ -31,7 +35,7 @@ from penstock.artifact.replay_messages import (
     message_to_line,
     order_from_text,
 )
-from penstock.artifact.replaying import refuse_outside, replay
+from penstock.artifact.replaying import refuse_outside, replay, replay_made, replay_refused
 from penstock.artifact.trusting import check_trust
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
 from penstock.hosting.tied_process import begin_tied
@@ -84,29 +88,37 @@ def _prove(order: ProofOrder, tell: Callable[[Message], object]) -> Proved:
     formats = order.formats or tuple(entry.format for entry in artifact.manifest.graphs)
     for name in formats:  # all of them before the first is opened
         check_trust(artifact.graph(name).format, trust=order.trust, digest_matched=artifact.pinned)
-    parts = [artifact.probes()]
+    parts, made = [artifact.probes()], MadeRows(None, ())
     if order.check is not None:
-        parts.append(_rows_to_check(artifact, order.check))
+        check, made = _more_rows(artifact, order.check)
+        parts += [] if check is None else [check]
     worst: dict[str, float] = {}
     for name in formats:
         tell(Begun(name))
-        for output, difference in _replay_all(artifact, name, parts, order).items():
+        for output, difference in _replay_all(artifact, name, parts, made, order).items():
             worst[output] = max(difference, worst.get(output, 0.0))
     return Proved(rows=sum(len(part.rows) for part in parts), worst=worst)
 
 
-def _rows_to_check(artifact: Artifact, check: CheckRows) -> Recorded:
+def _more_rows(artifact: Artifact, check: CheckRows) -> tuple[Recorded | None, MadeRows]:
+    """The rows to check, and those that were made."""
+    inputs, outputs = artifact.features.inputs, artifact.manifest.graphs[0].outputs
     with open(check.descriptor, "rb") as file, ZipFile(file) as archive:  # noqa: PTH123  # a descriptor, no path
-        return read_recorded(
-            archive.read,
-            CHECK,
-            rows=check.rows,
-            inputs=artifact.features.inputs,
-            outputs=artifact.manifest.graphs[0].outputs,
-        )
+        found = [
+            read_recorded(archive.read, folder, rows=rows, inputs=inputs, outputs=outputs) if rows else None
+            for folder, rows in ((CHECK, check.rows), (MADE, check.made))
+        ]
+        refused = msgspec.json.decode(archive.read(REFUSED_ROWS), type=list[RefusedRow])
+    return found[0], MadeRows(found[1], refused)
 
 
-def _replay_all(artifact: Artifact, format: str, parts: list[Recorded], order: ProofOrder) -> dict[str, float]:  # noqa: A002  # the word users know
+def _replay_all(
+    artifact: Artifact,
+    format: str,  # noqa: A002  # the word users know
+    parts: list[Recorded],
+    made: MadeRows,
+    order: ProofOrder,
+) -> dict[str, float]:
     graph = open_model(artifact, format, trust=order.trust, threads=order.threads)
     worst: dict[str, float] = {}
     first_row = 0
@@ -123,6 +135,9 @@ def _replay_all(artifact: Artifact, format: str, parts: list[Recorded], order: P
         for deviation in deviations:
             worst[deviation.output] = max(deviation.difference, worst.get(deviation.output, 0.0))
         first_row += len(part.rows)
+    replay_refused(artifact.features, graph, made.refused, parts[0].rows[0], format=format)
+    if made.answered is not None:
+        replay_made(artifact.features, graph, made.answered, format=format, tolerance=artifact.manifest.tolerance)
     graph.close()
     return worst
 

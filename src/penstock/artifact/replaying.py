@@ -7,18 +7,24 @@ a row depends on the rows beside it, is found here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 
+from penstock.artifact.answering import answer_rows
 from penstock.artifact.comparing import Deviation, compare_output, mismatch, worst_of
-from penstock.artifact.recorded import Recorded
+from penstock.artifact.recorded import Recorded, RefusedRow
 from penstock.errors import ExportRefused
 from penstock.features.feature_spec import Features
 from penstock.graphs.graph import Graph
 
+WHAT_TO_SET: Final = (
+    "have the model answer such a row, as handle_unknown='ignore' does in an encoder, or the features refuse it, as "
+    "Vocabulary with oov_buckets=0 and Ids with size= do"
+)
 BATCH_SIZES: Final = (1, 3)
 """Besides all rows at once.  Where there are fewer rows, they are repeated."""
 
@@ -48,13 +54,15 @@ def replay(
     found: dict[str, list[Deviation]] = {tensor.name: [] for tensor in graph.outputs}
     rows = len(recorded.rows)
     recorded = _enough(recorded)
-    items = _items(features, recorded)
+    items = _items(features, recorded.rows)
     sizes = list(dict.fromkeys((*BATCH_SIZES, rows)))
     for size in sizes:
         answers: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in found}
         for start, inputs in _encoded_batches(features, items, size, first_row):
             _check_inputs(inputs, recorded.inputs, start, first_row)
-            for name, array in zip(found, run_graph(graph, inputs, format, first_row + start), strict=True):
+            with graph_asked(format, rows=len(next(iter(inputs.values()))), row=first_row + start):
+                given = graph.run(inputs)
+            for name, array in zip(found, given, strict=True):
                 answers[name].append(array)
         for name, arrays in answers.items():
             found[name].append(_compare(name, recorded.outputs[name], arrays, size, tolerance, first_row))
@@ -115,10 +123,75 @@ def refuse_outside(deviations: Sequence[Deviation], *, format: str) -> None:  # 
         )
 
 
-def _items(features: Features, recorded: Recorded) -> list[msgspec.Struct]:
+def replay_made(
+    features: Features,
+    graph: Graph,
+    made: Recorded,
+    *,
+    format: str,  # noqa: A002  # the word users know
+    tolerance: tuple[float, float],
+) -> None:
+    """See that rows which were made are answered as the model answered them.
+
+    Raises:
+        ExportRefused: one is not; the message has the row, which nobody gave.
+    """
+    try:
+        refuse_outside(replay(features, graph, made, format=format, tolerance=tolerance), format=format)
+    except ExportRefused as error:
+        row = made.rows[error.row or 0]
+        raise ExportRefused(
+            f"of the rows that the proof makes of yours, {msgspec.json.encode(row).decode()}: {error}",
+            format=error.format,
+            output=error.output,
+            expected=error.expected,
+            got=error.got,
+        ) from error
+
+
+def replay_refused(
+    features: Features,
+    graph: Graph,
+    refused: Sequence[RefusedRow],
+    answered: Mapping[str, Any],
+    *,
+    format: str,  # noqa: A002  # the word users know
+) -> None:
+    """See that rows which the model refuses are refused: each alone, and all together beside one that is answered.
+
+    Args:
+        features: what encodes the rows.
+        graph: what answers.
+        refused: the rows, with the words of the model.
+        answered: a row that the model answers.
+        format: of the graph, for messages.
+
+    Raises:
+        ExportRefused: the graph answers one, or fails.
+    """
+    batches = [[row] for row in refused] + ([[*refused] * 2] if refused else [])
+    for batch in batches:
+        items = _items(features, [answered, *(one.row for one in batch)])
+        with graph_asked(format, rows=len(items)):
+            found = answer_rows(features, graph, items)
+        for place, one in enumerate(batch, 1):
+            if place not in found.invalid:
+                row = msgspec.json.encode(one.row).decode()
+                raise ExportRefused(
+                    f"format {format!r}: the graph answers a row that the model refuses, {row}, where the model says: "
+                    f"{one.reason}; {WHAT_TO_SET}",
+                    format=format,
+                )
+        if 0 in found.invalid:
+            raise ExportRefused(
+                f"format {format!r}: the graph refuses a row that the model answers: {found.invalid[0]}", format=format
+            )
+
+
+def _items(features: Features, rows: Sequence[Mapping[str, Any]]) -> list[msgspec.Struct]:
     """The rows as requests bring them."""
     try:
-        items: list[msgspec.Struct] = msgspec.convert(list(recorded.rows), list[features.item_type()])  # type: ignore[misc]  # made at run time
+        items: list[msgspec.Struct] = msgspec.convert(list(rows), list[features.item_type()])  # type: ignore[misc]  # made at run time
     except msgspec.ValidationError as error:
         raise ExportRefused(f"a recorded row would be refused as a request: {error}") from error
     return items
@@ -168,23 +241,18 @@ def _same_bits(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     return one.tobytes() == other.tobytes()
 
 
-def run_graph(
-    graph: Graph,
-    inputs: Mapping[str, np.ndarray[Any, Any]],
-    format: str,  # noqa: A002  # the word users know
-    row: int,
-) -> list[np.ndarray[Any, Any]]:
-    """What the graph answers to a batch that begins with the row `row`.
+@contextmanager
+def graph_asked(format: str, *, rows: int, row: int = 0) -> Iterator[None]:  # noqa: A002  # the word users know
+    """Ask a graph about so many rows, of which the first has the number `row`.
 
     Raises:
         ExportRefused: it raised something.
     """
     try:
-        return graph.run(inputs)
+        yield
     except Exception as error:  # the model is the user's, and each runtime has errors of its own
-        size = len(next(iter(inputs.values())))
         raise ExportRefused(
-            f"format {format!r}: the graph fails on a batch of {size}, from row {row} on: "
+            f"format {format!r}: the graph fails on a batch of {rows}, from row {row} on: "
             f"{type(error).__name__}: {error}",
             format=format,
             row=row,

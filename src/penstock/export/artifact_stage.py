@@ -1,17 +1,16 @@
 """The stage that serves a trained model from its artifact.
 
 One call of `predict` takes these steps for a whole batch: encode the rows, run the graph, take the outputs apart.  A
-row that the features refuse is `InvalidItem` with its path, alone; the others go on.
+row that the features or the graph refuse is `InvalidItem` with its path, alone; the others go on.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from penstock.artifact.answering import answer_rows
 from penstock.artifact.manifest_json import batch_from_entry
 from penstock.artifact.opened_artifact import open_artifact
 from penstock.artifact.opened_graph import open_model
@@ -56,17 +55,14 @@ class ArtifactStage(Stage):
 
     def predict(self, rows: Sequence[Any]) -> list[Any]:
         """An answer, or an InvalidItem, for each row."""
-        encoded = self._features.encode_rows(rows)
-        given = self._answer(encoded.inputs, len(encoded.kept)) if encoded.kept else []
-        if not encoded.invalid:
+        found = answer_rows(self._features, self._graph, rows)
+        given = row_answers(self._names, found.outputs, rows=len(found.kept)) if found.kept else []
+        if not found.invalid:
             return given
-        results: list[Any] = [encoded.invalid.get(place) for place in range(len(rows))]
-        for place, result in zip(encoded.kept, given, strict=True):
+        results: list[Any] = [found.invalid.get(place) for place in range(len(rows))]
+        for place, result in zip(found.kept, given, strict=True):
             results[place] = result
         return results
-
-    def _answer(self, inputs: Mapping[str, np.ndarray[Any, Any]], rows: int) -> list[dict[str, Any]]:
-        return row_answers(self._names, self._graph.run(inputs), rows=rows)
 
 
 def threads_given() -> int:

@@ -52,6 +52,10 @@ class ModelExporter(Protocol):
         """The classes that the model itself knows, as Python values, or None."""
 
     @property
+    def refuses_rows(self) -> bool:
+        """Whether the model may refuse a row that the features take, which is then asked of it and of the graph."""
+
+    @property
     def doubt(self) -> str:
         """Why few rows that are answered alike say little of others, as a sentence; "" where nothing is known."""
 

@@ -57,6 +57,7 @@ class KerasExporter:
     formats: Final[tuple[GraphFormat, ...]] = ("saved_model",)
     classes = None
     doubt = ""
+    refuses_rows = False
 
     def __init__(self, model: Any, features: Features) -> None:
         self._model = model

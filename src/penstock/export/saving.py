@@ -3,8 +3,9 @@
 Contract
 --------
 * Arguments are checked before the model is asked; a wrong one is a `ConfigError`.
-* This process records the encoded inputs and what the model itself answers.  A fresh process replays all of that
-  through each graph, and the artifact appears at its path by one rename only after it has succeeded.
+* This process records the encoded inputs and what the model itself answers, and which rows it refuses of those that
+  are made of the given ones.  A fresh process replays all of that through each graph, and the artifact appears at its
+  path by one rename only after it has succeeded.
 * A graph answers a row as the model did among all rows.  The model itself is asked about some of them in small batches
   too, and refused where it answers otherwise there.
 * Whatever happens before, also Ctrl-C, leaves nothing at the path, and the model as it was.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,11 +29,12 @@ from penstock.artifact.drafting import Draft, new_artifact
 from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.manifest_json import batch_to_entry
 from penstock.artifact.proof import Proof, prove
-from penstock.artifact.recorded import Recorded
+from penstock.artifact.recorded import MadeRows, Recorded, RefusedRow
 from penstock.artifact.replaying import BATCH_SIZES
 from penstock.config import Batch, check_keywords, checked_keywords
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused, InvalidItem
 from penstock.export.exporter import GraphSignature, ModelAnswer, ModelExporter
+from penstock.export.made_rows import made_rows
 from penstock.export.model_kinds import exporter_for
 from penstock.export.naming import describe_outputs, name_outputs
 from penstock.export.progress import Progress, progress_shown
@@ -183,6 +186,10 @@ def save_exported(
         _tell_what_is_unseen(exporter.doubt, asked, progress)
         example = {name: array[:EXAMPLE_ROWS] for name, array in asked.probes.inputs.items()}
         signature = GraphSignature(features.inputs, asked.outputs, example)
+        made = None
+        if exporter.refuses_rows:
+            with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):  # of rows that nobody has
+                made = ask_made(exporter, features, asked)
         graphs = []
         for format_ in formats:
             progress.step(f"writing {format_}")
@@ -205,7 +212,7 @@ def save_exported(
             run=options.run,
         )
         hit("synced")
-        proof = _prove(draft, asked.check, progress)
+        proof = _prove(draft, asked.check, made, progress)
         _ask_apart(exporter, asked, options.tolerance)  # last: where the graph is wrong too, the proof tells of it
         hit("verified")
         return _publish(draft, proof, progress, options.run)
@@ -245,10 +252,61 @@ def _ask(exporter: ModelExporter, features: Features, tables: tuple[Any, Any], o
     return _Asked(probes, check, outputs, classes)
 
 
-def _prove(draft: Draft, check: Recorded | None, progress: Progress) -> Proof:
+def ask_made(exporter: ModelExporter, features: Features, asked: _Asked) -> MadeRows:
+    """Ask the model about rows that are made of the probes and of those to check: which it answers, which it refuses.
+
+    What the features refuse is left out, for it comes to no graph.
+    """
+    given = [*asked.probes.rows, *(asked.check.rows if asked.check is not None else ())]
+    rows = made_rows(features, given)
+    kept = [rows[place] for place in features.encode_rows([one.row for one in rows]).kept]
+    refused = _refused(exporter, features, [one.row for one in kept])
+    answered = [one.row for place, one in enumerate(kept) if one.is_compared and place not in refused]
+    recorded = None
+    if answered:
+        inputs = features.encode_rows(answered).inputs
+        answer = _same_shape(exporter.answer(inputs), asked.outputs)
+        recorded = _without_nan(_recorded(Recorded(answered, inputs, {}), [one.name for one in asked.outputs], answer))
+    return MadeRows(recorded, [RefusedRow(kept[place].row, reason) for place, reason in refused.items()])
+
+
+def _refused(exporter: ModelExporter, features: Features, rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """The rows that the model refuses, by their places, with its words: each half of what it refuses is asked again."""
+    refused: dict[int, str] = {}
+    waiting = [range(len(rows))] if rows else []
+    while waiting:
+        places = waiting.pop()
+        try:
+            exporter.answer(features.encode_rows([rows[place] for place in places]).inputs)
+        except ConfigError as error:
+            if len(places) == 1:
+                refused[places[0]] = str(error)
+            else:
+                half = len(places) // 2
+                waiting += [places[half:], places[:half]]
+    return refused
+
+
+def _without_nan(recorded: Recorded) -> Recorded | None:
+    """The rows whose answers are all numbers."""
+    good = np.ones(len(recorded.rows), bool)
+    for array in recorded.outputs.values():
+        if array.dtype.kind == "f":
+            good &= np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    places: list[int] = np.flatnonzero(good).tolist()
+    if not places:
+        return None
+    return Recorded(
+        [recorded.rows[place] for place in places],
+        {name: array[places] for name, array in recorded.inputs.items()},
+        {name: array[places] for name, array in recorded.outputs.items()},
+    )
+
+
+def _prove(draft: Draft, check: Recorded | None, made: MadeRows | None, progress: Progress) -> Proof:
     progress.step("replaying all rows through what was written, in a fresh process")
     try:
-        return prove(draft.folder, check=check, digest=draft.digest)
+        return prove(draft.folder, check=check, made=made, digest=draft.digest)
     except ArtifactInvalid as error:  # as a graph that its own runtime cannot open
         raise ExportRefused(f"what was written cannot be used: {error}") from error
 

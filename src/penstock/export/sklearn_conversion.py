@@ -4,24 +4,26 @@ Contract
 --------
 * A part that takes one matrix and is given several columns takes these joined; most converters of skl2onnx read the
   first column alone, and do not say so.  An encoder looks at each column by itself, and takes them as they are.
+* What a part refuses is looked at beside its nodes: `sklearn_refusals`.
 * The nodes of a part are named by its path, so that an error of the runtime names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from penstock.export.class_names import class_names
 from penstock.export.sklearn_boosting import boosting_conversions
+from penstock.export.sklearn_refusals import RefusingNodes, column_sources
 from penstock.export.sklearn_selection import selection_conversions
-from penstock.export.sklearn_steps import parts_of
+from penstock.export.sklearn_steps import parts_of, told
 from penstock.export.sklearn_voting import voting_conversions
 
 Converter: TypeAlias = Callable[[Any, Any, Any], None]
 ShapeCalculator: TypeAlias = Callable[[Any], None]
 
-BY_COLUMN: Final = frozenset({"sklearn.OneHotEncoder", "sklearn.OrdinalEncoder"})
+BY_COLUMN: Final = frozenset({"sklearn.OneHotEncoder", "sklearn.OrdinalEncoder", "sklearn.TargetEncoder"})
 """The classes of what looks at each column by itself, and takes columns of several types."""
 HANDS_ON: Final = frozenset(
     {
@@ -36,41 +38,40 @@ HANDS_ON: Final = frozenset(
 """The classes of what hands every column on to its parts, of which one may ask for columns by their names."""
 
 
-def conversion_tables(model: Any) -> tuple[dict[type, Converter], dict[type, ShapeCalculator]]:
-    """The converters and the calculators of shapes of the parts of `model`, by class, as skl2onnx takes them."""
-    from skl2onnx._supported_operators import sklearn_operator_name_map
+class Conversion:
+    """The conversion of one model: skl2onnx asks for the shapes of each part, and then has it converted.
 
-    own = [boosting_conversions(), voting_conversions(), selection_conversions()]
-    parts = _Parts(
-        {id(part): path or type(part).__name__ for path, part in parts_of(model)},
-        {kind: convert for converters, _ in own for kind, convert in converters.items()},
-        {kind: shape for _, shapes in own for kind, shape in shapes.items()},
-    )
-    kinds = {type(part) for _, part in parts_of(model)} & sklearn_operator_name_map.keys()
-    return dict.fromkeys(kinds, parts.convert), dict.fromkeys(kinds, parts.shape)
+    Args:
+        model: the model.
+        columns: its columns, as pairs of an input and the place in a row of it.
+    """
 
-
-class _Parts:
-    """The parts of a model while it is converted: skl2onnx asks for the shapes of one, and then has it converted."""
-
-    def __init__(
-        self, paths: Mapping[int, str], converters: Mapping[type, Converter], shapes: Mapping[type, ShapeCalculator]
-    ) -> None:
-        self._paths = paths
-        """The path of each part, by the id of the part."""
-        self._converters = converters
-        self._shapes = shapes
+    def __init__(self, model: Any, columns: Sequence[tuple[str, int]]) -> None:
+        self.refusing = RefusingNodes(column_sources(model, columns))
+        parts = parts_of(model)
+        self._paths = {id(part): path for path, part in parts}
+        own = [boosting_conversions(), voting_conversions(), selection_conversions()]
+        self._converters = {kind: convert for converters, _ in own for kind, convert in converters.items()}
+        self._shapes = {kind: shape for _, shapes in own for kind, shape in shapes.items()}
         self._joined: dict[str, list[Any]] = {}
         """The columns that an operator is to take as one matrix, by the operator's name."""
+        self._kinds = {type(part) for _, part in parts}
+
+    def tables(self) -> tuple[dict[type, Converter], dict[type, ShapeCalculator]]:
+        """The converters and the calculators of shapes of the parts, by class, as skl2onnx takes them."""
+        from skl2onnx._supported_operators import sklearn_operator_name_map
+
+        known = self._kinds & sklearn_operator_name_map.keys()
+        return dict.fromkeys(known, self.convert), dict.fromkeys(known, self.shape)
 
     def shape(self, operator: Any) -> None:
         """Calculate the shapes of what a part gives, where it takes its columns joined."""
         from skl2onnx.common._registration import get_shape_calculator
 
-        if joined := _joined_type(operator):
+        if _is_whole(operator) and (joined := _joined_type(operator)):
             self._joined[operator.onnx_name] = list(operator.inputs)
             matrix = operator.scope_inst.declare_local_variable("joined", joined)
-            matrix.init_status(is_fed=True)
+            matrix.init_status(is_fed=True, is_root=all(column.is_root for column in operator.inputs))
             operator.inputs = [matrix]
         calculate = self._shapes.get(type(operator.raw_operator)) or get_shape_calculator(operator.type)
         calculate(operator)
@@ -82,11 +83,30 @@ class _Parts:
         start = len(container.nodes)
         if columns := self._joined.get(operator.onnx_name):
             _join(scope, columns, operator.inputs[0], container)
-        convert = self._converters.get(type(operator.raw_operator)) or get_converter(operator.type)
+        part = operator.raw_operator
+        path = self._paths.get(id(part), "")
+        if _is_whole(operator):
+            self.refusing.add(part, told(path, part), operator, scope, container)
+        convert = self._converters.get(type(part)) or get_converter(operator.type)
         convert(scope, operator, container)
-        path = self._paths.get(id(operator.raw_operator), type(operator.raw_operator).__name__)
         for node in container.nodes[start:]:
-            node.name = f"{path}/{node.name}"
+            node.name = f"{path or type(part).__name__}/{node.name}"
+            _go_on_at_unknown(node)
+
+
+def _go_on_at_unknown(node: Any) -> None:
+    """Have the runtime's encoder give zeros for an unknown category, and not raise for the whole batch."""
+    if node.op_type == "OneHotEncoder":
+        for attribute in node.attribute:
+            if attribute.name == "zeros":
+                attribute.i = 1
+
+
+def _is_whole(operator: Any) -> bool:
+    """Whether an operator is all of its part, and not a step that a converter has made of it."""
+    from skl2onnx._supported_operators import sklearn_operator_name_map
+
+    return bool(operator.type == sklearn_operator_name_map[type(operator.raw_operator)])
 
 
 def _joined_type(operator: Any) -> Any:

@@ -11,9 +11,37 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.features.tensors import Tensor
+from penstock.graphs.refusals import REFUSED, Refusal, refusals_to_text
 
 LOCALE: Final = "C.UTF-8"
 """The locale in which text is made lower case: the default is en_US.UTF-8, which a small container does not have."""
+
+
+def add_refusals(model: Any, names: Sequence[str], refusals: Sequence[Refusal]) -> None:
+    """Have the ONNX `model` say which rows it refuses, as `penstock.graphs.refusals` has it.
+
+    Args:
+        model: the model, with its outputs as they are to be.
+        names: of columns with the number of a refusal for each row, or 0.
+        refusals: the list that is numbered.
+    """
+    from onnx import TensorProto, helper
+
+    if not refusals:
+        return
+    every, shape, axes = f"{REFUSED}_every", f"{REFUSED}_shape", f"{REFUSED}_axes"
+    greatest = f"{REFUSED}_greatest"
+    model.graph.node.extend(
+        [
+            helper.make_node("Concat", list(names), [every], axis=1),
+            _constant(axes, [1]),
+            helper.make_node("ReduceMax", [every, axes], [greatest], keepdims=0),
+            _constant(shape, [-1]),
+            helper.make_node("Reshape", [greatest, shape], [REFUSED]),
+        ]
+    )
+    model.graph.output.append(helper.make_tensor_value_info(REFUSED, TensorProto.INT64, ["batch"]))
+    helper.set_model_props(model, {REFUSED: refusals_to_text(refusals)})
 
 
 def fit_edges(model: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:

@@ -17,8 +17,8 @@ from penstock.errors import ConfigError, ExportRefused
 from penstock.export.class_names import class_names
 from penstock.export.exporter import GraphSignature, ModelAnswer
 from penstock.export.quiet import quietly
-from penstock.export.sklearn_conversion import conversion_tables
-from penstock.export.sklearn_graph import fit_edges
+from penstock.export.sklearn_conversion import Conversion
+from penstock.export.sklearn_graph import add_refusals, fit_edges
 from penstock.export.sklearn_steps import deciding_part, has_trees_behind_steps, parts_of, refusal_of, told
 from penstock.features.tensors import Tensor
 
@@ -65,6 +65,7 @@ class SklearnExporter:
 
     libraries = ("scikit-learn", "skl2onnx", "onnx")
     formats: Final[tuple[GraphFormat, ...]] = ("onnx",)
+    refuses_rows = True
 
     def __init__(self, model: Any, classes: list[Any] | None) -> None:
         self._model = model
@@ -121,17 +122,18 @@ class SklearnExporter:
                 model = self._convert(signature)
             except Exception as error:  # skl2onnx and its converters have errors of their own, and of no common kind
                 raise ExportRefused(refusal_of(self._model, error), format=format) from error
-            fit_edges(model, signature.inputs, signature.outputs)
         (folder / "model.onnx").write_bytes(model.SerializeToString())
         return "model.onnx"
 
     def _convert(self, signature: GraphSignature) -> Any:
         from skl2onnx import convert_sklearn
 
-        converters, shapes = conversion_tables(self._model)
         names = [tensor.name for tensor in signature.inputs]
         columns = list(getattr(self._model, "feature_names_in_", names))  # joined in the order of the DataFrame
         tensors = sorted(signature.inputs, key=lambda tensor: columns.index(tensor.name))
+        places = [(tensor.name, place) for tensor in tensors for place in range((tensor.shape or (1,))[0] or 1)]
+        conversion = Conversion(self._model, places)
+        converters, shapes = conversion.tables()
         model = convert_sklearn(
             self._model,
             initial_types=[_initial(tensor) for tensor in tensors],
@@ -143,6 +145,8 @@ class SklearnExporter:
         given = [model.graph.input[columns.index(name)] for name in names]
         del model.graph.input[:]
         model.graph.input.extend(given)
+        fit_edges(model, signature.inputs, signature.outputs)
+        add_refusals(model, conversion.refusing.names, conversion.refusing.refusals)
         return model
 
     def _options(self) -> dict[int, dict[str, Any]]:

@@ -72,6 +72,7 @@ class TorchExporter:
     formats: Final[tuple[GraphFormat, ...]] = ("onnx", "pt2")
     classes = None
     doubt = ""
+    refuses_rows = False
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model

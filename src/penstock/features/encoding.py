@@ -67,6 +67,15 @@ class EncodingPlan:
                 found |= {tensor.name: tensor for tensor in encoder.outputs}
         return tuple(found.values())
 
+    def feature_at(self, name: str, place: int) -> str:
+        """The feature that gives a value of the input `name`; `name` itself, where no other does."""
+        if name == self._join:
+            for feature in self.joined:
+                place -= width_of(self._encoders[feature].outputs[0])
+                if place < 0:
+                    return feature
+        return next((own for own, encoder in self._encoders.items() if name in _names(encoder)), name)
+
     def encode_all(self, table: Any) -> dict[str, Array]:
         """The inputs for every row of a table.
 
@@ -119,6 +128,10 @@ class EncodingPlan:
                 whole[:, start : start + part.shape[1]] = part
                 start += part.shape[1]
         return whole
+
+
+def _names(encoder: FeatureEncoder) -> list[str]:
+    return [tensor.name for tensor in encoder.outputs]
 
 
 def _path(where: str) -> str:

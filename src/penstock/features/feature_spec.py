@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock.errors import ConfigError
 from penstock.features.columns import Array
-from penstock.features.encoding import EncodedRows, EncodingPlan, id_count, raw_columns
+from penstock.features.encoding import EncodedRows, EncodingPlan, columns_of, id_count, raw_columns
 from penstock.features.framework_parts import load_part
 from penstock.features.item_type import make_item_type
 from penstock.features.kinds import Kind
@@ -113,6 +113,18 @@ class Features:
         """
         counts = {name: id_count(name, self._kinds, self.statistics) for name in self._kinds}
         return {name: count for name, count in counts.items() if count is not None}
+
+    def column_at(self, name: str, place: int) -> str | None:
+        """The raw column from which a value of the input `name` comes, by its place in a row of the input.
+
+        A value of a cross comes of several columns, and has None.
+
+        Raises:
+            ConfigError: the spec is not fitted.
+        """
+        feature = self._fitted_plan().feature_at(name, place)
+        columns = columns_of(feature, self._kinds[feature]) if feature in self._kinds else ()
+        return columns[0] if columns else None
 
     def _fitted_plan(self) -> EncodingPlan:
         if self._plan is None:

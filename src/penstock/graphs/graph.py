@@ -6,6 +6,7 @@ Contract
   says; arrays of `str` are of dtype object.  It casts nothing: another dtype, or an input that is missing, is a
   `TypeError`.  What it has no input for is left alone.
 * It returns the outputs in the order of `outputs`, each an array whose first axis is the batch.
+* It raises `RowsRefused` where it refuses rows of the batch, as the model does.
 * It may be called any number of times, with a batch of any size from 1 on, by one thread at a time.
 * It changes no input, and what it returned stays as it is when it is called again.
 * After `close`, which may be called twice, it is not called.

@@ -11,6 +11,7 @@ import onnxruntime
 
 from penstock.features.tensors import Tensor
 from penstock.graphs.batch_arrays import arrays_taken, check_count, check_names, check_tensor_dtype
+from penstock.graphs.refusals import REFUSED, check_rows, refusals_from_text
 
 DTYPES: Final = {
     "tensor(bool)": "bool",
@@ -47,13 +48,17 @@ class OnnxGraph:
         self._quiet = onnxruntime.RunOptions()
         self._quiet.log_severity_level = FATAL
         self._output_names = [output.name for output in self._session.get_outputs()]
+        told = self._session.get_modelmeta().custom_metadata_map.get(REFUSED, "")
+        self._refusals = refusals_from_text(told) if told else []
         self._check()
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """What the graph makes of a batch, its outputs by their position."""
+        """What the graph makes of a batch, its outputs by their position; raises RowsRefused where it refuses rows."""
         found: list[np.ndarray[Any, Any]] = self._session.run(
             self._output_names, arrays_taken(inputs, self.inputs), self._quiet
         )
+        if self._refusals:
+            check_rows(found.pop(), self._refusals)
         return found
 
     def close(self) -> None:
@@ -66,6 +71,9 @@ class OnnxGraph:
         for tensor in self.inputs:
             check_tensor_dtype("input", tensor, DTYPES.get(taken[tensor.name], taken[tensor.name]))
         given = self._session.get_outputs()
+        if self._refusals:
+            check_tensor_dtype("output", Tensor(REFUSED, "int64"), DTYPES.get(given[-1].type, given[-1].type))
+            given = given[:-1]
         check_count(len(given), self.outputs)
         for tensor, node in zip(self.outputs, given, strict=True):
             check_tensor_dtype("output", tensor, DTYPES.get(node.type, node.type))

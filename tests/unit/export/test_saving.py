@@ -52,6 +52,7 @@ class Exporter:
     libraries = ("onnxruntime", "not-installed-anywhere")
     formats = ("onnx",)
     doubt = ""
+    refuses_rows = False
 
     def __init__(self, change=lambda answers, _: answers, *, classes=None, written=None):
         self.change = change

@@ -1,0 +1,291 @@
+"""What a model of scikit-learn refuses, its graph refuses: pipelines over odd rows, as a client writes them."""
+
+import json
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("skl2onnx")
+pandas = pytest.importorskip("pandas")
+
+from sklearn.compose import ColumnTransformer  # noqa: E402
+from sklearn.decomposition import PCA  # noqa: E402
+from sklearn.ensemble import RandomForestRegressor  # noqa: E402
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer  # noqa: E402
+from sklearn.impute import SimpleImputer  # noqa: E402
+from sklearn.linear_model import LinearRegression, LogisticRegression  # noqa: E402
+from sklearn.naive_bayes import CategoricalNB, ComplementNB, GaussianNB, MultinomialNB  # noqa: E402
+from sklearn.neighbors import KNeighborsRegressor  # noqa: E402
+from sklearn.pipeline import FeatureUnion, make_pipeline  # noqa: E402
+from sklearn.preprocessing import (  # noqa: E402
+    KBinsDiscretizer,
+    MinMaxScaler,
+    Normalizer,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+    TargetEncoder,
+)
+from sklearn.svm import SVC, LinearSVC  # noqa: E402
+from sklearn.tree import DecisionTreeClassifier  # noqa: E402
+
+import penstock as ps  # noqa: E402
+from penstock import features as f  # noqa: E402
+from penstock.artifact.answering import answer_rows  # noqa: E402
+from penstock.errors import ConfigError, ExportRefused  # noqa: E402
+from penstock.export.artifact_stage import ArtifactStage  # noqa: E402
+from penstock.export.exporter import GraphSignature  # noqa: E402
+from penstock.export.made_rows import made_rows  # noqa: E402
+from penstock.export.naming import describe_outputs, name_outputs  # noqa: E402
+from penstock.export.sklearn_model import sklearn_exporter  # noqa: E402
+from penstock.export.sklearn_refusals import RefusingNodes  # noqa: E402
+from penstock.graphs.onnx_graph import OnnxGraph  # noqa: E402
+
+NOTES = ("Red house", "blue sea", "Straße am Fluss", "οδος", "istanbul göl", "naïve café 12")
+ROWS = [
+    {
+        "size": float(place % 7) + 1.0,
+        "price": float(place % 11) + 0.5,
+        "shop": place % 4,
+        "town": ("rome", "bonn", "oslo")[place % 3],
+        "note": NOTES[place % 6],
+    }
+    for place in range(66)
+]
+"""The feature `town` knows a value that is in no row, and has an id for all others."""
+FEATURES = ps.Features(
+    {
+        "size": f.Numeric(),
+        "price": f.Numeric(missing=-1.0),
+        "shop": f.Ids(),
+        "town": f.Vocabulary(["bonn", "oslo", "rome", "paris"]),
+        "note": f.Text(missing=""),
+    }
+).fit(ROWS)
+MATRIX = ps.Features({"size": f.Numeric(), "price": f.Numeric(missing=-1.0)}, join="x").fit(ROWS)
+TEXT = ps.Features({"note": f.Text(missing="")})
+FRAME = pandas.DataFrame(FEATURES.encode(ROWS))
+CLASSES = np.array([int(place % 7 + place % 3 > 4) for place in range(66)])
+
+
+def of_columns(encoder, last, columns=("shop", "town")):
+    """An encoder of some columns beside the numbers, and an estimator."""
+    steps = ColumnTransformer([("kind", encoder, list(columns)), ("numbers", "passthrough", ["size", "price"])])
+    return FEATURES, make_pipeline(steps, last)
+
+
+def of_numbers(*steps):
+    return MATRIX, make_pipeline(*steps)
+
+
+def of_text(vectorizer, last):
+    return FEATURES, make_pipeline(ColumnTransformer([("words", vectorizer, "note")]), last)
+
+
+def bins():
+    return KBinsDiscretizer(3, encode="ordinal", quantile_method="averaged_inverted_cdf")
+
+
+ENCODERS = {
+    "one hot": OneHotEncoder,
+    "one hot, ignore": lambda: OneHotEncoder(handle_unknown="ignore"),
+    "one hot, warn": lambda: OneHotEncoder(handle_unknown="warn"),
+    "one hot, drop": lambda: OneHotEncoder(drop="first"),
+    "ordinal": OrdinalEncoder,
+    "ordinal, -1": lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
+    "target": lambda: TargetEncoder(cv=2),
+    "imputed, one hot": lambda: make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder()),
+    "imputed, ordinal": lambda: make_pipeline(
+        SimpleImputer(missing_values=0, strategy="most_frequent"), OrdinalEncoder()
+    ),
+}
+LAST = {
+    "linear": lambda: LogisticRegression(C=0.5),
+    "trees": lambda: DecisionTreeClassifier(max_depth=3),
+    "numbers": LinearRegression,
+}
+NUMBERS = {
+    "nothing": lambda: (),
+    "standard": lambda: (StandardScaler(),),
+    "minmax": lambda: (MinMaxScaler(),),
+    "robust": lambda: (RobustScaler(),),
+    "polynomials": lambda: (PolynomialFeatures(2),),
+    "cubes": lambda: (PolynomialFeatures(3), StandardScaler()),
+    "bins": lambda: (bins(),),
+    "powers": lambda: (PowerTransformer(),),
+    "quantiles": lambda: (QuantileTransformer(n_quantiles=20),),
+    "unit": lambda: (Normalizer(),),
+    "components": lambda: (PCA(1),),
+    "imputed": lambda: (SimpleImputer(missing_values=-1.0),),
+    "a union": lambda: (FeatureUnion([("a", StandardScaler()), ("b", PolynomialFeatures(2))]),),
+}
+VECTORIZERS = {
+    "counts": CountVectorizer,
+    "tfidf": TfidfVectorizer,
+    "counts, case kept": lambda: CountVectorizer(lowercase=False),
+    "binary": lambda: CountVectorizer(binary=True),
+    "pairs": lambda: CountVectorizer(ngram_range=(1, 2)),
+    "sublinear": lambda: TfidfVectorizer(sublinear_tf=True, norm="l1"),
+}
+PIPELINES = {
+    **{
+        f"{kind}, {last}": lambda kind=kind, last=last: of_columns(ENCODERS[kind](), LAST[last]())
+        for kind in ENCODERS
+        for last in LAST
+    },
+    **{
+        f"{kind}, {last}": lambda kind=kind, last=last: of_numbers(*NUMBERS[kind](), LAST[last]())
+        for kind in NUMBERS
+        for last in ("linear", "numbers")
+    },
+    **{
+        f"{kind}, {last}": lambda kind=kind, last=last: of_text(VECTORIZERS[kind](), LAST[last]())
+        for kind in VECTORIZERS
+        for last in ("linear", "numbers")
+    },
+    "SVC": lambda: of_numbers(StandardScaler(), SVC()),
+    "LinearSVC": lambda: of_columns(OneHotEncoder(), LinearSVC()),
+    "Gaussian": lambda: of_numbers(GaussianNB()),
+    "multinomial": lambda: of_text(CountVectorizer(), MultinomialNB()),
+    "complement": lambda: of_text(TfidfVectorizer(), ComplementNB()),
+    "categorical": lambda: of_columns(OrdinalEncoder(), CategoricalNB()),
+    "forest": lambda: of_columns(OrdinalEncoder(), RandomForestRegressor(3, random_state=0)),
+    "forest of polynomials": lambda: of_numbers(PolynomialFeatures(2), RandomForestRegressor(3, random_state=0)),
+    "categorical, of numbers": lambda: of_numbers(CategoricalNB()),
+    "box-cox": lambda: of_numbers(PowerTransformer("box-cox"), LinearRegression()),
+    "neighbours": lambda: of_numbers(MinMaxScaler(), KNeighborsRegressor(3)),
+}
+RAW = [{"size": value} for value in (None, "x", True, [1], 1e39, 10**400, -1e400)] + [
+    *({"shop": value} for value in (None, "", "x", 1.5, 2**63, [])),
+    *({"town": value} for value in (None, 1.5, {})),
+    *({"note": value} for value in (1, [], {})),
+    {"more": 1},
+]
+"""Values that the features themselves refuse."""
+
+
+def fitted(spec, model):
+    return model.fit(spec.encode(ROWS)["x"] if spec is MATRIX else FRAME, CLASSES)
+
+
+def written(model, spec, folder):
+    """The exporter of a model, and its graph."""
+    exporter = sklearn_exporter(model)
+    inputs = spec.encode(ROWS)
+    answer = exporter.answer(inputs)
+    outputs = describe_outputs(name_outputs(answer, None), answer.arrays, len(ROWS))
+    path = folder / exporter.write("onnx", folder, GraphSignature(spec.inputs, outputs, inputs))
+    return exporter, OnnxGraph(path.read_bytes(), inputs=spec.inputs, outputs=outputs, threads=1)
+
+
+def as_request(row):
+    """A row as JSON text, where infinity is a number that is too long."""
+    return json.dumps(row).replace("Infinity", "1e400").encode()
+
+
+def served(graph, spec, texts):
+    """What each row is answered, or None where it is refused, all in one batch."""
+    items, places = [], []
+    for place, text in enumerate(texts):
+        try:
+            items.append(msgspec.json.decode(text, type=spec.item_type()))
+            places.append(place)
+        except msgspec.DecodeError:
+            pass  # 422 before it comes to the stage
+    found = answer_rows(spec, graph, items)
+    answers = [None] * len(texts)
+    for number, kept in enumerate(found.kept):
+        answers[places[kept]] = [output[number] for output in found.outputs]
+    return answers, {places[place]: error for place, error in found.invalid.items()}
+
+
+def answered(exporter, spec, row):
+    """What the model answers to one row; None where the features or the model refuse it."""
+    encoded = spec.encode_rows([row])
+    if not encoded.kept:
+        return None
+    try:
+        return [array[0] for array in exporter.answer(encoded.inputs).arrays]
+    except ConfigError:
+        return None
+
+
+@pytest.mark.parametrize("kind", PIPELINES)
+@pytest.mark.filterwarnings("ignore")
+def test_a_graph_refuses_what_its_model_refuses_and_answers_the_rest_alike(tmp_path, kind):
+    spec, model = PIPELINES[kind]()
+    exporter, graph = written(fitted(spec, model), spec, tmp_path)
+    base = {column: ROWS[0][column] for column in spec.columns}
+    made = made_rows(spec, ROWS)
+    rows = [one.row for one in made] + [{**base, **more} for more in RAW if more.keys() <= {*base, "more"}] + [base]
+    compared = [one.is_compared for one in made] + [True] * (len(rows) - len(made))
+    found, invalid = served(graph, spec, [as_request(row) for row in rows])
+    for row, is_compared, got in zip(rows, compared, found, strict=True):
+        expected = answered(exporter, spec, row)
+        if expected is None:
+            assert got is None, row
+        elif is_compared:
+            assert got is not None, row
+            for one, other in zip(expected, got, strict=True):
+                if isinstance(one, np.floating):
+                    assert math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-5), row
+                elif np.ndim(one):
+                    np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-5, err_msg=str(row))
+                else:
+                    assert one == other, row
+    assert all(error.path.startswith("$.") for error in invalid.values() if "feature column" not in str(error))
+    assert found[-1] is not None
+
+
+UNSEEN = {**ROWS[0], "shop": 99}
+"""A row with a value of one column that is in no row of training."""
+
+
+@pytest.mark.parametrize("encoder", [OneHotEncoder, OrdinalEncoder])
+def test_an_unseen_category_is_the_caller_s_with_its_column_and_the_others_are_answered(tmp_path, encoder):
+    spec, model = of_columns(encoder(), LogisticRegression())
+    report = ps.export.save(fitted(spec, model), tmp_path / "model", features=spec, probes=ROWS[:3], check=ROWS)
+    assert report.rows == len(ROWS) + 3
+    stage = ArtifactStage()
+    stage.setup(path=str(report.path), digest=report.digest, format="onnx", trust=False)
+    alone = stage.predict(ROWS[:2])
+    found = stage.predict([ROWS[0], UNSEEN, ROWS[1], {**ROWS[0], "town": "paris"}])
+    assert [found[0], found[2]] == alone
+    assert [type(one) for one in found[1::2]] == [ps.InvalidItem] * 2
+    assert (found[1].path, found[3].path) == ("$.shop", "$.town")
+    step = f"step 'columntransformer.kind' ({encoder.__name__})"
+    assert found[1].reason == f"99 is unknown to {step}"
+    assert found[3].reason == f"'paris' is unknown to {step}"
+    assert [type(one) for one in stage.predict([UNSEEN])] == [ps.InvalidItem]
+
+
+def test_a_number_of_which_too_large_a_one_is_computed_is_refused_with_its_column(tmp_path):
+    spec, model = of_numbers(PolynomialFeatures(2), StandardScaler(), LogisticRegression())
+    _, graph = written(fitted(spec, model), spec, tmp_path)
+    found = answer_rows(spec, graph, [{"size": 1.0, "price": 2e30}, {"size": 1.0, "price": 2.0}])
+    assert (found.kept, found.invalid[0].path) == ([1], "$.price")
+    assert found.invalid[0].reason.startswith("2e+30 makes a number too large for float32 before step")
+
+
+PLANTED = {
+    "an encoder": (lambda: of_columns(OrdinalEncoder(), LogisticRegression()), "unknown categories"),
+    "a box-cox": (lambda: of_numbers(PowerTransformer("box-cox"), LinearRegression()), "strictly positive"),
+    "infinity": (lambda: of_numbers(PolynomialFeatures(2), RandomForestRegressor(2)), "value too large"),
+}
+
+
+@pytest.mark.parametrize("kind", PLANTED)
+def test_a_graph_that_answers_where_its_model_refuses_is_found(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(RefusingNodes, "add", lambda *_: None)
+    make, reason = PLANTED[kind]
+    spec, model = make()
+    rows = [{column: row[column] for column in spec.columns} for row in ROWS]
+    with pytest.raises(ExportRefused, match=f"answers a row that the model refuses, .*{reason}.*; have the model answ"):
+        ps.export.save(fitted(spec, model), tmp_path / "model", features=spec, probes=rows[:3])
+    assert list(tmp_path.iterdir()) == []
