@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from penstock.features.narrow_floats import is_narrow, largest_whole, widen_all
 from penstock.features.values import (
     FLOAT_BITS,
-    LARGEST_WHOLE_FLOAT,
     IdReader,
     NumberReader,
     ValueReader,
@@ -79,17 +79,32 @@ def _as_floats(column: Column) -> npt.NDArray[np.float64] | None:
     """The column as float64, with NaN for None; None where a value needs a closer look."""
     if isinstance(column, list):
         types = set(map(type, column))
-        if not types <= {float, int, type(None)}:
+        if types <= {float, int, type(None)}:
+            integers = [value for value in column if type(value) is int] if int in types else []
+            if integers and (max(integers) > 2**FLOAT_BITS or min(integers) < -(2**FLOAT_BITS)):
+                return None
+            return np.array(column, dtype=np.float64)
+        scalars = _as_array(column)
+        if scalars is None:
             return None
-        integers = [value for value in column if type(value) is int] if int in types else []
-        if integers and (max(integers) > 2**FLOAT_BITS or min(integers) < -(2**FLOAT_BITS)):
-            return None
-        return np.array(column, dtype=np.float64)
+        column = scalars
     if column.dtype.kind == "f" and column.dtype.itemsize <= 8:
-        return column.astype(np.float64)
+        return widen_all(column) if is_narrow(column.dtype) else column.astype(np.float64)
     if column.dtype.kind in "iu" and (not column.size or _within(column)):
         return column.astype(np.float64)
     return None
+
+
+def _as_array(column: list[Any]) -> Array | None:
+    """A list of one type of numpy's numbers as an array, which is read at once; None of any other list."""
+    types = set(map(type, column))
+    kind = next(iter(types)) if len(types) == 1 else object
+    return np.array(column, dtype=kind) if issubclass(kind, np.generic) and _is_number(np.dtype(kind)) else None
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether values of a dtype are integers, or floats of at most float64."""
+    return dtype.kind in "iu" or (dtype.kind == "f" and dtype.itemsize <= 8)
 
 
 def _within(column: Array) -> bool:
@@ -112,12 +127,15 @@ def read_ids(column: Column, reader: IdReader) -> Numbers:
 def _as_integers(column: Column) -> Numbers | None:
     """The column as int64; None where a value needs a closer look."""
     if isinstance(column, list):
-        if set(map(type, column)) != {int}:
+        if set(map(type, column)) == {int}:
+            try:
+                return Numbers(np.array(column, dtype=np.int64))
+            except OverflowError:
+                return None
+        scalars = _as_array(column)
+        if scalars is None:
             return None
-        try:
-            return Numbers(np.array(column, dtype=np.int64))
-        except OverflowError:
-            return None
+        column = scalars
     if column.dtype.kind in "iu":
         if column.dtype == np.uint64 and column.size and int(column.max()) >= 2**63:
             return None
@@ -126,7 +144,7 @@ def _as_integers(column: Column) -> Numbers | None:
         return None
     missing = np.isnan(column)
     floats = np.where(missing, 0.0, column.astype(np.float64))
-    if not ((np.abs(floats) <= LARGEST_WHOLE_FLOAT) & (np.floor(floats) == floats)).all():
+    if not ((np.abs(floats) <= largest_whole(column.dtype)) & (np.floor(floats) == floats)).all():
         return None
     return Numbers(floats.astype(np.int64), missing)
 
@@ -183,14 +201,17 @@ def _distinct(column: Column) -> tuple[Sequence[Any], npt.NDArray[np.intp]]:
     1, 1.0 and True are equal and do not stand for the same, so values of several types are told apart by their type.
     """
     if not isinstance(column, list):
-        if column.dtype.kind in "iu" or (column.dtype.kind == "f" and column.dtype.itemsize <= 8):
+        if _is_number(column.dtype):
             values, codes = np.unique(column, return_inverse=True)
-            return values.tolist(), codes.astype(np.intp)
+            return column_values(values), codes.astype(np.intp)
         column = column_values(column)
     try:
         distinct, codes = _numbered(column)
         if set(map(type, distinct)) == {str} or _is_of_one_number_type(column):  # what equals a string is one
             return distinct, codes
+        scalars = _as_array(column)
+        if scalars is not None:
+            return _distinct(scalars)
         keys = [value if type(value) is str else (type(value), value) for value in column]
         distinct, codes = _numbered(keys)
     except TypeError:  # a value that cannot be a key, as a list: it will be refused, at its own place
@@ -234,8 +255,8 @@ def column_values(column: Column) -> list[Any]:
     """The values of a column as a list."""
     if isinstance(column, list):
         return column
-    # `tolist` makes integers of times in nanoseconds, and cuts long doubles
-    return column.tolist() if column.dtype.kind in "iubUO" or column.dtype in (np.float64, np.float32) else list(column)
+    # `tolist` makes integers of times in nanoseconds, cuts long doubles, and leaves no word of a float32
+    return column.tolist() if column.dtype.kind in "iubUO" or column.dtype == np.float64 else list(column)
 
 
 def _mask(places: list[int], size: int) -> Mask | None:

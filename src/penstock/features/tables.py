@@ -7,18 +7,23 @@ or polars, and no library is imported for it.
 
 from __future__ import annotations
 
+import re
+from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from penstock.errors import ConfigError
-from penstock.features.columns import Column, column_values
+from penstock.features.columns import Array, Column, column_values
 from penstock.features.lists import as_list
 from penstock.features.values import plain, shown_value
 from penstock.spelling import nearest
+
+NARROW: Final = re.compile(r"\b(float(?P<bits>16|32)|(?P<half>half)?float)\b", re.IGNORECASE)
+"""A narrow float in the name of a dtype of pandas, polars or pyarrow, as `Float32`, `List(Float32)` or `halffloat`."""
 
 
 class RawTable:
@@ -96,18 +101,27 @@ def _as_column(name: str, column: Any) -> Column:
         return column
     if not _is_sequence(column):
         raise ConfigError(f"the column {name!r} must be a sequence, got {type(column).__name__} {shown_value(column)}")
-    exact = _exact_values(column)
-    if exact is not None:
-        return exact
-    if isinstance(column, np.ma.MaskedArray):
-        return [None if value is np.ma.masked else value for value in column]
-    if isinstance(column, np.ndarray) or hasattr(column, "__array__"):
-        array = np.asarray(column)
-        if array.ndim == 1:
-            # objects and texts are read faster from a list
-            return column_values(array) if array.dtype.kind in "OU" else array
-        return list(array)
+    narrow = _narrow_dtype(column)
+    try:
+        if narrow is not None:
+            return _narrow_values(column, narrow)
+        exact = _exact_values(column)
+        if exact is not None:
+            return exact
+        if isinstance(column, np.ma.MaskedArray):
+            return [None if value is np.ma.masked else value for value in column]
+        if isinstance(column, (np.ndarray, array, memoryview)) or hasattr(column, "__array__"):
+            return _array_column(np.asarray(column))
+    except (TypeError, RuntimeError) as error:  # a tensor of a dtype that numpy has not, or that is being trained
+        raise ConfigError(f"the column {name!r} cannot be read as an array: {error}") from error
     return list(column)
+
+
+def _array_column(values: Array) -> Column:
+    if values.ndim == 1:
+        # objects and texts are read faster from a list
+        return column_values(values) if values.dtype.kind in "OU" else values
+    return list(values)
 
 
 def _is_sequence(column: Any) -> bool:
@@ -117,6 +131,32 @@ def _is_sequence(column: Any) -> bool:
     if not isinstance(column, Iterable) or isinstance(column, (str, bytes, Mapping, AbstractSet)):
         return False
     return isinstance(column, Sized) or hasattr(column, "__array__")
+
+
+def _narrow_dtype(column: Any) -> type[np.floating[Any]] | None:
+    """float16 or float32, where a column has such numbers and its dtype is not numpy's: of pandas, polars, pyarrow."""
+    dtype = getattr(column, "dtype", getattr(column, "type", None))
+    if dtype is None or isinstance(dtype, np.dtype):
+        return None
+    categories = getattr(dtype, "categories", None)
+    found = NARROW.search(str(getattr(categories, "dtype", dtype)))
+    if found is None:
+        return None
+    return np.float16 if found["half"] or found["bits"] == "16" else np.float32
+
+
+def _narrow_values(column: Any, dtype: type[np.floating[Any]]) -> Column:
+    """A column of such numbers, or of lists of them, without their precision lost, as `_exact_values` would.
+
+    Its array has NaN where a value is missing, and so has one list in a table of lists of one length.
+    """
+    values = np.asarray(column)
+    if values.ndim == 1 and values.dtype != object:
+        return values.astype(dtype)
+    exact = _exact_values(column)
+    if exact is None:
+        return _array_column(values)
+    return [None if value is None else cell for value, cell in zip(exact, values, strict=True)]
 
 
 def _exact_values(column: Any) -> list[Any] | None:

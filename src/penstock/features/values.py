@@ -4,7 +4,8 @@ A reader takes a value of a row and gives what the kind of a feature counts with
 gives None for a value that is missing, and raises `ValueRefused` for one that is not of the kind.
 
 * Missing is what is None, NaN, pandas' NA and NaT, and what equals a value in `ignore`.
-* A numpy scalar counts as the Python value that it holds.  A boolean is neither a number nor a category.
+* A numpy scalar counts as the Python value that it holds, a float16 or float32 as its shortest decimal.  A boolean is
+  neither a number nor a category.
 * Nothing is rounded: an integer that a float cannot hold exactly, and a float that is no integer, are refused.
 """
 
@@ -19,6 +20,7 @@ import msgspec
 import numpy as np
 
 from penstock.codec.text import cut_middle
+from penstock.features.narrow_floats import is_narrow, largest_whole, widen
 
 LARGEST_WHOLE_FLOAT: Final = 2.0**53
 """From here on not every integer is a float, so a larger float is no integer."""
@@ -76,6 +78,8 @@ def plain(value: Any) -> Any:
 def _from_numpy(value: np.generic) -> Any:
     if value.dtype.kind not in "biufU":
         return value  # `item()` of a time in nanoseconds is an integer
+    if isinstance(value, np.floating) and is_narrow(value.dtype):
+        return widen(value)
     if isinstance(value, np.longdouble):
         narrow = float(value)
         return narrow if narrow == value or narrow != narrow else value  # noqa: PLR0124  # NaN
@@ -148,7 +152,23 @@ class ValueReader(ABC, Generic[T]):
         return ValueRefused(f"expected {self.wanted}, got {type(value).__name__} {shown_value(value)}")
 
 
-class CategoryReader(ValueReader[str]):
+class WholeReader(ValueReader[T]):
+    """Reads what counts by its integer, where it is a float."""
+
+    def read(self, value: Any) -> T | None:
+        """As every reader; a float16 or float32 beyond its largest whole number is refused besides."""
+        token = super().read(value)
+        if token is not None and isinstance(value, np.floating) and is_narrow(value.dtype):
+            largest = largest_whole(value.dtype)
+            if abs(value) > largest:
+                raise ValueRefused(
+                    f"beyond {largest:.0f} a {value.dtype} has not every integer, so it cannot be said which one "
+                    f"{widen(value)!r} was"
+                )
+        return token
+
+
+class CategoryReader(WholeReader[str]):
     """Reads a category, as a string.  An integer or whole float is its decimal string."""
 
     wanted = "a string or an integer"
@@ -188,7 +208,7 @@ class TextReader(ValueReader[str]):
         return str.__str__(value)
 
 
-class IdReader(ValueReader[int]):
+class IdReader(WholeReader[int]):
     """Reads an id: an int64, a whole float, or the decimal string of an int64."""
 
     wanted = "an integer or its decimal string"

@@ -142,6 +142,15 @@ def test_a_column_of_large_integers_is_fitted_as_that_of_the_same_floats(kind):
         assert learnt(kind, column) == expected
 
 
+def test_mean_and_deviation_of_a_narrow_column_are_those_of_its_decimals():
+    decimals = [0.1, 0.2, 0.7]
+    for dtype in (np.float16, np.float32):
+        column = np.array([*decimals, -99.9, math.nan], dtype=dtype)
+        for kind in (f.Numeric(scale="standard", missing=f.MEAN, ignore=[-99.9]), f.Bucketized(quantiles=3)):
+            given = [*decimals] if isinstance(kind, f.Numeric) else [*decimals, -99.9]
+            assert learnt(kind, column) == learnt(kind, list(column)) == learnt(kind, given)
+
+
 def test_only_the_columns_that_are_learnt_from_are_read():
     features = f.Features({"a": f.Numeric(scale="standard"), "b": f.Hashed(3)})
     assert features.fit([{"a": 1}, {"a": 2}]).fitted

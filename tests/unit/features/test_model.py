@@ -26,6 +26,8 @@ class Refused(Exception):
 
 
 def plain(value: Any) -> Any:
+    if isinstance(value, np.float32 | np.float16):
+        value = float(str(value))
     value = value.item() if isinstance(value, np.generic) else value
     return None if isinstance(value, float) and math.isnan(value) else value
 
@@ -253,14 +255,16 @@ def slow_encode(features: f.Features, rows: list[dict[str, Any]]) -> tuple[dict[
 WORDS = ["a", "b", "9", "-7", "", "é", "日本", "x\0y", "12"]
 NUMBERS = [0, 1, 9, -7, 12, 2.5, 9.0, -0.0, 0.5, 1e30, 1e-42, -1e-320, 16777216, 1.0000000596046448, 16777217.0]
 ODD = [True, False, math.inf, -math.inf, 1e39, 2**24 + 1, 2**53 + 1, 2**70, 10**400, b"a", {}, [1], 0.1, -(2.0**60)]
-SCALARS = [np.int64(9), np.float32(0.1), np.float64(9.0), np.str_("a"), np.True_, np.float64("nan"), np.uint64(2**63)]
+SCALARS = [np.int64(9), np.float32(0.1), np.float16(0.3), np.float32(9), np.float64(9.0), np.str_("a"), np.True_]
+SCALARS += [np.float32(-99.9), np.float64("nan"), np.float32("nan"), np.float32("-inf"), np.uint64(2**63)]
 IDS = [2**24 + 1, 2**31 + 5, 2**40 + 7, -1, 2**63 - 1, str(2**63 - 1), str(2**63), "+1", "01", " 1", "1_0", "-0", "٣"]
+NARROW = [np.float32(0.3), np.float16(2.5)]
 ANYTHING = [*WORDS, *NUMBERS, *ODD, *SCALARS, *IDS]
 IGNORED = ["", "a", "9", -7, 9, 0.5, 1e30, math.inf]
-BOUNDARIES = [-7.0, 0.0, 0.5, 1.0, 2.5, 9.0, 12.0, 1e30]
+BOUNDARIES = [-7.0, 0.0, 0.1, 0.3, 0.5, 1.0, 2.5, 9.0, 12.0, 1e30]
 GOOD = {
-    "n": [1, 2.5, 9, 100],
-    "b": [1, 2.5, 9, 100],
+    "n": [1, 2.5, 9, 100, *NARROW],
+    "b": [1, 2.5, 9, 100, 2**24 + 1, *NARROW],
     "h": WORDS,
     "v": ["a", "b", 9, 9.0],
     "w": WORDS,
@@ -383,7 +387,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 # -- what is compared -------------------------------------------------------------------------------------------------
 
-SEEDS = range(120)
+SEEDS = range(150)
 
 
 def test_every_array_and_every_refusal_is_that_of_the_slow_encoder():

@@ -300,7 +300,7 @@ def test_plain_rows_have_what_json_has():
     }
     rows = features.rows_of(table)
     assert rows == [
-        {"n": float(np.float32(0.1)), "tags": [1, 2], "t": "é"},
+        {"n": 0.1, "tags": [1, 2], "t": "é"},
         {"n": None, "tags": None, "t": "x"},
     ]
     assert {type(cell) for row in rows for cell in row.values()} == {float, list, str, type(None)}
