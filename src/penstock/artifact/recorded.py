@@ -34,6 +34,24 @@ class Recorded:
                     found = "a single value" if rows is None else f"{rows} rows"
                     raise ConfigError(f"{word} {name!r} has {found}, and there are {len(self.rows)} rows")
 
+    def of_rows(self, places: Sequence[int]) -> Recorded:
+        """The rows at some places."""
+        kept = np.array(places, dtype=np.intp)
+        return Recorded(
+            [self.rows[place] for place in places],
+            {name: array[kept] for name, array in self.inputs.items()},
+            {name: array[kept] for name, array in self.outputs.items()},
+        )
+
+
+def joined(parts: Sequence[Recorded]) -> Recorded:
+    """The rows of all parts, of which there is one at least; all have the same inputs and outputs."""
+    return Recorded(
+        [row for part in parts for row in part.rows],
+        {name: np.concatenate([part.inputs[name] for part in parts]) for name in parts[0].inputs},
+        {name: np.concatenate([part.outputs[name] for part in parts]) for name in parts[0].outputs},
+    )
+
 
 class RefusedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A row that the model refused."""

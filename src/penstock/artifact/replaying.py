@@ -1,12 +1,15 @@
 """Replay rows through the feature spec and a graph, in batches of several sizes, as serving will.
 
+Each row comes as the text that a client writes, in Python's form, and its encoding also in that of JavaScript.
+
 A graph has to answer alike whatever the size of its batch: one that was exported with a fixed size, or whose answer to
 a row depends on the rows beside it, is found here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -17,8 +20,11 @@ import numpy as np
 from penstock.artifact.answering import answer_rows
 from penstock.artifact.comparing import Deviation, compare_output, mismatch, worst_of
 from penstock.artifact.recorded import Recorded, RefusedRow
-from penstock.errors import ExportRefused
+from penstock.codec.decode import ItemDecoder
+from penstock.codec.formats import Codec
+from penstock.errors import ExportRefused, InvalidItem
 from penstock.features.feature_spec import Features
+from penstock.features.values import LARGEST_WHOLE_FLOAT
 from penstock.graphs.graph import Graph
 
 WHAT_TO_SET: Final = (
@@ -54,7 +60,8 @@ def replay(
     found: dict[str, list[Deviation]] = {tensor.name: [] for tensor in graph.outputs}
     rows = len(recorded.rows)
     recorded = _enough(recorded)
-    items = _items(features, recorded.rows)
+    decoder = ItemDecoder(features.item_type())
+    items = _items(decoder, recorded.rows, json.dumps)
     sizes = list(dict.fromkeys((*BATCH_SIZES, rows)))
     for size in sizes:
         answers: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in found}
@@ -66,6 +73,9 @@ def replay(
                 answers[name].append(array)
         for name, arrays in answers.items():
             found[name].append(_compare(name, recorded.outputs[name], arrays, size, tolerance, first_row))
+    others = _items(decoder, recorded.rows, javascript_text)
+    for start, inputs in _encoded_batches(features, others, rows, first_row):
+        _check_inputs(inputs, recorded.inputs, start, first_row)
     return [_of_rows(_worst_of_sizes(deviations, sizes), rows, first_row) for deviations in found.values()]
 
 
@@ -89,12 +99,7 @@ def _enough(recorded: Recorded) -> Recorded:
     rows, wanted = len(recorded.rows), max(BATCH_SIZES)
     if rows >= wanted:
         return recorded
-    places = [place % rows for place in range(wanted)]
-    return Recorded(
-        [recorded.rows[place] for place in places],
-        {name: array[places] for name, array in recorded.inputs.items()},
-        {name: array[places] for name, array in recorded.outputs.items()},
-    )
+    return recorded.of_rows([place % rows for place in range(wanted)])
 
 
 def _of_rows(deviation: Deviation, rows: int, first_row: int) -> Deviation:
@@ -169,9 +174,10 @@ def replay_refused(
     Raises:
         ExportRefused: the graph answers one, or fails.
     """
+    decoder = ItemDecoder(features.item_type())
     batches = [[row] for row in refused] + ([[*refused] * 2] if refused else [])
     for batch in batches:
-        items = _items(features, [answered, *(one.row for one in batch)])
+        items = _items(decoder, [answered, *(one.row for one in batch)], json.dumps)
         with graph_asked(format, rows=len(items)):
             found = answer_rows(features, graph, items)
         for place, one in enumerate(batch, 1):
@@ -188,13 +194,27 @@ def replay_refused(
             )
 
 
-def _items(features: Features, rows: Sequence[Mapping[str, Any]]) -> list[msgspec.Struct]:
-    """The rows as requests bring them."""
+def javascript_text(row: Mapping[str, Any]) -> str:
+    """A row as `JSON.stringify` writes it: a whole number has no point."""
+    return json.dumps({name: _javascript_value(value) for name, value in row.items()})
+
+
+def _javascript_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_javascript_value(one) for one in value]
+    # A zero without its sign would be another number, and of larger numbers JavaScript has other digits
+    is_whole = isinstance(value, float) and value.is_integer() and 0 < abs(value) <= LARGEST_WHOLE_FLOAT
+    return int(value) if is_whole else value
+
+
+def _items(
+    decoder: ItemDecoder, rows: Sequence[Mapping[str, Any]], write: Callable[[Mapping[str, Any]], str]
+) -> list[msgspec.Struct]:
+    """The rows as requests bring them: as the text of a client, read as a server reads it."""
     try:
-        items: list[msgspec.Struct] = msgspec.convert(list(rows), list[features.item_type()])  # type: ignore[misc]  # made at run time
-    except msgspec.ValidationError as error:
+        return [decoder.decode(Codec.JSON, write(row).encode()) for row in rows]
+    except InvalidItem as error:
         raise ExportRefused(f"a recorded row would be refused as a request: {error}") from error
-    return items
 
 
 def _encoded_batches(

@@ -3,9 +3,9 @@
 Contract
 --------
 * Arguments are checked before the model is asked; a wrong one is a `ConfigError`.
-* This process records the encoded inputs and what the model itself answers, and which rows it refuses of those that
-  are made of the given ones.  A fresh process replays all of that through each graph, and the artifact appears at its
-  path by one rename only after it has succeeded.
+* This process records the encoded inputs and what the model itself answers, of the rows given and of rows made of
+  them, and which of those it refuses.  A fresh process replays all of that through each graph, and the artifact appears
+  at its path by one rename only after it has succeeded.
 * A graph answers a row as the model did among all rows.  The model itself is asked about some of them in small batches
   too, and refused where it answers otherwise there.
 * Whatever happens before, also Ctrl-C, leaves nothing at the path, and the model as it was.
@@ -29,10 +29,11 @@ from penstock.artifact.drafting import Draft, new_artifact
 from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.manifest_json import batch_to_entry
 from penstock.artifact.proof import Proof, prove
-from penstock.artifact.recorded import MadeRows, Recorded, RefusedRow
+from penstock.artifact.recorded import MadeRows, Recorded, RefusedRow, joined
 from penstock.artifact.replaying import BATCH_SIZES
 from penstock.config import Batch, check_keywords, checked_keywords
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused, InvalidItem
+from penstock.export.boundary_rows import boundary_tables
 from penstock.export.exporter import GraphSignature, ModelAnswer, ModelExporter
 from penstock.export.made_rows import made_rows
 from penstock.export.model_kinds import exporter_for
@@ -65,7 +66,7 @@ class ExportReport:
     digest: str
     """The sha256 of its manifest, which tells it from every other."""
     rows: int
-    """How many rows were replayed: the probes, and the rows to check."""
+    """How many rows were replayed: the probes, the rows to check, and those made of the probes."""
     worst: Mapping[str, float]
     """For each output, the greatest difference between the model's answer and a graph's."""
 
@@ -212,7 +213,7 @@ def save_exported(
             run=options.run,
         )
         hit("synced")
-        proof = _prove(draft, asked.check, made, progress)
+        proof = _prove(draft, asked, made, progress)
         _ask_apart(exporter, asked, options.tolerance)  # last: where the graph is wrong too, the proof tells of it
         hit("verified")
         return _publish(draft, proof, progress, options.run)
@@ -224,6 +225,8 @@ class _Asked:
 
     probes: Recorded
     check: Recorded | None
+    derived: Sequence[Recorded]
+    """Of rows that were made of the probes."""
     outputs: tuple[Tensor, ...]
     classes: Sequence[Any] | None
 
@@ -249,7 +252,22 @@ def _ask(exporter: ModelExporter, features: Features, tables: tuple[Any, Any], o
     _refuse_nan(probes, 0)
     if check is not None:
         _refuse_nan(check, len(probes.rows))
-    return _Asked(probes, check, outputs, classes)
+    derived = _ask_derived(exporter, features, boundary_tables(features, tables[0]), outputs)
+    return _Asked(probes, check, derived, outputs, classes)
+
+
+def _ask_derived(
+    exporter: ModelExporter, features: Features, tables: Sequence[Any], outputs: Sequence[Tensor]
+) -> list[Recorded]:
+    """Ask the model about tables of rows that nobody gave; those to which it has no answer are left out."""
+    found = []
+    for table in tables:
+        asked = _encode(features, table, "a row made of probes")
+        if asked is None:
+            continue
+        answer = _same_shape(exporter.answer(asked.inputs), outputs)
+        found.append(_without_nan(_recorded(asked, [tensor.name for tensor in outputs], answer)))
+    return found
 
 
 def ask_made(exporter: ModelExporter, features: Features, asked: _Asked) -> MadeRows:
@@ -267,6 +285,7 @@ def ask_made(exporter: ModelExporter, features: Features, asked: _Asked) -> Made
         inputs = features.encode_rows(answered).inputs
         answer = _same_shape(exporter.answer(inputs), asked.outputs)
         recorded = _without_nan(_recorded(Recorded(answered, inputs, {}), [one.name for one in asked.outputs], answer))
+        recorded = recorded if recorded.rows else None
     return MadeRows(recorded, [RefusedRow(kept[place].row, reason) for place, reason in refused.items()])
 
 
@@ -287,26 +306,20 @@ def _refused(exporter: ModelExporter, features: Features, rows: Sequence[Mapping
     return refused
 
 
-def _without_nan(recorded: Recorded) -> Recorded | None:
+def _without_nan(recorded: Recorded) -> Recorded:
     """The rows whose answers are all numbers."""
     good = np.ones(len(recorded.rows), bool)
     for array in recorded.outputs.values():
         if array.dtype.kind == "f":
             good &= np.isfinite(array).reshape(len(array), -1).all(axis=1)
-    places: list[int] = np.flatnonzero(good).tolist()
-    if not places:
-        return None
-    return Recorded(
-        [recorded.rows[place] for place in places],
-        {name: array[places] for name, array in recorded.inputs.items()},
-        {name: array[places] for name, array in recorded.outputs.items()},
-    )
+    return recorded.of_rows(np.flatnonzero(good).tolist())
 
 
-def _prove(draft: Draft, check: Recorded | None, made: MadeRows | None, progress: Progress) -> Proof:
+def _prove(draft: Draft, asked: _Asked, made: MadeRows | None, progress: Progress) -> Proof:
     progress.step("replaying all rows through what was written, in a fresh process")
+    besides = [part for part in (asked.check, *asked.derived) if part is not None and part.rows]
     try:
-        return prove(draft.folder, check=check, made=made, digest=draft.digest)
+        return prove(draft.folder, check=joined(besides) if besides else None, made=made, digest=draft.digest)
     except ArtifactInvalid as error:  # as a graph that its own runtime cannot open
         raise ExportRefused(f"what was written cannot be used: {error}") from error
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from penstock import features as f
+from penstock.artifact import replaying
 from penstock.artifact.recorded import Recorded
 from penstock.artifact.replaying import refuse_outside, replay
+from penstock.codec.decode import ItemDecoder
 from penstock.errors import ExportRefused
 from penstock.features.tensors import Tensor
 from penstock.graphs.graph import MemoryGraph
@@ -147,6 +149,43 @@ def test_an_input_that_is_not_the_recorded_one_is_refused_bit_for_bit():
     assert (error.row, error.expected, error.got) == (0, -0.0, 0.0)
 
 
+def test_rows_are_read_from_the_text_that_clients_in_python_and_in_javascript_write(monkeypatch):
+    spec = f.Features({"age": f.Numeric(), "town": f.Vocabulary(values=("2", "c")), "more": f.Ids(9, many=2)})
+    rows = [{"age": 25_000_001.0, "town": 2.0, "more": [3.0, 4]}, {"age": -0.0, "town": "c", "more": []}] * 2
+    inputs = spec.encode(rows)
+    record = Recorded(rows, inputs, dict(zip(("double", "town"), model(inputs), strict=True)))
+    seen = []
+    monkeypatch.setattr(replaying, "ItemDecoder", lambda kind: Heard(ItemDecoder(kind), seen))
+    graph = MemoryGraph(model, spec.inputs, OUTPUTS)
+    replay(spec, graph, record, format="onnx", tolerance=(0.0, 0.0))
+    assert seen[0] == b'{"age": 25000001.0, "town": 2.0, "more": [3.0, 4]}'
+    assert seen[4] == b'{"age": 25000001, "town": 2, "more": [3, 4]}'
+    assert seen[1] == seen[5] == b'{"age": -0.0, "town": "c", "more": []}'
+
+
+class Heard:
+    """A decoder that keeps what it is given."""
+
+    def __init__(self, decoder, seen):
+        self.decoder, self.seen = decoder, seen
+
+    def decode(self, codec, payload):
+        self.seen.append(payload)
+        return self.decoder.decode(codec, payload)
+
+
+def test_a_row_that_is_encoded_otherwise_as_javascript_writes_it_is_refused():
+    class Cut(f.Features):
+        def encode_rows(self, rows):
+            return super().encode_rows([{"age": row.age + isinstance(row.age, int), "town": row.town} for row in rows])
+
+    rows = [{"age": float(row["age"]), "town": row["town"]} for row in ROWS]
+    with pytest.raises(ExportRefused, match=r"input 'age', row 1: it is encoded as 2\.0, and was 1\.0 in training"):
+        replay(
+            Cut(SPEC.kinds), MemoryGraph(model, SPEC.inputs, OUTPUTS), recorded(rows), format="onnx", tolerance=(1, 1)
+        )
+
+
 @pytest.mark.parametrize("dtype", ["int32", "uint64"])
 def test_an_input_of_another_dtype_than_the_recorded_one_is_refused(dtype):
     record = recorded()
@@ -158,7 +197,7 @@ def test_an_input_of_another_dtype_than_the_recorded_one_is_refused(dtype):
     ("row", "said"),
     [
         ({"age": "old", "town": "a"}, "would be refused as a request"),
-        ({"age": 2**24 + 1, "town": "a"}, "row 12 would be refused as a request"),
+        ({"age": 2**53 + 1, "town": "a"}, "row 12 would be refused as a request"),
         ({"age": 1, "town": "a", "more": 1}, "would be refused as a request"),
     ],
 )

@@ -8,15 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import onnx_bytes
 import penstock as ps
 import tiny_artifacts
+from penstock.artifact.drafting import Draft
 from penstock.artifact.opened_artifact import open_artifact
 from penstock.errors import ConfigError, ExportRefused
 from penstock.export import saving
 from penstock.export.exporter import ModelAnswer
 from penstock.export.save_options import SaveOptions
 from penstock.export.saving import ROWS_APART, agreed_classes, save_exported, save_for_run, small_batches
-from penstock.features.kinds import Ids
+from penstock.features import columns
+from penstock.features.kinds import Bucketized, Ids, Numeric
 from penstock.features.tensors import Tensor
 from tiny_artifacts import ROWS, features
 
@@ -319,6 +322,77 @@ def test_more_outputs_for_the_rows_to_check_are_refused(tmp_path):
 
     error = refusal(tmp_path, ConfigError, Exporter(change), check=ROWS)
     assert "the model has 1 outputs for the probes, and 2 for check" in str(error)
+
+
+IDENTITY = onnx_bytes.model(
+    [onnx_bytes.node("Identity", ["user"], ["y"])], [("user", "int64", ("n",))], [("y", "int64", ("n",))]
+)
+CUT = {"age": np.linspace(0, 1, 50, dtype=np.float32)}
+"""No number of it is near a boundary."""
+
+
+def cut_spec():
+    return ps.Features({"user": Bucketized([0.305, 0.705, 0.905], column="age")})
+
+
+def save_cut(tmp_path, **options):
+    exporter = Exporter(lambda _, __: None, written=IDENTITY)
+    exporter.answer = lambda inputs: ModelAnswer([inputs["user"]])
+    return saved(tmp_path, exporter, spec=cut_spec(), probes=CUT, **options)
+
+
+def test_rows_on_each_boundary_and_a_step_beside_it_are_replayed(tmp_path):
+    report = save_cut(tmp_path, check=CUT)
+    assert report.rows == 50 + 50 + 9 + 9  # a step in float64, and in float32
+
+
+def test_a_boundary_in_another_precision_is_found(tmp_path, monkeypatch):
+    """Planted in serving: no probe lies between the two boundaries, and rows on a boundary do."""
+
+    def rounded(self):
+        narrow = [float(np.float32(number)) for number in (0.305, 0.705, 0.905)]
+        return ps.Features({"user": Bucketized(narrow, column="age")}).to_json()
+
+    monkeypatch.setattr(saving, "boundary_tables", lambda *_: [])
+    monkeypatch.setattr(Draft, "finish", with_features(rounded))
+    save_cut(tmp_path / "unseen")
+    monkeypatch.undo()
+    monkeypatch.setattr(Draft, "finish", with_features(rounded))
+    with pytest.raises(ExportRefused, match=r"input 'user', row 5\d: it is encoded as \d, and was \d in training"):
+        save_cut(tmp_path / "seen")
+
+
+def with_features(to_json):
+    """What `Draft.finish` is with a text of the features that is another one."""
+    finish = Draft.finish
+
+    class Written:
+        def __init__(self, features):
+            self.to_json = lambda: to_json(features)
+
+    return lambda self, *, features, **options: finish(self, features=Written(features), **options)
+
+
+def test_a_column_that_training_reads_in_another_precision_is_found(tmp_path, monkeypatch):
+    """Planted in training: a float32 is compared as the float64 of its bits, and a client sends its decimal."""
+    monkeypatch.setattr(columns, "widen_all", lambda numbers: numbers.astype(np.float64))
+    with pytest.raises(ExportRefused, match=r"input 'user', row \d+: it is encoded as \d, and was \d in training"):
+        save_cut(tmp_path)
+
+
+BESIDE = onnx_bytes.model(
+    [onnx_bytes.node("Identity", ["user"], ["y"])],
+    [("user", "float32", ("n",)), ("x", "int64", ("n",))],
+    [("y", "float32", ("n",))],
+)
+
+
+def test_a_made_row_that_the_model_has_no_answer_to_is_left_out(tmp_path):
+    spec = ps.Features({"user": Numeric(column="age"), "x": Bucketized([0.0, 2.0], column="age")})
+    exporter = Exporter(written=BESIDE)
+    exporter.answer = lambda inputs: ModelAnswer([np.where(inputs["user"] == 2, np.nan, inputs["user"])])
+    report = saved(tmp_path, exporter, spec=spec, probes=[{"age": 0.25}, {"age": 0.5}])
+    assert report.rows == 2 + 3  # all three beside 2.0 are 2 as float32
 
 
 def test_ids_that_are_not_checked_are_told(tmp_path):
