@@ -39,8 +39,8 @@ class HttpRequest:
     """
 
     __slots__ = (
-        "arrived", "body", "engine", "formats", "headers", "id", "method", "path", "peer", "query", "route", "tenant",
-        "ticket", "timeout", "urgency",
+        "arrived", "body", "engine", "formats", "headers", "id", "job_options", "method", "path", "peer", "query",
+        "route", "tenant", "ticket", "timeout", "urgency",
     )  # fmt: skip
 
     def __init__(self, method: str, path: bytes, query: bytes, headers: dict[bytes, bytes], arrived: float) -> None:
@@ -64,6 +64,8 @@ class HttpRequest:
         """
         self.formats: Any = None
         """The `Formats` of its body and of its answer, set by `App.admit` where the route has a choice of them."""
+        self.job_options: Any = None
+        """The options of `/jobs` that its query and its headers name, by their names, set by `App.admit` there."""
         self.timeout = math.inf
         """The seconds after `arrived` in which an answer is worth something, set by `App.admit`."""
         self.urgency = USUAL_URGENCY

@@ -80,7 +80,7 @@ class JobCalls:
         return partial(self._guarded, self._calls[method, path][0])
 
     def judge(self, method: str, path: str) -> Callable[[HttpRequest], Response | None]:
-        """What judges the heads of this route; the options that the query names are in `HttpRequest.formats` then."""
+        """What judges the heads of this route; what the query names is in `HttpRequest.job_options` then."""
         return partial(self._judge, types(self._calls[method, path][1]), submits=(method, path) == SUBMIT)
 
     def too_large(self, request: HttpRequest) -> Response:
@@ -106,7 +106,7 @@ class JobCalls:
                 _check_bounds(given)
         except PenstockError as error:
             return self._problems.job_answer(error, request)
-        request.formats = given
+        request.job_options = given
         return None
 
     def _add_headers(self, given: dict[str, Any], headers: Mapping[bytes, bytes]) -> None:
@@ -139,11 +139,11 @@ class JobCalls:
             return self._problems.job_answer(error, request)
 
     async def _submit(self, request: HttpRequest) -> Response:
-        job = await self._port.submit(bytes(request.body), request.formats)
+        job = await self._port.submit(bytes(request.body), request.job_options)
         return _shown(202, job, ((b"location", f"/jobs/{job.id}".encode()),))
 
     async def _list(self, request: HttpRequest) -> Response:
-        given = request.formats
+        given = request.job_options
         limit = given.get("limit", _DEFAULT_LISTED)
         jobs = await self._port.list_jobs(given.get("state"), limit, given.get("after"))
         return Response(200, JSON, b'{"jobs":' + jobs + b"}", _FRESH)
@@ -152,7 +152,7 @@ class JobCalls:
         return _shown(200, await self._port.get(_id(request)))
 
     async def _result(self, request: HttpRequest) -> Response:
-        job = await self._port.get(_id(request), request.formats.get("wait", 0.0))
+        job = await self._port.get(_id(request), request.job_options.get("wait", 0.0))
         found = await self._port.result(job.id) if job.ended else None
         if found is None:
             return _shown(202, job)
